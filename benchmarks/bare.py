@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import time
 
-from harness.policies.vllm.engine import configure
-from harness.trace.format import Finish, Op, Step, Submit, TraceHeader, Vocabulary
-from reference_impl.vllm.align_split import split_for
-from reference_impl.vllm.kv_cache_manager import KVCacheManager
-from reference_impl.vllm.request import Request, RequestStatus
+from cachewitness.core.trace_format import Finish, Op, Step, Submit, TraceHeader, Vocabulary
+from cachewitness.systems.vllm.reference.engine import configure
+from cachewitness_reference.vllm.align_split import split_for
+from cachewitness_reference.vllm.kv_cache_manager import KVCacheManager
+from cachewitness_reference.vllm.request import Request, RequestStatus
 
 
 class Bare:

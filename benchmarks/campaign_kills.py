@@ -24,13 +24,13 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+sys.path[:0] = [str(Path(__file__).resolve().parents[1] / source) for source in ("", "harness", "reference_impl")]
 
 from benchmarks import sections
-from harness import __version__
-from harness._util import pages
-from harness._util.errors import UsageError
-from harness.fleet.database import Database
+from cachewitness import __version__
+from cachewitness._util import pages
+from cachewitness._util.errors import UsageError
+from cachewitness.sessions.campaign.database import Database
 
 ROOT = Path(__file__).resolve().parents[1]
 FILE = """name = "{name}"
@@ -66,10 +66,20 @@ class Setting:
         """Begin a campaign, or go on with it."""
         file = self.folder / f"{name}.toml"
         file.write_text(FILE.format(name=name), encoding="utf-8")
-        command = [sys.executable, "-P", "-m", "harness.cli", "campaign", file.name, "--json", "--workers", str(self.workers)]
+        command = [
+            sys.executable,
+            "-P",
+            "-m",
+            "cachewitness.cli",
+            "campaign",
+            file.name,
+            "--json",
+            "--workers",
+            str(self.workers),
+        ]
         command += ["--database", self.database, "--traces", str(self.folder / name)]
         command += ["--ray", self.ray] if self.ray else []
-        environment = {**os.environ, "PYTHONPATH": str(ROOT), "RAY_USAGE_STATS_ENABLED": "0"}
+        environment = {**os.environ, "PYTHONPATH": f"{ROOT}/harness:{ROOT}/reference_impl", "RAY_USAGE_STATS_ENABLED": "0"}
         return subprocess.Popen(
             command, cwd=self.folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
         )

@@ -22,20 +22,20 @@ from datetime import date
 from pathlib import Path
 from typing import Any, NamedTuple
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+sys.path[:0] = [str(Path(__file__).resolve().parents[1] / source) for source in ("", "harness", "reference_impl")]
 
 from benchmarks import sections
-from harness import __version__
-from harness._util import pages, workers
-from harness.cli.campaign import planned_of
-from harness.fleet import file as files
-from harness.fleet.database import Database
-from harness.fleet.plan import Planned
-from harness.fleet.queue import Queue
-from harness.fleet.store import opened
-from harness.fleet.totals import Totals
-from harness.fleet.unit import entered, outcome_of
-from harness.fleet.worker import Given, carry_out
+from cachewitness import __version__
+from cachewitness._util import pages, workers
+from cachewitness.cli.campaign import planned_of
+from cachewitness.sessions.campaign import file as files
+from cachewitness.sessions.campaign.database import Database
+from cachewitness.sessions.campaign.plan import Planned
+from cachewitness.sessions.campaign.queue import Queue
+from cachewitness.sessions.campaign.store import opened
+from cachewitness.sessions.campaign.totals import Totals
+from cachewitness.sessions.campaign.unit import entered, outcome_of
+from cachewitness.sessions.campaign.worker import Given, carry_out
 
 ROOT = Path(__file__).resolve().parents[1]
 FILE = """name = "{name}"
@@ -69,7 +69,7 @@ def planned(folder: Path, name: str) -> Planned:
 def timed(folder: Path, name: str, count: int) -> dict[str, Any]:
     """Carry out the campaign anew with so many workers; return its summary."""
     planned(folder, name)
-    command = [sys.executable, "-P", "-m", "harness.cli", "campaign", f"{name}.toml", "--json", "--workers", str(count)]
+    command = [sys.executable, "-P", "-m", "cachewitness.cli", "campaign", f"{name}.toml", "--json", "--workers", str(count)]
     command += ["--database", str(folder / f"{name}.sqlite"), "--traces", str(folder / name)]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)

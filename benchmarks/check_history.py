@@ -17,14 +17,14 @@ import time
 from datetime import date
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+sys.path[:0] = [str(Path(__file__).resolve().parents[1] / source) for source in ("", "harness", "reference_impl")]
 
 import msgspec
 
 from benchmarks import sections, workload
-from harness._util import pages
-from harness.engines.registry import parse
-from harness.history.worker import Worker
+from cachewitness._util import pages
+from cachewitness.core.worker import Worker
+from cachewitness.engines.registry import parse
 
 EVENTS = (100_000, 400_000, 1_000_000)
 SEVERAL, TIMES = 4, 3
@@ -52,7 +52,7 @@ def judge(*words: str | Path) -> tuple[int, float, float, float]:
     began = time.perf_counter()
     child = os.posix_spawn(
         sys.executable,
-        [sys.executable, "-m", "harness.cli", "check", "--quiet", *map(str, words)],
+        [sys.executable, "-m", "cachewitness.cli", "check", "--quiet", *map(str, words)],
         os.environ,
         file_actions=[(os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_WRONLY, 0)],
     )

@@ -18,12 +18,12 @@ from typing import Any
 
 import msgspec
 
-from harness.engines.protocol import Engine
-from harness.history.events import Accept, Event, Hit, Take, Unpublish, Write
-from harness.history.worker import Worker
-from harness.ledger.ledger import Ledger
-from harness.run.execute import Observer, applied
-from harness.trace.format import Finish, Op, Step, Submit, Trace, TraceHeader
+from cachewitness.core.driving import Observer, applied
+from cachewitness.core.engine import Engine
+from cachewitness.core.events import Accept, Event, Hit, Take, Unpublish, Write
+from cachewitness.core.ledger.ledger import Ledger
+from cachewitness.core.trace_format import Finish, Op, Step, Submit, Trace, TraceHeader
+from cachewitness.core.worker import Worker
 
 LIVE_ATTENTION, LIVE_STATE, CACHED_ATTENTION, CACHED_STATE, FREE = KINDS = (
     "live attention",

@@ -16,9 +16,9 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from harness.engines.toy.model import Model
-from reference_impl.toy_model import recurrent
-from reference_impl.toy_model.paged import Chunk, Pools, step
+from cachewitness.toy.model import Model
+from cachewitness_reference.toy_model import recurrent
+from cachewitness_reference.toy_model.paged import Chunk, Pools, step
 
 FAR = 4
 """How many blocks a memory that is long out of date lies behind."""

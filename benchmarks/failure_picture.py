@@ -18,13 +18,13 @@ from html import escape
 from io import StringIO
 from pathlib import Path
 
-from harness._util import files, pages
-from harness.cli import invoke
-from harness.engines.registry import parse
-from harness.history.events import Event, Group, Header, Hit, Read, StepBegin, Write
-from harness.history.validate import load_trace
-from harness.run.execute import drive
-from harness.verdict.result import Result
+from cachewitness._util import files, pages
+from cachewitness.cli import invoke
+from cachewitness.core.driving import drive
+from cachewitness.core.events import Event, Group, Header, Hit, Read, StepBegin, Write
+from cachewitness.core.result import Result
+from cachewitness.core.validate import load_trace
+from cachewitness.engines.registry import parse
 
 ENGINE = "reference:mutant=hit-is-maximum-over-groups"
 WIDTH, CELL, LINE, LEFT = 680, 200, 18, 150

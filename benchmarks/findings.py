@@ -15,8 +15,8 @@ from pathlib import Path
 import msgspec
 
 from benchmarks.trace_picture import drawn
-from harness._util import data, files, pages
-from harness.trace.format import load
+from cachewitness._util import data, files, pages
+from cachewitness.core.trace_format import load
 
 REGISTER = "findings.toml"
 

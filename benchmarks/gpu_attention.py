@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from benchmarks import sections
-from harness._util import pages
+from cachewitness._util import pages
 
 HEADS, KV, DIM, BLOCK = 16, 2, 256, 16
 """Query heads, key heads and their dimensions: those of Qwen3-Next's full attention."""
@@ -54,7 +54,7 @@ def main(argv: list[str] | None = None) -> int:
 
 def decode(requests: int, context: int, dtype: torch.dtype) -> tuple[float, int]:
     """Return the milliseconds of one launch, and the bytes of keys and values that it reads."""
-    from reference_impl.toy_model.triton_kernels.attention import paged_attention
+    from cachewitness_reference.toy_model.triton_kernels.attention import paged_attention
 
     columns = context // BLOCK
     generator = torch.Generator("cuda").manual_seed(0)

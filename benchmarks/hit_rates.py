@@ -19,8 +19,8 @@ from pathlib import Path
 
 from benchmarks import hit_rates_page as page
 from benchmarks.conversations import Loop, Plan, Served
-from harness.engines.registry import parse
-from harness.trace.format import GroupSpec, Layout, TraceHeader
+from cachewitness.core.trace_format import GroupSpec, Layout, TraceHeader
+from cachewitness.engines.registry import parse
 
 RELEASE = "0.24"
 STATE_TOKENS = 59

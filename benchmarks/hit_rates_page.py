@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from benchmarks.conversations import CACHED_STATE, KINDS, LIVE_STATE, Plan, Served
-from harness._util import pages
-from harness._util.chart import Curves, curves
+from cachewitness._util import pages
+from cachewitness._util.chart import Curves, curves
 
 PARITY = 0.02
 """Rates that are closer are taken for equal."""

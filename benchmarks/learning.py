@@ -28,27 +28,27 @@ from pathlib import Path
 from statistics import median
 from typing import Protocol, TypeVar
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+sys.path[:0] = [str(Path(__file__).resolve().parents[1] / source) for source in ("", "harness", "reference_impl")]
 
 from benchmarks.learning_page import write
-from harness._util.errors import UsageError
-from harness.checkers import fresh
-from harness.checkers.protocol import Checker, Handler
-from harness.engines.faults import all_mutants
-from harness.engines.mutant import Mutant
-from harness.engines.protocol import Engine
-from harness.engines.registry import parse
-from harness.fuzz.campaign import heights_of
-from harness.fuzz.draw import Restriction
-from harness.fuzz.trial import Plan
-from harness.fuzz.watch import Watch
-from harness.history.events import Header, StepEnd
-from harness.ledger.ledger import Ledger
-from harness.run.execute import described, drive
-from harness.trace.capabilities import within
-from harness.trace.format import Trace
-from harness.trace.generate import SWARM
-from harness.trace.source import Source
+from cachewitness._util.errors import UsageError
+from cachewitness.core.checkers import fresh
+from cachewitness.core.checkers.protocol import Checker, Handler
+from cachewitness.core.driving import described, drive
+from cachewitness.core.engine import Engine
+from cachewitness.core.events import Header, StepEnd
+from cachewitness.core.ledger.ledger import Ledger
+from cachewitness.core.trace_format import Trace
+from cachewitness.engines.faults import all_mutants
+from cachewitness.engines.mutant import Mutant
+from cachewitness.engines.registry import parse
+from cachewitness.sessions.fuzz.campaign import heights_of
+from cachewitness.sessions.fuzz.draw import Restriction
+from cachewitness.sessions.fuzz.trial import Plan
+from cachewitness.sessions.fuzz.watch import Watch
+from cachewitness.workloads.capabilities import within
+from cachewitness.workloads.generate import SWARM
+from cachewitness.workloads.source import Source
 
 T = TypeVar("T")
 CAP = 40_000
@@ -96,7 +96,7 @@ class Feedback(Protocol):
 
 
 class Marks:
-    """The fuzzer's marks (`harness/fuzz/marks.py`), each with how often, in powers of two."""
+    """The fuzzer's marks (`harness/cachewitness/sessions/fuzz/marks.py`), each with how often, in powers of two."""
 
     def __init__(self, header: Header) -> None:
         self._marks = Counter[str]()

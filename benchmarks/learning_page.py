@@ -6,8 +6,8 @@ import platform
 from collections.abc import Mapping, Sequence
 from statistics import median
 
-from harness._util import pages
-from harness._util.chart import Curves, curves
+from cachewitness._util import pages
+from cachewitness._util.chart import Curves, curves
 
 BLIND = "blind"
 POINTS = 9

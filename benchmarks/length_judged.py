@@ -22,9 +22,9 @@ from statistics import mean, median
 from benchmarks import sections
 from benchmarks.throughput import Session
 from benchmarks.workload import BLOCK, LAYOUT
-from harness._util import pages
-from harness.engines.registry import parse
-from harness.trace.format import SEGMENT_TOKENS_MAX, Finish, Step, Submit, TraceHeader
+from cachewitness._util import pages
+from cachewitness.core.trace_format import SEGMENT_TOKENS_MAX, Finish, Step, Submit, TraceHeader
+from cachewitness.engines.registry import parse
 
 LENGTHS = (1_000, 10_000, 100_000, 1_000_000)
 CHUNK, DECODES = 2_048, 64

@@ -25,7 +25,7 @@ from pathlib import Path
 from benchmarks import sections
 from benchmarks.long_sequence_subjects import SUBJECTS
 from benchmarks.long_sequence_watch import CHUNK, DECODES, Watch
-from harness._util import pages
+from cachewitness._util import pages
 
 LENGTHS = (62_500, 125_000, 250_000, 500_000, 1_000_000)
 REPEATS = 3

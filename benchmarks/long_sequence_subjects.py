@@ -10,26 +10,26 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from benchmarks.long_sequence_watch import CHUNK, DECODES, Subject, Watch
-from reference_impl.furiosa.config import CacheConfig, Layers
-from reference_impl.furiosa.config import Options as FuriosaOptions
-from reference_impl.furiosa.request import Request as FuriosaRequest
-from reference_impl.furiosa.scheduler import Scheduler as FuriosaScheduler
-from reference_impl.lmcache.connector import LMCacheMPConnector
-from reference_impl.lmcache.groups import KVLayerGroups, LayerSpec, create_engine_group_infos
-from reference_impl.lmcache.server import LMCacheServer
-from reference_impl.openvino_genai.config import SchedulerConfig
-from reference_impl.openvino_genai.scheduler import Scheduler as OpenVINOScheduler
-from reference_impl.openvino_genai.sequence import SequenceGroup
-from reference_impl.openvino_genai.sizing import LayoutBytes, derive
-from reference_impl.primitives import BlockId
-from reference_impl.tensorrt_edge.config import Config, KVConfig, KVLayerConfig, LayerType, MambaConfig
-from reference_impl.tensorrt_edge.policy import HybridCachePolicy
-from reference_impl.tensorrt_edge.runtime import Request as EdgeRequest
-from reference_impl.tensorrt_edge.runtime import Runtime
-from reference_impl.vllm.align_split import split_for
-from reference_impl.vllm.config import build
-from reference_impl.vllm.kv_cache_manager import KVCacheManager
-from reference_impl.vllm.request import Request, RequestStatus
+from cachewitness_reference.furiosa.config import CacheConfig, Layers
+from cachewitness_reference.furiosa.config import Options as FuriosaOptions
+from cachewitness_reference.furiosa.request import Request as FuriosaRequest
+from cachewitness_reference.furiosa.scheduler import Scheduler as FuriosaScheduler
+from cachewitness_reference.lmcache.connector import LMCacheMPConnector
+from cachewitness_reference.lmcache.groups import KVLayerGroups, LayerSpec, create_engine_group_infos
+from cachewitness_reference.lmcache.server import LMCacheServer
+from cachewitness_reference.openvino_genai.config import SchedulerConfig
+from cachewitness_reference.openvino_genai.scheduler import Scheduler as OpenVINOScheduler
+from cachewitness_reference.openvino_genai.sequence import SequenceGroup
+from cachewitness_reference.openvino_genai.sizing import LayoutBytes, derive
+from cachewitness_reference.primitives import BlockId
+from cachewitness_reference.tensorrt_edge.config import Config, KVConfig, KVLayerConfig, LayerType, MambaConfig
+from cachewitness_reference.tensorrt_edge.policy import HybridCachePolicy
+from cachewitness_reference.tensorrt_edge.runtime import Request as EdgeRequest
+from cachewitness_reference.tensorrt_edge.runtime import Runtime
+from cachewitness_reference.vllm.align_split import split_for
+from cachewitness_reference.vllm.config import build
+from cachewitness_reference.vllm.kv_cache_manager import KVCacheManager
+from cachewitness_reference.vllm.request import Request, RequestStatus
 
 BLOCK, WINDOW, INTERVAL = 16, 1_024, 4_096
 

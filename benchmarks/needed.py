@@ -18,19 +18,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+sys.path[:0] = [str(Path(__file__).resolve().parents[1] / source) for source in ("", "harness", "reference_impl")]
 
 import torch
 from torch import Tensor
 
 from benchmarks.damages import DAMAGES, WHOLE
 from benchmarks.probe import Probe, Questions
-from harness._util.data import fixtures
-from harness._util.errors import EngineMissing, UsageError
-from harness.engines.toy.problems.fixture import STOP
-from harness.engines.toy.service import ToyService
-from reference_impl.toy_model import checkpoint
-from reference_impl.toy_model.tokenizer import Tokenizer
+from cachewitness._util.data import fixtures
+from cachewitness._util.errors import EngineMissing, UsageError
+from cachewitness.toy.problems.fixture import STOP
+from cachewitness.toy.service import ToyService
+from cachewitness_reference.toy_model import checkpoint
+from cachewitness_reference.toy_model.tokenizer import Tokenizer
 
 LEFT_AT_MOST, OTHERS_AT_LEAST = 0.30, 0.95
 """A group needs its cache if without it at most so many answers are right; the others do not if at least so many stay."""

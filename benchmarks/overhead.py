@@ -16,13 +16,13 @@ import time
 import warnings
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+sys.path[:0] = [str(Path(__file__).resolve().parents[1] / source) for source in ("", "harness", "reference_impl")]
 
 from benchmarks import sections, workload
 from benchmarks.throughput import clean, session
-from harness._util import pages
-from harness.engines import dirty_blocks
-from harness.engines.real_vllm import clock
+from cachewitness._util import pages
+from cachewitness.engines import dirty_blocks
+from cachewitness.systems.vllm import clock
 
 OPERATIONS = 4_000
 REPEATS = 3

@@ -15,10 +15,10 @@ from collections.abc import Callable, Iterator
 import click
 
 import cachewitness
-from harness._util import data, files, pages
-from harness.checkers import catalogue
-from harness.cli import cli
-from harness.engines import policy as policies
+from cachewitness._util import data, files, pages
+from cachewitness.cli import cli
+from cachewitness.engines import policy as policies
+from cachewitness.workloads import anomaly_examples
 
 
 def main() -> int:
@@ -32,7 +32,7 @@ def main() -> int:
 def rendered() -> dict[str, str]:
     """Return the text of each page by its name."""
     return {
-        "anomalies": catalogue.document(catalogue.load()),
+        "anomalies": anomaly_examples.document(anomaly_examples.load()),
         "api": public_names(),
         "cli": command_line(),
         "policies": policy_tables(),
@@ -89,7 +89,7 @@ def _option(option: click.Option) -> list[str]:
 
 def policy_tables() -> str:
     """Return docs/policies.md: what each policy of this repository says of itself."""
-    own = data.fixtures().parent / "reference_impl"
+    own = data.fixtures().parent / "reference_impl" / "cachewitness_reference"
     kinds = [policies.get(name) for name in policies.names() if (own / name).is_dir()]
     axes = [[f"**{axis}**: {meaning}", *(kind.axes[axis] for kind in kinds)] for axis, meaning in policies.AXES.items()]
     return pages.render(
@@ -102,7 +102,7 @@ def policy_tables() -> str:
 
 
 def _row(kind: policies.PolicyKind) -> Iterator[str]:
-    yield f"[`{kind.name}`](../reference_impl/{kind.name}/__init__.py)"
+    yield f"[`{kind.name}`](../reference_impl/cachewitness_reference/{kind.name}/__init__.py)"
     yield kind.summary
     yield f"<{kind.source}>"
     yield kind.pinned[:10]

@@ -9,15 +9,15 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from torch import Tensor
 
 from benchmarks.damages import Damage, Resumed, Texts
-from harness._util.errors import UsageError
-from harness.engines.answers import Answer, Ask
-from harness.engines.fault_tools import wrap
-from harness.engines.toy.problems.fixture import PROMPT, STOP
-from harness.engines.toy.service import ToyService
-from harness.history.events import StepBegin
-from harness.score.gate import PRIMARY
-from harness.score.pairs import Scored, Scores
-from harness.score.tasks import Doc, problems
+from cachewitness._util.errors import UsageError
+from cachewitness.core.events import StepBegin
+from cachewitness.engines.answers import Answer, Ask
+from cachewitness.engines.fault_tools import wrap
+from cachewitness.parity.scores.gate import PRIMARY
+from cachewitness.parity.scores.pairs import Scored, Scores
+from cachewitness.parity.scores.tasks import Doc, problems
+from cachewitness.toy.problems.fixture import PROMPT, STOP
+from cachewitness.toy.service import ToyService
 
 MAX_TOKENS = 64
 _RESULT = re.compile(r"#### (-?[0-9.,]+)")

@@ -13,17 +13,17 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
-from harness._util import files, pages
-from harness.checkers.finding import Measured
-from harness.engines.registry import parse
-from harness.engines.transformers.architectures import ARCHITECTURES
-from harness.engines.transformers.cache_faults import FAULTS
-from harness.engines.transformers.kind import configurations
-from harness.run.answers import runs
-from harness.trace.answer_random import random_answers
-from harness.trace.answer_stories import write
-from harness.trace.format import Trace
-from harness.verdict.result import Result
+from cachewitness._util import files, pages
+from cachewitness.core.checkers.finding import Measured
+from cachewitness.core.result import Result
+from cachewitness.core.trace_format import Trace
+from cachewitness.engines.registry import parse
+from cachewitness.parity.answers.answers import runs
+from cachewitness.systems.transformers.architectures import ARCHITECTURES
+from cachewitness.systems.transformers.cache_faults import FAULTS
+from cachewitness.systems.transformers.kind import configurations
+from cachewitness.workloads.answer_random import random_answers
+from cachewitness.workloads.answer_stories import write
 
 SEEDS = (1, 2)
 """Of the random traces."""

@@ -21,15 +21,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+sys.path[:0] = [str(Path(__file__).resolve().parents[1] / source) for source in ("", "harness", "reference_impl")]
 
 from benchmarks import retention_page as page
 from benchmarks.conversations import Loop, Plan, Served
-from harness._util.errors import EngineMissing, UsageError
-from harness.engines.registry import parse
-from harness.trace import layouts
-from harness.trace.format import TraceHeader
-from reference_impl.vllm.spec import NEWEST
+from cachewitness._util.errors import EngineMissing, UsageError
+from cachewitness.core.trace_format import TraceHeader
+from cachewitness.engines.registry import parse
+from cachewitness.workloads import layouts
+from cachewitness_reference.vllm.spec import NEWEST
 
 LAYOUT = "full-mamba"
 BLOCK = 16

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from benchmarks.conversations import CACHED_STATE, KINDS, LIVE_STATE, Plan, Served
-from harness._util import pages
-from harness._util.chart import Area, stacked
+from cachewitness._util import pages
+from cachewitness._util.chart import Area, stacked
 
 
 @dataclass(frozen=True)

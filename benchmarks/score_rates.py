@@ -6,7 +6,7 @@ A model answers each question right, wrong, or undecided; every run decides an u
 `noise` of the answers differs between any two runs. Where questions share prefixes, `lump` says how noise comes: a prefix in
 twenty is read another way and loses or gains that share of its answers at once, in every run anew. A damaged cache makes right
 answers wrong (`lost`, of all questions) and wrong ones right (`gained`), or ruins a share of one prefix (`ruined`). The cold
-run, its repetition and every arm are drawn, counted, and handed to `harness.score.decision.decide`, which judges real runs.
+run, its repetition and every arm are drawn, counted, and handed to `cachewitness.parity.scores.decision.decide`, which judges real runs.
 
 Needs numpy, which lm-eval brings along.
 """
@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks import sections
-from harness.score.decision import Counts, Risk, Tally, decide
+from cachewitness.parity.scores.decision import Counts, Risk, Tally, decide
 
 RUNS = 20_000
 TITLE = "## How often the gate errs"

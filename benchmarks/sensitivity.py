@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+sys.path[:0] = [str(Path(__file__).resolve().parents[1] / source) for source in ("", "harness", "reference_impl")]
 
 import torch
 from torch import Tensor
@@ -28,11 +28,11 @@ from benchmarks.needed import Row, measured
 from benchmarks.probe import Probe, Questions
 from benchmarks.sensitivity_page import page
 from benchmarks.sensitivity_result import CONDITIONS, Distance, Found, Outcome
-from harness._util.data import fixtures
-from harness._util.errors import EngineMissing, UsageError
-from harness.engines.toy.noise import floors
-from harness.engines.toy.service import ToyService
-from harness.score.gate import Rules, judge
+from cachewitness._util.data import fixtures
+from cachewitness._util.errors import EngineMissing, UsageError
+from cachewitness.parity.scores.gate import Rules, judge
+from cachewitness.toy.noise import floors
+from cachewitness.toy.service import ToyService
 
 QUESTIONS = 200
 PAGES_PER_QUESTION, PAGES_MIN = 16, 4096

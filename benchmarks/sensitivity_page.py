@@ -8,8 +8,8 @@ from typing import Any
 from benchmarks.damages import DAMAGES, WHOLE
 from benchmarks.needed import LEFT_AT_MOST, OTHERS_AT_LEAST, QUESTIONS, Row
 from benchmarks.sensitivity_result import CONDITIONS, Found, Outcome
-from harness._util import pages
-from harness.score.groups import GroupScore
+from cachewitness._util import pages
+from cachewitness.parity.scores.groups import GroupScore
 
 OTHERS_MEMORY, OTHERS_BLOCKS = "recurrent memory of another tenant", "all full-attention blocks of another tenant"
 GROUPS = ("full", "recurrent", "window")

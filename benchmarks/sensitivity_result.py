@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from benchmarks.needed import Row
-from harness.score.gate import Judged
+from cachewitness.parity.scores.gate import Judged
 
 CONDITIONS = ("hit", "replay")
 

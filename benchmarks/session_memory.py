@@ -16,7 +16,7 @@ from pathlib import Path
 
 from benchmarks import sections, workload
 from benchmarks.throughput import clean, session
-from harness._util import pages
+from cachewitness._util import pages
 
 OPERATIONS = (62_500, 125_000, 250_000, 500_000, 1_000_000)
 PORTION = 1_000

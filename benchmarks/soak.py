@@ -19,22 +19,22 @@ from datetime import date
 from itertools import count
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+sys.path[:0] = [str(Path(__file__).resolve().parents[1] / source) for source in ("", "harness", "reference_impl")]
 
 from benchmarks import sections
-from harness import __version__
-from harness._util import pages
-from harness._util.errors import UsageError
-from harness.engines.registry import parse
-from harness.fuzz.campaign import heights_of
-from harness.fuzz.draw import Restriction
-from harness.fuzz.trial import Plan
-from harness.history.events import Read, StepBegin, Write
-from harness.run.execute import drive
-from harness.trace import format as traces
-from harness.trace.capabilities import within
-from harness.trace.format import Trace
-from harness.verdict.result import Activity, Result
+from cachewitness import __version__
+from cachewitness._util import pages
+from cachewitness._util.errors import UsageError
+from cachewitness.core import trace_format as traces
+from cachewitness.core.driving import drive
+from cachewitness.core.events import Read, StepBegin, Write
+from cachewitness.core.result import Activity, Result
+from cachewitness.core.trace_format import Trace
+from cachewitness.engines.registry import parse
+from cachewitness.sessions.fuzz.campaign import heights_of
+from cachewitness.sessions.fuzz.draw import Restriction
+from cachewitness.sessions.fuzz.trial import Plan
+from cachewitness.workloads.capabilities import within
 
 KNOWN = "a copy of a block that the same step fills"
 

@@ -22,19 +22,19 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+sys.path[:0] = [str(Path(__file__).resolve().parents[1] / source) for source in ("", "harness", "reference_impl")]
 
 from benchmarks import sections, workload
 from benchmarks.bare import Bare
-from harness._util import pages
-from harness._util.errors import EngineMissing, UsageError
-from harness.checkers.protocol import Checker
-from harness.engines.protocol import Engine
-from harness.engines.registry import parse
-from harness.history.events import StepBegin
-from harness.run.execute import Ahead, Observer
-from harness.trace.format import Op, Submit
-from harness.verdict.result import Activity, Result
+from cachewitness._util import pages
+from cachewitness._util.errors import EngineMissing, UsageError
+from cachewitness.core.checkers.protocol import Checker
+from cachewitness.core.driving import Ahead, Observer
+from cachewitness.core.engine import Engine
+from cachewitness.core.events import StepBegin
+from cachewitness.core.result import Activity, Result
+from cachewitness.core.trace_format import Op, Submit
+from cachewitness.engines.registry import parse
 
 REPEATS = 3
 OPERATIONS = 4_000

@@ -21,20 +21,20 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import sections
-from harness._util import pages
-from harness.engines.toy.kind import need_torch
+from cachewitness._util import pages
+from cachewitness.toy.kind import need_torch
 
 need_torch()
 
 import torch  # noqa: E402  (threads are chosen before torch is imported)
 
-from reference_impl.toy_model import checkpoint, dense  # noqa: E402
-from reference_impl.toy_model.config import ToyConfig  # noqa: E402
-from reference_impl.toy_model.export import PUBLISHED_CHUNK, export  # noqa: E402
-from reference_impl.toy_model.kernels import NAMES, named  # noqa: E402
-from reference_impl.toy_model.paged import Chunk, PagedGroup, Pools, step  # noqa: E402
-from reference_impl.toy_model.tokenizer import as_hugging_face, vocabulary  # noqa: E402
-from reference_impl.toy_model.weights import random_weights  # noqa: E402
+from cachewitness_reference.toy_model import checkpoint, dense
+from cachewitness_reference.toy_model.config import ToyConfig  # noqa: E402
+from cachewitness_reference.toy_model.export import PUBLISHED_CHUNK, export  # noqa: E402
+from cachewitness_reference.toy_model.kernels import NAMES, named  # noqa: E402
+from cachewitness_reference.toy_model.paged import Chunk, PagedGroup, Pools, step  # noqa: E402
+from cachewitness_reference.toy_model.tokenizer import as_hugging_face, vocabulary  # noqa: E402
+from cachewitness_reference.toy_model.weights import random_weights  # noqa: E402
 
 BLOCK = 16
 ROUNDS = 3

@@ -11,8 +11,8 @@ from html import escape
 from itertools import groupby
 from typing import NamedTuple
 
-from harness.trace.format import GroupSpec, Op, Step, Submit, Trace, segments
-from harness.verdict.report.counterexample import compact, describe_layout
+from cachewitness.core.trace_format import GroupSpec, Op, Step, Submit, Trace, segments
+from cachewitness.report.counterexample import compact, describe_layout
 
 WIDTH, LEFT, RIGHT, BAR, LINE = 720, 140, 24, 18, 24
 NUMBER, WORDS, BESIDE = 20, 72, 110

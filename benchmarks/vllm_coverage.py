@@ -25,12 +25,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+sys.path[:0] = [str(Path(__file__).resolve().parents[1] / source) for source in ("", "harness", "reference_impl")]
 
 from benchmarks.vllm_coverage_files import CACHE, CONNECTOR, CORE, OWN, WHY
 from benchmarks.vllm_tests import prepare
-from harness import __version__
-from harness._util import pages
+from cachewitness import __version__
+from cachewitness._util import pages
 
 ROOT = Path(__file__).resolve().parents[1]
 KNOWN = "fixtures/expected/vllm-0.33.txt"
@@ -117,7 +117,13 @@ def measure(given: argparse.Namespace) -> None:
     fuzzed.write_text("".join(f"fuzz:*  {name}  # docs/engine-vllm.md\n" for name in KNOWN_TO_FUZZ), encoding="utf-8")
     coverage = [sys.executable, "-P", "-m", "coverage", "run", f"--rcfile={settings}"]
     for name, arguments in parts(given.source, given.seconds, fuzzed).items():
-        _once(given.kept, name, [*coverage, "-m", "harness.cli", *arguments], ROOT, [str(ROOT)])
+        _once(
+            given.kept,
+            name,
+            [*coverage, "-m", "cachewitness.cli", *arguments],
+            ROOT,
+            [f"{ROOT}/harness", f"{ROOT}/reference_impl"],
+        )
     with tempfile.TemporaryDirectory() as folder:
         prepare(Path(folder), given.tests, _version(given.source))
         for further in ("simple_kv_offload", "kv_offload"):

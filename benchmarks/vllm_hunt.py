@@ -14,20 +14,20 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import count, product
 
-from harness._util.errors import UsageError
-from harness.checkers.finding import Finding
-from harness.engines.mutant import Mutant
-from harness.engines.real_vllm.configurations import connector_configurations, further_configurations
-from harness.engines.real_vllm.faults import TELL_HITS, needs
-from harness.engines.registry import parse
-from harness.fuzz.draw import Restriction
-from harness.fuzz.trial import Plan
-from harness.policies.vllm.policy import default_configurations, scheduler_configurations
-from harness.run.execute import drive
-from harness.trace.configurations import Configuration
-from harness.trace.format import Height, Trace
-from harness.trace.generate import random_trace
-from harness.trace.scenarios import SCENARIOS
+from cachewitness._util.errors import UsageError
+from cachewitness.core.checkers.finding import Finding
+from cachewitness.core.driving import drive
+from cachewitness.core.trace_format import Height, Trace
+from cachewitness.engines.mutant import Mutant
+from cachewitness.engines.registry import parse
+from cachewitness.sessions.fuzz.draw import Restriction
+from cachewitness.sessions.fuzz.trial import Plan
+from cachewitness.systems.vllm.configurations import connector_configurations, further_configurations
+from cachewitness.systems.vllm.faults import TELL_HITS, needs
+from cachewitness.systems.vllm.reference.policy import default_configurations, scheduler_configurations
+from cachewitness.workloads.configurations import Configuration
+from cachewitness.workloads.generate import random_trace
+from cachewitness.workloads.scenarios import SCENARIOS
 
 ROUNDS = 2
 LEAST, MOST = 30_000, 10

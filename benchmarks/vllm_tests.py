@@ -31,17 +31,17 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+sys.path[:0] = [str(Path(__file__).resolve().parents[1] / source) for source in ("", "harness", "reference_impl")]
 
 import pytest
 
 from benchmarks.vllm_hunt import hunt
 from benchmarks.vllm_tests_page import page as text
 from benchmarks.vllm_tests_page import release_of
-from harness.engines.mutant import Mutant
-from harness.engines.real_vllm.faults import FAULTS
-from harness.engines.real_vllm.patch import Patches
-from harness.engines.real_vllm.source import load
+from cachewitness.engines.mutant import Mutant
+from cachewitness.engines.source_patch import Patches
+from cachewitness.systems.vllm.faults import FAULTS
+from cachewitness.systems.vllm.source import load
 
 SECONDS = 30
 ASLEEP = 20 * SECONDS

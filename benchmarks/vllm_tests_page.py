@@ -7,9 +7,9 @@ from collections import Counter
 from statistics import median
 from typing import Any
 
-from harness._util import pages
-from harness.engines.mutant import Mutant
-from harness.engines.real_vllm.faults import FAULTS, kind_of
+from cachewitness._util import pages
+from cachewitness.engines.mutant import Mutant
+from cachewitness.systems.vllm.faults import FAULTS, kind_of
 
 PARTS = ("core", "scheduler")
 KINDS = ("simple", "shipped", "imitated", "scheduler", "connector", "worker")

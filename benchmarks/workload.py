@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from harness.trace.format import Finish, GroupSpec, Layout, Op, Step, Submit, TraceHeader
+from cachewitness.core.trace_format import Finish, GroupSpec, Layout, Op, Step, Submit, TraceHeader
 
 BLOCK = 16
 LAYOUT = Layout(

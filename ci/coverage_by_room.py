@@ -27,12 +27,12 @@ def main(argv: list[str]) -> int:
 
 
 def by_room(report: dict[str, Any]) -> dict[str, Counter[str]]:
-    """Return the counts of each folder below `harness` and `reference_impl`; files without statements make no room."""
+    """Return the counts of each folder below the packages; files without statements make no room."""
     rooms: dict[str, Counter[str]] = {}
     for name, file in report["files"].items():
         counts = Counter({key: file["summary"][key] for key in COUNTS})
         if counts["num_statements"]:
-            room = "/".join(PurePosixPath(name).parts[:-1][:2])
+            room = "/".join(PurePosixPath(name).parts[1:-1][:2])
             rooms[room] = rooms.get(room, Counter()) + counts
     return rooms
 

@@ -46,8 +46,8 @@ verdicts=(pass FAIL unknown 'no verdict' 'something that was given does not fit'
 if [[ -z ${CACHEWITNESS_PYTHON:-} ]] && command -v cachewitness >/dev/null; then
     harness=(cachewitness)
 else
-    harness=("${CACHEWITNESS_PYTHON:-python3}" -P -m harness.cli)
-    export PYTHONPATH=$checkout${PYTHONPATH:+:$PYTHONPATH}
+    harness=("${CACHEWITNESS_PYTHON:-python3}" -P -m cachewitness.cli)
+    export PYTHONPATH=$checkout/harness:$checkout/reference_impl${PYTHONPATH:+:$PYTHONPATH}
 fi
 # Python leaves with 1 when a package is missing; that must not look like a verdict.
 said=$("${harness[@]}" --version 2>&1) || refuse "the harness does not start (${said##*$'\n'}); see ci/README.md"

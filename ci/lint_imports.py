@@ -1,21 +1,21 @@
 """Check which way imports point, and how long files and functions are.
 
-Why a lint and not a habit: the ledger and the checkers are worth something only while they know no policy, a policy can be
-read on its own only while it leans on no other one, and the folders of `harness` show the flow only while nothing runs against
-it. All of that breaks silently, by one convenient import.
+Why a lint and not a habit: the judge is worth something only while it knows nothing of what it judges, a policy can be read on
+its own only while it leans on no other one, and the folders show the flow only while nothing runs against it. All of that
+breaks silently, by one convenient import.
 
-    suites -> harness -> reference_impl      nothing imports suites or ci
-    suites.support                           the only part of suites that test modules import
-    reference_impl.<system>                  the standard library, reference_impl.primitives and itself (see `BUILDS_ON`)
-    toy_model/*                              torch and safetensors as well
-    toy_model/triton_kernels/*               Triton as well
-    tensors.py, sub_managers.py              torch as well
-    harness.<room>                           rooms in front of it in `FLOW`, and itself
-    harness.policies.<policy>                loaded by entry point, imported by nobody else (see `BUILDS_ON`)
-    harness.ledger, harness.checkers         nothing of reference_impl, harness.engines, harness.mutants, harness.policies,
-                                             at any remove
+    suites -> cachewitness -> cachewitness_reference      nothing imports suites or ci
+    suites.support                       the only part of suites that test modules import
+    cachewitness_reference.<system>      the standard library, cachewitness_reference.primitives and itself (see `BUILDS_ON`)
+    toy_model/*                          torch and safetensors as well
+    toy_model/triton_kernels/*           Triton as well
+    tensors.py, sub_managers.py          torch as well
+    cachewitness._util                   itself, of the package
+    cachewitness.core                    itself and cachewitness._util: the judge
+    cachewitness.<room>                  rooms in front of it in `FLOW`, and itself
+    cachewitness.systems.<system>        loaded by entry point, imported by nobody else (see `BUILDS_ON`)
 
-No file of `harness` lies outside a room, and no files import each other in a circle.
+No file of the package lies outside a room, no module imports another's private names, and no files import each other in a circle.
 
 Usage: python ci/lint_imports.py [ROOT]. Prints `file:line: message` for each finding; exits 1 if there is one.
 """
@@ -28,7 +28,14 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-ROOMS = ("reference_impl", "harness", "suites", "ci", "benchmarks")
+SOURCES = {
+    "cachewitness_reference": "reference_impl/cachewitness_reference",
+    "cachewitness": "harness/cachewitness",
+    "suites": "suites",
+    "ci": "ci",
+    "benchmarks": "benchmarks",
+}
+"""Where the top-level packages lie."""
 FILE_LINES_MAX = 700
 SPECIFICATION_LINES_MAX = 300
 FUNCTION_LINES_MAX = 70
@@ -38,8 +45,8 @@ BODIES = ("body", "orelse", "finalbody", "handlers", "cases")
 
 # What a room never imports.
 CLOSED = {
-    "reference_impl": ("harness", "suites", "ci"),
-    "harness": ("suites", "ci"),
+    "cachewitness_reference": ("cachewitness", "suites", "ci"),
+    "cachewitness": ("suites", "ci"),
     "suites": ("ci",),
     "ci": ("suites",),
     "benchmarks": ("suites", "ci"),
@@ -47,39 +54,34 @@ CLOSED = {
 
 FLOW = (
     "_util",
-    "trace",
-    "history",
+    "core",
+    "workloads",
     "engines",
-    "ledger",
-    "checkers",
-    "verdict",
-    "run",
-    "cold",
-    "score",
+    "report",
+    "toy",
+    "parity",
+    "sessions",
     "vectors",
     "plan",
-    "fuzz",
-    "mutants",
-    "fleet",
-    "policies",
-    "picture",
+    "systems",
     "cli",
     "api",
 )
-"""The rooms of harness: whatever is in one imports only what is in front of it. docs/architecture.md draws the same order."""
+"""The rooms: whatever is in one imports only what is in front of it. docs/architecture.md draws the same order."""
+
+ALONE = {"_util": ("_util",), "core": ("_util", "core")}
+"""Rooms that import nothing else of the package, and no reference: the judge, and what all share."""
 
 BUILDS_ON = {
-    "harness.policies.lmcache": "harness.policies.vllm",
-    "reference_impl.vllm_extended": "reference_impl.vllm",
+    "cachewitness.systems.lmcache": ("cachewitness.systems.vllm",),
+    "cachewitness.systems.vllm": ("cachewitness.systems.lmcache",),
+    "cachewitness_reference.vllm_extended": ("cachewitness_reference.vllm",),
 }
-"""The packages that build on another of their kind: LMCache's store is a connector behind vLLM's scheduler, and what we add to
-vLLM for testing is vLLM's policy with more."""
+"""The packages that build on another of their kind. LMCache is a connector behind vLLM's scheduler, and vLLM's option
+`connector=lmcache` opens it; what we add to vLLM for testing is vLLM's policy with more."""
 
 SUPPORT = "suites.support"
 """What test modules share. They import nothing else of suites."""
-
-GUARDED = ("harness.ledger", "harness.checkers")
-POLICY = ("reference_impl", "harness.engines", "harness.mutants", "harness.policies")
 
 
 class Import(NamedTuple):
@@ -104,7 +106,6 @@ def main(argv: list[str]) -> int:
     root = Path(argv[0]) if argv else Path(__file__).resolve().parent.parent
     modules = {module.name: module for module in _modules(root)}
     findings = [found for module in modules.values() for found in _check(module)]
-    findings += _check_guarded(modules)
     findings += _check_flow(modules)
     findings += _check_circles(modules)
     for path, line, message in sorted(set(findings)):
@@ -113,23 +114,24 @@ def main(argv: list[str]) -> int:
 
 
 def _modules(root: Path) -> Iterator[Module]:
-    for room in ROOMS:
-        for path in sorted((root / room).rglob("*.py")):
-            relative = path.relative_to(root)
-            parts = relative.with_suffix("").parts
+    for top, source in SOURCES.items():
+        for path in sorted((root / source).rglob("*.py")):
+            parts = (top, *path.relative_to(root / source).with_suffix("").parts)
             package = parts[:-1]
             name = ".".join(package if parts[-1] == "__init__" else parts)
             text = path.read_text(encoding="utf-8")
             tree = ast.parse(text, filename=str(path))
-            statements = list(_statements(tree))
-            yield Module(name, relative, len(text.splitlines()), statements, list(_imports(statements, package)))
+            statements = list(_statements(tree, typed=name != "cachewitness"))
+            yield Module(name, path.relative_to(root), len(text.splitlines()), statements, list(_imports(statements, package)))
 
 
-def _statements(tree: ast.Module) -> Iterator[ast.AST]:
-    """Go through the statements at every depth. No expression holds one, so expressions are passed over."""
+def _statements(tree: ast.Module, *, typed: bool) -> Iterator[ast.AST]:
+    """Go through the statements at every depth; those for type checkers alone only if `typed`. Expressions hold none."""
     waiting: list[ast.AST] = [tree]
     while waiting:
         node = waiting.pop()
+        if not typed and isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+            continue
         yield node
         for field in BODIES:
             waiting += getattr(node, field, ())
@@ -148,18 +150,20 @@ def _imports(statements: Iterable[ast.AST], package: tuple[str, ...]) -> Iterato
 
 
 def _check(module: Module) -> Iterator[tuple[Path, int, str]]:
-    room = module.name.split(".")[0]
+    top = module.name.split(".")[0]
     for line, name in module.imports:
-        for closed in CLOSED[room]:
+        for closed in CLOSED[top]:
             if _within(name, closed):
-                yield module.path, line, f"{room} imports {closed}; imports point suites -> harness -> reference_impl"
-        if room == "suites" and _within(name, "suites") and not _within(name, SUPPORT):
+                yield module.path, line, f"{top} imports {closed}; imports point suites -> cachewitness -> reference"
+        if top == "suites" and _within(name, "suites") and not _within(name, SUPPORT):
             yield module.path, line, f"imports {name}; test modules share {SUPPORT} and never import one another"
-        if room == "reference_impl" and not _open_to_policy(module, name):
+        if top == "cachewitness_reference" and not _open_to_policy(module, name):
             yield module.path, line, f"imports {name}; a policy imports the standard library, primitives and itself"
-    most = SPECIFICATION_LINES_MAX if room == "reference_impl" else FILE_LINES_MAX
+        if top == "cachewitness" and name.startswith("cachewitness") and _private(name):
+            yield module.path, line, f"imports {name}; a module uses only public names of another"
+    most = SPECIFICATION_LINES_MAX if top == "cachewitness_reference" else FILE_LINES_MAX
     if module.lines > most:
-        yield module.path, most + 1, f"{module.lines} lines; a file of {room} has at most {most}"
+        yield module.path, most + 1, f"{module.lines} lines; a file of {top} has at most {most}"
     for node in module.statements:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             length = (node.end_lineno or node.lineno) - node.lineno + 1
@@ -168,58 +172,52 @@ def _check(module: Module) -> Iterator[tuple[Path, int, str]]:
                 yield module.path, node.lineno, message
 
 
+def _private(name: str) -> bool:
+    last = name.rpartition(".")[2]
+    return last.startswith("_") and not last.startswith("__") and last != "_util"
+
+
 def _open_to_policy(module: Module, name: str) -> bool:
-    """Return whether a file of reference_impl may import `name`; rooms that are closed to all of it are judged elsewhere."""
+    """Return whether a reference may import `name`; packages that are closed to all of them are judged elsewhere."""
     top = name.split(".")[0]
-    if top in sys.stdlib_module_names or top in CLOSED["reference_impl"]:
+    if top in sys.stdlib_module_names or top in CLOSED["cachewitness_reference"]:
         return True
-    system = module.path.parts[1]
     if top == "triton":
         return "triton_kernels" in module.path.parts
+    own = ".".join(module.name.split(".")[:2])
     if top in ("torch", "safetensors"):
-        return system == "toy_model" or (top == "torch" and module.path.name in ("tensors.py", "sub_managers.py"))
-    own = f"reference_impl.{system}"
-    return any(_within(name, package) for package in ("reference_impl.primitives", own, BUILDS_ON.get(own, own)))
-
-
-def _check_guarded(modules: dict[str, Module]) -> list[tuple[Path, int, str]]:
-    """Follow the imports of the ledger and of the checkers through the harness to anything of a policy."""
-    findings = []
-    waiting = [(name, name) for name in modules if any(_within(name, guarded) for guarded in GUARDED)]
-    seen = {name for name, _ in waiting}
-    while waiting:
-        name, origin = waiting.pop()
-        module = modules[name]
-        for line, imported in module.imports:
-            if any(_within(imported, policy) for policy in POLICY):
-                through = "" if name == origin else f", and {origin} depends on this file"
-                findings.append((module.path, line, f"imports {imported}{through}; the ledger and checkers know no policy"))
-                continue
-            steps = imported.split(".")
-            for target in (".".join(steps[:depth]) for depth in range(1, len(steps) + 1)):
-                if target in modules and target not in seen:
-                    seen.add(target)
-                    waiting.append((target, origin))
-    return findings
+        in_toy = own == "cachewitness_reference.toy_model"
+        return in_toy or (top == "torch" and module.path.name in ("tensors.py", "sub_managers.py"))
+    return any(_within(name, package) for package in ("cachewitness_reference.primitives", own, *BUILDS_ON.get(own, ())))
 
 
 def _check_flow(modules: dict[str, Module]) -> Iterator[tuple[Path, int, str]]:
-    """Find imports that run against the flow, files outside the rooms, and policies that somebody imports."""
-    rank = {f"harness.{room}": place for place, room in enumerate(FLOW)}
+    """Find imports that run against the flow, files outside the rooms, and systems that somebody imports."""
+    rank = {room: place for place, room in enumerate(FLOW)}
     for module in modules.values():
-        if not _within(module.name, "harness") or module.name == "harness":
+        if not _within(module.name, "cachewitness") or module.name in ("cachewitness", "cachewitness.__main__"):
             continue
-        room = ".".join(module.name.split(".")[:2])
-        if room not in rank or module.path.parts[1].endswith(".py"):
-            yield module.path, 1, f"lies outside the rooms of harness; they are {', '.join(FLOW)}"
+        room = module.name.split(".")[1]
+        if room not in rank or module.path.parts[2].endswith(".py"):
+            yield module.path, 1, f"lies outside the rooms of cachewitness; they are {', '.join(FLOW)}"
             continue
         for line, name in module.imports:
-            other = ".".join(name.split(".")[:2])
-            if rank.get(other, -1) > rank[room]:
+            if room in ALONE and not _open_to_alone(room, name):
+                yield module.path, line, f"imports {name}; {room} imports {' and '.join(ALONE[room])} of the package"
+                continue
+            other = (*name.split("."), "")[1]
+            if _within(name, "cachewitness") and rank.get(other, -1) > rank[room]:
                 yield module.path, line, f"imports {name}; {room} comes before {other} in the flow"
             own, its = (".".join(full.split(".")[:3]) for full in (module.name, name))
-            if _within(its, "harness.policies") and its not in ("harness.policies", own, BUILDS_ON.get(own)):
-                yield module.path, line, f"imports {name}; a policy is loaded by its entry point"
+            if _within(its, "cachewitness.systems") and its not in (own, *BUILDS_ON.get(own, ())):
+                yield module.path, line, f"imports {name}; a system is loaded by its entry point"
+
+
+def _open_to_alone(room: str, name: str) -> bool:
+    """Return whether the judge, or what all share, may import `name`."""
+    if _within(name, "cachewitness_reference"):
+        return False
+    return not _within(name, "cachewitness") or any(_within(name, f"cachewitness.{own}") for own in ALONE[room])
 
 
 def _check_circles(modules: dict[str, Module]) -> Iterator[tuple[Path, int, str]]:

@@ -13,8 +13,8 @@ import tempfile
 from pathlib import Path
 from threading import Event
 
-from harness.engines.llama_cpp.server import Server
-from harness.engines.llama_cpp.settings import CONTEXT, NUMBERS, SWITCHES, UNSPLIT, Settings
+from cachewitness.systems.llama_cpp.server import Server
+from cachewitness.systems.llama_cpp.settings import CONTEXT, NUMBERS, SWITCHES, UNSPLIT, Settings
 
 
 def main(model: str, cells: str = "shared") -> None:

@@ -14,7 +14,7 @@ if [ -z "$python" ]; then
     "$python" -m pip install -q -e '.[dev,cluster]' -c ci/constraints.txt
 fi
 
-said=$("$python" -m pytest suites/fleet -rs) || { printf '%s\n' "$said"; exit 1; }
+said=$("$python" -m pytest suites/sessions/campaign -rs) || { printf '%s\n' "$said"; exit 1; }
 printf '%s\n' "$said"
 if grep SKIPPED <<<"$said" | grep -qv "network namespaces"; then
     echo "a test was skipped, and not for want of network namespaces; this stage runs them all"

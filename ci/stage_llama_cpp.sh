@@ -32,7 +32,7 @@ for model in $names; do
     printf '\n== %s\n' "$model"
     known=()
     windows "$model" && known=(--expected fixtures/expected/llama-cpp-2026.10.txt)
-    "$run/bin/python" -m harness.cli run --engine "llama-cpp:model=$model" "${known[@]}" "$@" || status=$((status ? status : $?))
+    "$run/bin/python" -m cachewitness.cli run --engine "llama-cpp:model=$model" "${known[@]}" "$@" || status=$((status ? status : $?))
 done
 server=
 trap '[[ -z $server ]] || kill "$server" 2>/dev/null || true' EXIT
@@ -47,7 +47,7 @@ for model in $names; do
         kill -0 "$server" || { echo "stage_llama_cpp: the server of $model ended before it answered" >&2; exit 2; }
         sleep 0.1
     done
-    "$run/bin/python" -m harness.cli run --engine "openai-server:url=$(grep '^http' "$address"),block=32,dtype=float32" "$@" ||
+    "$run/bin/python" -m cachewitness.cli run --engine "openai-server:url=$(grep '^http' "$address"),block=32,dtype=float32" "$@" ||
         status=$((status ? status : $?))
     kill "$server"
     wait "$server" 2>/dev/null || true
@@ -56,5 +56,5 @@ done
 rm -f "$address"
 
 printf '\n== tests\n'
-"$run/bin/python" -m pytest suites/answers/test_llama_cpp.py || status=$((status ? status : $?))
+"$run/bin/python" -m pytest suites/systems/llama_cpp/test_answers.py || status=$((status ? status : $?))
 exit "$status"

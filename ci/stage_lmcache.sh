@@ -9,6 +9,7 @@
 #   PYTHON                      the Python that makes the environment (3.11 or later)
 set -euo pipefail
 cd "$(dirname "$0")/.."
+export PYTHONPATH=$PWD/harness:$PWD/reference_impl
 
 cache=${CACHEWITNESS_LMCACHE_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/cachewitness/lmcache}
 torch_index=${CACHEWITNESS_TORCH_INDEX-https://download.pytorch.org/whl/cpu}
@@ -28,15 +29,15 @@ if [[ ! -e $venv/.ready ]]; then
 fi
 
 status=0
-"$venv/bin/python" -m harness.cli run --engine real-lmcache --policy lmcache --expected fixtures/expected/lmcache-0.5.txt "$@" || status=$?
+"$venv/bin/python" -m cachewitness.cli run --engine real-lmcache --policy lmcache --expected fixtures/expected/lmcache-0.5.txt "$@" || status=$?
 source=${CACHEWITNESS_VLLM_SOURCE:-$(ci/unpack_vllm.sh "$venv/bin/python" "$cache/src" vllm==0.33.0)}
 for connector in lmcache lmcache-outputs; do
     printf '\n== vLLM with connector %s\n' "$connector"
-    "$venv/bin/python" -m harness.cli run --engine "vllm:source=$source,connector=$connector" --suite scheduler-random --quiet \
+    "$venv/bin/python" -m cachewitness.cli run --engine "vllm:source=$source,connector=$connector" --suite scheduler-random --quiet \
         --layout full --layout full-swa --layout full-mamba --layout full-swa-mamba --option tier_pages=48 \
         --expected fixtures/expected/vllm-0.33-lmcache.txt || status=$((status ? status : $?))
 done
 printf '\n== tests\n'
-CACHEWITNESS_VLLM_SOURCE=$source "$venv/bin/python" -m pytest -m lmcache suites/policies/test_real_lmcache.py \
-    suites/engines/test_vllm_lmcache.py suites/engines/test_lmcache_alone.py || status=$((status ? status : $?))
+CACHEWITNESS_VLLM_SOURCE=$source "$venv/bin/python" -m pytest -m lmcache suites/systems/lmcache/test_real.py \
+    suites/systems/lmcache/test_connector.py suites/systems/lmcache/test_findings_alone.py || status=$((status ? status : $?))
 exit "$status"

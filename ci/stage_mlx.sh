@@ -27,9 +27,9 @@ fi
 status=0
 for model in ${MODELS:-qwen3_next gemma3_text falcon_h1}; do
     printf '\n== %s\n' "$model"
-    "$venv/bin/python" -m harness.cli run --engine "mlx-lm:model=$model" --expected fixtures/expected/mlx-lm-0.32.txt "$@" ||
+    "$venv/bin/python" -m cachewitness.cli run --engine "mlx-lm:model=$model" --expected fixtures/expected/mlx-lm-0.32.txt "$@" ||
         status=$((status ? status : $?))
 done
 printf '\n== tests\n'
-"$venv/bin/python" -m pytest suites/answers/test_mlx_lm.py || status=$((status ? status : $?))
+"$venv/bin/python" -m pytest suites/systems/mlx_lm/test_answers.py || status=$((status ? status : $?))
 exit "$status"

@@ -4,8 +4,9 @@
 # without it they are listed as not run, and the status is 5. Arguments go to `cachewitness mutants`.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+export PYTHONPATH=$PWD/harness:$PWD/reference_impl
 exec </dev/null
 
 # Threads that wait for one another on a busy core are slower than one thread.
 export OMP_NUM_THREADS=1 GOMP_SPINCOUNT=0 OMP_WAIT_POLICY=PASSIVE
-exec python -m harness.cli mutants --seeds 5 "$@"
+exec python -m cachewitness.cli mutants --seeds 5 "$@"

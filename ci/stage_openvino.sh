@@ -62,23 +62,23 @@ export CACHEWITNESS_OPENVINO_MODELS=$models
 status=0
 for model in qwen3-next lfm2; do
     printf '\n== %s\n' "$model"
-    "$run/bin/python" -m harness.cli run --engine "openvino-genai:model=$model" \
+    "$run/bin/python" -m cachewitness.cli run --engine "openvino-genai:model=$model" \
         --expected fixtures/expected/openvino-genai-2026.4.txt "$@" || status=$((status ? status : $?))
     printf '\n== %s, settings=more\n' "$model"
-    "$run/bin/python" -m harness.cli run --engine "openvino-genai:model=$model,settings=more" --suite answers \
+    "$run/bin/python" -m cachewitness.cli run --engine "openvino-genai:model=$model,settings=more" --suite answers \
         --expected fixtures/expected/openvino-genai-2026.4.txt "$@" || status=$((status ? status : $?))
 done
 for settings in usual more; do
     # Attention alone has two of the findings, with clients that go away and with requests at once; without these it has none.
     printf '\n== llama, settings=%s\n' "$settings"
-    "$run/bin/python" -m harness.cli run --engine "openvino-genai:model=llama,settings=$settings" \
+    "$run/bin/python" -m cachewitness.cli run --engine "openvino-genai:model=llama,settings=$settings" \
         --option avoid=aborts+company "$@" || status=$((status ? status : $?))
 done
 for model in qwen3-next-wide llama-narrow; do
     printf '\n== capacities, %s\n' "$model"
-    "$run/bin/python" -m harness.cli consume fixtures/vectors/openvino_genai/sizing.json \
+    "$run/bin/python" -m cachewitness.cli consume fixtures/vectors/openvino_genai/sizing.json \
         --engine "openvino-genai:model=$model" || status=$((status ? status : $?))
 done
 printf '\n== tests\n'
-"$run/bin/python" -m pytest suites/answers/test_openvino_genai.py suites/answers/test_openvino_capacity.py || status=$((status ? status : $?))
+"$run/bin/python" -m pytest suites/systems/openvino_genai/test_answers.py suites/systems/openvino_genai/test_capacity.py || status=$((status ? status : $?))
 exit "$status"

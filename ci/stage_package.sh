@@ -81,7 +81,7 @@ for need in tomllib.load(open("pyproject.toml", "rb"))["project"]["dependencies"
 
 # A wheel has no checkpoints and says where they are; beside the other distribution it finds them.
 checkpoints() {
-    local ask='from harness._util import data; print(sorted(path.name for path in data.checkpoints().iterdir() if path.is_dir()))'
+    local ask='from cachewitness._util import data; print(sorted(path.name for path in data.checkpoints().iterdir() if path.is_dir()))'
     local said
     ! said=$(cd "$work/empty" && "$work/newest/bin/python" -c "$ask" 2>&1) &&
         grep --max-count=1 'pip install cachewitness-checkpoints' <<<"$said" &&

@@ -4,4 +4,4 @@
 # refuse it in a line. Needs the `dev` extra in the Python that `python` names; an hour on one core. READERS_EACH: how many for each.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-READER_INPUTS=${READERS_EACH:-72000} exec python -m pytest -q -s -p no:cacheprovider suites/fuzz/test_readers.py "$@"
+READER_INPUTS=${READERS_EACH:-72000} exec python -m pytest -q -s -p no:cacheprovider suites/sessions/fuzz/test_readers.py "$@"

@@ -38,17 +38,17 @@ long=()
 if [[ ${1-} = --short ]]; then
     shift
     elsewhere+=" or score"
-    long=(suites/score/test_{damage,needs,policies,serve,server,server_failures,side_by_side}.py)
+    long=(suites/parity/scores/test_{damage,needs,policies,serve,server,server_failures,side_by_side}.py)
 fi
 
 # Threads that wait for one another on a busy core are slower than one thread.
 export OMP_NUM_THREADS=1 GOMP_SPINCOUNT=0 OMP_WAIT_POLICY=PASSIVE
 export TRITON_INTERPRET=1 # kernels run on the CPU
 status=0
-PYTHONPATH="$venv/fla" "$venv/bin/python" -m pytest -q -o cache_dir="$work/pytest" suites/kernels/test_recurrences.py \
+PYTHONPATH="$venv/fla" "$venv/bin/python" -m pytest -q -o cache_dir="$work/pytest" suites/toy/kernels/test_recurrences.py \
     -k flash_linear_attention || status=$?
 "$venv/bin/python" -m pytest --numprocesses=auto --dist=worksteal -o cache_dir="$work/pytest" \
-    suites/toy_model suites/toy suites/kernels suites/cold_vs_cached suites/score suites/docs/test_consoles.py \
+    suites/toy/model suites/toy/engine suites/toy/kernels suites/parity/tensors suites/parity/scores suites/docs/test_consoles.py \
     -k "not (shows_what_is_printed and ($elsewhere))" "${long[@]/#/--ignore=}" "$@" || status=$?
 if ((${#long[@]})); then
     printf '\n== not run here: %s, and the consoles of the documentation that score; ci/stage_toy.sh runs them\n' "${long[*]}"

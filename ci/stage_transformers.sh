@@ -33,12 +33,12 @@ fi
 status=0
 run() { # options of the engine's name; arguments of the run
     printf '\n== %s\n' "$1"
-    "$venv/bin/python" -m harness.cli run --engine "transformers:$1" "${@:2}" || status=$((status ? status : $?))
+    "$venv/bin/python" -m cachewitness.cli run --engine "transformers:$1" "${@:2}" || status=$((status ? status : $?))
 }
 for model in ${MODELS:-qwen3_next gemma3 jamba,feed=tokens}; do
     run "model=$model" "$@"
 done
 run model=jamba --suite answers --expected "fixtures/expected/transformers-${release%.*}.txt" "$@"
 printf '\n== tests\n'
-"$venv/bin/python" -m pytest suites/answers/test_transformers.py || status=$((status ? status : $?))
+"$venv/bin/python" -m pytest suites/systems/transformers/test_answers.py || status=$((status ? status : $?))
 exit "$status"

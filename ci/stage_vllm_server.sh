@@ -101,7 +101,7 @@ score() {
     local expected=$1 name=$2 got=0
     shift 2
     printf '\n== %s\n' "$name"
-    OMP_NUM_THREADS=1 "$python" -m harness.cli score --base-url "$url" --out "$work/kept" --concurrent 4 --arms off,off-again,hit \
+    OMP_NUM_THREADS=1 "$python" -m cachewitness.cli score --base-url "$url" --out "$work/kept" --concurrent 4 --arms off,off-again,hit \
         "$@" || got=$?
     if [[ $got != "$expected" ]]; then
         echo "stage_vllm_server: $name ended with $got, not $expected" >&2
@@ -115,7 +115,7 @@ answered() {
     local expected=$1 name=$2 got=0
     shift 2
     printf '\n== %s\n' "$name"
-    "$python" -m harness.cli run --engine "openai-server:url=$url,block=128,shortest=2" --suite answers \
+    "$python" -m cachewitness.cli run --engine "openai-server:url=$url,block=128,shortest=2" --suite answers \
         "$@" || got=$?
     if [[ $got != "$expected" ]]; then
         echo "stage_vllm_server: $name ended with $got, not $expected" >&2

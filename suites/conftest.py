@@ -11,12 +11,13 @@ from typing import Any
 import pytest
 
 NEEDED = {
-    "cold_vs_cached": ("torch",),
-    "kernels": ("torch", "triton"),
-    "toy": ("torch",),
-    "toy_model": ("torch", "transformers"),
+    "parity/tensors": ("torch",),
+    "toy/engine": ("torch",),
+    "toy/kernels": ("torch", "triton"),
+    "toy/model": ("torch", "transformers"),
 }
 """What the suites in a folder import; without it they are listed as not run."""
+HERE = Path(__file__).parent
 
 
 class NotRun(pytest.Module):
@@ -28,7 +29,8 @@ class NotRun(pytest.Module):
 
 
 def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> pytest.Module | None:
-    missing = [name for name in NEEDED.get(module_path.parent.name, ()) if find_spec(name) is None]
+    folder = module_path.parent.relative_to(HERE).as_posix()
+    missing = [name for name in NEEDED.get(folder, ()) if find_spec(name) is None]
     return NotRun.from_parent(parent, path=module_path) if missing else None
 
 

@@ -1,1 +1,1 @@
-"""The checkpoints of cachewitness, a folder for each; `harness._util.data.checkpoints` finds them here."""
+"""The checkpoints of cachewitness, a folder for each; `cachewitness._util.data.checkpoints` finds them here."""

@@ -11,15 +11,15 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
 
-from harness._util.errors import UsageError
-from harness.engines import full_attention
-from harness.engines.adapter import Refused, Scheduled
-from harness.engines.cache_state import Claim, Count, KeyId, Tables
-from harness.engines.driver import Driver
-from harness.engines.first_come import FirstCome
-from harness.engines.kind import EngineKind
-from harness.history.events import Eviction, UnpublishReason
-from harness.trace.format import Submit, TraceHeader
+from cachewitness._util.errors import UsageError
+from cachewitness.core.events import Eviction, UnpublishReason
+from cachewitness.core.trace_format import Submit, TraceHeader
+from cachewitness.engines import full_attention
+from cachewitness.engines.adapter import Refused, Scheduled
+from cachewitness.engines.cache_state import Claim, Count, KeyId, Tables
+from cachewitness.engines.driver import Driver
+from cachewitness.engines.first_come import FirstCome
+from cachewitness.engines.kind import EngineKind
 
 Key = tuple[Hashable, ...]  # (salt, adapter), then each token, or the image that is there
 

@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from harness._util.errors import UsageError
-from harness.engines import full_attention
-from harness.engines.adapter import Adapter, Asked, Scheduled
-from harness.engines.cache_state import Claim, Count, KeyId, Tables
-from harness.engines.driver import Driver
-from harness.engines.kind import EngineKind
-from harness.history.events import Eviction, UnpublishReason
-from harness.trace.format import Step, Submit, TraceHeader
+from cachewitness._util.errors import UsageError
+from cachewitness.core.events import Eviction, UnpublishReason
+from cachewitness.core.trace_format import Step, Submit, TraceHeader
+from cachewitness.engines import full_attention
+from cachewitness.engines.adapter import Adapter, Asked, Scheduled
+from cachewitness.engines.cache_state import Claim, Count, KeyId, Tables
+from cachewitness.engines.driver import Driver
+from cachewitness.engines.kind import EngineKind
 
 
 @dataclass(eq=False)

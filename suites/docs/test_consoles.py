@@ -24,16 +24,16 @@ TOOLS = {"cpp": "g++"}
 LONG = {
     "your-engine.md-A working engine, a fault, and what it looks like-plain": of_all("test_cli_new.py makes one too"),
     "tutorial-cpp.md-From a wrong driver to a right one-cpp": of_all("test_driver_cpp.py runs the same driver"),
-    "walkthroughs.md-OpenVINO GenAI-plain": of_all("test_openvino_genai_run.py runs its scenarios"),
-    "walkthroughs.md-TensorRT-Edge-LLM-plain": of_all("test_tensorrt_edge_engine.py runs its scenarios"),
-    "walkthroughs.md-Furiosa-LLM-plain": of_all("test_furiosa_engine.py runs its scenarios"),
-    "walkthroughs.md-LMCache-plain": of_all("test_lmcache_engine.py and test_plan_lmcache.py ask the same"),
-    "walkthroughs.md-OpenVINO GenAI-toy": of_all("test_openvino_genai_run.py runs its scenarios", toy=True),
-    "walkthroughs.md-LMCache-score": of_all("suites/score/test_policies.py and test_serve.py ask the same", toy=True),
+    "walkthroughs.md-OpenVINO GenAI-plain": of_all("test_run.py runs its scenarios"),
+    "walkthroughs.md-TensorRT-Edge-LLM-plain": of_all("test_engine.py runs its scenarios"),
+    "walkthroughs.md-Furiosa-LLM-plain": of_all("test_engine.py runs its scenarios"),
+    "walkthroughs.md-LMCache-plain": of_all("test_engine.py and test_plan.py ask the same"),
+    "walkthroughs.md-OpenVINO GenAI-toy": of_all("test_run.py runs its scenarios", toy=True),
+    "walkthroughs.md-LMCache-score": of_all("suites/parity/scores/test_policies.py and test_serve.py ask the same", toy=True),
     "tutorial-scores.md-From a damaged cache to a mended one-score": of_all(
-        "suites/score/test_mutants.py scores faults", toy=True
+        "suites/parity/scores/test_mutants.py scores faults", toy=True
     ),
-    "tutorial-scores.md-Your server, by its URL-score": of_all("suites/score/test_serve.py scores a server", toy=True),
+    "tutorial-scores.md-Your server, by its URL-score": of_all("suites/parity/scores/test_serve.py scores a server", toy=True),
 }
 """The sessions that take longest, and what tests the same where some are taken of many."""
 

@@ -9,10 +9,10 @@ import pytest
 
 from benchmarks import findings
 from benchmarks.trace_picture import SHOWN_MAX, drawn
-from harness._util import pages
-from harness.checkers.anomalies import BY_NAME
-from harness.trace.format import Step, Submit, Trace, TraceHeader, load
-from harness.trace.layouts import load as layout
+from cachewitness._util import pages
+from cachewitness.core.checkers.anomalies import BY_NAME
+from cachewitness.core.trace_format import Step, Submit, Trace, TraceHeader, load
+from cachewitness.workloads.layouts import load as layout
 
 FOUND = findings.register()
 DOCS = pages.folder()

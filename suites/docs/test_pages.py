@@ -8,8 +8,8 @@ import pytest
 
 from benchmarks import failure_picture
 from benchmarks import pages as writers
-from harness._util import pages
-from harness.mutants import page as kill_matrix
+from cachewitness._util import pages
+from cachewitness.sessions.mutants import page as kill_matrix
 
 DOCS = pages.folder()
 RENDERED = writers.rendered()
@@ -41,7 +41,7 @@ def test_generated_page_names_the_command_that_writes_it(name: str) -> None:
 
 def test_every_command_is_on_the_page_of_the_command_line() -> None:
     """A command that is added without a section is found."""
-    from harness.cli import cli
+    from cachewitness.cli import cli
 
     sections = re.findall(r"^## ([\w-]+)", RENDERED["cli"], re.MULTILINE)
     assert set(cli.commands) <= set(sections)

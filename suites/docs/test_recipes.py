@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from harness._util import plugins
-from harness.cli import invoke
+from cachewitness._util import plugins
+from cachewitness.cli import invoke
 
 ROOT = Path(__file__).parents[2]
 RECIPES = ROOT / "docs" / "recipes"

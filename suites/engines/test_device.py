@@ -10,19 +10,19 @@ from collections.abc import Collection, Mapping
 
 import pytest
 
-from harness.engines.driver import Driver
-from harness.history.attention_span import first_needed
-from harness.history.events import Accept, Group, Move, Run, StepBegin
-from harness.policies.vllm.engine import assemble, configure
-from harness.policies.vllm.policy import default_configurations, scheduler_configurations
-from harness.policies.vllm.reporting_pool import observable_manager
-from harness.run.execute import drive
-from harness.trace import layouts
-from harness.trace.configurations import Configuration
-from harness.trace.format import Step, TraceHeader
-from harness.trace.generate import random_trace
-from reference_impl.vllm.request import Request
-from reference_impl.vllm.scheduler import Sampler
+from cachewitness.core.attention_span import first_needed
+from cachewitness.core.driving import drive
+from cachewitness.core.events import Accept, Group, Move, Run, StepBegin
+from cachewitness.core.trace_format import Step, TraceHeader
+from cachewitness.engines.driver import Driver
+from cachewitness.systems.vllm.reference.engine import assemble, configure
+from cachewitness.systems.vllm.reference.policy import default_configurations, scheduler_configurations
+from cachewitness.systems.vllm.reference.reporting_pool import observable_manager
+from cachewitness.workloads import layouts
+from cachewitness.workloads.configurations import Configuration
+from cachewitness.workloads.generate import random_trace
+from cachewitness_reference.vllm.request import Request
+from cachewitness_reference.vllm.scheduler import Sampler
 
 STATE = -1
 CONFIGURATIONS = [*default_configurations()[::3], *scheduler_configurations()]

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from harness.policies.vllm.reporting_pool import observable_manager
-from reference_impl.vllm.kv_cache_manager import KVCacheManager
-from reference_impl.vllm.request import Request, RequestStatus
-from reference_impl.vllm_extended.config import build
+from cachewitness.systems.vllm.reference.reporting_pool import observable_manager
+from cachewitness_reference.vllm.kv_cache_manager import KVCacheManager
+from cachewitness_reference.vllm.request import Request, RequestStatus
+from cachewitness_reference.vllm_extended.config import build
 
 GROUPS = [{"kind": "full", "block_size": 4}, {"kind": "recurrent", "block_size": 4}]
 TOKENS = list(range(1000, 1100))

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from harness.engines.drift import Drift, takes
-from harness.engines.real_vllm.clock import Clock
-from harness.engines.real_vllm.kind import VllmEngine
-from harness.engines.real_vllm.source import KNOWN
-from harness.engines.registry import parse
-from harness.run.execute import drive
+from cachewitness.core.driving import drive
+from cachewitness.engines.drift import Drift, takes
+from cachewitness.engines.registry import parse
+from cachewitness.systems.vllm.clock import Clock
+from cachewitness.systems.vllm.kind import VllmEngine
+from cachewitness.systems.vllm.source import KNOWN
 from suites.support.mistaken_engine import lively
 
 TRACE = lively(1)

@@ -10,11 +10,9 @@ from typing import Any
 
 import pytest
 
-from harness._util.errors import UsageError
-from harness.engines.adapter import Adapter, Asked, Refused, Scheduled
-from harness.engines.cache_state import ABSENT, Claim, Count, Tables
-from harness.engines.driver import Driver
-from harness.history.events import (
+from cachewitness._util.errors import UsageError
+from cachewitness.core.driving import drive
+from cachewitness.core.events import (
     Aborted,
     Accept,
     Counts,
@@ -32,9 +30,8 @@ from harness.history.events import (
     UnpublishReason,
     Version,
 )
-from harness.history.events import Preempted as Lost
-from harness.run.execute import drive
-from harness.trace.format import (
+from cachewitness.core.events import Preempted as Lost
+from cachewitness.core.trace_format import (
     Finish,
     GroupSpec,
     Height,
@@ -47,6 +44,9 @@ from harness.trace.format import (
     TraceHeader,
     UpdateWeights,
 )
+from cachewitness.engines.adapter import Adapter, Asked, Refused, Scheduled
+from cachewitness.engines.cache_state import ABSENT, Claim, Count, Tables
+from cachewitness.engines.driver import Driver
 
 SIZE = 4
 LONGEST = 24

@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from harness.cli import invoke
-from harness.engines.block_table_diff import BlockTableDiff
-from harness.engines.child.messages import Apply, Open, Raised
-from harness.engines.child.serve import _Server as Server
-from harness.engines.registry import parse
-from harness.run.execute import drive
-from harness.trace.format import GroupSpec, Layout, Step, Submit, Trace, TraceHeader
-from reference_impl.vllm.block_pool import BlockPool
+from cachewitness.cli import invoke
+from cachewitness.core.driving import drive
+from cachewitness.core.trace_format import GroupSpec, Layout, Step, Submit, Trace, TraceHeader
+from cachewitness.engines.block_table_diff import BlockTableDiff
+from cachewitness.engines.isolation.messages import Apply, Open, Raised
+from cachewitness.engines.isolation.serve import _Server as Server
+from cachewitness.engines.registry import parse
+from cachewitness_reference.vllm.block_pool import BlockPool
 
 TRACE = Trace(
     TraceHeader(name="short", layout=Layout("full", [GroupSpec("full", 16)]), pages=9),

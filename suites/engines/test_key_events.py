@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from harness.engines.key_events import KeyEventReader
-from harness.engines.registry import parse
-from harness.history.events import KvCleared, KvRemoved, KvStored
-from harness.policies.vllm.policy import default_configurations
-from harness.run.execute import drive
-from harness.trace.format import Height
-from harness.trace.generate import random_trace
-from harness.verdict.result import Result
-from reference_impl.primitives import BlockHash, GroupId
-from reference_impl.vllm.events import AllBlocksCleared, BlockRemoved, BlockStored
+from cachewitness.core.driving import drive
+from cachewitness.core.events import KvCleared, KvRemoved, KvStored
+from cachewitness.core.result import Result
+from cachewitness.core.trace_format import Height
+from cachewitness.engines.key_events import KeyEventReader
+from cachewitness.engines.registry import parse
+from cachewitness.systems.vllm.reference.policy import default_configurations
+from cachewitness.workloads.generate import random_trace
+from cachewitness_reference.primitives import BlockHash, GroupId
+from cachewitness_reference.vllm.events import AllBlocksCleared, BlockRemoved, BlockStored
 from suites.support.real_vllm import REAL, SOURCE
 
 ONE, TWO, PARENT = BlockHash(b"1"), BlockHash(b"2"), BlockHash(b"0")

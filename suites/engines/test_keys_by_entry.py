@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from harness.engines.block_table_diff import BlockTableDiff
-from harness.engines.cache_state import CacheState, Claim, Count, KeysByEntry, Tables
-from harness.history.events import Publish, Unpublish
+from cachewitness.core.events import Publish, Unpublish
+from cachewitness.engines.block_table_diff import BlockTableDiff
+from cachewitness.engines.cache_state import CacheState, Claim, Count, KeysByEntry, Tables
 
 
 class Tree(CacheState):

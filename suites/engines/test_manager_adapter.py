@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from harness._util.errors import UsageError
-from harness.history.events import (
+from cachewitness._util.errors import UsageError
+from cachewitness.core.events import (
     Aborted,
     Accept,
     Counts,
@@ -23,9 +23,9 @@ from harness.history.events import (
     Unpublish,
     Version,
 )
-from harness.policies.vllm.engine import open_engine
-from harness.trace import layouts
-from harness.trace.format import Abort, Finish, Preempt, Reset, Step, Submit, TraceHeader, UpdateWeights, Vocabulary
+from cachewitness.core.trace_format import Abort, Finish, Preempt, Reset, Step, Submit, TraceHeader, UpdateWeights, Vocabulary
+from cachewitness.systems.vllm.reference.engine import open_engine
+from cachewitness.workloads import layouts
 
 
 def engine(layout: str = "full", pages: int = 40, **options: Any) -> Any:

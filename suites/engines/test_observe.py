@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
-from harness.engines.observe import ObservedManager
-from harness.history.events import Counts, Drop, Event, Hit, Publish, Take, Unpublish
-from harness.policies.vllm.engine import assemble, configure
-from harness.policies.vllm.policy import default_configurations
-from harness.policies.vllm.reporting_pool import observable_manager
-from harness.trace import layouts
-from harness.trace.configurations import Configuration
-from harness.trace.format import Step, Submit, Trace, TraceHeader
-from harness.trace.generate import random_trace
+from cachewitness.core.events import Counts, Drop, Event, Hit, Publish, Take, Unpublish
+from cachewitness.core.trace_format import Step, Submit, Trace, TraceHeader
+from cachewitness.engines.observe import ObservedManager
+from cachewitness.systems.vllm.reference.engine import assemble, configure
+from cachewitness.systems.vllm.reference.policy import default_configurations
+from cachewitness.systems.vllm.reference.reporting_pool import observable_manager
+from cachewitness.workloads import layouts
+from cachewitness.workloads.configurations import Configuration
+from cachewitness.workloads.generate import random_trace
 
 ORDER = [Hit, Unpublish, Drop, Take, Publish, Counts]
 

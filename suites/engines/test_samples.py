@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 
-from harness.engines import policy as policies
-from harness.engines.registry import EngineSpec
-from harness.fuzz.campaign import Campaign
-from harness.fuzz.draw import Restriction
-from harness.fuzz.trial import Plan
-from harness.run.runner import Runner
-from harness.run.suites import SUITES
-from harness.trace import layouts
+from cachewitness.engines import policy as policies
+from cachewitness.engines.registry import EngineSpec
+from cachewitness.sessions.fuzz.campaign import Campaign
+from cachewitness.sessions.fuzz.draw import Restriction
+from cachewitness.sessions.fuzz.trial import Plan
+from cachewitness.sessions.run.runner import Runner
+from cachewitness.sessions.run.suites import SUITES
+from cachewitness.workloads import layouts
 from suites.support.sampled import sampled
 
 SAMPLES = Path(__file__).resolve().parents[2] / "docs" / "samples"

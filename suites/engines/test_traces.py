@@ -1,6 +1,6 @@
 """The stored traces of real faults: the reference survives each, and the releases of vLLM that have the fault do not.
 
-Those in the folder `mutants` are witnesses of seeded faults; suites/mutants replays them.
+Those in the folder `mutants` are witnesses of seeded faults; suites/sessions/mutants replays them.
 """
 
 from __future__ import annotations
@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from harness._util import data
-from harness.engines.registry import parse
-from harness.run.execute import drive
-from harness.trace.format import load
+from cachewitness._util import data
+from cachewitness.core.driving import drive
+from cachewitness.core.trace_format import load
+from cachewitness.engines.registry import parse
 from suites.support.real_vllm import REAL, SOURCE
 
 TRACES = sorted((data.fixtures() / "traces").glob("*.jsonl"))

@@ -21,7 +21,8 @@ from xml.etree import ElementTree
 
 import pytest
 
-from harness.verdict import expected
+from cachewitness.report import expected
+from suites.support.checkout import SOURCES
 
 ROOT = Path(__file__).resolve().parents[2]
 GUIDE = (ROOT / "docs" / "gate.md").read_text(encoding="utf-8")
@@ -96,8 +97,8 @@ def make_fork(folder: Path, bug: Bug | None = None) -> Path:
     """Make a package that is a copy of the reference policy, and install it as far as entry points go."""
     package = folder / "forked_vllm"
     package.mkdir(parents=True)
-    for path in sorted((ROOT / "reference_impl" / "vllm").glob("*.py")):
-        text = path.read_text(encoding="utf-8").replace("reference_impl.vllm", "forked_vllm")
+    for path in sorted((ROOT / "reference_impl" / "cachewitness_reference" / "vllm").glob("*.py")):
+        text = path.read_text(encoding="utf-8").replace("cachewitness_reference.vllm", "forked_vllm")
         (package / path.name).write_text(text, encoding="utf-8")
     (package / "witness.py").write_text(example("python", "# forked_vllm/witness.py"), encoding="utf-8")
     if bug:
@@ -170,8 +171,8 @@ def test_a_planted_fault_is_red_with_witness_and_artefacts(red: Gated) -> None:
 def test_the_printed_command_replays_the_failure(red: Gated) -> None:
     """The line after `replay:`, run where the gate was called, fails with the same anomaly."""
     (line,) = re.findall(r"^replay: cachewitness (.*)$", red.out, re.MULTILINE)
-    environment = surroundings(red.folder, PYTHONPATH=os.pathsep.join([str(ROOT), str(red.folder)]))
-    command = [sys.executable, "-P", "-m", "harness.cli", *shlex.split(line)]
+    environment = surroundings(red.folder, PYTHONPATH=os.pathsep.join([*SOURCES, str(red.folder)]))
+    command = [sys.executable, "-P", "-m", "cachewitness.cli", *shlex.split(line)]
     again = subprocess.run(command, cwd=red.folder, env=environment, capture_output=True, text=True, timeout=60)
     assert again.returncode == 1, again.stdout + again.stderr
     assert "premature-release" in again.stdout

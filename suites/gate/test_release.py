@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
-from harness import __version__
+from cachewitness import __version__
 from suites.support.consoles import ROOT
 
 WORKFLOW: dict[str, Any] = yaml.safe_load((ROOT / "ci/examples/release-workflow.yml").read_text(encoding="utf-8"))
@@ -38,8 +38,8 @@ def checkout(tmp_path: Path) -> Path:
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text)
         file.chmod(0o755)
-    (tmp_path / "harness").mkdir()
-    (tmp_path / "harness/__init__.py").write_bytes((ROOT / "harness/__init__.py").read_bytes())
+    (tmp_path / "harness/cachewitness").mkdir(parents=True)
+    (tmp_path / "harness/cachewitness/__init__.py").write_bytes((ROOT / "harness/cachewitness/__init__.py").read_bytes())
     return tmp_path
 
 

@@ -10,18 +10,18 @@ from typing import Any
 
 import msgspec
 
-from harness.cli.campaign import planned_of
-from harness.fleet import file as files
-from harness.fleet import unit as units
-from harness.fleet.database import Database
-from harness.fleet.driver import Driver, Progress, Result, Settings
-from harness.fleet.executors import Ended
-from harness.fleet.perform import perform
-from harness.fleet.plan import Planned
-from harness.fleet.queue import Queue
-from harness.fleet.store import Store, opened
-from harness.fleet.unit import Outcome, Unit
-from harness.fleet.worker import Given
+from cachewitness.cli.campaign import planned_of
+from cachewitness.sessions.campaign import file as files
+from cachewitness.sessions.campaign import unit as units
+from cachewitness.sessions.campaign.database import Database
+from cachewitness.sessions.campaign.driver import Driver, Progress, Result, Settings
+from cachewitness.sessions.campaign.executors import Ended
+from cachewitness.sessions.campaign.perform import perform
+from cachewitness.sessions.campaign.plan import Planned
+from cachewitness.sessions.campaign.queue import Queue
+from cachewitness.sessions.campaign.store import Store, opened
+from cachewitness.sessions.campaign.unit import Outcome, Unit
+from cachewitness.sessions.campaign.worker import Given
 
 FAULTY = "reference:mutant=lookup-one-unit-short"
 SMALL = f"""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import click
 
-from harness._util import data
-from harness.cli import cli
+from cachewitness._util import data
+from cachewitness.cli import cli
 
 TRACES = data.fixtures() / "traces" / "mutants"
 LEGAL = data.fixtures() / "histories" / "legal" / "window-keeps-one-more.jsonl"
@@ -44,8 +44,8 @@ EXAMPLES: dict[str, list[tuple[tuple[str, ...], int, str]]] = {
     "plan vllm": [(("--layout", "qwen3.5-0.8b"), 0, "plan")],
 }
 """By command: its arguments, its exit code and the kind of its document. What `score` and `serve` print needs an engine that
-answers, and is tried where there is one (suites/score), that of `campaign` in suites/fleet; the other systems of `plan` in
-suites/policies/test_plan_command.py."""
+answers, and is tried where there is one (suites/parity/scores), that of `campaign` in suites/sessions/campaign; the other systems of `plan` in
+suites/plan/test_command.py."""
 ELSEWHERE = {"campaign", "score", "serve", "plan furiosa", "plan lmcache", "plan openvino_genai", "plan tensorrt_edge"}
 
 

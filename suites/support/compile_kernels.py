@@ -16,8 +16,8 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from reference_impl.toy_model.kernels import named
-from reference_impl.toy_model.triton_kernels import attention, convolution, gated_delta, norms, state
+from cachewitness_reference.toy_model.kernels import named
+from cachewitness_reference.toy_model.triton_kernels import attention, convolution, gated_delta, norms, state
 from suites.support.paged_by_hand import WITHOUT_MAMBA, Hand
 
 POINTERS = {torch.float32: "*fp32", torch.float64: "*fp64", torch.bfloat16: "*bf16", torch.int32: "*i32"}

@@ -19,6 +19,8 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from suites.support.checkout import PYTHONPATH
+
 ROOT = Path(__file__).resolve().parents[2]
 SECONDS = 400
 KEPT = ("HOME", "TMPDIR", "LD_LIBRARY_PATH", "OMP_NUM_THREADS", "GOMP_SPINCOUNT", "OMP_WAIT_POLICY", "PYTHONPYCACHEPREFIX")
@@ -74,7 +76,12 @@ def run(session: Session, folder: Path) -> list[str]:
     """Run a session in bash, in an empty folder, and return what is wrong: what was printed beside what is shown."""
     tools = _tools(folder / "bin")
     (folder / "here").mkdir()
-    python = {"PYTHONPATH": f"{ROOT}:{folder / INSTALLED}", "PYTHONUNBUFFERED": "1", "PYTHONUTF8": "1", "CHECKOUT": str(ROOT)}
+    python = {
+        "PYTHONPATH": f"{ROOT}:{PYTHONPATH}:{folder / INSTALLED}",
+        "PYTHONUNBUFFERED": "1",
+        "PYTHONUTF8": "1",
+        "CHECKOUT": str(ROOT),
+    }
     kept = {name: value for name, value in os.environ.items() if name in KEPT}
     with (folder / "printed").open("w+", encoding="utf-8") as printed:
         shell = subprocess.Popen(
@@ -103,7 +110,7 @@ def _tools(folder: Path) -> Path:
     python, site = sys.executable, folder.parent / INSTALLED
     install = "-m pip install -qqq --disable-pip-version-check --no-deps --no-build-isolation --target"
     tools = {
-        "cachewitness": f'exec "{python}" -m harness.cli "$@"',
+        "cachewitness": f'exec "{python}" -m cachewitness.cli "$@"',
         "python": f'exec "{python}" "$@"',
         "pip": f'[ "$*" = "install -e ." ] && "{python}" {install} "{site}" . && ln -sf "$PWD"/*.py "{site}"',
     }

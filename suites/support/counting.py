@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from reference_impl.vllm.request import Request
+from cachewitness_reference.vllm.request import Request
 
 
 class Counting:

@@ -7,16 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from harness._util import plugins
+from cachewitness._util import plugins
 
 MODULE = '''
 import ctypes, os, resource, signal, sys, time
 
-from harness.engines.kind import EngineKind
-from harness.engines.reference import open_engine
-from harness.engines.registry import parse
-from harness.engines.sample import engine as sample
-from harness.trace.format import Preempt
+from cachewitness.engines.kind import EngineKind
+from cachewitness.engines.reference import open_engine
+from cachewitness.engines.registry import parse
+from cachewitness.systems.sample import engine as sample
+from cachewitness.core.trace_format import Preempt
 
 
 def hold_the_lock():

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from harness.history.notation import parse
-from harness.ledger.ledger import Ledger
-from harness.ledger.records import Key
-from harness.run.execute import check
+from cachewitness.core.driving import check
+from cachewitness.core.ledger.ledger import Ledger
+from cachewitness.core.ledger.records import Key
+from cachewitness.workloads.notation import parse
 
 FULL = """\
 pool 0: 10 pages, null 0

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from harness.trace.format import Submit
-from harness.vectors.form import Facts
+from cachewitness.core.trace_format import Submit
+from cachewitness.vectors.form import Facts
 
 Content = int
 """A prefix, as a number of its own: equal numbers are equal content, whoever computed it."""

@@ -8,7 +8,8 @@ from typing import Any
 
 import msgspec
 
-from harness.history.events import (
+from cachewitness.core.driving import attempt, drive
+from cachewitness.core.events import (
     Accept,
     Counts,
     Drop,
@@ -23,9 +24,8 @@ from harness.history.events import (
     Take,
     Unpublish,
 )
-from harness.run.execute import attempt, drive
-from harness.trace.format import Op
-from harness.verdict.result import exit_code
+from cachewitness.core.result import exit_code
+from cachewitness.core.trace_format import Op
 from suites.support.mistaken_engine import lively, mistaken
 
 TRACES = [lively(seed) for seed in range(1, 5)]

@@ -6,13 +6,13 @@ from collections.abc import Callable
 from itertools import count, islice
 from typing import Any
 
-from harness.engines.protocol import Engine
-from harness.engines.registry import parse
-from harness.history.events import Header
-from harness.trace.configurations import Configuration
-from harness.trace.format import Abort, Op, Preempt, Reset, Trace, UpdateWeights
-from harness.trace.generate import random_trace
-from harness.trace.layouts import load
+from cachewitness.core.engine import Engine
+from cachewitness.core.events import Header
+from cachewitness.core.trace_format import Abort, Op, Preempt, Reset, Trace, UpdateWeights
+from cachewitness.engines.registry import parse
+from cachewitness.workloads.configurations import Configuration
+from cachewitness.workloads.generate import random_trace
+from cachewitness.workloads.layouts import load
 
 Mistake = Callable[[Op, list[Any]], Any]
 

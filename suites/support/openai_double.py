@@ -14,11 +14,11 @@ from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from harness.engines.fault_tools import wrap
-from harness.engines.sample.engine import SampleEngine, configurations
-from harness.engines.sample.server import Request
-from harness.engines.sample.server_faults import FAULTS
-from harness.trace.format import TraceHeader
+from cachewitness.core.trace_format import TraceHeader
+from cachewitness.engines.fault_tools import wrap
+from cachewitness.systems.sample.engine import SampleEngine, configurations
+from cachewitness.systems.sample.server import Request
+from cachewitness.systems.sample.server_faults import FAULTS
 
 BLOCK = 8
 Meets = Callable[[Any, int], bool]

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from harness.fleet import summary
-from harness.mutants.document import Hunt, document
-from harness.mutants.matrix import Matrix, Row
-from harness.vectors.document import Consumed, ConsumedFile, WrongAnswer
-from harness.verdict.summary import NotRun, Stored
+from cachewitness.report.summary import NotRun, Stored
+from cachewitness.sessions.campaign import summary
+from cachewitness.sessions.mutants.document import Hunt, document
+from cachewitness.sessions.mutants.matrix import Matrix, Row
+from cachewitness.vectors.document import Consumed, ConsumedFile, WrongAnswer
 
 STORED = Stored(trace="failures/a.trace.jsonl", history="failures/a.history.jsonl", replay="cachewitness replay a")
 

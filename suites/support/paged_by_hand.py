@@ -9,11 +9,11 @@ from typing import Any
 
 import torch
 
-from reference_impl.toy_model import dense
-from reference_impl.toy_model.config import ToyConfig
-from reference_impl.toy_model.kernels import PLAIN, FlatKernels, Kernels
-from reference_impl.toy_model.paged import Chunk, PagedGroup, Pools, step
-from reference_impl.toy_model.weights import random_weights
+from cachewitness_reference.toy_model import dense
+from cachewitness_reference.toy_model.config import ToyConfig
+from cachewitness_reference.toy_model.kernels import PLAIN, FlatKernels, Kernels
+from cachewitness_reference.toy_model.paged import Chunk, PagedGroup, Pools, step
+from cachewitness_reference.toy_model.weights import random_weights
 
 LAYERS = ("linear_attention", "sliding_attention", "mamba2", "full_attention")
 WITHOUT_MAMBA = ("linear_attention", "sliding_attention", "linear_attention", "full_attention")

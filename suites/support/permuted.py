@@ -8,9 +8,9 @@ from typing import Any
 
 import msgspec
 
-from harness.engines import policy as policies
-from harness.engines.protocol import Engine
-from harness.trace.format import TraceHeader
+from cachewitness.core.engine import Engine
+from cachewitness.core.trace_format import TraceHeader
+from cachewitness.engines import policy as policies
 
 
 class Drawn:

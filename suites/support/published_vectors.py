@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from harness.vectors import store
-from harness.vectors.form import File, Vector
+from cachewitness.vectors import store
+from cachewitness.vectors.form import File, Vector
 
 
 @functools.cache

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from reference_impl.toy_model import checkpoint
-from reference_impl.toy_model.config import ToyConfig
-from reference_impl.toy_model.tokenizer import as_hugging_face, vocabulary
-from reference_impl.toy_model.weights import random_weights
+from cachewitness_reference.toy_model import checkpoint
+from cachewitness_reference.toy_model.config import ToyConfig
+from cachewitness_reference.toy_model.tokenizer import as_hugging_face, vocabulary
+from cachewitness_reference.toy_model.weights import random_weights
 
 LAYERS = ("linear_attention", "sliding_attention", "mamba2", "full_attention")
 

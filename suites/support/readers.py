@@ -16,32 +16,32 @@ from typing import Any
 
 import msgspec
 
-from harness._util import data
-from harness._util.errors import UsageError
-from harness.cli import invoke
-from harness.cli.report import _page_of
-from harness.engines import interpreters
-from harness.engines.answers import BackendError
-from harness.engines.openai_server.completion import Said, Unreadable, part_of
-from harness.engines.registry import parse
-from harness.engines.server_words import WORDS_MAX, said
-from harness.engines.toy.problems import fixture
-from harness.fleet import file as fleet
-from harness.history import validate
-from harness.picture import page
-from harness.plan.config import read as config
-from harness.policies.lmcache import log
-from harness.run import store as folders
-from harness.run.answers import runs
-from harness.run.execute import attempt, judge
-from harness.score import completion, tasks
-from harness.score.answer_store import AnswerStore
-from harness.trace import layouts
-from harness.vectors import store as vectors
-from harness.verdict import expected
-from harness.verdict.result import Result
-from reference_impl.toy_model.config import ModelError
-from reference_impl.toy_model.tokenizer import Tokenizer, as_hugging_face, vocabulary
+from cachewitness._util import data
+from cachewitness._util.errors import UsageError
+from cachewitness.cli import invoke
+from cachewitness.cli.report import _page_of
+from cachewitness.core import validate
+from cachewitness.core.driving import attempt, judge
+from cachewitness.core.result import Result
+from cachewitness.engines import interpreters
+from cachewitness.engines.answers import BackendError
+from cachewitness.engines.registry import parse
+from cachewitness.engines.server_words import WORDS_MAX, said
+from cachewitness.parity.answers.answers import runs
+from cachewitness.parity.scores import completion, tasks
+from cachewitness.parity.scores.answer_store import AnswerStore
+from cachewitness.plan.config import read as config
+from cachewitness.report import expected
+from cachewitness.report.html import page
+from cachewitness.sessions.campaign import file as fleet
+from cachewitness.sessions.run import store as folders
+from cachewitness.systems.lmcache.reference import log
+from cachewitness.systems.openai_server.completion import Said, Unreadable, part_of
+from cachewitness.toy.problems import fixture
+from cachewitness.vectors import store as vectors
+from cachewitness.workloads import layouts
+from cachewitness_reference.toy_model.config import ModelError
+from cachewitness_reference.toy_model.tokenizer import Tokenizer, as_hugging_face, vocabulary
 from suites.support import page_reports, score_reports
 from suites.support.mangled import HTML
 
@@ -222,7 +222,7 @@ def _reports() -> list[bytes]:
 
 def _checkpoint(path: Path) -> None:
     """Read a small checkpoint of which one file is another one: which, its first line says; the sums are written anew."""
-    from reference_impl.toy_model import checkpoint
+    from cachewitness_reference.toy_model import checkpoint
 
     folder = path.parent / "files"
     name, _, content = path.read_bytes().partition(b"\n")
@@ -243,9 +243,9 @@ def _checkpoint_files() -> dict[str, bytes]:
     """Return the files of a checkpoint of one small layer, but for the sums."""
     import safetensors.torch
 
-    from reference_impl.toy_model import checkpoint
-    from reference_impl.toy_model.config import to_dict
-    from reference_impl.toy_model.weights import random_weights
+    from cachewitness_reference.toy_model import checkpoint
+    from cachewitness_reference.toy_model.config import to_dict
+    from cachewitness_reference.toy_model.weights import random_weights
     from suites.support.toy_models import model
 
     config = model("full_attention")
@@ -258,7 +258,7 @@ def _checkpoint_files() -> dict[str, bytes]:
 
 
 def _checkpoints() -> list[bytes]:
-    from reference_impl.toy_model import checkpoint
+    from cachewitness_reference.toy_model import checkpoint
 
     files = _checkpoint_files()
     sums = b"".join(f"{hashlib.sha256(held).hexdigest()}  {name}\n".encode() for name, held in files.items())

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from harness.score.document import ArmEntry, Changed, Document
-from harness.score.gate import Judged, Noise, Rules
-from harness.score.groups import GroupScore
-from harness.score.restored import Restored
+from cachewitness.parity.scores.document import ArmEntry, Changed, Document
+from cachewitness.parity.scores.gate import Judged, Noise, Rules
+from cachewitness.parity.scores.groups import GroupScore
+from cachewitness.parity.scores.restored import Restored
 
 QUESTIONS = 16
 

@@ -7,14 +7,16 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from suites.support.checkout import SOURCES
+
 ROOT = Path(__file__).resolve().parents[2]
 
 ELSEWHERE = '''
 """An engine whose library is installed in one environment alone."""
 
-from harness._util.errors import EngineMissing
-from harness.engines.kind import EngineKind, WrittenFor
-from harness.engines.reference import open_engine
+from cachewitness._util.errors import EngineMissing
+from cachewitness.engines.kind import EngineKind, WrittenFor
+from cachewitness.engines.reference import open_engine
 from msgspec.structs import replace
 
 
@@ -38,7 +40,7 @@ def make(folder: Path, modules: Mapping[str, str], *, ours: bool = True) -> Path
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
     (site,) = folder.glob("lib/python*/site-packages")
     if ours:
-        shared = [str(ROOT), *(entry for entry in sys.path if entry.endswith("site-packages"))]
+        shared = [*SOURCES, *(entry for entry in sys.path if entry.endswith("site-packages"))]
         (site / "shared.pth").write_text("\n".join(shared) + "\n")
     for name, source in modules.items():
         (site / f"{name}.py").write_text(source)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 
-from harness.engines.answers import Answer, Ask, Backend, BackendError, Opening
-from harness.engines.toy.problems.fixture import PROMPT
-from harness.score.tasks import Task
+from cachewitness.engines.answers import Answer, Ask, Backend, BackendError, Opening
+from cachewitness.parity.scores.tasks import Task
+from cachewitness.toy.problems.fixture import PROMPT
 
 BLOCK = 4
 GROUPS = ("full", "recurrent", "window")

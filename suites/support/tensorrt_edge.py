@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from reference_impl.tensorrt_edge.config import CacheError, Config, KVConfig, KVLayerConfig, LayerType, MambaConfig
+from cachewitness_reference.tensorrt_edge.config import CacheError, Config, KVConfig, KVLayerConfig, LayerType, MambaConfig
 
 A, M = LayerType.ATTENTION, LayerType.MAMBA
 ROWS, LONGEST = 4, 32

@@ -7,9 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from reference_impl.toy_model.config import ToyConfig
-from reference_impl.toy_model.recurrent import RecurrentState
-from reference_impl.toy_model.weights import shapes
+from cachewitness_reference.toy_model.config import ToyConfig
+from cachewitness_reference.toy_model.recurrent import RecurrentState
+from cachewitness_reference.toy_model.weights import shapes
 
 torch.set_num_threads(1)  # matrices this small gain nothing from a second thread, which spins while it waits
 LAYER = "model.layers.0"

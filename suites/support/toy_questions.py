@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from harness.engines.answers import Answer, Ask
+from cachewitness.engines.answers import Answer, Ask
 
 SHARED = "the cat sat on the mat the dog ran on the cat the mat sat " * 6
 ENDS = ("the cat ran", "the dog sat on the mat", "on on on", "the", "the mat ran the cat")

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from harness.checkers.finding import Measured
-from harness.trace import layouts
-from harness.trace.configurations import Configuration
-from harness.trace.format import Trace
-from harness.trace.scenarios import SCENARIOS
-from harness.verdict.result import Result
+from cachewitness.core.checkers.finding import Measured
+from cachewitness.core.result import Result
+from cachewitness.core.trace_format import Trace
+from cachewitness.workloads import layouts
+from cachewitness.workloads.configurations import Configuration
+from cachewitness.workloads.scenarios import SCENARIOS
 
 DENSE = {"retention_interval": None}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from harness.trace.format import GroupSpec
+from cachewitness.core.trace_format import GroupSpec
 
 
 def sizes(groups: list[GroupSpec], config: dict[str, Any]) -> tuple[int, int, int]:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from reference_impl.vllm.config import build
-from reference_impl.vllm.kv_cache_manager import KVCacheManager
-from reference_impl.vllm.request import Request
-from reference_impl.vllm.scheduler import Scheduler
+from cachewitness_reference.vllm.config import build
+from cachewitness_reference.vllm.kv_cache_manager import KVCacheManager
+from cachewitness_reference.vllm.request import Request
+from cachewitness_reference.vllm.scheduler import Scheduler
 
 
 class Seven:

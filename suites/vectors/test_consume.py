@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from harness.cli import invoke
-from harness.engines import registry
-from harness.engines.kind import EngineKind
-from harness.engines.registry import parse
-from harness.vectors import store
-from harness.vectors.consume import consume
-from harness.vectors.form import Facts, LifecycleExpected
-from harness.vectors.lifecycle import Comparison
+from cachewitness.cli import invoke
+from cachewitness.engines import registry
+from cachewitness.engines.kind import EngineKind
+from cachewitness.engines.registry import parse
+from cachewitness.vectors import store
+from cachewitness.vectors.consume import consume
+from cachewitness.vectors.form import Facts, LifecycleExpected
+from cachewitness.vectors.lifecycle import Comparison
 from suites.support.engine_kinds import only
 from suites.support.published_vectors import files
 from suites.support.sampled import sampled

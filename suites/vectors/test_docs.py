@@ -7,8 +7,8 @@ import re
 
 import pytest
 
-from harness._util import data
-from harness.vectors import form
+from cachewitness._util import data
+from cachewitness.vectors import form
 from suites.support.published_vectors import files
 
 PAGE = data.fixtures().parent / "docs" / "vectors.md"

@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator
 
-from harness._util import data
-from harness._util.errors import UsageError
-from harness.cli import invoke
-from harness.engines import policy as policies
-from harness.vectors import fill, store
-from harness.vectors.form import FILES
+from cachewitness._util import data
+from cachewitness._util.errors import UsageError
+from cachewitness.cli import invoke
+from cachewitness.engines import policy as policies
+from cachewitness.vectors import fill, store
+from cachewitness.vectors.form import FILES
 from suites.support.published_vectors import files
 
 PATHS = store.find([store.folder()])

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from harness.trace.format import GroupSpec
+from cachewitness.core.trace_format import GroupSpec
 from suites.support.lifecycle_replay import Keys, story
 from suites.support.published_vectors import files, for_every, ids
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from harness.trace.format import GroupSpec
+from cachewitness.core.trace_format import GroupSpec
 from suites.support.published_vectors import for_every, vectors
 
 MODELS = [v for v in vectors("lmcache", "sizing", "valid") if not v.input.groups]

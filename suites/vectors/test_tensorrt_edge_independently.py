@@ -31,8 +31,8 @@ def test_a_refused_mapping_is_no_permutation_of_survivors(vector: Any) -> None:
 def test_tensors_move_as_expected(vector: Any) -> None:
     """The manager with tensors, every row tagged with its slot: what is read back is what the vector says."""
     torch = pytest.importorskip("torch")
-    from reference_impl.tensorrt_edge.config import Config, KVConfig, KVLayerConfig, LayerType, MambaConfig
-    from reference_impl.tensorrt_edge.tensors import HybridCacheManager
+    from cachewitness_reference.tensorrt_edge.config import Config, KVConfig, KVLayerConfig, LayerType, MambaConfig
+    from cachewitness_reference.tensorrt_edge.tensors import HybridCacheManager
 
     asked = vector.input
     batch, length = len(asked.lengths), max([1, *asked.lengths])

@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterable
 from typing import Any
 
-from harness.trace.format import GroupSpec
+from cachewitness.core.trace_format import GroupSpec
 from suites.support.published_vectors import for_every, vectors
 from suites.support.vllm_boundaries import holds, read_by, sizes
 

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from harness.vectors.form import LifecycleExpected
+from cachewitness.vectors.form import LifecycleExpected
 from suites.support.lifecycle_replay import Keys, Life, story
 from suites.support.published_vectors import for_every, vectors
 from suites.support.vllm_boundaries import holds, sizes

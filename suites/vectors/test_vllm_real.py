@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import pytest
 
-from harness.engines.real_vllm.source import load
-from harness.engines.registry import parse
-from harness.vectors.consume import consume
-from reference_impl.vllm.spec import NEWEST
+from cachewitness.engines.registry import parse
+from cachewitness.systems.vllm.source import load
+from cachewitness.vectors.consume import consume
+from cachewitness_reference.vllm.spec import NEWEST
 from suites.support.published_vectors import files
 from suites.support.real_vllm import REAL, SOURCE
 

@@ -2,11 +2,11 @@
 
 from collections.abc import Hashable, Mapping, Sequence
 
-from harness.engines.adapter import Refused, Scheduled
-from harness.engines.cache_state import Claim, Count, KeyId, Tables
-from harness.engines.first_come import FirstCome
-from harness.history.events import UnpublishReason
-from harness.trace.format import Submit
+from cachewitness.core.events import UnpublishReason
+from cachewitness.core.trace_format import Submit
+from cachewitness.engines.adapter import Refused, Scheduled
+from cachewitness.engines.cache_state import Claim, Count, KeyId, Tables
+from cachewitness.engines.first_come import FirstCome
 from toy_policy.cache import PagedCache, Request
 
 

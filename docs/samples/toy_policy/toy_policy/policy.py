@@ -5,20 +5,20 @@ from typing import Any
 
 import click
 
-from harness.engines import full_attention
-from harness.engines.driver import Driver
-from harness.engines.fault_tools import wrap
-from harness.engines.mutant import mutant
-from harness.engines.policy import AXES, PolicyKind, Rule
-from harness.history.events import Eviction
-from harness.plan import options
-from harness.plan.result import Plan
-from harness.trace import layouts
-from harness.trace.configurations import Configuration
-from harness.trace.format import TraceHeader
-from harness.vectors.case import Questions
-from harness.vectors.form import Flag
-from harness.vectors.scripts import replays
+from cachewitness.core.events import Eviction
+from cachewitness.core.trace_format import TraceHeader
+from cachewitness.engines import full_attention
+from cachewitness.engines.driver import Driver
+from cachewitness.engines.fault_tools import wrap
+from cachewitness.engines.mutant import mutant
+from cachewitness.engines.policy import AXES, PolicyKind, Rule
+from cachewitness.plan import options
+from cachewitness.plan.result import Plan
+from cachewitness.vectors.case import Questions
+from cachewitness.vectors.form import Flag
+from cachewitness.vectors.scripts import replays
+from cachewitness.workloads import layouts
+from cachewitness.workloads.configurations import Configuration
 from toy_policy.cache import PagedCache
 from toy_policy.engine import ToyAdapter
 

@@ -1,0 +1,326 @@
+"""`cachewitness campaign`: engines, policies, suites and fuzz streams that a file names, carried out by many workers."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from cachewitness._util import output
+from cachewitness._util.errors import UsageError
+from cachewitness._util.lines import one_line
+from cachewitness.cli.json_option import json_option, print_json
+from cachewitness.cli.options import Isolate, engine_of
+from cachewitness.cli.report_option import drawn, page_option, ready
+from cachewitness.cli.status_line import StatusLine, left
+
+if TYPE_CHECKING:
+    from cachewitness.engines.registry import EngineSpec
+    from cachewitness.report.summary import NotRun
+    from cachewitness.sessions.campaign.driver import Progress, Result, Settings
+    from cachewitness.sessions.campaign.executors import Executor
+    from cachewitness.sessions.campaign.file import Engine, File
+    from cachewitness.sessions.campaign.plan import Key, Planned
+    from cachewitness.sessions.campaign.summary import Document
+    from cachewitness.sessions.campaign.unit import Unit
+
+WORKERS_MAX = 100_000
+"""More is a mistake."""
+
+
+@click.command()
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option(
+    "--workers",
+    type=click.IntRange(0, WORKERS_MAX),
+    default=None,
+    help="How many workers to start; default: one for each core, or each core of the cluster; 0: only those that join work.",
+)
+@click.option("--database", metavar="FILE|URL", help="Where the state is kept, instead of what the file says.")
+@click.option("--traces", metavar="DIR|URL", help="Where traces are kept, instead of what the file says.")
+@click.option(
+    "--ray", "address", metavar="ADDRESS", help="Have a Ray cluster run the workers; `auto` finds one on this machine."
+)
+@click.option(
+    "--join",
+    is_flag=True,
+    help="Only work, until the campaign is over, for a machine that drives and judges it; exit code 0 is no verdict then.",
+)
+@page_option
+@json_option("campaign")
+@click.option(
+    "--metrics",
+    metavar="FILE|PORT",
+    help="Keep a file up to date with metrics in Prometheus' text format, or serve them on a port of this machine.",
+)
+def campaign(
+    file: Path,
+    workers: int | None,
+    database: str | None,
+    traces: str | None,
+    address: str | None,
+    join: bool,
+    folder: Path | None,
+    as_json: bool,
+    metrics: str | None,
+) -> int:
+    """Carry out the campaign of a TOML file: units of work that are done once, by workers that may be killed.
+
+    The same command goes on with a campaign that was interrupted. docs/campaign.md describes the file.
+    """
+    from cachewitness.core.result import EXIT_FAIL
+    from cachewitness.sessions.campaign import file as files
+    from cachewitness.sessions.campaign.worker import FindingsLost
+
+    said = files.load(file)
+    planned = planned_of(said, file)
+    settings = _settings(said, database, traces)
+    if join and folder:
+        raise UsageError("--report: a worker that joins draws nothing; give it to the machine that drives the campaign")
+    try:
+        if join:
+            return _join(planned, settings)
+        ready(folder)
+        executor = _executor(address)
+        settings = settings._replace(workers=_workers(planned, workers, executor, file))
+        return _drive(planned, settings, executor, metrics, folder, as_json=as_json)
+    except FindingsLost as error:
+        click.echo(f"cachewitness: {one_line(str(error))}", err=True)
+        return EXIT_FAIL
+
+
+def _settings(said: File, database: str | None, traces: str | None) -> Settings:
+    from cachewitness.sessions.campaign.driver import Settings
+
+    budget = said.budget
+    return Settings(
+        database=database or said.state.database,
+        traces=traces or said.state.traces,
+        workers=0,
+        lease=budget.lease,
+        deadline=budget.deadline,
+        attempts=budget.attempts,
+        seconds=budget.seconds,
+    )
+
+
+def _executor(address: str | None) -> Executor:
+    from cachewitness.sessions.campaign.executors import Processes, Ray
+
+    return Ray(address) if address else Processes()
+
+
+def _workers(planned: Planned, wanted: int | None, executor: Executor, file: Path) -> int:
+    """Return how many workers to start. Raises UsageError for several if an engine takes one trace after another."""
+    engines = {unit.engine.text: unit.engine for unit in planned.units}
+    alone = {text: engine.named().one_at_a_time for text, engine in engines.items()}
+    text, why = next(((text, why) for text, why in alone.items() if why), ("", ""))
+    if why and wanted is not None and wanted > 1:
+        raise UsageError(f"--workers {wanted}: {file} names {text}, whose traces are run one after another: {why}; take 1")
+    return wanted if wanted is not None else 1 if why else executor.cores()
+
+
+def _join(planned: Planned, settings: Settings) -> int:
+    from cachewitness.sessions.campaign.driver import process_name
+    from cachewitness.sessions.campaign.worker import serve
+
+    done = serve(settings.given(planned.id, process_name(), traces=""))
+    did = f"this worker did {done:,} unit{'s' * (done != 1)}"
+    output.echo(f"campaign {planned.name}: {did}; the verdict is that of the machine that drives it")
+    return 0
+
+
+def _drive(
+    planned: Planned, settings: Settings, executor: Executor, metrics: str | None, folder: Path | None, *, as_json: bool
+) -> int:
+    from cachewitness.report import terminal
+    from cachewitness.sessions.campaign import summary
+    from cachewitness.sessions.campaign.driver import Driver
+    from cachewitness.sessions.campaign.metrics import told_by
+
+    shown = _Shown(planned.name)
+    with told_by(metrics, planned.name) as measure:
+
+        def tell(progress: Progress) -> None:
+            shown.tell(progress)
+            measure(progress)
+
+        try:
+            result = Driver(planned, settings, executor, tell).run()
+        finally:
+            shown.clear()
+    document = summary.document(result, settings)
+    problems = _keep(result, settings, document, folder) if folder else []
+    if as_json:
+        print_json(document)
+    else:
+        from cachewitness.cli.campaign_told import print_summary
+
+        print_summary(document, terminal.console())
+    return drawn(document.exit_code, folder, document, partial(_drawn, document), problems)
+
+
+def _keep(result: Result, settings: Settings, whole: Document, folder: Path) -> list[str]:
+    from cachewitness.report.html.page import FILMS_MAX
+    from cachewitness.sessions.campaign.summary import keep
+    from cachewitness.sessions.run import store
+
+    return keep(result, settings, whole, folder / store.FAILURES, FILMS_MAX)
+
+
+def _drawn(whole: Document, folder: Path) -> bytes:
+    from cachewitness.sessions.campaign import page as campaign_page
+    from cachewitness.sessions.run import store
+
+    return campaign_page.of_campaign(whole, folder / store.FAILURES)
+
+
+def planned_of(said: File, path: Path) -> Planned:
+    """Return the units of a campaign, the canary first. Raises UsageError for whatever the file names that is not known."""
+    from cachewitness.sessions.campaign.plan import Planned, canary, canary_unit
+
+    planted = canary(said.seeds[0])
+    units: list[Unit] = []
+    asked: dict[str, None] = {}
+    left_out: dict[Key, list[NotRun]] = {}
+    for index, engine in enumerate(said.engines):
+        try:
+            for policy in engine.policies:
+                made, without = _units(said, engine, policy, asked)
+                key = _key(engine, policy, made)
+                if key in left_out:
+                    raise UsageError(
+                        f"{key[0]} under {policy} is named twice, and both would be told as one; give it a `label`"
+                    )
+                left_out[key] = without
+                units += made
+        except UsageError as error:
+            raise UsageError(f"{path}: {error} - at `$.engines[{index}]`") from None
+    whole = [canary_unit(planted, said.seeds[0]), *units]
+    return Planned(said.name, whole, planted, said.budget.shrink, tuple(asked), left_out)
+
+
+def _key(engine: Engine, policy: str, units: list[Unit]) -> Key:
+    """Return what the units of an engine under a policy judge. Raises UsageError if there is none."""
+    from cachewitness.sessions.campaign.plan import key_of
+
+    if not units:
+        raise UsageError(
+            f"{engine.engine} has no unit of work under {policy}: "
+            "the file names neither a suite that its configurations can run nor a fuzz stream for it"
+        )
+    return key_of(units[0])
+
+
+def _units(said: File, engine: Engine, policy: str, asked: dict[str, None]) -> tuple[list[Unit], list[NotRun]]:
+    """Return the units of one engine under one policy, and the suites that none of its configurations can run.
+
+    They come seed by seed, so that a short campaign has something of everything.
+    """
+    from cachewitness.cli.options import exported_of
+    from cachewitness.report.summary import NotRun
+    from cachewitness.sessions.campaign.unit import Told
+
+    if engine.isolate not in (None, "yes", "no"):
+        raise UsageError(f'isolate is "yes" or "no", not {engine.isolate!r}')
+    isolate = Isolate(engine.isolate, engine.deadline, engine.memory_gib, engine.engines_file)
+    spec = engine_of(engine.engine, policy, isolate=isolate, release=engine.release)
+    options = [*engine.options, *(one.setting for one in exported_of(policy, engine.options))]
+    units: list[Unit] = []
+    named: dict[str, str] = {}
+    for seed in said.seeds:
+        units += _told(said, engine, spec, policy, options, seed, named)
+        units += _fuzzed(said, engine, spec, policy, options, seed)
+    asked.update(dict.fromkeys(named))
+    has = {unit.suite for unit in units if isinstance(unit, Told)}
+    without = [
+        NotRun(f"suite {name}", f"none of the configurations runs at the {height} height")
+        for name, height in named.items()
+        if name not in has
+    ]
+    return units, without
+
+
+def _told(
+    said: File, engine: Engine, spec: EngineSpec, policy: str, options: list[str], seed: int, named: dict[str, str]
+) -> list[Unit]:
+    from cachewitness.cli.options import configurations_of, suites_of
+    from cachewitness.sessions.campaign.held import held
+    from cachewitness.sessions.campaign.made_of import package
+    from cachewitness.sessions.campaign.plan import told
+    from cachewitness.sessions.campaign.unit import Told
+
+    names = said.suites if engine.suites is None else engine.suites
+    if not names:
+        return []
+    configurations, chosen, exact = configurations_of(policy, engine.layouts, options, engine.release, spec.kind)
+    pattern = Told(
+        package=package(),
+        engine=held(spec, policy, engine.label),
+        policy=policy,
+        suite="",
+        seed=seed,
+        first=0,
+        configurations=[],
+        named=chosen,
+        exact=exact,
+    )
+    suites = suites_of(names)
+    named.update({suite.name: suite.height for suite in suites})
+    return [unit for suite in suites for unit in told(pattern, suite, configurations, said.budget.configurations)]
+
+
+def _fuzzed(said: File, engine: Engine, spec: EngineSpec, policy: str, options: list[str], seed: int) -> list[Unit]:
+    from dataclasses import replace
+
+    from cachewitness.cli.fuzz import plan_of
+    from cachewitness.sessions.campaign.held import held
+    from cachewitness.sessions.campaign.made_of import package
+    from cachewitness.sessions.campaign.plan import CANARY_STREAM, fuzzed
+    from cachewitness.sessions.campaign.unit import Fuzzed
+
+    names = said.streams if engine.streams is None else engine.streams
+    if CANARY_STREAM in names:
+        raise UsageError(f"the stream {CANARY_STREAM!r} is the canary's; take another name")
+    made: list[Unit] = []
+    for name in names:
+        plan = replace(plan_of(spec, policy, engine.layouts, options, seed, engine.release), stream=name)
+        whole = Fuzzed(
+            package=package(),
+            engine=held(spec, policy, engine.label),
+            plan=plan,
+            first=0,
+            last=said.budget.traces,
+            beside=said.lockstep,
+        )
+        made += fuzzed(whole, said.budget.traces, said.budget.per_unit)
+    return made
+
+
+class _Shown:
+    """Says on standard error how far a campaign is, and what happened to its workers."""
+
+    def __init__(self, name: str) -> None:
+        self._name, self._status, self._told = name, StatusLine(anywhere=True, at_once=True), 0
+
+    def clear(self) -> None:
+        """Wipe the line of a terminal."""
+        self._status.clear()
+
+    def tell(self, progress: Progress) -> None:
+        """Say it, now and then."""
+        for line in progress.told[self._told :]:
+            self.clear()
+            click.echo(f"cachewitness: {line}", err=True)
+        self._told = len(progress.told)
+        self._status.tell(lambda: f"{self._name}: {_line(progress)}")
+
+
+def _line(progress: Progress) -> str:
+    found = f"{len(progress.classes)} kinds of findings" if progress.classes else "no finding"
+    return (
+        f"{progress.done:,} of {progress.units:,} units{left(progress.left)}, {found}, {progress.workers} workers, "
+        f"{progress.traces:,} traces, {progress.operations:,} operations, {len(progress.marks)} marks"
+    )

@@ -1,0 +1,192 @@
+"""What commands print with `--json`: one document each, whose schema `cachewitness schema KIND` prints.
+
+`run`, `score` and `doctor` have documents of their own, in the rooms that make them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from cachewitness.core.checkers.finding import Finding, Tally
+from cachewitness.core.result import Activity
+from cachewitness.report import jsonreport
+from cachewitness.report.summary import NotRun
+from cachewitness.sessions.fuzz.canary import CanaryResult
+from cachewitness.sessions.mutants.document import Hunt
+from cachewitness.vectors.document import Consumed
+
+
+class Judged(msgspec.Struct, kw_only=True):
+    """A trace that `replay` ran, or a history that `check` read, and what every checker says of it.
+
+    `expected` is the reason why its failure is on the list of expected ones, `bad_events` what of the engine's events cannot be
+    followed, `not_run` what the engine cannot do, `replay` the command that runs it again, and `export` what came of a test
+    that was asked for; each is empty if there is none.
+    """
+
+    file: str
+    engine: str
+    engine_version: str = ""
+    exit_code: int
+    reasons: list[str] = []
+    findings: list[Finding] = []
+    checkers: list[Tally] = []
+    activity: Activity = msgspec.field(default_factory=Activity)
+    expected: str = ""
+    bad_events: str = ""
+    not_run: str = ""
+    replay: str = ""
+    export: list[str] = []
+    format: str = "cachewitness.judged"
+    version: int = 1
+
+
+class Checked(msgspec.Struct, kw_only=True):
+    """Several histories that `check` read, in the order in which they were named, and what comes of them together.
+
+    One that could not be read, or followed, has no engine, and says why in `bad_events`.
+    """
+
+    exit_code: int
+    reasons: list[str]
+    histories: list[Judged]
+    format: str = "cachewitness.checked"
+    version: int = 1
+
+
+class Fuzzed(msgspec.Struct, kw_only=True):
+    """A campaign: the run that it amounts to, the fault that was planted first, how often each mark was reached.
+
+    `canary` is null if no fault could be planted; `again` is the command that runs it again, with the same `digest`.
+    """
+
+    report: jsonreport.Document
+    exit_code: int
+    reasons: list[str]
+    canary: CanaryResult | None
+    marks: dict[str, int]
+    again: str
+    digest: str
+    format: str = "cachewitness.fuzz"
+    version: int = 1
+
+
+class Searched(msgspec.Struct, kw_only=True):
+    """One configuration of an exhaustive search. `complete`: every state was seen and everything tried in it."""
+
+    configuration: str
+    states: int
+    transitions: int
+    depth: int
+    complete: bool
+
+
+class Search(msgspec.Struct, kw_only=True):
+    """An exhaustive search; `failure` is null if nothing within the bound contradicts a rule.
+
+    `not_run` has what the engine refuses or cannot be asked.
+    """
+
+    engine: str
+    exit_code: int
+    reasons: list[str]
+    bound: dict[str, int]
+    canary: CanaryResult
+    covered: list[Searched]
+    failure: jsonreport.FailureEntry | None
+    not_run: list[NotRun]
+    seconds: float
+    format: str = "cachewitness.search"
+    version: int = 1
+
+
+class Explained(msgspec.Struct, kw_only=True):
+    """An anomaly, or what is wrong with a file: the first finding, null if nothing is, and all that is told, in lines."""
+
+    anomaly: str = ""
+    invariant: str = ""
+    implies: str = ""
+    finding: Finding | None = None
+    picture: list[str] = []
+    format: str = "cachewitness.explained"
+    version: int = 1
+
+
+class Problem(msgspec.Struct, kw_only=True):
+    """What a program did wrongly: in which part, what it was asked, what came, and the section of docs/protocol.md on it."""
+
+    part: str
+    asked: str
+    came: str
+    wrong: str
+    section: str
+
+
+class Rehearsed(msgspec.Struct, kw_only=True):
+    """What a program answered: the number of answers by part, problems, and the capabilities that were not asked for."""
+
+    command: list[str]
+    exit_code: int
+    answers: dict[str, int]
+    problems: list[Problem]
+    not_asked: list[str]
+    heights: list[str]
+    format: str = "cachewitness.rehearsed"
+    version: int = 1
+
+
+class Written(msgspec.Struct, kw_only=True):
+    """Files that a command wrote; `counts` says by file how many vectors are in it, and `next` the command to go on with."""
+
+    files: list[str]
+    counts: dict[str, int] = {}
+    next: str = ""
+    format: str = "cachewitness.written"
+    version: int = 1
+
+
+class Serving(msgspec.Struct, kw_only=True):
+    """Where an engine answers: a line that is printed when it listens."""
+
+    url: str
+    engine: str
+    format: str = "cachewitness.serving"
+    version: int = 1
+
+
+class Plan(msgspec.Struct, kw_only=True):
+    """What `plan` works out: `results` by name, whose endings are units, and under the same names `how` each came about."""
+
+    system: str
+    release: str
+    layout: str
+    results: dict[str, int | float | str | bool | None]
+    how: dict[str, str]
+    tables: dict[str, list[dict[str, int | float | str | bool | None]]]
+    commands: list[str]
+    notes: list[str]
+
+
+class Listed(msgspec.Struct, kw_only=True):
+    """One thing of those that `ls` lists; it has more fields, each kind its own."""
+
+    name: str
+
+
+KINDS: dict[str, tuple[str, Any]] = {
+    "judged": ("a trace or a history, judged", Judged),
+    "checked": ("several histories, judged", Checked),
+    "fuzz": ("a fuzz campaign", Fuzzed),
+    "search": ("an exhaustive search", Search),
+    "explained": ("what an anomaly is, or what is wrong with a file", Explained),
+    "mutants": ("a hunt of seeded faults", Hunt),
+    "rehearsed": ("what a program answered to the questions of the protocol", Rehearsed),
+    "consumed": ("what an engine answered to test vectors", Consumed),
+    "written": ("the files that a command wrote", Written),
+    "serving": ("where an engine answers", Serving),
+    "plan": ("what is worked out for a model", Plan),
+    "listed": ("what there is of a kind", list[Listed]),
+}
+"""By the name of its schema: what a document is, and its type."""

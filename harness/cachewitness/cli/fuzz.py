@@ -1,0 +1,316 @@
+"""`cachewitness fuzz`: random traces on drawn configurations, or every trace within a bound."""
+
+from __future__ import annotations
+
+from time import monotonic
+from typing import TYPE_CHECKING
+
+import click
+
+from cachewitness._util.errors import UsageError
+from cachewitness.cli import completion
+from cachewitness.cli.json_option import json_option, print_json
+from cachewitness.cli.options import (
+    Finite,
+    configurations_of,
+    died,
+    engine_of,
+    engine_option,
+    expectations_of,
+    expected_options,
+    exported_of,
+    finish,
+    fitted,
+    isolation_options,
+    jobs_of,
+    jobs_option,
+    options_of,
+    policy_option,
+    release_option,
+)
+from cachewitness.cli.report_option import files_of, keeper_of, ready, report_option
+from cachewitness.cli.status_line import StatusLine, left
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from cachewitness.cli.options import Isolate
+    from cachewitness.core.trace_format import Height
+    from cachewitness.engines.registry import EngineSpec
+    from cachewitness.report.summary import Stored
+    from cachewitness.sessions.fuzz.campaign import Campaign
+    from cachewitness.sessions.fuzz.canary import CanaryResult
+    from cachewitness.sessions.fuzz.exhaustive import Coverage
+    from cachewitness.sessions.fuzz.trial import Plan
+
+
+@click.command()
+@engine_option
+@isolation_options
+@policy_option
+@release_option
+@click.option(
+    "--layout",
+    "layouts",
+    multiple=True,
+    shell_complete=completion.of("layouts"),
+    metavar="NAME|PATH",
+    help="Cache groups to use instead of drawn ones; may be repeated.",
+)
+@click.option(
+    "--option", "options", multiple=True, metavar="KEY=VALUE", help="An option to fix instead of drawing it; may be repeated."
+)
+@click.option("--seconds", type=Finite(min=0), default=0, help="Stop after so many seconds; 0: when something fails.")
+@click.option("--operations", type=click.IntRange(min=0), default=0, help="Stop after so many operations.")
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="The seed of everything that is drawn.")
+@click.option(
+    "--lockstep/--no-lockstep",
+    "beside",
+    default=True,
+    help="Run the reference in lock-step beside the engine, where it can follow; on by default.",
+)
+@jobs_option
+@expected_options
+@report_option
+@click.option("--exhaustive", is_flag=True, help="Run every trace within a bound instead of random traces.")
+@click.option(
+    "--bound",
+    default="",
+    metavar="KEY=N,…",
+    help="The bound of --exhaustive: requests, blocks (of a prompt), pages (of the pool), generated (tokens).",
+)
+@click.option(
+    "--height",
+    "heights",
+    multiple=True,
+    type=click.Choice(["manager", "scheduler"]),
+    help="A height of --exhaustive; may be repeated. Left out: each that the engine has.",
+)
+@click.option(
+    "--full",
+    is_flag=True,
+    help="With --exhaustive: every configuration at each height; without it, and without --layout, --option and --height, "
+    "those that take a minute or two.",
+)
+@json_option("fuzz` or, with --exhaustive, `search")
+def fuzz(
+    engine: str,
+    isolate: Isolate,
+    policy: str,
+    release: str | None,
+    layouts: tuple[str, ...],
+    options: tuple[str, ...],
+    seconds: float,
+    operations: int,
+    seed: int,
+    beside: bool,
+    jobs: int | None,
+    expected: Path | None,
+    strict_expected: bool,
+    folder: Path | None,
+    exhaustive: bool,
+    bound: str,
+    heights: tuple[Height, ...],
+    full: bool,
+    as_json: bool,
+) -> int:
+    """Run random traces on drawn configurations under every checker, until time is up or something fails.
+
+    An expected failure does not end it. A known fault is planted first and must be reported. The last line is the command that
+    runs the same campaign again. With --exhaustive, run every trace of small configurations within a bound and report whether
+    the search was complete.
+    """
+    exported = exported_of(policy, options)
+    options = (*options, *(one.setting for one in exported))
+    if exhaustive:
+        if operations or seed:
+            raise UsageError("--exhaustive: nothing is drawn; leave out " + ("--operations" if operations else "--seed"))
+        if folder:
+            raise UsageError("--report: an exhaustive search ends at its first failure; `replay FILE --report DIR` draws it")
+        if expected:
+            raise UsageError("--expected: an exhaustive search has no list; it ends at its first failure")
+        spec = engine_of(engine, policy, isolate=isolate, release=release)
+        return _exhaustive(spec, policy, layouts, options, bound, heights, full, seconds, jobs, as_json)
+    if bound or heights or full:
+        raise UsageError(f"--{'bound' if bound else 'height' if heights else 'full'}: belongs to --exhaustive")
+    from cachewitness.report import terminal
+    from cachewitness.sessions.fuzz import terminal as told
+    from cachewitness.sessions.fuzz.campaign import Campaign
+    from cachewitness.sessions.fuzz.canary import POLICY, run_canary
+
+    spec = engine_of(engine, policy, isolate=isolate, release=release)
+    plan = plan_of(spec, policy, layouts, options, seed, release)
+    ready(folder)
+    canary = run_canary(plan if policy == POLICY else plan_of(engine_of("reference"), POLICY, (), (), seed))
+    status = StatusLine(anywhere=True)
+    kept = keeper_of(spec, folder)
+    known = expectations_of(expected, strict_expected)
+
+    def tell(campaign: Campaign) -> None:
+        status.tell(lambda: _said(campaign, seconds, operations))
+
+    campaign = Campaign(spec, plan, tell, known, kept.take, beside=beside, jobs=jobs_of(spec, jobs), on_died=died)
+    campaign.report.environment = [one.origin for one in exported]
+    try:
+        campaign.run(seconds, operations)
+    finally:
+        status.clear()
+    again = told.command(spec, policy, layouts, options, campaign.operations, seed, str(expected or ""), beside=beside)
+    if as_json:
+        _print_campaign(campaign, canary, kept.stored, again)
+    else:
+        told.print_campaign(campaign, canary, kept.stored, again, terminal.console())
+    files, problems = files_of(told.proved(campaign, canary), kept.stored, [], policy, folder)
+    return finish(told.exit_code(campaign, canary), files, [*kept.problems, *problems], quiet=as_json)
+
+
+def _print_campaign(campaign: Campaign, canary: CanaryResult | None, stored: Mapping[str, Stored], again: str) -> None:
+    from cachewitness.cli import documents
+    from cachewitness.report import jsonreport
+    from cachewitness.sessions.fuzz import marks
+    from cachewitness.sessions.fuzz import terminal as told
+
+    fuzzed = documents.Fuzzed(
+        report=jsonreport.document(campaign.report, stored, [], campaign.plan.policy),
+        exit_code=told.exit_code(campaign, canary),
+        reasons=told.reasons(campaign, canary),
+        canary=canary,
+        marks={name: campaign.marks[name] for name in marks.ALL},
+        again=again,
+        digest=campaign.digest,
+    )
+    print_json(fuzzed)
+
+
+def plan_of(
+    spec: EngineSpec, policy: str, layouts: Sequence[str], options: Sequence[str], seed: int, release: str | None = None
+) -> Plan:
+    """Return what is drawn for an engine under a policy. Raises UsageError if it cannot be fuzzed, or for what is unknown."""
+    from cachewitness.sessions.fuzz.campaign import heights_of
+    from cachewitness.sessions.fuzz.draw import Restriction
+    from cachewitness.sessions.fuzz.trial import Plan
+    from cachewitness.workloads.configurations import SCHEDULER_OPTIONS
+
+    chosen, heights = options_of(options), heights_of(spec, policy)
+    if any(chosen.get(name) for name in SCHEDULER_OPTIONS):
+        heights = tuple(height for height in heights if height == "scheduler")
+    if not heights:
+        raise UsageError(f"--engine: {spec.kind.name} runs at no height at which this can be fuzzed; see `ls engines`")
+    if spec.kind.own_layouts:
+        named = configurations_of(policy, layouts, options, release, spec.kind).configurations
+    else:
+        named = [fitted(policy, name, chosen, release) for name in dict.fromkeys(layouts)]
+    fixed = named[0].options if named else chosen
+    of_layouts = [configuration.layout for configuration in named]
+    chosen_of = Restriction(of_layouts, fixed, historic=not spec.kind.replays, whole=spec.kind.own_layouts)
+    return Plan(policy, heights, chosen_of, seed)
+
+
+def _exhaustive(
+    spec: EngineSpec,
+    policy: str,
+    layouts: Sequence[str],
+    options: Sequence[str],
+    bound: str,
+    heights: Sequence[Height],
+    full: bool,
+    seconds: float,
+    jobs: int | None,
+    as_json: bool,
+) -> int:
+    from cachewitness.report import terminal
+    from cachewitness.sessions.fuzz import terminal as told
+    from cachewitness.sessions.fuzz.canary import sought
+    from cachewitness.sessions.fuzz.exhaustive import HEIGHTS, bound_of, check, search
+    from cachewitness.sessions.fuzz.scope import CONFIGURATIONS
+    from cachewitness.sessions.run import store
+    from cachewitness.workloads.configurations import Configuration
+    from cachewitness.workloads.layouts import load
+
+    chosen = options_of(options)
+    configurations = [Configuration(load(name), chosen) for name in dict.fromkeys(layouts)]
+    configurations = configurations or [Configuration(one.layout, one.options | chosen) for one in CONFIGURATIONS if chosen]
+    chosen_heights = tuple(dict.fromkeys(heights)) or HEIGHTS
+    check(spec, policy, configurations, chosen_heights)
+    full = full or bool(configurations or heights)
+    configurations = configurations or list(CONFIGURATIONS)
+    limits, canary = bound_of(bound), sought()
+    status, started = StatusLine(anywhere=True), monotonic()
+
+    def tell(tasks: int, states: int, failing: bool) -> None:
+        rest = left(seconds - (monotonic() - started) if seconds else None)
+        found = "; a contradiction was found, and the tasks before its own are finished first" if failing else ""
+        status.tell(lambda: f"exhaustive: {tasks:,} tasks done, {states:,} states{rest}{found}")
+
+    try:
+        coverage = search(
+            spec,
+            limits,
+            configurations,
+            chosen_heights,
+            full=full,
+            seconds=seconds,
+            told=tell,
+            on_died=died,
+            processes=jobs_of(spec, jobs),
+        )
+    finally:
+        status.clear()
+    kept = store.Keeper(spec, store.DEFAULT_FOLDER)
+    if coverage.failure:
+        kept.take(coverage.failure, final=True)
+    code, reasons = told.judged(coverage, canary)
+    if as_json:
+        _print_search(coverage, canary, spec, kept.stored, code, reasons)
+    else:
+        told.print_coverage(coverage, canary, spec, kept.stored, terminal.console())
+    return finish(code, {}, kept.problems)
+
+
+def _print_search(
+    coverage: Coverage,
+    canary: CanaryResult,
+    spec: EngineSpec,
+    stored: Mapping[str, Stored],
+    code: int,
+    reasons: list[str],
+) -> None:
+    from dataclasses import asdict
+
+    from cachewitness.cli import documents
+    from cachewitness.report import jsonreport
+
+    failure = coverage.failure
+    covered = [
+        documents.Searched(
+            configuration=one.scope.name,
+            states=len(one.states),
+            transitions=one.transitions,
+            depth=one.depth,
+            complete=one.complete,
+        )
+        for one in coverage.covered
+    ]
+    search = documents.Search(
+        engine=spec.text,
+        exit_code=code,
+        reasons=reasons,
+        bound=asdict(coverage.bound),
+        canary=canary,
+        covered=covered,
+        failure=jsonreport.entry(failure, stored.get(failure.id)) if failure else None,
+        not_run=coverage.not_run,
+        seconds=coverage.seconds,
+    )
+    print_json(search)
+
+
+def _said(campaign: Campaign, seconds: float, operations: int) -> str:
+    """Return how far a campaign is that ends after so many seconds or operations, 0: neither."""
+    marks, spent = sum(map(bool, campaign.marks.values())), max(campaign.report.seconds, 0.001)
+    rate = campaign.operations / spent
+    rest = [seconds - spent] if seconds else []
+    rest += [max(operations - campaign.operations, 0) / rate] if operations and rate else []
+    done = f"{campaign.traces:,} traces, {campaign.operations:,} operations"
+    return f"fuzz: {done}{left(min(rest, default=None))}, {rate:,.0f} a second, {marks} marks"

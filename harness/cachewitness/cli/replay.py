@@ -1,0 +1,300 @@
+"""`cachewitness replay`: one stored trace on an engine."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from pathlib import Path
+from time import perf_counter
+from typing import TYPE_CHECKING, NamedTuple
+
+import click
+
+from cachewitness._util.errors import UsageError
+from cachewitness._util.lines import one_line
+from cachewitness._util.reading import STANDARD_INPUT
+from cachewitness.cli.json_option import json_option, print_json
+from cachewitness.cli.options import engine_of, engine_option, finish, isolation_options, release_option
+from cachewitness.cli.report_option import files_of, keeper_of, ready, report_option
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from cachewitness.cli.options import Isolate
+    from cachewitness.core.events import Header
+    from cachewitness.core.result import Result
+    from cachewitness.core.trace_format import Trace
+    from cachewitness.engines.registry import EngineSpec
+
+
+@click.command()
+@click.argument("file", type=click.Path(path_type=Path))
+@engine_option
+@isolation_options
+@release_option
+@click.option("--differential", is_flag=True, help="Run the reference beside the engine and compare them.")
+@click.option("--cold", is_flag=True, help="Compare tensors with cold runs, as the suite cold-vs-cached does.")
+@click.option(
+    "--shrink",
+    "shrinking",
+    is_flag=True,
+    help="Look for a smaller trace with the same anomaly, and keep it beside the original.",
+)
+@click.option(
+    "--history",
+    "recorded",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Write the history, which `check` can judge again.",
+)
+@click.option(
+    "--export", "exported", type=click.Choice(["pytest"]), help="Write a failure as a test that needs the engine alone."
+)
+@click.option(
+    "--output",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Where --export writes; default: test_NAME.py in this folder.",
+)
+@report_option
+@click.option("--quiet", is_flag=True, help="Print only the witness and the verdict.")
+@json_option("judged")
+def replay(
+    file: Path,
+    engine: str,
+    isolate: Isolate,
+    release: str | None,
+    differential: bool,
+    cold: bool,
+    shrinking: bool,
+    recorded: Path | None,
+    exported: str | None,
+    output: Path | None,
+    folder: Path | None,
+    quiet: bool,
+    as_json: bool,
+) -> int:
+    """Run one stored trace on an engine under every checker."""
+    from cachewitness.core import result as verdict
+    from cachewitness.core import validate
+    from cachewitness.core.driving import attempt
+    from cachewitness.core.stored import save
+    from cachewitness.parity.answers.causes import explain
+    from cachewitness.sessions.run import store
+
+    spec, asked = engine_of(engine, isolate=isolate, release=release), validate.load_trace(file)
+    if recorded:
+        store.ready(recorded, "--history")
+    if exported:
+        from cachewitness.cli import as_test
+
+        output = as_test.ready(spec, asked, output)
+    elif output:
+        raise UsageError("--output: belongs to --export; give both or neither")
+    _fits(spec, asked, file, differential=differential)
+    if cold and (differential or not spec.kind.computes):
+        raise UsageError(
+            "--cold: " + ("leave out --differential" if differential else f"engine {spec.kind.name} computes no tensors")
+        )
+    header = _described(spec, asked, file)
+    if missing := _missing(spec, asked, header):
+        click.echo(one_line(f"cachewitness: {file}: not run: {missing}"), err=True)
+        if as_json:
+            _print(_Told(spec, asked, file), not_run=missing, exit_code=verdict.EXIT_NOTHING_CHECKED)
+        return verdict.EXIT_NOTHING_CHECKED
+    asked = _within(spec, asked, header, file)
+    ready(folder, *([] if str(file) == STANDARD_INPUT else [file]))
+    run, started = _runner(spec, differential=differential, cold=cold), perf_counter()
+    result, bad = attempt(lambda: run(asked))
+    explain(result, spec)
+    if shrinking and result.findings:
+        smaller = _smaller(asked, run, result.findings[0].anomaly)
+        second, stopped = attempt(lambda: run(smaller))
+        explain(second, spec)
+        if second.findings:
+            asked, file, result, bad = smaller, _kept(smaller, file), second, stopped
+    if recorded:
+        save(result.history, recorded)
+    again = bool(result.findings) and str(file) != STANDARD_INPUT
+    command = store.replay_command(file, spec, differential=differential, cold=cold) if again else ""
+    test: list[str] = []
+    if exported and output:
+        from cachewitness.cli.as_test import export
+
+        test = export(spec, result, output)
+    told, code = _Told(spec, asked, file, result, bad, command, test), verdict.exit_code(result, bad)
+    if as_json:
+        _print(told, exit_code=code)
+    else:
+        _show(told, code, folder, quiet=quiet)
+    files, problems = _files(told, folder, perf_counter() - started, cold=cold)
+    return finish(code, files, problems, quiet=quiet or as_json)
+
+
+class _Told(NamedTuple):
+    """What came of a replay."""
+
+    spec: EngineSpec
+    trace: Trace
+    file: Path
+    result: Result | None = None
+    bad: str = ""
+    command: str = ""
+    test: Sequence[str] = ()
+
+
+def _show(told: _Told, code: int, folder: Path | None, *, quiet: bool) -> None:
+    from cachewitness.report import terminal
+    from cachewitness.report.counterexample import witness
+    from cachewitness.sessions.run.store import FAILURES
+
+    result, out = told.result, terminal.console()
+    assert result is not None
+    if not quiet:
+        terminal.print_activity(result.activity, out)
+        terminal.print_tallies(result.tallies, out)
+    terminal.print_bad_events([told.bad] if told.bad else [], out)
+    for finding in result.findings[:1]:
+        terminal.print_lines([*witness(finding, told.trace, replay=told.command), ""], out)
+        if not told.command:
+            kept = f"it is kept in {folder / FAILURES}" if folder else "to run it again, keep it in a file or name --report DIR"
+            terminal.print_lines([f"replay: the trace came on standard input; {kept}", ""], out)
+    if told.test:
+        terminal.print_lines([*told.test, ""], out)
+    terminal.print_verdict(code, out, reasons=reasons(result), passed="no contradiction in this trace")
+
+
+def _print(told: _Told, *, exit_code: int, not_run: str = "") -> None:
+    from cachewitness.cli import documents
+
+    result = told.result
+    judged = documents.Judged(file=str(told.file), engine=told.spec.text, exit_code=exit_code, not_run=not_run)
+    if result is not None:
+        judged.engine_version = result.history.header.engine_version
+        judged.reasons, judged.findings, judged.checkers = reasons(result), result.findings, result.tallies
+        judged.activity, judged.bad_events, judged.replay = result.activity, told.bad, told.command
+        judged.export = list(told.test)
+    print_json(judged)
+
+
+def _files(told: _Told, folder: Path | None, seconds: float, *, cold: bool) -> tuple[dict[Path, bytes], list[str]]:
+    """Return the files of the report with their content, and a line for each that could not be made."""
+    from cachewitness.report import compared
+    from cachewitness.report.one_trace import report_of
+
+    if folder is None or told.result is None:
+        return {}, []
+    suite = compared.NAME if cold else "replay"
+    report = report_of(told.result, told.trace, told.spec.text, suite, seconds=seconds, bad=told.bad)
+    kept = keeper_of(told.spec, folder)
+    for failure in report.failures:
+        kept.take(failure, final=True)
+    files, problems = files_of(report, kept.stored, [told.trace.header.layout.name], told.trace.header.policy, folder)
+    return files, [*kept.problems, *problems]
+
+
+def reasons(result: Result) -> list[str]:
+    """Return why a judged trace failed, was not judged to the end, or shows nothing of what it is for; else nothing."""
+    found = [finding.anomaly for finding in result.findings]
+    if not found:
+        open_ = [f"{tally.checker}: {tally.crashed}" for tally in result.tallies if tally.crashed]
+        return open_ or list(filter(None, [result.activity.unexercised]))
+    return [f"{found[0]}, the first of {len(found)} findings"] if len(found) > 1 else found
+
+
+def _fits(spec: EngineSpec, asked: Trace, file: Path, *, differential: bool) -> None:
+    from cachewitness._util.names import nearest
+    from cachewitness.engines import policy as policy_registry
+
+    header, kind = asked.header, spec.kind
+    if header.height == "answers" and differential:
+        raise UsageError("--differential: no reference answers; leave it out")
+    if header.height != "answers" and header.policy not in policy_registry.names():
+        raise UsageError(f"{file}:1: no policy is called {header.policy!r}{nearest(header.policy, policy_registry.names())}")
+    if header.height not in kind.heights:
+        raise UsageError(
+            f"{file}:1: the trace is for {header.height} height; engine {kind.name} runs at {', '.join(kind.heights)}"
+        )
+    if header.policy and not kind.follows(header.policy):
+        raise UsageError(
+            f"{file}:1: the trace is for policy {header.policy!r}; engine {kind.name} follows {', '.join(kind.policies or ())}"
+        )
+    if differential:
+        from cachewitness.sessions.run.lockstep import incomparable
+
+        if why := incomparable(spec, header.policy):
+            raise UsageError(f"--differential: {why}")
+
+
+def _described(spec: EngineSpec, asked: Trace, file: Path) -> Header:
+    """Return what the engine says of itself for a trace.
+
+    Raises UsageError, naming the file unless an option of the command is at fault, for a configuration that the engine refuses.
+    """
+    from cachewitness.core.driving import described
+    from cachewitness.core.engine_failure import EngineFailure
+
+    try:
+        engine = spec.open(asked.header)
+        header = described(engine, asked.header)
+        with suppress(EngineFailure):  # running the trace will tell
+            engine.close()
+    except UsageError as error:
+        raise UsageError(f"{error}" if str(error).startswith("--") else f"{file}:1: {error}") from None
+    return header
+
+
+def _missing(spec: EngineSpec, asked: Trace, header: Header) -> str:
+    """Return why the engine cannot do what the trace needs; empty if it can."""
+    for need in asked.header.needs:
+        if need not in header.capabilities:
+            return header.not_applicable.get(need, f"engine {spec.kind.name} cannot {need}")
+    return ""
+
+
+def _within(spec: EngineSpec, asked: Trace, header: Header, file: Path) -> Trace:
+    """Return the trace; one at answers height without what the engine does not declare, as `run` has it, and that is told.
+
+    Elsewhere a checker does not apply without it. An engine that was never told of salts would restore what it may not.
+    """
+    from cachewitness.workloads.capabilities import lacking, within
+
+    missing = lacking(asked, header.capabilities) if header.height == "answers" else []
+    for need in missing:
+        why = header.not_applicable.get(need, f"engine {spec.kind.name} does not declare it")
+        click.echo(one_line(f"cachewitness: {file}: left out: {need}: {why}"), err=True)
+    return within(asked, header.capabilities) if missing else asked
+
+
+def _runner(spec: EngineSpec, *, differential: bool, cold: bool) -> Callable[[Trace], Result]:
+    from cachewitness.sessions.run.store import runner
+
+    if cold:
+        from cachewitness.parity.tensors.judge import judged
+
+        return lambda asked: judged(asked, spec.open(asked.header), spec)
+    return runner(spec, differential=differential)
+
+
+def _smaller(asked: Trace, run: Callable[[Trace], Result], anomaly: str) -> Trace:
+    """Return a failing trace as small as it gets."""
+    from cachewitness.core.driving import attempt
+    from cachewitness.workloads.shrink import shrink
+
+    def fails(candidate: Trace) -> int:
+        try:
+            findings = attempt(lambda: run(candidate))[0].findings
+        except UsageError:
+            return -1
+        return next((finding.op for finding in findings if finding.anomaly == anomaly), -1)
+
+    return shrink(asked, fails)
+
+
+def _kept(smaller: Trace, file: Path) -> Path:
+    """Write a smaller trace beside the original, `.shrunk` in its name; one of standard input in this folder."""
+    from cachewitness.core.trace_format import save
+
+    name = "standard-input" if str(file) == STANDARD_INPUT else file.name.removesuffix(".jsonl")
+    path = file.with_name(f"{name}.shrunk.jsonl")
+    save(smaller, path)
+    return path

@@ -1,0 +1,96 @@
+"""The option `--report`, the same for every command that runs traces, and the files that it asks for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from cachewitness.engines.registry import EngineSpec
+    from cachewitness.report.summary import Report, Stored
+    from cachewitness.sessions.run.store import Keeper
+
+F = TypeVar("F", bound="Callable[..., Any]")
+
+
+def _folder_option(what: str) -> Callable[[F], F]:
+    return click.option("--report", "folder", type=click.Path(path_type=Path), metavar="DIR", help=what)
+
+
+report_option = _folder_option(
+    "Write report.json, report.html, report.sarif, junit.xml, badge.json, and the traces and histories of failures."
+)
+page_option = _folder_option("Write report.json, and report.html, which draws it.")
+
+
+def ready(folder: Path | None, *sources: Path) -> None:
+    """Make sure, before a long run, that the folder can be written to, and clear it of an earlier report.
+
+    Raises UsageError if it cannot be, or if it holds one of `sources`, the files that are to be shown.
+    """
+    from cachewitness._util.errors import UsageError
+    from cachewitness.sessions.run import store
+
+    if folder is None:
+        return
+    for source in sources:
+        if folder.resolve() in source.resolve().parents:
+            raise UsageError(f"--report: {folder} is cleared for the report, and {source} lies in it; name another folder")
+    store.ready_folder(folder, "--report")
+    store.clear(folder)
+
+
+def keeper_of(engine: EngineSpec, folder: Path | None) -> Keeper:
+    """Return what keeps failures: all of them with their histories in the folder, or the first of each anomaly without one."""
+    from cachewitness.sessions.run import store
+
+    return store.Keeper(engine, folder / store.FAILURES if folder else store.DEFAULT_FOLDER, everything=folder is not None)
+
+
+def files_of(
+    report: Report, stored: Mapping[str, Stored], configurations: Sequence[str], policy: str, folder: Path | None
+) -> tuple[dict[Path, bytes], list[str]]:
+    """Return the files of the folder with their content, and a line for each that could not be made; none without a folder."""
+    if folder is None:
+        return {}, []
+    from cachewitness.report import badge, jsonreport, junit, sarif
+    from cachewitness.report.html import page
+    from cachewitness.sessions.run import store
+
+    document = jsonreport.document(report, stored, configurations, policy)
+    drawn, problems = drawn_or_told(folder / store.PAGE, lambda: page.of_run(document, folder / store.FAILURES))
+    made = {folder / store.REPORT: jsonreport.render(document), **drawn}
+    made[folder / store.JUNIT] = junit.render(report, stored)
+    made[folder / store.SARIF] = sarif.render(report, stored)
+    made[folder / store.BADGE] = badge.render(report)
+    return made, problems
+
+
+def drawn_or_told(target: Path, draw: Callable[[], bytes]) -> tuple[dict[Path, bytes], list[str]]:
+    """Return a page by its file, or a line on why there is none: the picture of a verdict takes the verdict from nobody."""
+    try:
+        return {target: draw()}, []
+    except Exception as error:
+        return {}, [f"{target}: cannot be drawn: {type(error).__name__}: {error}"]
+
+
+def drawn(code: int, folder: Path | None, document: object, draw: Callable[[Path], bytes], problems: Sequence[str] = ()) -> int:
+    """Write a document and its page into the folder, and return the exit code; no pass outlives a file that is missing.
+
+    `problems` are what the page lacks, a line for each.
+    """
+    from cachewitness._util.indented import indented
+    from cachewitness._util.lines import one_line
+    from cachewitness.cli.options import finish
+    from cachewitness.sessions.run import store
+
+    if folder is None:
+        return code
+    page, lines = drawn_or_told(folder / store.PAGE, lambda: draw(folder))
+    for line in problems:
+        click.echo(f"cachewitness: {one_line(line)}", err=True)
+    return finish(code, {folder / store.REPORT: indented(document), **page}, lines, quiet=True)

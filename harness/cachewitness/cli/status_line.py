@@ -1,0 +1,62 @@
+"""The line on standard error that says how far a command is."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Callable
+from time import monotonic
+
+import click
+
+from cachewitness._util.lines import printable
+
+
+class StatusLine:
+    """On a terminal one line that is kept up, no longer than the terminal is wide; elsewhere a line now and then, or none."""
+
+    EVERY = 10.0
+    """Seconds between two lines where there is no terminal."""
+
+    def __init__(self, *, shown: bool = True, anywhere: bool = False, at_once: bool = False) -> None:
+        """Begin to say nothing. `anywhere`: also where there is no terminal; `at_once`: on one not only after half a second."""
+        self._terminal = sys.stderr.isatty()
+        self.shown = shown and (self._terminal or anywhere)
+        self._next = monotonic() + ((0.0 if at_once else 0.5) if self._terminal else self.EVERY)
+
+    def tell(self, text: Callable[[], str]) -> None:
+        """Say how far it is, if it was not said a moment ago."""
+        now = monotonic()
+        if not self.shown or now < self._next:
+            return
+        self._next = now + (0.2 if self._terminal else self.EVERY)
+        said = printable(text())
+        if self._terminal:
+            said = f"\r\x1b[K{_cut(said, shutil.get_terminal_size().columns - 1)}"
+        click.echo(said, nl=not self._terminal, err=True)
+
+    def clear(self) -> None:
+        """Wipe the line of a terminal."""
+        if self.shown and self._terminal:
+            click.echo("\r\x1b[K", nl=False, err=True)
+
+
+def _cut(text: str, most: int) -> str:
+    """Return as many words of a text as there is room for, of one long word its letters."""
+    if len(text) <= most:
+        return text
+    words, _, _ = text[: most - 1].rpartition(" ")
+    return f"{words} …" if words else text[:most]
+
+
+def left(seconds: float | None) -> str:
+    """Return how long it will take, to be put behind what was done; nothing if nobody knows."""
+    return "" if seconds is None else f", about {duration(seconds)} left"
+
+
+def duration(seconds: float) -> str:
+    """Return a time in the largest unit of which there are at least two."""
+    for unit, size in ("h", 3600), ("min", 60):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{max(seconds, 0):.0f} s"

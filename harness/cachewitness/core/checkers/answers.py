@@ -1,0 +1,276 @@
+"""Compares what an engine answers with what it answers to the same tokens without its cache.
+
+This is all that can be judged of an engine that tells no pages. Logprobs are compared first and tokens second, because most
+wrong states move a logprob by 0.001 to 0.1 and leave the likeliest token alone. Where tokens differ and their logprobs do not,
+two tokens are nearly as likely: the answers part there lawfully, and what follows is compared with what the twin says after the
+engine's own token (the next `cold` of the request).
+
+How many tokens an engine restores is judged too: no more than the prompt shares with a request of the same identity.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import isfinite, log
+from typing import Literal, NamedTuple, TypeGuard
+
+from cachewitness.core.checkers.divergence import Blind
+from cachewitness.core.checkers.finding import Finding, Measured, merge_measured
+from cachewitness.core.checkers.protocol import Checker, Found, Handler
+from cachewitness.core.checkers.resumes import shared_tokens
+from cachewitness.core.checkers.wording import count
+from cachewitness.core.events import Aborted, Answer, Cold, Finished, Header, Submitted
+from cachewitness.core.ledger.ledger import Ledger
+
+DIFFERS, MISSING, FOREIGN = "answer-differs", "answer-missing", "foreign-restore"
+
+BY_CHANCE = 4
+"""So many tokens a prompt may share by chance with what other traces left, where they are kept apart by their texts alone."""
+
+EVEN, EVEN_MOST = log(0.5), 0.5
+"""The logprob of one half, which is the most that two equally likely tokens can have, and how far rounding may lift it."""
+
+BEYOND = 1e9
+"""The floor where right answers are not the same tokens: further than logprobs can be apart, and still a number in a file."""
+
+Kind = Literal["", "logprob", "number", "token", "length", "near-tie"]
+
+
+class Comparison(NamedTuple):
+    """Where an answer first differs from the cold one, and how; `at` counts in the whole answer.
+
+    `kind` is empty if it does not differ, `near-tie` if it may. `largest` is the largest difference of two logprobs up to
+    there, and `rows` how many tokens were compared.
+    """
+
+    kind: Kind
+    at: int
+    largest: float
+    rows: int
+
+
+def compare(answer: Answer, cold: Cold) -> Comparison:
+    """Compare an answer, from the cold one's `start` on, with the cold one."""
+    said, right = answer.tokens[cold.start :], cold.tokens
+    probable, largest = bool(answer.logprobs and cold.logprobs), 0.0
+    if said and right and bool(answer.logprobs) != bool(cold.logprobs):
+        return Comparison("number", cold.start, largest, 0)
+    for index in range(max(len(said), len(right))):
+        at = cold.start + index
+        if index >= min(len(said), len(right)):
+            return Comparison("length", at, largest, index)
+        off = _apart(answer.logprobs[at], cold.logprobs[index]) if probable else 0.0
+        if not isfinite(off):
+            return Comparison("number", at, largest, index + 1)
+        largest = max(largest, off)
+        if said[index] != right[index]:
+            tie = probable and off <= cold.tolerance and _even(answer.logprobs[at], cold.tolerance)
+            return Comparison("near-tie" if tie else "token", at, largest, index + 1)
+        if off > cold.tolerance:
+            return Comparison("logprob", at, largest, index + 1)
+    return Comparison("", cold.start + len(said), largest, len(said))
+
+
+def _even(logprob: float | None, tolerance: float) -> bool:
+    """Whether another token can be as likely as one of this logprob: the two together have no more than all."""
+    return is_number(logprob) and logprob <= EVEN + min(tolerance, EVEN_MOST)
+
+
+def is_number(logprob: float | None) -> TypeGuard[float]:
+    """Whether a logprob is there, and finite."""
+    return logprob is not None and isfinite(logprob)
+
+
+def _apart(said: float | None, right: float | None) -> float:
+    """Return by how much two logprobs differ: infinity if only one of them is a number."""
+    numbers = [*filter(is_number, (said, right))]
+    if len(numbers) < 2:
+        return float("inf") if numbers else 0.0
+    return abs(numbers[0] - numbers[1])
+
+
+class AnswersAgree(Checker):
+    """An answer is the one that the engine gives without its cache, within rounding."""
+
+    name = "answers"
+    summary = "answers are those of the engine without its cache; nothing is restored that nobody computed"
+    anomalies = (DIFFERS, MISSING, FOREIGN)
+    lacks = "an answer with restored tokens, beside one of a twin that restores none"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._requests: dict[str, Submitted] = {}
+        self._answers: dict[str, Answer] = {}
+        self._told: set[str] = set()
+        self._excused: set[str] = set()
+        """Requests that are given up alone as well: the pool has no room for them."""
+        self._gives_up = False
+        self._under_way: set[str] = set()
+        self._crowded: set[str] = set()
+        """Requests beside which another one was under way."""
+        self._by_chance = 0
+        self._prompts = self._restored = 0
+        """Tokens of prompts that were answered, and those of them that were restored."""
+
+    def not_applicable(self, header: Header) -> str:
+        self._gives_up = header.rules.gives_up
+        self._by_chance = BY_CHANCE if header.rules.answering and header.rules.answering.texts else 0
+        own = header.not_applicable.get(self.name, "")
+        return own if header.height == "answers" else "the engine tells its pages, by which it is judged"
+
+    def handlers(self) -> dict[type, Handler]:
+        return {
+            Submitted: self.on_submit,
+            Answer: self.on_answer,
+            Aborted: self.on_abort,
+            Cold: self.on_cold,
+            Finished: self.on_finish,
+        }
+
+    def on_submit(self, ledger: Ledger, event: Submitted) -> Found:
+        """Remember who asked what, and beside whom."""
+        self._requests[event.r] = event
+        if self._under_way:
+            self._crowded |= {event.r, *self._under_way}
+        self._under_way.add(event.r)
+        return None
+
+    def on_abort(self, ledger: Ledger, event: Aborted) -> Found:
+        """Remember who is not under way any more."""
+        self._under_way.discard(event.r)
+        return None
+
+    def on_answer(self, ledger: Ledger, event: Answer) -> Found:
+        """Judge how much was restored."""
+        self._answers[event.r] = event
+        self._under_way.discard(event.r)
+        self._prompts += len(self._requests[event.r].tokens)
+        self._restored += max(event.restored, 0)
+        reach, whose = self._reach(event.r)
+        if event.restored > max(reach, self._by_chance):
+            return [self._foreign(event, reach, whose)]
+        return None
+
+    def on_cold(self, ledger: Ledger, event: Cold) -> Found:
+        """Compare the answer with the cold one. Raises Blind if rounding alone could hide what is looked for."""
+        if not event.tolerance <= event.ceiling:
+            if event.floor >= BEYOND:
+                raise Blind("without its cache the engine answers the same prompt with other tokens, so nothing is judged")
+            raise Blind(
+                f"right {event.dtype} logprobs of this model differ by {event.floor:.1e}; the tolerance {event.tolerance:.1e} "
+                f"would exceed its ceiling {event.ceiling:.1e}, so nothing is judged; use a wider dtype"
+            )
+        answer = self._answers[event.r]
+        if event.refused:
+            self._excused.add(event.r)
+            return None
+        compared = compare(answer, event)
+        restored = answer.restored > 0 and event.restored == 0
+        self.opportunities += restored and event.start == 0 and compared.rows > 0
+        self.acceptable += compared.kind == "near-tie"
+        wrong = compared.kind not in ("", "near-tie")
+        self.measured = merge_measured([*self.measured, _measured(event, compared, restored, wrong)])
+        if not wrong or event.r in self._told:
+            return None
+        self._told.add(event.r)
+        return [self._differs(answer, event, compared)]
+
+    def on_finish(self, ledger: Ledger, event: Finished) -> Found:
+        """Judge whether whoever waits for an answer has one."""
+        answer = self._answers.get(event.r)
+        if answer is None:
+            return [self._missing(event.r, "none comes")]
+        for_room = self._gives_up and event.r in self._crowded
+        if answer.ended == "refused" and not for_room and event.r not in self._excused:
+            return [self._missing(event.r, "the engine gives it up, which it answers alone in a pool of that size")]
+        if answer.ended == "cancelled":
+            return [self._missing(event.r, f"the engine cancels it after {count(len(answer.tokens), 'token')}")]
+        return None
+
+    def close(self, ledger: Ledger) -> Found:
+        """Complete what was measured by what was restored."""
+        for measured in self.measured[:1]:
+            measured.asked, measured.restored = self._prompts, self._restored
+        return None
+
+    def _reach(self, r: str) -> tuple[int, str]:
+        """Return how many tokens of a prompt others of its identity begin with as well, and who does so with the most."""
+        asked = self._requests[r]
+        best = (0, "")
+        for other in self._requests.values():
+            if other.r != r and _identity(other) == _identity(asked):
+                best = max(best, (min(self._shared(asked.tokens, other), len(asked.tokens)), other.r))
+        return best
+
+    def _shared(self, prompt: Sequence[int], other: Submitted) -> int:
+        answer = self._answers.get(other.r)
+        text = other.tokens + (answer.tokens if answer is not None else [])
+        same = shared_tokens(prompt, text)
+        complete = answer is not None and answer.ended in ("length", "stop")
+        return same if complete or same < len(other.tokens) else same + other.generate  # what it has generated is not known
+
+    def _foreign(self, answer: Answer, reach: int, whose: str) -> Finding:
+        asked = self._requests[answer.r]
+        said = f"begins like {whose} for {count(reach, 'token')}" if reach else "begins like no request of its identity"
+        sentence = (
+            f"Let {answer.r} ask with a prompt of {count(len(asked.tokens), 'token')}, which {said} and like none for more. "
+            f"However the engine restores {count(answer.restored, 'token')} of it, which nobody of its identity computed: "
+            "a contradiction."
+        )
+        return Finding(anomaly=FOREIGN, r=answer.r, sentence=sentence)
+
+    def _missing(self, r: str, how: str) -> Finding:
+        asked = self._requests[r]
+        sentence = (
+            f"Let {r} ask for {count(asked.generate, 'token')} after a prompt of {count(len(asked.tokens), 'token')}, and wait "
+            f"for its answer. However {how}: a contradiction."
+        )
+        return Finding(anomaly=MISSING, r=r, sentence=sentence)
+
+    def _differs(self, answer: Answer, cold: Cold, compared: Comparison) -> Finding:
+        asked, at = self._requests[answer.r], compared.at
+        restored = {-1: "", 0: ", none of them restored"}.get(answer.restored, f", {answer.restored} of them restored")
+        sentence = (
+            f"Let {answer.r} answer a prompt of {count(len(asked.tokens), 'token')}{restored}. Without the cache token "
+            f"{at + 1} of the answer is {_told(cold.tokens, cold.logprobs, at - cold.start)}; however it is "
+            f"{_told(answer.tokens, answer.logprobs, at)}{_by(compared, cold)}: a contradiction."
+        )
+        return Finding(anomaly=DIFFERS, r=answer.r, sentence=sentence, cause=cold.cause)
+
+
+def _identity(request: Submitted) -> tuple[str, str, object]:
+    return request.salt, request.adapter, request.media
+
+
+def _told(tokens: Sequence[int], logprobs: Sequence[float | None], at: int) -> str:
+    if at >= len(tokens):
+        return "not there"
+    if not logprobs:
+        return str(tokens[at])
+    logprob = logprobs[at]
+    number = f"{logprob:.6f}" if is_number(logprob) else "no number"
+    return f"{tokens[at]} with the logprob {number}"
+
+
+def _by(compared: Comparison, cold: Cold) -> str:
+    if compared.kind != "logprob":
+        return ""
+    floor = f"the tolerance {cold.tolerance:.1e} (noise floor {cold.floor:.1e})"
+    return f", which differs by {compared.largest:.1e}, more than {floor}"
+
+
+def _measured(cold: Cold, compared: Comparison, restored: bool, wrong: bool) -> Measured:
+    tolerance = cold.tolerance
+    return Measured(
+        dtype=cold.dtype,
+        what="logprobs",
+        floor=cold.floor,
+        tolerance=tolerance,
+        least=tolerance,
+        ceiling=cold.ceiling,
+        largest=compared.largest,
+        share=compared.largest / tolerance if tolerance else 0.0,
+        rows=compared.rows,
+        restored_rows=compared.rows if restored else 0,
+        beyond=int(wrong),
+    )

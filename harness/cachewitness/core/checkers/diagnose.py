@@ -1,0 +1,157 @@
+"""Names what is wrong with a read whose content is not what the request needs.
+
+The ledger decides whether a read is wrong; this module names the reason. It tests, in this order, whether the page is missing,
+whether the request does not hold it, whether its key should not have been hit, and whose content it holds instead.
+"""
+
+from __future__ import annotations
+
+from cachewitness.core.attention_span import has_window
+from cachewitness.core.checkers.difference import difference
+from cachewitness.core.checkers.finding import EARLY_COPY, Finding
+from cachewitness.core.checkers.wording import count
+from cachewitness.core.events import Group, Read
+from cachewitness.core.ledger.ledger import Ledger
+from cachewitness.core.ledger.reads import span_of
+from cachewitness.core.ledger.records import NOTHING, Content, Key, PageRecord
+from cachewitness.core.ledger.requests import RequestRecord
+from cachewitness.core.worker import NO_COLUMN
+
+
+def diagnose(ledger: Ledger, read: Read) -> Finding | None:
+    """Return the finding for the first invalid column of a read; None if the read is right or follows from an earlier fault."""
+    invalid = ledger.before(read).invalid
+    if not invalid or ledger.requests[read.r].tainted:
+        return None
+    case = _Case(ledger, read, invalid[0])
+    cause = EARLY_COPY if case.record is not None and case.record.early else ""
+    return Finding(anomaly=case.anomaly(), r=read.r, sentence=case.sentence(), cause=cause)
+
+
+class _Case:
+    """One invalid column of one read."""
+
+    def __init__(self, ledger: Ledger, read: Read, index: int) -> None:
+        self.ledger, self.read = ledger, read
+        self.group: Group = ledger.groups[read.group]
+        self.request: RequestRecord = ledger.requests[read.r]
+        self.nodes = ledger.requests.prefixes_of_run(read)
+        self.outlived = (read.step, read.r) in ledger.requests.ended_in_flight
+        self.page = read.pages[index]
+        self.record: PageRecord | None = ledger.record(read.group, self.page)
+        self.start, self.stop = span_of(self.group, read, index)
+
+    @property
+    def restored(self) -> bool:
+        """Whether the content was to come from the hit rather than from the request's own computation."""
+        if self.group.kind == "recurrent":
+            return self.stop == self.request.resume and self.request.ran_steps == 0
+        return self.start < self.request.resume
+
+    def anomaly(self) -> str:
+        if self.record is None:
+            return self._missing()
+        if not self._holds(self.record):
+            return "use-after-free"
+        key = self._key()
+        if key is not None and self.restored:
+            if key.state == "withdrawn" or (key.state == "pending" and key.step == self.read.step and key.r != self.request.r):
+                return "uncommitted-hit"
+            if key.state == "unbacked":
+                return "fabricated-snapshot" if self.group.kind == "recurrent" else "partial-commit"
+        return self._foreign()
+
+    def _holds(self, record: PageRecord) -> bool:
+        """Whether the page is the request's; one whose step outlives it may have given it back."""
+        return self.outlived or self.request.r in record.holders
+
+    def _missing(self) -> str:
+        """Return what a column without a page is called; where no group has a window, nothing is released behind one."""
+        windows = any(map(has_window, self.ledger.groups))
+        released = "premature-release" if windows else "use-after-free"
+        if not self.restored:
+            return released
+        hit = self.request.hit
+        table = hit.pages[self.group.id] if hit else []
+        null = {*self.ledger.records[self.group.pool].null, NO_COLUMN}
+        if self.group.kind == "recurrent":
+            column = (self.stop - 1) // self.group.block_size
+        else:
+            column = self.start // self.group.block_size
+        if column < len(table) and table[column] not in null:
+            return released
+        first = self.read.start // self.group.block_size
+        some = any(page not in null for page in table[first:]) and has_window(self.group)
+        return "window-hole" if some else "group-misalignment"
+
+    def _key(self) -> Key | None:
+        assert self.record is not None
+        nodes = self.nodes
+        return next((k for k in self.record.keys if k.length < len(nodes) and nodes[k.length] == k.node), None)
+
+    def _foreign(self) -> str:
+        record, nodes = self.record, self.nodes
+        assert record is not None
+        if record.node == NOTHING or record.group != self.group.id:
+            return "stale-hit"
+        if self.group.kind == "recurrent" and record.state:
+            taken = min(record.stop, self.stop)
+            if self.ledger.trie.ancestor(record.node, taken) == nodes[taken]:
+                return "state-position-skew"
+        trie = self.ledger.trie
+        if (
+            record.start <= self.start
+            and record.stop >= self.stop
+            and trie.same_tokens(trie.ancestor(record.node, self.stop), nodes[self.stop])
+        ):
+            return "cross-identity-hit"
+        return "stale-hit"
+
+    def sentence(self) -> str:
+        r, read = self.request.r, self.read
+        origin = f"resumed at {self.request.resume}" if self.request.resume else "started cold"
+        want = (
+            f"its state after {count(self.stop, 'token')}"
+            if self.group.kind == "recurrent"
+            else f"its tokens [{self.start}, {self.stop})"
+        )
+        over = f" {r} was over by then, and the keys of what it wrote stay." if self.outlived else ""
+        return (
+            f"Let {r}, which {origin}, run in step {read.step}.{over} The ledger says that {self._place()} {self._content()}; "
+            f"however {r} read it as {want}{self._difference()}: a contradiction."
+        )
+
+    def _difference(self) -> str:
+        """Name the first token, or the part of the identity, that the page does not have."""
+        record = self.record
+        if record is None or record.group != self.group.id or not self._holds(record):
+            return ""
+        told = difference(self.ledger.trie, record, self.nodes, self.start, self.stop, self.request.r)
+        return f", whose {told}" if told else ""
+
+    def _place(self) -> str:
+        if self.page < 0:
+            return f"{self.request.r}'s table of group {self.group.id} ({self.group.kind})"
+        return f"page {self.page} of group {self.group.id} ({self.group.kind})"
+
+    def _content(self) -> str:
+        record = self.record
+        if self.page < 0:
+            return "has no page there"
+        if record is None:
+            return "is the null block, where nothing is ever stored"
+        if not self._holds(record):
+            owner = ", ".join(record.holders) or "nobody"
+            return f"is held by {owner}, not by {self.request.r}"
+        other = f", for group {record.group}" if record.node != NOTHING and record.group != self.group.id else ""
+        return f"holds {content_of(record)}{other}"
+
+
+def content_of(record: Content) -> str:
+    """Say in words what a page holds."""
+    if record.zeroed:
+        return "zeros"
+    if record.node == NOTHING:
+        return "nothing: it was not written since it was last free"
+    what = f"the state after {count(record.stop, 'token')}" if record.state else f"tokens [{record.start}, {record.stop})"
+    return f"{what} of {record.writer}, written in step {record.step}"

@@ -1,0 +1,59 @@
+"""How a difference between logits and those of the definition is told: which token, which layer, which block."""
+
+from __future__ import annotations
+
+from cachewitness.core.events import Compare, Culprit
+
+STATE = {"memory": "memory", "conv": "convolution's state"}
+"""How the parts of a recurrent state are told."""
+
+
+class Blind(Exception):
+    """A comparison whose tolerance exceeds its ceiling: nothing can be said of the engine."""
+
+
+def sighted(event: Compare) -> None:
+    """Raise Blind if the tolerance of a comparison is more than its ceiling allows, or is no number."""
+    if not event.tolerance <= event.ceiling:
+        raise Blind(
+            f"rounding alone moves {event.dtype} logits of this model by {event.floor:.1e}; the tolerance "
+            f"{event.tolerance:.1e} would exceed its ceiling {event.ceiling:.1e}, so nothing is judged; use a wider dtype"
+        )
+
+
+def divergence(event: Compare) -> str:
+    """Return what is wrong with logits that are beyond the tolerance, and where it begins, in one clause."""
+    rows = f"{event.beyond} of {event.stop - event.start} rows of its {event.dtype} logits {_how(event)}"
+    begins = f"; the first that is wrong is {_told(event.first)}" if event.first is not None else ""
+    return f"{rows}, first at position {event.at}: {_token(event)}{begins}"
+
+
+def _how(event: Compare) -> str:
+    numbers = event.beyond - event.nan - event.infinite
+    parts = [f"hold {name} ({count})" for name, count in (("NaN", event.nan), ("infinity", event.infinite)) if count]
+    if numbers:
+        parts.append(
+            f"differ from those of the definition by up to {event.largest:.1e}, more than the tolerance {event.tolerance:.1e} "
+            f"(noise floor {event.floor:.1e})"
+        )
+    return " and ".join(parts)
+
+
+def _token(event: Compare) -> str:
+    if event.chose == -1:
+        return f"no token can be chosen there, and token {event.right} is right"
+    if event.chose == event.right:
+        return f"token {event.right} is still the likeliest there"
+    return f"token {event.chose} is chosen there instead of token {event.right}"
+
+
+def _told(culprit: Culprit) -> str:
+    layer = f"layer {culprit.layer} ({culprit.layer_type}, group {culprit.group})"
+    off = f"holds {culprit.holds}" if culprit.holds else f"is off by {culprit.off:.1e}"
+    where, block = f"at position {culprit.position}", f"(block {culprit.block})"
+    if culprit.part == "output":
+        return f"the output of {layer} {where} {block}, which {off} although what it read is right"
+    if culprit.part in STATE:
+        after = f"after {culprit.position} tokens" if culprit.position else "before the first token"
+        return f"the {STATE[culprit.part]} {after} that {layer} read {block}, which {off}"
+    return f"the {culprit.part} {where} that {layer} read {block}, which {off}"

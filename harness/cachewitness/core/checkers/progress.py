@@ -1,0 +1,274 @@
+"""Liveness: a request that can run does run, within the number of steps that the engine declares, and is not given up.
+
+A reset for which nothing stands in the way is done.
+"""
+
+from __future__ import annotations
+
+from math import lcm
+
+from cachewitness.core.checkers.circles import Circles
+from cachewitness.core.checkers.finding import Finding
+from cachewitness.core.checkers.patience import Generous
+from cachewitness.core.checkers.protocol import Checker, Found, Handler
+from cachewitness.core.checkers.wording import count
+from cachewitness.core.events import Aborted, Copy, Extended, Finished, Header, Preempted, ResetDone, StepBegin, StepEnd
+from cachewitness.core.ledger.ledger import Ledger
+
+
+class Progress(Checker):
+    """A feasible request advances within a stated number of steps."""
+
+    name = "progress"
+    summary = (
+        "a request that is asked for, and for which the pool has room, runs within the declared number of steps, and the "
+        "engine gives nobody up who could run alone; a reset that nothing stands in the way of is done"
+    )
+    anomalies = ("stuck", "refused-reset")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._waited: dict[str, int] = {}
+        self._idle: dict[str, int] = {}
+        """For each request that could run alone, in how many steps in a row nobody ran since it came."""
+        self._circles = Circles()
+        self._taken: set[tuple[int, str]] = set()
+        """Whose pages the engine took by itself, in which step, until that ends."""
+        self._lost: set[str] = set()
+        """Requests whose load from another tier has failed, which they may be given up for."""
+        self._generous: Generous | None = None
+
+    def not_applicable(self, header: Header) -> str:
+        generous = Generous(header)
+        self._generous = generous if generous.declared else None
+        return super().not_applicable(header)
+
+    def handlers(self) -> dict[type, Handler]:
+        return {
+            StepBegin: self.on_step,
+            StepEnd: self.on_step_end,
+            ResetDone: self.on_reset,
+            Copy: self.on_copy,
+            Aborted: self.on_end,
+            Finished: self.on_end,
+            Preempted: self.on_preempted,
+            Extended: self.on_extended,
+        }
+
+    def on_step(self, ledger: Ledger, event: StepBegin) -> Found:
+        """Count how long each feasible request has been refused in a row, and how long nobody ran at all."""
+        if circle := self._circles.step(ledger, event, lambda r: _fits_alone(ledger, r)):
+            return (_stuck(*circle),)
+        ran = {run.r for run in event.runs}
+        limit = ledger.header.rules.progress_steps
+        if ran:
+            self._idle.clear()
+        for r in ran if self._waited else ():
+            self._waited.pop(r, None)
+        if self._generous is not None:
+            self._note_asked(ledger, event, self._generous)
+        for r, tokens in event.asked:
+            if r in ran:
+                self.opportunities += 1
+                continue
+            if not _feasible(ledger, r, tokens, ledger.header.rules.reserved_pages) or _state_under_way(ledger, r, event.step):
+                continue
+            self.opportunities += 1
+            waited = self._waited[r] = self._waited.get(r, 0) + 1
+            if waited == limit + 1:
+                return (_stuck(r, f"was asked for, with room in the pool, in {waited} steps up to step {event.step}"),)
+        return self._nobody(ledger, event, ran, limit) if not event.asked else None
+
+    def on_step_end(self, ledger: Ledger, event: StepEnd) -> Found:
+        """Where somebody was taken out of the step nobody was refused: they had a place, and the room that others lacked.
+
+        An engine that takes requests out of steps by itself gets nothing forgotten by that.
+        """
+        if any((event.step, r) not in self._taken for r in event.withdrawn):
+            self._waited.clear()
+            self._begin_anew()
+        if self._taken:
+            self._taken = {taken for taken in self._taken if taken[0] > event.step}
+        return None
+
+    def on_preempted(self, ledger: Ledger, event: Preempted) -> Found:
+        """Note who lost its pages; if that was asked for, what kept others from running so far says nothing of what comes.
+
+        Who has no place has nothing to lose: to ask for that as well takes no room from anybody, and gives none.
+        """
+        if self._circles.preempted(ledger, event) and _placed(ledger, event.r):
+            self._idle.clear()
+        if event.by_engine:
+            self._taken.add((event.step, event.r))
+        return None
+
+    def on_extended(self, ledger: Ledger, event: Extended) -> Found:
+        """Note that a session goes on from fewer tokens than it had."""
+        self._circles.extended(event)
+        return None
+
+    def _begin_anew(self) -> None:
+        self._idle.clear()
+        self._circles.begin_anew()
+        if self._generous is not None:
+            self._generous.begin_anew()
+
+    def _note_asked(self, ledger: Ledger, event: StepBegin, generous: Generous) -> None:
+        """Note who would be found in time if this engine, which declares that much, never ran it again."""
+        reserved = ledger.header.rules.reserved_pages
+        for r, tokens in event.asked:
+            if _feasible(ledger, r, tokens, generous.spare):
+                generous.ask(r, roomy=_feasible(ledger, r, tokens, reserved))
+        for r in self._could_run(ledger) if not event.asked else ():
+            generous.ask(r, roomy=True)
+
+    def close(self, ledger: Ledger) -> Found:
+        """Count who would have been found but for what the engine declares."""
+        generous = self._generous
+        if generous is not None:
+            self.excused[generous.declared] += len(generous.spared)
+            self.bounds[generous.declared] = generous.judged
+        return None
+
+    def on_reset(self, ledger: Ledger, event: ResetDone) -> Found:
+        """Count no wait for what a reset makes start again, and hold an engine that refuses one to what stands in its way."""
+        self._begin_anew()
+        if _busy(ledger):
+            return None
+        self.opportunities += 1
+        if event.ok:
+            return None
+        if ledger.header.rules.idle_resets and any(request.live for request in ledger.requests.values()):
+            self.excused["idle_resets"] += 1
+            return None
+        sentence = (
+            f"Let nobody hold a page, and no copy or step that does anything be under way, after step {event.step}. Nothing "
+            f"stands in the way of a reset of tier {event.tier}; however it was refused: a contradiction."
+        )
+        return (Finding(anomaly="refused-reset", sentence=sentence),)
+
+    def on_copy(self, ledger: Ledger, event: Copy) -> Found:
+        """Count no wait for what then failed, and note whom it was for if it may be given up."""
+        if event.phase == "fail":
+            self._begin_anew()
+            tier = ledger.header.rules.tier
+            for move in event.moves if tier is not None and tier.gives_up else ():
+                self._lost.update(ledger.records[move.dst_pool][move.dst].holders)
+        return None
+
+    def on_end(self, ledger: Ledger, event: Aborted | Finished) -> Found:
+        """Hold an engine that ended a request, which nobody asked for, to what it declares and has room for."""
+        self._circles.ended(event.r)
+        if not event.by_engine or event.r in self._lost:
+            return None
+        self.opportunities += 1
+        request, most = ledger.requests[event.r], ledger.header.rules.max_prompt
+        prompt, reserved = request.prompt_tokens, ledger.header.rules.reserved_pages
+        if (most and prompt > most) or not _fits_alone(ledger, event.r, reserved):
+            return None
+        if ledger.header.rules.gives_up:
+            self.excused["gives_up"] += 1
+            return None
+        limit = f"prompts of up to {count(most, 'token')}" if most else "prompts of any length"
+        sentence = (
+            f"Let {event.r} be a request with a prompt of {count(prompt, 'token')}, which alone would fit the pool; the engine "
+            f"declares that it takes {limit}. However it gave {event.r} up, which nobody had asked for: a "
+            f"contradiction."
+        )
+        return (Finding(anomaly="stuck", r=event.r, sentence=sentence),)
+
+    def _nobody(self, ledger: Ledger, event: StepBegin, ran: set[str], limit: int) -> Found:
+        waiting = self._could_run(ledger)
+        self._idle = {r: self._idle.get(r, 0) + 1 for r in waiting if not ran}
+        if waiting:
+            self.opportunities += 1
+        late = [r for r, idle in self._idle.items() if idle == limit + 1]
+        if not late:
+            return None
+        return (_stuck(late[0], f"could run alone, but nobody ran in {limit + 1} steps up to step {event.step}"),)
+
+    @staticmethod
+    def _could_run(ledger: Ledger) -> list[str]:
+        """Return the requests that could run alone, if nothing may keep all of them from it.
+
+        A queue in order of arrival may stand still behind a request that can never run; a session that waits for its client
+        keeps its pages, and its place.
+        """
+        waiting = [request.r for request in ledger.requests.values() if request.live]
+        paused = any(request.paused for request in ledger.requests.values())
+        return waiting if not paused and all(_fits_alone(ledger, r) for r in waiting) else []
+
+
+def _placed(ledger: Ledger, r: str) -> bool:
+    """Whether a request was looked up, or ran, or holds pages since it came or lost its place.
+
+    Where nothing is cached nobody need be looked up, and its pages may have been given back before it is said to lose them.
+    """
+    request = ledger.requests[r]
+    found = request.hit is not None or request.computed > 0 or not ledger.header.rules.caching
+    return found or ledger.holdings.pages_of.get(r, 0) > 0
+
+
+def _busy(ledger: Ledger) -> bool:
+    """Whether somebody holds a page of any tier, or a step in which something is done, or a copy, is under way."""
+    under_way = any(map(_does_something, ledger.open_steps.values()))
+    return bool(under_way or any(ledger.holdings.held.values()) or ledger.contents.copying)
+
+
+def _does_something(step: StepBegin) -> bool:
+    """Whether anybody runs in a step, or anything is copied; with steps in flight there is one under way at all times."""
+    return bool(step.runs or step.copies or step.stores or step.begun or step.ended or step.failed or step.zeros)
+
+
+def _stuck(r: str, what: str) -> Finding:
+    return Finding(
+        anomaly="stuck", r=r, sentence=f"Let {r} be a request that {what}; however it did not advance: a contradiction."
+    )
+
+
+def _blocks(ledger: Ledger, r: str, pool: int, upto: int) -> int:
+    """Return a bound on the pages that the request needs up to `upto` tokens: one spare block for every group.
+
+    Drafts take pages ahead, and a page of their own each where a state is written after every token.
+    """
+    drafts, pages = ledger.header.rules.drafts, 0
+    for group in ledger.local:
+        if group.pool == pool:
+            recurrent = group.kind == "recurrent"
+            pages += -(-(upto if recurrent else upto + 2 * drafts) // group.block_size) + 1 + drafts * recurrent
+    return pages
+
+
+def _feasible(ledger: Ledger, r: str, tokens: int, reserved: int) -> bool:
+    """Whether the pool has room beyond doubt, and the request is asked for a block or for all that it lacks.
+
+    Room is room for all of its tokens, beside what is reserved: an engine may admit a request only if the whole of it fits.
+    """
+    request = ledger.requests[r]
+    left = len(request.tokens) - request.computed
+    whole = lcm(*(group.block_size for group in ledger.local))
+    if left <= 0 or tokens < min(left, whole):
+        return False
+    upto = len(request.tokens)
+    return all(
+        records.grows or records.capacity - ledger.holdings.held[pool] - reserved >= _blocks(ledger, r, pool, upto)
+        for pool, records in ledger.records.items()
+    )
+
+
+def _state_under_way(ledger: Ledger, r: str, step: int) -> bool:
+    """Whether somebody writes, in this very step, a state that r could resume from: a copy of it has to wait for the next.
+
+    Behind a request that computes the same prompt chunk by chunk, that may go on for as many steps as there are chunks.
+    """
+    prefix_of = ledger.requests[r].node_of
+    states = (key for key in ledger.keys.pending(step) if ledger.groups[key.group].kind == "recurrent")
+    return any(key.r != r and key.node == prefix_of(key.length) for key in states)
+
+
+def _fits_alone(ledger: Ledger, r: str, reserved: int = 0) -> bool:
+    upto = len(ledger.requests[r].tokens)
+    return all(
+        records.grows or records.capacity - reserved >= _blocks(ledger, r, pool, upto)
+        for pool, records in ledger.records.items()
+    )

@@ -1,0 +1,274 @@
+"""What a router knows of an engine's keys from events alone, and which keys it has not been told of yet.
+
+A router knows names (hashes); which prefix a name stands for is found where it is told, by the tokens, the parent and the key
+that the engine has put there.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass
+
+from cachewitness.core.events import KvStored
+from cachewitness.core.ledger.ledger import Ledger
+from cachewitness.core.ledger.requests import RequestRecord
+
+BEGINNING, ANYWHERE = -1, -2
+"""In place of the prefix behind which blocks are stored: the beginning of a prompt, and a prefix that nobody told."""
+
+
+class RouterView:
+    """How many pages routers believe to have each prefix of each group."""
+
+    def __init__(self) -> None:
+        self._told: Counter[tuple[int, int]] = Counter()
+        self._prefix_of: dict[str, int] = {}
+        """The prefix that each name was told for; below ANYWHERE if nothing stands for it any more."""
+        self._touched: set[tuple[int, int]] = set()
+        """(group, prefix) of which a key began or ended, or something was told, since the view was last right."""
+        self._unclear: set[tuple[int, int]] = set()
+        """(group, prefix) of which it cannot be said whether an event told of it or of another."""
+        self._dead = ANYWHERE
+
+    def touch(self, group: int, node: int) -> None:
+        """Note that a key of a prefix began or ends."""
+        self._touched.add((group, node))
+
+    def knows(self, name: str) -> bool:
+        """Whether an event named it."""
+        return name in self._prefix_of
+
+    def prefix(self, name: str) -> int:
+        """Return the prefix that a parent names; BEGINNING for none, ANYWHERE if it is not known."""
+        node = self._prefix_of.get(name, ANYWHERE) if name else BEGINNING
+        return max(node, ANYWHERE)
+
+    def is_for_another(self, name: str, node: int) -> bool:
+        """Whether a name is in use for another prefix."""
+        known = self._prefix_of.get(name, node)
+        return known != node and any(self._told[place] > 0 for place in self._told if place[1] == known)
+
+    def is_unclear(self, name: str) -> bool:
+        """Whether it cannot be said any more for which prefix a name stands."""
+        return self._prefix_of.get(name, BEGINNING) < ANYWHERE
+
+    def pages(self, group: int, name: str) -> int:
+        """Return how many pages routers believe to have the prefix that a name stands for."""
+        return self._told[group, self._prefix_of[name]] if name in self._prefix_of else 0
+
+    def store(self, group: int, name: str, node: int) -> None:
+        """Note that one page more has a prefix."""
+        self._prefix_of[name] = node
+        self._told[group, node] += 1
+        self._touched.add((group, node))
+
+    def store_unclear(self, name: str, group: int, nodes: Iterable[int]) -> None:
+        """Note a name of which it cannot be said for which of some prefixes it stands; nothing is held against them."""
+        self._prefix_of[name] = self._another()
+        self._unclear.update((group, node) for node in nodes)
+
+    def remove(self, group: int, name: str) -> bool:
+        """Note that one page less has a prefix; return False if there was none."""
+        place = group, self._prefix_of[name]
+        if self._told[place] < 1:
+            return place[1] < ANYWHERE or place in self._unclear
+        self._told[place] -= 1
+        self._touched.add(place)
+        return True
+
+    def clear(self) -> None:
+        """Note that no page has any. Names go with that: with new weights they will stand for other prefixes."""
+        self._touched.update(self._told)
+        self._told.clear()
+        self._unclear.clear()
+        self._prefix_of.clear()
+
+    def differences(self, ledger: Ledger) -> list[tuple[int, int, int, int]]:
+        """Return (group, prefix, pages told, pages that have the key) where these differ."""
+        found = []
+        for group, node in sorted(self._touched - self._unclear):
+            told, there = self._told[group, node], len(ledger.keys.published[group].get(node, ()))
+            if told != there:
+                found.append((group, node, told, there))
+        return found
+
+    def settle(self, ledger: Ledger) -> None:
+        """Take the engine's keys for told, so that what was found is not found again."""
+        for group, node, _, there in self.differences(ledger):
+            self._told[group, node] = there
+        for place in self._touched:
+            if not self._told[place]:
+                del self._told[place]
+        self._touched.clear()
+
+    def forget(self, gone: Collection[int]) -> None:
+        """Give prefixes whose nodes stand for others now a number that is nobody's; forget names of what is not told."""
+        there = {node for _, node in self._told}
+        renamed = {node: self._another() for node in sorted(there.union(node for _, node in self._touched)) if node in gone}
+        self._prefix_of = {
+            name: renamed.get(node, node)
+            for name, node in self._prefix_of.items()
+            if node in renamed or (node not in gone and (node >= 0 or node in there))
+        }
+        self._told = Counter({(group, renamed.get(node, node)): told for (group, node), told in self._told.items()})
+        self._touched = {(group, renamed.get(node, node)) for group, node in self._touched}
+        self._unclear = {place for place in self._unclear if place[1] not in gone}
+
+    def _another(self) -> int:
+        self._dead -= 1
+        return self._dead
+
+
+@dataclass(slots=True)
+class Untold:
+    """A key that no event has told: the first `length` tokens of a request, on so many pages."""
+
+    request: RequestRecord
+    length: int
+    node: int
+    pages: int = 0
+
+    def ends_with(self, tokens: list[int], behind: int) -> bool:
+        """Whether it is these tokens behind a prefix."""
+        start = self.length - len(tokens)
+        if start < 0 or self.request.tokens[start : self.length] != tokens:
+            return False
+        return behind == ANYWHERE or (start == 0 if behind == BEGINNING else self.request.nodes[start] == behind)
+
+    def media(self, size: int) -> list[tuple[str, int]]:
+        """Return the multimodal items in its last `size` tokens, and where they begin, counted from the first of these."""
+        start = self.length - size
+        items = [item for item in self.request.media if item.at < self.length and start < item.at + item.length]
+        return [(item.hash, item.at - start) for item in items]
+
+    def wrong_identity(self, event: KvStored, place: int) -> str:
+        """Return what the event says of its block number `place` that is not so; empty if all is."""
+        _, salt, adapter, _, _ = self.request.identity
+        if event.adapter != adapter:
+            return f"it names the adapter {event.adapter!r}, and the prefix is of {adapter!r}"
+        if self.length == event.block_size and event.salt != salt:
+            return f"it names the salt {event.salt!r}, and the prefix has {salt!r}"
+        said, items = event.media[place] if event.media else [], self.media(event.block_size)
+        return "" if said == items else f"it names the multimodal items {said} in a block that has {items}"
+
+
+@dataclass(frozen=True, slots=True)
+class Meant:
+    """The keys that a name in an event may stand for; one at most if that is sure."""
+
+    keys: list[Untold]
+    sure: bool = True
+
+
+class UntoldKeys:
+    """The keys that began since everything was told, by group, length and prefix."""
+
+    def __init__(self) -> None:
+        self._keys: dict[int, dict[int, dict[int, Untold]]] = {}
+        self._forgotten: Counter[int] = Counter()
+
+    def add(self, group: int, request: RequestRecord, length: int) -> None:
+        """Note a key."""
+        self._of(group, request, length).pages += 1
+
+    def expect(self, group: int, request: RequestRecord, length: int, pages: int) -> None:
+        """Note that so many pages that have a key are yet to be told, at least."""
+        untold = self._of(group, request, length)
+        untold.pages = max(untold.pages, pages)
+
+    def _of(self, group: int, request: RequestRecord, length: int) -> Untold:
+        node = request.nodes[length]
+        return self._keys.setdefault(group, {}).setdefault(length, {}).setdefault(node, Untold(request, length, node))
+
+    def has(self, group: int, length: int, node: int) -> bool:
+        """Whether a page that has a key of a prefix was not told."""
+        return node in self._keys.get(group, {}).get(length, {})
+
+    def take(self, group: int, event: KvStored, behind: int, start: int, view: RouterView) -> Iterator[Meant]:
+        """Yield for each hash of an event the keys that it may mean; a key that is surely meant is told with that.
+
+        `behind` is the prefix that its parent names, of `start` tokens; `view` says for which prefix a name stood before.
+        """
+        whole = behind != ANYWHERE and len(event.hashes) * event.block_size == len(event.tokens)
+        named = self._one_by_one(group, event, behind, start) if whole else self._out_of(group, event, behind, start, view)
+        for meant in named:
+            for key in meant.keys if meant.sure else ():
+                key.pages -= 1
+                if not key.pages:
+                    del self._keys[group][key.length][key.node]
+            yield meant
+
+    def _one_by_one(self, group: int, event: KvStored, behind: int, start: int) -> Iterator[Meant]:
+        """Yield the key of every block in turn, each behind the one before."""
+        for block in range(len(event.hashes)):
+            named = _as_told(self._find(group, event, (block, block), behind, start), event, block)
+            yield Meant(named[:1])
+            if not named:
+                return
+            behind, start = named[0].node, named[0].length
+
+    def _out_of(self, group: int, event: KvStored, behind: int, start: int, view: RouterView) -> Iterator[Meant]:
+        """Yield the keys out of all that the blocks may have, where some are left out, or nobody knows the parent.
+
+        A name that could mean several prefixes before may mean one of those again: its key may have ended and begun on the
+        same page. Then no other key is told by it, and of the names beside it nobody can say which keys are theirs.
+        """
+        left = self._candidates(group, event, behind, start)
+        by_name = {name: key for name in event.hashes for key in left if key.node == view.prefix(name)}
+        left = [key for key in left if key not in by_name.values()]
+        others = [name for name in event.hashes if name not in by_name]
+        exact = len(left) <= len(others) and not any(view.is_unclear(name) for name in others)
+        for name in event.hashes:
+            if name in by_name:
+                yield Meant([by_name[name]])
+            elif exact or not (left or view.is_unclear(name)):
+                yield Meant([left.pop(0)] if left else [])
+            else:
+                yield Meant(list(left), sure=False)
+
+    def _candidates(self, group: int, event: KvStored, behind: int, start: int) -> list[Untold]:
+        """Return the keys that end with a block of the event, of those that its adapter and its images allow if any do."""
+        blocks = len(event.tokens) // event.block_size
+        known, every = behind != ANYWHERE, blocks == len(event.hashes)
+        found = []
+        for block in range(blocks):
+            keys = self._find(group, event, (0 if known else block, block), behind, start)
+            found += _as_told(keys, event, block) if every else keys
+        return [key for key in found if key.request.identity[2] == event.adapter] or found
+
+    def elsewhere(self, group: int, event: KvStored) -> bool:
+        """Whether some key is of the event's last block, whatever its parent."""
+        last = len(event.tokens) // event.block_size - 1
+        return bool(self._find(group, event, (last, last), ANYWHERE, 0))
+
+    def was_forgotten(self, group: int) -> bool:
+        """Whether a key of the group ended and was forgotten before it was told; it is told now."""
+        if not self._forgotten[group]:
+            return False
+        self._forgotten[group] -= 1
+        return True
+
+    def clear(self) -> None:
+        """Take everything for told."""
+        self._keys.clear()
+        self._forgotten.clear()
+
+    def forget(self, gone: Collection[int]) -> None:
+        """Forget keys whose prefixes are forgotten."""
+        for group, lengths in self._keys.items():
+            for prefixes in lengths.values():
+                for node in [node for node in prefixes if node in gone]:
+                    self._forgotten[group] += prefixes.pop(node).pages
+
+    def _find(self, group: int, event: KvStored, blocks: tuple[int, int], behind: int, start: int) -> list[Untold]:
+        """Return the keys that end with the tokens of some blocks of the event, the first and the last, behind a prefix."""
+        tokens = event.tokens[blocks[0] * event.block_size : (blocks[1] + 1) * event.block_size]
+        lengths = self._keys.get(group, {})
+        asked = lengths.values() if behind == ANYWHERE else (lengths.get(start + len(tokens), {}),)
+        return [key for prefixes in asked for key in prefixes.values() if key.ends_with(tokens, behind)]
+
+
+def _as_told(keys: list[Untold], event: KvStored, block: int) -> list[Untold]:
+    """Return the keys of which an event says nothing false of a block; all if there is none."""
+    return [key for key in keys if not key.wrong_identity(event, block)] or keys

@@ -1,0 +1,228 @@
+"""The safety law: a request reads exactly the content of its own prefix.
+
+Several checkers share the law, and each answers for its own anomalies of an invalid read, so that a run shows which part of
+the law had opportunities and which had none. The panel diagnoses the read and gives the finding to the checker that answers for
+its anomaly.
+"""
+
+from __future__ import annotations
+
+from cachewitness.core.attention_span import has_window
+from cachewitness.core.checkers.diagnose import content_of
+from cachewitness.core.checkers.difference import difference
+from cachewitness.core.checkers.finding import EARLY_COPY, Finding
+from cachewitness.core.checkers.protocol import Checker, Found, Handler
+from cachewitness.core.checkers.wording import count
+from cachewitness.core.events import Header, Hit, Publish, Read, StepEnd, Submitted
+from cachewitness.core.ledger.ledger import Ledger
+from cachewitness.core.ledger.records import NOTHING, Content, Key
+
+
+class SafetyLaw(Checker):
+    """Every read lies on pages that hold what the request needs."""
+
+    name = "safety-law"
+    summary = "every read lies on pages whose content is of exactly this request's prefix, at the position it resumes at"
+    anomalies = ("stale-hit", "use-after-free", "state-position-skew", "group-misalignment", "nothing-to-compute")
+    answers_for_reads = True
+
+    def handlers(self) -> dict[type, Handler]:
+        return {Read: self.on_read, Hit: self.on_hit}
+
+    def on_read(self, ledger: Ledger, event: Read) -> Found:
+        """Count reads of what a hit restored; every read where nothing is ever cached."""
+        hit = ledger.requests[event.r].hit
+        if (hit is not None and event.start < hit.resume) or not ledger.header.rules.caching:
+            self.opportunities += 1
+        return None
+
+    def on_hit(self, ledger: Ledger, event: Hit) -> Found:
+        request = ledger.requests[event.r]
+        if event.resume >= len(request.tokens) and not ledger.header.rules.stores_logits:
+            sentence = (
+                f"Let {event.r} have {count(len(request.tokens), 'token')}. The engine stores no logits, so one token must be "
+                f"left to compute; however {event.r} was told to resume at {event.resume}: a contradiction."
+            )
+            return (Finding(anomaly="nothing-to-compute", r=event.r, sentence=sentence),)
+        key = _invalidated(ledger, event, "reset")
+        if key is None:
+            return None
+        sentence = (
+            f"Let {key.r} have published its {_first(key)} in page {key.page} of group {key.group}. A reset that "
+            f"returned success ended that key; however {event.r} hit it in step {event.step}: a contradiction."
+        )
+        return (Finding(anomaly="stale-hit", r=event.r, sentence=sentence),)
+
+
+class WindowLiveness(Checker):
+    """What lies inside a window is there when the query comes."""
+
+    name = "window-liveness"
+    summary = "no page is given back, or left out of a hit, while a window still reaches into it"
+    anomalies = ("premature-release", "window-hole")
+    answers_for_reads = True
+
+    def not_applicable(self, header: Header) -> str:
+        windows = any(map(has_window, header.groups))
+        return super().not_applicable(header) or ("" if windows else "no group has a window")
+
+    def handlers(self) -> dict[type, Handler]:
+        return {Read: self.on_read}
+
+    def on_read(self, ledger: Ledger, event: Read) -> Found:
+        """Count reads of windows that have moved."""
+        if event.start > 0 and has_window(ledger.groups[event.group]):
+            self.opportunities += 1
+        return None
+
+
+class NoFabricatedSnapshots(Checker):
+    """No fabricated snapshots: a state that can be hit was written, at exactly that boundary."""
+
+    name = "no-fabricated-snapshots"
+    summary = "no key is ever committed or hit over a page whose state was not written at exactly that boundary"
+    anomalies = ("fabricated-snapshot",)
+    answers_for_reads = True
+
+    def handlers(self) -> dict[type, Handler]:
+        return {Read: self.on_read, Publish: self.on_publish, StepEnd: self.on_step_end}
+
+    def on_read(self, ledger: Ledger, event: Read) -> Found:
+        """Count states that a hit restored."""
+        request = ledger.requests[event.r]
+        if not request.ran_steps and ledger.groups[event.group].kind == "recurrent" and event.stop == request.resume:
+            self.opportunities += 1
+        return None
+
+    def on_publish(self, ledger: Ledger, event: Publish) -> Found:
+        if ledger.record(event.group, event.page) is not None:
+            before, state = ledger.before(event), ledger.groups[event.group].kind == "recurrent"
+            self.opportunities += state and before.late
+            return (_committed(ledger, event, "fabricated-snapshot", event.step),) if state and before.unbacked else None
+        sentence = (
+            f"Let {event.r} have published its {_first(event)} in group {event.group}. The ledger says that page "
+            f"{event.page} is the null block, where nothing is ever stored; however it can now be hit: a contradiction."
+        )
+        return (Finding(anomaly="fabricated-snapshot", r=event.r, sentence=sentence),)
+
+    def on_step_end(self, ledger: Ledger, event: StepEnd) -> Found:
+        before = ledger.before(event)
+        self.opportunities += sum([ledger.groups[key.group].kind == "recurrent" for key in before.pending])
+        if not before.unbacked:
+            return None
+        return [_committed(ledger, key, "fabricated-snapshot", event.step) for key in _unbacked(ledger, event, recurrent=True)]
+
+
+class CommitOrder(Checker):
+    """Pending, committed, withdrawn: a key is what its step made of it."""
+
+    name = "commit-order"
+    summary = (
+        "a key is hit only if the step that writes it comes first; keys of a withdrawn step vanish before anyone hits them"
+    )
+    anomalies = ("uncommitted-hit", "partial-commit")
+    answers_for_reads = True
+
+    def not_applicable(self, header: Header) -> str:
+        return super().not_applicable(header) or ("" if header.rules.caching else "prefix caching is off")
+
+    def handlers(self) -> dict[type, Handler]:
+        return {StepEnd: self.on_step_end, Publish: self.on_publish, Hit: self.on_hit}
+
+    def on_publish(self, ledger: Ledger, event: Publish) -> Found:
+        before = ledger.before(event)
+        if not before.late or ledger.groups[event.group].kind == "recurrent":
+            return None
+        self.opportunities += 1
+        unbacked = before.unbacked and ledger.record(event.group, event.page) is not None
+        return (_committed(ledger, event, "partial-commit", event.step),) if unbacked else None
+
+    def on_step_end(self, ledger: Ledger, event: StepEnd) -> Found:
+        before = ledger.before(event)
+        self.opportunities += len(before.pending)
+        if not before.unbacked:
+            return None
+        return [_committed(ledger, key, "partial-commit", event.step) for key in _unbacked(ledger, event, recurrent=False)]
+
+    def on_hit(self, ledger: Ledger, event: Hit) -> Found:
+        key = _invalidated(ledger, event, "withdrawn")
+        if key is None:
+            return None
+        sentence = (
+            f"Let {key.r} have been scheduled in step {key.step}, which was to write its {_first(key)} into page "
+            f"{key.page} of group {key.group}. It was withdrawn before it ran; however {event.r} hit that key in step "
+            f"{event.step}: a contradiction."
+        )
+        return (Finding(anomaly="uncommitted-hit", r=event.r, sentence=sentence),)
+
+
+class Identity(Checker):
+    """A prefix is its tokens and their identity, position by position."""
+
+    name = "identity"
+    summary = "salt, adapter, multimodal content, weights and kernels are part of a prefix, each from where it begins"
+    anomalies = ("cross-identity-hit",)
+    answers_for_reads = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._seen: dict[int, set[object]] = {}
+
+    def handlers(self) -> dict[type, Handler]:
+        return {Submitted: self.on_submit, Hit: self.on_hit}
+
+    def on_submit(self, ledger: Ledger, event: Submitted) -> Found:
+        media = tuple((item.at, item.hash) for item in event.media)
+        others = self._seen.setdefault(event.tokens[0] if event.tokens else -1, set())
+        others.add((event.salt, event.adapter, event.kernels, media, ledger.requests.weights))
+        if len(others) > 1:
+            self.opportunities += 1
+        return None
+
+    def on_hit(self, ledger: Ledger, event: Hit) -> Found:
+        key = _invalidated(ledger, event, "outdated")
+        if key is None:
+            return None
+        sentence = (
+            f"Let {key.r} have published its {_first(key)} in page {key.page} of group {key.group}. New weights or "
+            f"a new version of its adapter ended that key; however {event.r} hit it in step {event.step}: a contradiction."
+        )
+        return (Finding(anomaly="cross-identity-hit", r=event.r, sentence=sentence),)
+
+
+def _invalidated(ledger: Ledger, event: Hit, state: str) -> Key | None:
+    return next((key for key in ledger.before(event).invalidated if key.state == state), None)
+
+
+def _unbacked(ledger: Ledger, event: StepEnd, *, recurrent: bool) -> list[Key]:
+    """Return the keys without content that the step commits, except those over the null block, reported when published."""
+    keys = [key for key in ledger.before(event).unbacked if ledger.record(key.group, key.page) is not None]
+    return [key for key in keys if (ledger.groups[key.group].kind == "recurrent") == recurrent]
+
+
+def _first(named: Key | Publish) -> str:
+    return f"first {count(named.length, 'token')}"
+
+
+def _short_of(ledger: Ledger, key: Key | Publish, record: Content) -> str:
+    """Say what the page does not have of what the key names."""
+    group, request = ledger.groups[key.group], ledger.requests[key.r]
+    if record.node != NOTHING and record.group not in (key.group, group.of):
+        return f", for group {record.group}"
+    if key.length >= len(request.nodes):
+        return f" ({key.r} has {count(len(request.nodes) - 1, 'token')}; what lies behind them are drafts)"
+    start = key.length if group.kind == "recurrent" else (key.length - 1) // group.block_size * group.block_size
+    told = difference(ledger.trie, record, request.nodes, start, key.length, key.r)
+    return f" (of {key.r}, {told})" if told else ""
+
+
+def _committed(ledger: Ledger, key: Key | Publish, anomaly: str, step: int) -> Finding:
+    """Return the finding that a step committed a key over other content than the key names."""
+    record, group = ledger.record(key.group, key.page), ledger.groups[key.group]
+    assert record is not None
+    what, short = "the state after" if group.kind == "recurrent" else "the block that ends", _short_of(ledger, key, record)
+    sentence = (
+        f"Let {key.r} have published {what} its {_first(key)} in page {key.page} of group {key.group}. "
+        f"Step {step} committed it; however the ledger says that the page holds {content_of(record)}{short}: a contradiction."
+    )
+    return Finding(anomaly=anomaly, r=key.r, sentence=sentence, cause=EARLY_COPY if record.early else "")

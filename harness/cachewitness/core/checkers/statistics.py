@@ -1,0 +1,157 @@
+"""What an engine tells of its use and of its hits, held against what happened.
+
+Operators scale by the share of the pool that is in use and by the hit rate, and clients pay for tokens that no cache had. So
+the share has to be that of the pages that somebody holds, a look-up counts once, when its request is admitted, and a client is
+told how many tokens of its prompt were restored when it was first admitted.
+
+A load from another tier that fails has its request looked up again, and engines do not agree whether it came back or is new. So
+where there are tiers, both kinds are judged together, a client may be told of any of its admissions, and what the device had of
+a hit lies between nothing and all.
+
+Sources: vLLM 0.33.0, `v1/core/sched/scheduler.py`, `make_stats`; `v1/metrics/stats.py`; vllm-project/vllm#43736.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from typing import NamedTuple
+
+from cachewitness.core.checkers.finding import Finding
+from cachewitness.core.checkers.protocol import Checker, Found, Handler
+from cachewitness.core.checkers.wording import count
+from cachewitness.core.events import Extended, Header, Hit, Preempted, Stats, StepEnd, Submitted
+from cachewitness.core.ledger.ledger import Ledger
+
+NEARLY = 1e-6
+"""By how much a share may differ from the quotient that it is, for rounding."""
+STEPS_MAX = 8
+"""In so many steps in which somebody runs operators are told something."""
+
+
+class LookUps(NamedTuple):
+    """How many look-ups there were, of how many tokens, and how many of these were found."""
+
+    requests: int
+    tokens: int
+    found: int
+
+    def __add__(self, other: LookUps) -> LookUps:  # type: ignore[override]
+        return LookUps(*(mine + its for mine, its in zip(self, other, strict=True)))
+
+    def __str__(self) -> str:
+        return f"{count(self.requests, 'look-up')} of {count(self.tokens, 'token')}, of which {self.found} were found"
+
+
+NONE = LookUps(0, 0, 0)
+
+
+class StatisticsTrue(Checker):
+    """Operators and clients are told what happened."""
+
+    name = "statistics"
+    summary = "what operators are told of pages in use and tokens found, and clients of tokens restored, is what happened"
+    anomalies = ("false-statistics",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._tiered = False
+        self._back: set[str] = set()
+        """Requests that lost their place since they came."""
+        self._first, self._again = NONE, NONE
+        """Look-ups of requests admitted since operators were told last: of those that had not lost their place, of others."""
+        self._hits: dict[str, list[int]] = {}
+        """What each request hit, of what its client may be told."""
+        self._silent = 0
+        """How many steps in which somebody ran have ended since operators were told anything."""
+
+    def not_applicable(self, header: Header) -> str:
+        if why := super().not_applicable(header):
+            return why
+        self._tiered = any(pool.tier != "local" for pool in header.pools)
+        return "" if header.rules.stats else "the engine tells no operator of its use"
+
+    def handlers(self) -> dict[type, Handler]:
+        return {
+            Submitted: self.on_submit,
+            Extended: self.on_submit,
+            Preempted: self.on_preempt,
+            Hit: self.on_hit,
+            StepEnd: self.on_step_end,
+            Stats: self.on_stats,
+        }
+
+    def forget(self, ledger: Ledger, gone: Collection[int]) -> None:
+        """Forget requests that are over."""
+        self._back &= ledger.requests.keys()
+        self._hits = {r: hits for r, hits in self._hits.items() if r in ledger.requests}
+
+    def on_submit(self, ledger: Ledger, event: Submitted | Extended) -> Found:
+        """Note a request whose client has been told nothing yet."""
+        self._hits[event.r] = []
+        return None
+
+    def on_preempt(self, ledger: Ledger, event: Preempted) -> Found:
+        """Note a request that lost its place."""
+        self._back.add(event.r)
+        return None
+
+    def on_hit(self, ledger: Ledger, event: Hit) -> Found:
+        """Note what a request found that is admitted."""
+        if not ledger.header.rules.caching:
+            return None
+        looked_up = LookUps(1, len(ledger.requests[event.r].tokens), event.reported)
+        if event.r in self._back:
+            self._again += looked_up
+        else:
+            self._first += looked_up
+        if self._tiered or event.r not in self._back:
+            self._hits[event.r].append(event.reported)
+        return None
+
+    def on_step_end(self, ledger: Ledger, event: StepEnd) -> Iterator[Finding]:
+        """Hold an engine that tells operators of its use to that: where it stops, nothing of it is judged any more."""
+        self._silent += any(ledger.requests.ran_in(event))
+        if self._silent == STEPS_MAX + 1:
+            sentence = (
+                f"Let an engine declare that it tells operators of its use. However in {self._silent} steps in which somebody "
+                f"ran, up to step {event.step}, it told nothing: a contradiction."
+            )
+            yield Finding(anomaly="false-statistics", sentence=sentence)
+
+    def on_stats(self, ledger: Ledger, event: Stats) -> Iterator[Finding]:
+        """Compare what is told with what is held and was admitted."""
+        self.opportunities += 1
+        self._silent = 0
+        pages = sum(pool.pages - len(pool.null) for pool in ledger.header.pools if pool.id == event.pool)
+        held = ledger.holdings.held[event.pool]
+        if abs(event.usage * pages - held) > NEARLY * max(pages, 1):
+            told = f"that {event.usage:.4f} of the pool is in use, {event.usage * pages:.2f} of {count(pages, 'page')}"
+            yield _wrong("operators", event, told, f"{held} of them are held")
+        if event.requests >= 0:
+            yield from self._look_ups(event)
+        self._first, self._again = NONE, NONE
+        for r, tokens in event.restored:
+            yield from self._restored(event, r, tokens)
+
+    def _look_ups(self, event: Stats) -> Iterator[Finding]:
+        told, again = LookUps(event.requests, event.looked_up, event.found), LookUps(*event.again)
+        if self._tiered:
+            pairs = [(told + again, self._first + self._again, "")]
+        else:
+            pairs = [(told, self._first, ""), (again, self._again, " of requests that came back")]
+        for said, happened, whose in pairs:
+            if said[:2] != happened[:2] or not (0 if self._tiered else happened.found) <= said.found <= happened.found:
+                yield _wrong("operators", event, f"of {said}{whose}", f"there were {happened}")
+
+    def _restored(self, event: Stats, r: str, tokens: int) -> Iterator[Finding]:
+        """Compare what the client of a request is told with its last admission before it lost its place."""
+        self.opportunities += 1
+        hits = self._hits.get(r) or [0]
+        if tokens not in (hits if self._tiered else hits[-1:]):
+            told = f"that {count(tokens, 'token')} of its prompt came from a cache"
+            yield _wrong(f"the client of {r}", event, told, f"it was admitted with {' and '.join(map(str, hits))}", r)
+
+
+def _wrong(who: str, event: Stats, what: str, why: str, r: str = "") -> Finding:
+    sentence = f"Let {who} be told in step {event.step} {what}; however {why}: a contradiction."
+    return Finding(anomaly="false-statistics", r=r, sentence=sentence)

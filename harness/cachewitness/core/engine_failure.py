@@ -1,0 +1,93 @@
+"""An engine that did not carry out an operation: a verdict on the engine, never an error of the harness."""
+
+from __future__ import annotations
+
+import sysconfig
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import CodeType
+from typing import Any, Literal
+
+from cachewitness._util.errors import UsageError
+from cachewitness._util.lines import printable
+
+Lost = Literal["died", "hung"]
+
+
+class EngineFailure(Exception):
+    """What an engine did instead of answering.
+
+    `anomaly` is how a finding calls it. The message completes the sentence "let the engine carry the operation out; however it
+    …". `output` is the end of what the engine's process printed, if it has a process of its own.
+    """
+
+    def __init__(self, anomaly: Lost, message: str, output: str = "") -> None:
+        super().__init__(message)
+        self.anomaly, self.output = anomaly, output
+
+
+class NoAnswer(UsageError):
+    """An engine's process said what is no answer of the protocol. One line; exit code 4."""
+
+
+class OwnMistake(Exception):
+    """The harness's own adapter, observer or driver raised, which is no verdict on the engine. One line; exit code 3."""
+
+
+HARNESS, STANDARD = Path(__file__).parents[1], Path(sysconfig.get_path("stdlib"))
+_NATIVE = "of_a_compiled_library"
+FAULTS = ("mutants", "fault_tools.py")
+"""Names, in paths of this package, of what is part of an engine once it is planted."""
+
+
+@contextmanager
+def native() -> Iterator[None]:
+    """Mark what a compiled library raises as the engine's own: the last frame of Python is that of the adapter that called."""
+    try:
+        yield
+    except OwnMistake:
+        raise
+    except Exception as error:
+        setattr(error, _NATIVE, True)
+        raise
+
+
+def told(error: BaseException) -> str:
+    """Return an exception in one line: its class, the first line of its message, and where it was raised."""
+    lines = str(error).strip().splitlines()
+    said = printable(f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__)
+    code, line = _raised_in(error)
+    return f"{said} ({Path(code.co_filename).name}:{line}, in the {_layer(code)})" if code else said
+
+
+def of_ours(error: Exception, engine: Any) -> bool:
+    """Whether an exception is a mistake of this package: its own code raised it, and `engine` has an adapter of this package.
+
+    With a planted fault an engine may do what none does, and with somebody else's adapter so may the driver.
+    """
+    if isinstance(error, EngineFailure) or getattr(error, _NATIVE, False):
+        return False
+    engine = getattr(engine, "guarded", engine)
+    driver = getattr(engine, "engine", engine)
+    adapter, header = getattr(driver, "adapter", driver), getattr(driver, "header", None)
+    ours = type(adapter).__module__.partition(".")[0] == __name__.partition(".")[0]
+    code, _ = _raised_in(error)
+    return ours and code is not None and _layer(code) == "harness" and ":mutant=" not in getattr(header, "engine", "")
+
+
+def _raised_in(error: BaseException) -> tuple[CodeType | None, int]:
+    """Return the innermost function that was running and is not Python's own, and the line that it was at."""
+    code, line, traceback = None, 0, error.__traceback__
+    while traceback is not None:
+        path = Path(traceback.tb_frame.f_code.co_filename)
+        if code is None or not path.is_relative_to(STANDARD) or "site-packages" in path.parts:
+            code, line = traceback.tb_frame.f_code, traceback.tb_lineno
+        traceback = traceback.tb_next
+    return code, line
+
+
+def _layer(code: CodeType) -> Literal["harness", "engine"]:
+    path = Path(code.co_filename)
+    within = path.relative_to(HARNESS).parts if path.is_relative_to(HARNESS) else FAULTS
+    return "engine" if set(FAULTS) & set(within) else "harness"

@@ -1,0 +1,124 @@
+"""What engines have in common that only answer (docs/answers.md): what they refuse, their header, and how they are stepped."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Collection, Mapping
+from typing import Generic, Protocol, TypeVar
+
+from cachewitness._util.errors import EngineMissing, UsageError
+from cachewitness.core.events import Event, Header, Rules
+from cachewitness.core.trace_format import Abort, Finish, Op, Step, Submit, TraceHeader
+
+STEPS_MAX = 100_000
+"""A request that has not ended after so many steps never will."""
+
+
+def chosen(engine: str, options: Mapping[str, str], name: str, known: Collection[str]) -> str:
+    """Return the value of an option of an engine's name, by default the first that is known.
+
+    Raises UsageError for a value that is not known.
+    """
+    value = options.get(name, next(iter(known)))
+    if value not in known:
+        raise UsageError(f"--engine {engine}: {name} is {_either(known)}, not {value!r}")
+    return value
+
+
+def takes(engine: str, header: TraceHeader, known: Collection[str]) -> None:
+    """Raise UsageError if a trace has options that the engine does not take."""
+    unknown = sorted(set(header.options) - set(known))
+    if unknown:
+        taken = f"the option {next(iter(known))}" if len(known) == 1 else f"the options {', '.join(known)}"
+        raise UsageError(f"--engine {engine}: takes {taken} of a trace, not {', '.join(unknown)}")
+
+
+def chunk_of(engine: str, header: TraceHeader, default: int) -> int:
+    """Return how many tokens a step computes at most: the option `chunk` of a trace.
+
+    Raises UsageError if that is not a number of tokens.
+    """
+    chunk = header.options.get("chunk", default)
+    if type(chunk) is not int or chunk < 1:
+        raise UsageError(f"--engine {engine}: chunk is a number of tokens, 1 or more, not {chunk!r}")
+    return chunk
+
+
+def needs(engine: str, packages: Collection[str], install: str) -> None:
+    """Raise EngineMissing, with the command that installs them, unless the packages are there."""
+    for package in packages:
+        if importlib.util.find_spec(package) is None:
+            raise EngineMissing(f"--engine {engine}: needs {package}; {install}", install)
+
+
+def declared(engine: str, header: TraceHeader, rules: Rules, *, version: str = "", salt: bool = False) -> Header:
+    """Return the header of an engine that was opened for a trace: it tells no pages, and its clients may go away."""
+    return Header(
+        engine=engine,
+        engine_version=version,
+        height="answers",
+        pools=[],
+        groups=[],
+        rules=rules,
+        capabilities=["abort", "salt"] if salt else ["abort"],
+        trace=header.name,
+    )
+
+
+class Steppable(Protocol):
+    """A server that computes when it is told to. `ended`: what it has to tell and was not collected yet, answers above all."""
+
+    ended: list[Event]
+
+    def submit(self, op: Submit) -> None:
+        """Take a request in."""
+
+    def step(self) -> None:
+        """Compute one batch."""
+
+    def cancel(self, r: str) -> None:
+        """Take a request out, wherever it is."""
+
+    def has(self, r: str) -> bool:
+        """Whether a request waits or runs."""
+
+
+Stepped = TypeVar("Stepped", bound=Steppable)
+
+
+class SteppedEngine(Generic[Stepped]):
+    """A server that is stepped, behind the three methods."""
+
+    def __init__(self, server: Stepped, header: Header) -> None:
+        self.server, self.header = server, header
+
+    def describe(self) -> Header:
+        """Return what the engine declares."""
+        return self.header
+
+    def apply(self, op: Op) -> list[Event]:
+        """Carry one operation out and return what came with it."""
+        if isinstance(op, Submit):
+            self.server.submit(op)
+        elif isinstance(op, Step):
+            self.server.step()
+        elif isinstance(op, Abort):
+            self.server.cancel(op.r)
+        elif isinstance(op, Finish):
+            self._wait(op.r)
+        ended, self.server.ended = self.server.ended, []
+        return ended
+
+    def _wait(self, r: str) -> None:
+        for _ in range(STEPS_MAX):
+            if not self.server.has(r):
+                return
+            self.server.step()
+        raise RuntimeError(f"{r} has not ended after {STEPS_MAX} steps")
+
+    def close(self) -> None:
+        """Let go of everything."""
+
+
+def _either(known: Collection[str]) -> str:
+    return " or ".join(known) if len(known) == 2 else f"one of {', '.join(known)}"

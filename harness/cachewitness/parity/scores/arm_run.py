@@ -1,0 +1,121 @@
+"""Runs one arm through lm-eval, which builds the prompts, asks, filters and scores.
+
+Its `evaluate` is called rather than `simple_evaluate`, which adds a survey of the machine that takes seconds for every arm.
+What is scored comes back as its samples: one row for each question and filter, with the hash of the prompt, by which rows of
+two arms are paired.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from cachewitness.engines.answers import Answer, Backend, Opening
+from cachewitness.parity.scores.answer_store import AnswerStore
+from cachewitness.parity.scores.arms import Arm
+from cachewitness.parity.scores.asking import Asking
+from cachewitness.parity.scores.offline import quiet
+from cachewitness.parity.scores.pairs import Scored, Scores
+from cachewitness.parity.scores.tasks import Task
+
+Open = Callable[[Opening], Backend]
+OPENED = ("caching", "tier", "preempt", "drafts", "scarce")
+"""What an arm says of how the engine is opened."""
+
+
+class Questions(msgspec.Struct, frozen=True, kw_only=True):
+    """What every arm of a run has in common. `nonce` tells its salts from those of any other run."""
+
+    task: Task
+    opener: Open
+    folder: Path
+    opening: Opening
+    nonce: str = ""
+
+
+class ArmRun(msgspec.Struct, frozen=True, kw_only=True):
+    """What an arm answered, in how many seconds, and with which salts by question; `reused` answers are an earlier run's."""
+
+    scores: Scores
+    seconds: float
+    versions: Mapping[str, str]
+    salts: Mapping[int, str]
+    reused: int
+
+
+def run_arm(
+    arm: Arm,
+    asked: Questions,
+    model: Callable[[Asking], Any] | None = None,
+    begins: Callable[[int], None] = lambda reused: None,
+    tell: Callable[[int], None] = lambda count: None,
+) -> ArmRun:
+    """Ask the questions of an arm and have them scored. `model` makes lm-eval's model; None: the one that asks in this process.
+
+    `begins(reused)` is called before the first question, `tell(n)` for n new answers. Raises BackendError if the engine does
+    not answer; what was answered is kept.
+    """
+    kept = AnswerStore(asked.folder, arm.name)
+    opening = msgspec.structs.replace(asked.opening, **{key: getattr(arm, key) for key in OPENED})
+    asking = Asking(arm, kept, lambda: asked.opener(opening), nonce=asked.nonce, tell=tell)
+    begins(kept.reused)
+    started = time.monotonic()
+    try:
+        samples = _evaluate(asked.task, (model or _in_process)(asking), asked.opening.seed)
+    finally:
+        asking.close()
+    answers = {doc: asking.answer(asking.ask(doc, *arguments)) for doc, arguments in _arguments(samples)}
+    return ArmRun(
+        scores=_scores(arm.name, samples, answers),
+        seconds=time.monotonic() - started,
+        versions=kept.versions,
+        salts={int(line.answer.id): line.salt for line in kept.lines.values() if line.answer},
+        reused=kept.reused,
+    )
+
+
+def _scores(arm: str, samples: Sequence[Mapping[str, Any]], answers: Mapping[int, Answer]) -> Scores:
+    """Return lm-eval's samples of an arm as scores."""
+    rows = tuple(
+        Scored(
+            doc=int(sample["doc_id"]),
+            filter=str(sample["filter"]),
+            prompt_hash=str(sample["prompt_hash"]),
+            correct=bool(sample["exact_match"]),
+            extracted=str(sample["filtered_resps"][0]),
+            target=str(sample["target"]),
+            **{key: sample["doc"][key] for key in ("question", "group", "family", "tenant", "row")},
+        )
+        for sample in samples
+    )
+    return Scores(arm=arm, rows=rows, answers=answers)
+
+
+def _in_process(asking: Asking) -> Any:
+    from cachewitness.parity.scores.lm import BackendLM
+
+    return BackendLM(asking)
+
+
+def _evaluate(task: Task, model: Any, seed: int) -> list[Mapping[str, Any]]:
+    with quiet():
+        from lm_eval import evaluator
+        from lm_eval.tasks import TaskManager
+
+        random.seed(seed)
+        loaded = TaskManager(include_defaults=False).load([task.config()])
+        for each in loaded["tasks"].values():
+            each.set_fewshot_seed(seed=seed)
+        result = evaluator.evaluate(lm=model, task_dict=loaded, limit=task.limit or None, bootstrap_iters=0, log_samples=True)
+    (samples,) = result["samples"].values()
+    return list(samples)
+
+
+def _arguments(samples: Sequence[Mapping[str, Any]]) -> list[tuple[int, tuple[str, Mapping[str, Any]]]]:
+    """Return each question's arguments once, although its sample comes once for each filter."""
+    return list({int(sample["doc_id"]): sample["arguments"][0] for sample in samples}.items())

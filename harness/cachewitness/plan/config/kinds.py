@@ -1,0 +1,105 @@
+"""What each layer of a model keeps, in order, by the ways in which configurations say it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from cachewitness.plan.config.fields import Fields
+
+Kinds = Callable[[Fields], list[str]]
+FULL, SLIDING, STATE, NOTHING = "full", "sliding", "recurrent", ""
+ATTENTION = {"full_attention": FULL, "attention": FULL}
+RECURRENT = {"linear_attention": STATE, "mamba": STATE}
+WINDOWS = {"sliding_attention": SLIDING, "full_attention": FULL}
+BLOCKS = ATTENTION | RECURRENT | {"moe": NOTHING, "mlp": NOTHING}
+LETTERS = {"M": STATE, "*": FULL, "-": NOTHING, "E": NOTHING}
+"""Nemotron-H's pattern: Mamba-2, attention, and two kinds that keep nothing."""
+
+
+def every(period: str | int, among: str, last: str, known: Mapping[str, str]) -> Kinds:
+    """Return the reader of `layer_types`; left out, every so many-th layer is of the kind `last`, the others `among`.
+
+    `period` is a number, or the field that has it.
+    """
+
+    def kinds(fields: Fields) -> list[str]:
+        layers = fields.layers()
+        if fields.says("layer_types"):
+            return fields.kinds("layer_types", known, layers)
+        apart = period if isinstance(period, int) else fields.count(period)
+        return [among if (layer + 1) % apart else last for layer in range(layers)]
+
+    return kinds
+
+
+def alike(fields: Fields) -> list[str]:
+    """Return the kinds of a model whose layers are alike: with windows if the file, or its class, names one that is not 0."""
+    layers = fields.layers()
+    if fields.says("layer_types"):
+        return fields.kinds("layer_types", WINDOWS, layers)
+    windowed = fields.settles("sliding_window") and fields.count("sliding_window", least=0) > 0
+    return [SLIDING if windowed else FULL] * layers
+
+
+def qwen(fields: Fields) -> list[str]:
+    """Return the kinds of Qwen2 and Qwen3: full attention; a window counts only if `use_sliding_window` says so."""
+    if fields.true("use_sliding_window"):
+        raise fields.refused("use_sliding_window", "which layers vLLM gives the window is not worked out here")
+    layers = fields.layers()
+    return fields.kinds("layer_types", ATTENTION, layers) if fields.says("layer_types") else [FULL] * layers
+
+
+def side_by_side(fields: Fields) -> list[str]:
+    """Return the kinds of Falcon-H1: every layer has attention and Mamba-2 side by side."""
+    return [FULL, STATE] * fields.layers()
+
+
+def gemma(fields: Fields) -> list[str]:
+    """Return the kinds of Gemma 3: every sixth layer is full, unless the file says otherwise."""
+    if fields.true("use_bidirectional_attention"):
+        raise fields.refused("use_bidirectional_attention", "a model that reads in both directions has no prefix cache")
+    return every("sliding_window_pattern", SLIDING, FULL, WINDOWS)(fields)
+
+
+def jamba(fields: Fields) -> list[str]:
+    """Return the kinds of Jamba: attention at an offset within every period."""
+    period, offset = fields.count("attn_layer_period"), fields.count("attn_layer_offset", least=0)
+    if offset >= period:
+        raise fields.refused("attn_layer_offset", f"{offset} is not below attn_layer_period {period}")
+    return [FULL if layer % period == offset else STATE for layer in range(fields.layers())]
+
+
+def nemotron(fields: Fields) -> list[str]:
+    """Return the kinds of Nemotron-H: a list of words, or a pattern of letters."""
+    if fields.says("sliding_window"):
+        raise fields.refused("sliding_window", "what a window of Nemotron-H keeps is not worked out here")
+    for field in ("layers_block_type", "layer_types"):
+        if fields.says(field):
+            return fields.kinds(field, BLOCKS, None)
+    return fields.kinds("hybrid_override_pattern", LETTERS, fields.layers() if fields.says("num_hidden_layers") else None)
+
+
+def granite(fields: Fields) -> list[str]:
+    """Return the kinds of Granite 4: a list that nothing replaces."""
+    field = "layers_block_type" if fields.says("layers_block_type") else "layer_types"
+    return fields.kinds(field, ATTENTION | RECURRENT, fields.layers())
+
+
+def kimi(fields: Fields) -> list[str]:
+    """Return the kinds of Kimi-Linear: two lists of layers, counted from 1, or a list of words."""
+    layers, inner = fields.layers(), fields.table("linear_attn_config")
+    if inner is None or fields.says("layer_types"):
+        return fields.kinds("layer_types", ATTENTION | RECURRENT, layers)
+    full, kda = (inner.numbers(field, 1, layers) for field in ("full_attn_layers", "kda_layers"))
+    if sorted(full + kda) != [*range(1, layers + 1)]:
+        raise inner.refused("full_attn_layers, kda_layers", f"together they do not name each of {layers} layers once")
+    return [FULL if layer in full else STATE for layer in range(1, layers + 1)]
+
+
+def lfm2(fields: Fields) -> list[str]:
+    """Return the kinds of LFM2: a list of words, or the layers that are attention."""
+    layers = fields.layers()
+    if fields.says("layer_types") or not fields.says("full_attn_idxs"):
+        return fields.kinds("layer_types", ATTENTION | {"conv": STATE}, layers)
+    full = fields.numbers("full_attn_idxs", 0, layers - 1)
+    return [FULL if layer in full else STATE for layer in range(layers)]

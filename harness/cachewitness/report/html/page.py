@@ -1,0 +1,176 @@
+"""The page of a run, or of one history: one HTML file with everything in it."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import jinja2
+import msgspec
+from markupsafe import Markup
+
+from cachewitness._util.errors import UsageError
+from cachewitness.core import validate
+from cachewitness.core.checkers.anomalies import BY_NAME
+from cachewitness.core.checkers.finding import Finding
+from cachewitness.core.driving import judge
+from cachewitness.core.events import Event, Header
+from cachewitness.core.result import Result, exit_code
+from cachewitness.core.trace_format import Trace
+from cachewitness.report import jsonreport, terminal
+from cachewitness.report.counterexample import caused, compact, describe
+from cachewitness.report.html import charts
+from cachewitness.report.html.frames import Film, film
+from cachewitness.report.html.packed import packed
+from cachewitness.report.html.spoken import Spoken, spoken
+from cachewitness.report.summary import Stored
+
+HERE = Path(__file__).parent
+FILMS_MAX = 12
+"""Failures that are shown step by step; the others are listed."""
+SHORT_MAX = 300
+"""Letters of a text in a list."""
+
+
+class Picture(msgspec.Struct):
+    """One failure as the page shows it: what is said of it, its trace, and its history step by step."""
+
+    id: str
+    anomaly: str
+    checker: str
+    rule: str
+    implies: str
+    sentence: str
+    replay: str = ""
+    trace: str = ""
+    operations: list[str] = []
+    operation: int = 0
+    why: str = ""
+    cause: str = ""
+    film: Film | None = None
+    spoken: list[Spoken] = []
+    unspoken: int = 0
+    charts: list[str] = []
+
+
+def of_run(document: jsonreport.Document, folder: Path) -> bytes:
+    """Return the page of a run. `folder` has what was stored of its failures, by the names alone that the document gives."""
+    failures = [failure for suite in document.suites for failure in suite.failures]
+    first: dict[str, jsonreport.FailureEntry] = {}
+    for failure in failures:
+        if not failure.expected:
+            first.setdefault(failure.anomaly, failure)
+    shown = list(first.values())[:FILMS_MAX]
+    pictures = [_picture(failure, folder) for failure in shown]
+    others = [failure for failure in failures if not any(failure is one for one in shown)]
+    crashed = [f"{suite.name}: checker {line}" for suite in document.suites for line in suite.crashed]
+    stopped = [f"{suite.name}: {line}" for suite in document.suites for line in suite.bad_events]
+    still_open = [*crashed, *stopped, *document.broken_list]
+    return _render(document=document, pictures=pictures, others=others, verdict=verdict(document.exit_code), open=still_open)
+
+
+def of_history(header: Header, events: list[Event], name: str, result: Result, weighed: tuple[int, str] | None = None) -> bytes:
+    """Return the page of a recorded history and of what was found in it.
+
+    `weighed` is the exit code by a list of expected failures, and what the list says.
+    """
+    finding = result.findings[0] if result.findings else None
+    told = finding or Finding(anomaly="", sentence="No checker finds anything in this history.")
+    crashed = [f"{tally.checker}: {tally.crashed}" for tally in result.tallies if tally.crashed]
+    picture = _told(told, name)
+    _show(picture, header, events, finding)
+    code, picture.why = weighed or (exit_code(result), "")
+    return _render(document=None, pictures=[picture], others=[], verdict=verdict(code), open=crashed)
+
+
+def verdict(code: int) -> tuple[str, int, str]:
+    """Return a verdict in a word, its exit code, and what it means."""
+    word, _, meaning = terminal.MEANINGS[code]
+    return word, code, meaning
+
+
+def _told(finding: Finding, name: str) -> Picture:
+    anomaly = BY_NAME.get(finding.anomaly)
+    rule, implies = (anomaly.invariant, anomaly.implies) if anomaly else ("", "")
+    return Picture(name, finding.anomaly, finding.checker, rule, implies, finding.sentence)
+
+
+def _picture(failure: jsonreport.FailureEntry, folder: Path) -> Picture:
+    """Return a failure of a run, with its trace and history if they are stored and can be read."""
+    picture = Picture(failure.id, failure.anomaly, failure.checker, failure.rule, failure.implies, failure.sentence)
+    picture.operation, picture.cause = failure.operation, caused(failure.cause)
+    return filmed(picture, failure.stored, folder)
+
+
+def filmed(picture: Picture, stored: Stored | None, folder: Path) -> Picture:
+    """Add the trace and the history of a failure to its picture, or why they are not there."""
+    if stored is None:
+        picture.why = "its trace was not stored"
+        return picture
+    picture.replay = stored.replay
+    try:
+        trace: Trace = validate.load_trace(folder / Path(stored.trace).name)
+        picture.trace, picture.operations = describe(trace), [compact(op) for op in trace.ops]
+        if not stored.history:
+            picture.why = "its history was not stored"
+            return picture
+        header, read = validate.events(folder / Path(stored.history).name)
+        events = [*read]
+        found = judge(header, iter(events)).findings
+        alike = [one for one in found if one.anomaly == picture.anomaly] or found
+        if not alike:
+            picture.why = "its history alone shows no contradiction: what was found needs more than the history"
+        _show(picture, header, events, alike[0] if alike else None)
+    except UsageError as error:
+        picture.why = str(error)
+    return picture
+
+
+def _show(picture: Picture, header: Header, events: list[Event], finding: Finding | None) -> None:
+    if header.height == "answers":
+        picture.spoken, picture.unspoken = spoken(events, finding)
+        return
+    picture.film = film(header, events, finding)
+    picture.charts = [*charts.occupancy(picture.film), charts.hits(picture.film)]
+
+
+def _render(**values: object) -> bytes:
+    return rendered("page.html.j2", films=True, **values)
+
+
+def rendered(template: str, *, films: bool, **values: object) -> bytes:
+    """Return a page of this folder's template, with the style of all pages and, for `films`, what plays them.
+
+    Every text in it is escaped. `verdict` is a word, the exit code, and what it means.
+    """
+    from cachewitness import __version__
+
+    common = {"style": _part("page.css"), "script": _part("page.js") if films else "", "made_by": __version__}
+    return str(_environment().get_template(template).render(**values, **common)).encode()
+
+
+@cache
+def _environment() -> jinja2.Environment:
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(HERE),
+        undefined=jinja2.StrictUndefined,
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["data"] = lambda film: _data(packed(film))
+    environment.filters["svg"] = lambda parts: Markup("\n".join(parts))  # made by `charts`, which escapes what it is given
+    environment.filters["short"] = lambda text: text if len(text) <= SHORT_MAX else f"{text[:SHORT_MAX]} …"
+    environment.filters["thousands"] = lambda number: f"{number:,}" if isinstance(number, int) else f"{number:,.0f}"
+    return environment
+
+
+def _part(name: str) -> Markup:
+    return Markup((HERE / name).read_text(encoding="utf-8"))  # this package's own
+
+
+def _data(value: Any) -> Markup:
+    """Return a value as JSON that may stand inside a script element: no text in it ends that element."""
+    text = msgspec.json.encode(value).decode()
+    return Markup(text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026"))

@@ -1,0 +1,201 @@
+"""The summary of a run: its suites, its failures, what was left out and why, and the exit code."""
+
+from __future__ import annotations
+
+import msgspec
+
+from cachewitness.core.checkers.anomalies import DISAGREEMENTS
+from cachewitness.core.checkers.finding import Finding, Tally, merge_tallies
+from cachewitness.core.result import (
+    EXIT_FAIL,
+    EXIT_INTERNAL,
+    EXIT_INTERRUPTED,
+    EXIT_NOTHING_CHECKED,
+    EXIT_PASS,
+    EXIT_UNKNOWN,
+    EXIT_USAGE,
+    Activity,
+    Outcome,
+    merge,
+)
+from cachewitness.core.trace_format import Trace
+from cachewitness.report.arm_row import ArmRow
+from cachewitness.report.control_row import ControlRow
+from cachewitness.report.expected import Expectations
+
+DISAGREEMENT_NAMES = {anomaly.name for anomaly in DISAGREEMENTS}
+
+
+DIED = "trace "
+"""How a line of `crashed` begins that is about a trace, whose process died whenever it was run; others name a checker."""
+UNFINISHED = "interrupted before it was shrunk"
+"""Why the trace of a failure is long if nothing came after it."""
+
+
+class Failure(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """A trace that failed: its id, the finding, and the smallest trace that fails alike.
+
+    `expected` is the listed reason. `why_long` says why that trace is no shorter than a person reads at a glance. `engine` is
+    what it failed on, if that is not the run's engine as the user named it (another precision, say). `shrunk_cause` is that
+    of the smallest trace where it is not the cause in the finding, which is the whole trace's.
+    """
+
+    id: str
+    finding: Finding
+    trace: Trace
+    shrunk: Trace
+    offending: int = -1
+    expected: str = ""
+    engine: str = ""
+    why_long: str = ""
+    shrunk_cause: str = ""
+
+    def replace(self, shrunk: Trace, finding: Finding, why_long: str) -> None:
+        """Take a smaller trace that fails alike, its finding, and why it is not smaller still."""
+        self.shrunk, self.finding, self.offending, self.why_long = shrunk, finding, finding.op, why_long
+
+
+class NotRun(msgspec.Struct):
+    """Something that was left out, and why; `count` traces of it."""
+
+    what: str
+    why: str
+    count: int = 1
+
+
+class SuiteReport(msgspec.Struct, kw_only=True):
+    """What came of one suite; `arms` are the lines of cold against cached, `controls` what ran beside an engine that answers.
+
+    `crashed` has a line for each checker that crashed, and for a trace that ended every process that ran it.
+    `bad_events` has a line for each trace that was stopped because the engine reported what cannot be followed.
+    """
+
+    name: str
+    traces: int = 0
+    seconds: float = 0.0
+    activity: Activity = msgspec.field(default_factory=Activity)
+    tallies: list[Tally] = []
+    failures: list[Failure] = []
+    crashed: list[str] = []
+    bad_events: list[str] = []
+    arms: list[ArmRow] = []
+    controls: list[ControlRow] = []
+
+    @property
+    def outcome(self) -> Outcome:
+        """Return fail for a failure that was not expected, then what kept it from being judged, else pass."""
+        if any(not failure.expected for failure in self.failures):
+            return "fail"
+        if self.bad_events:
+            return "bad events"
+        return "unknown" if self.crashed else "pass"
+
+
+class Report(msgspec.Struct, kw_only=True):
+    """What came of a run. `vacuous` names rules that apply and had no opportunity, and suites that ran nothing.
+
+    Of the list of expected failures, nothing failed as `unexpected_passes` say, `unmatched` fit no trace, the day of `expired`
+    is over; `broken_list` says why the list itself fails the run. `interrupted`: the user stopped it before its end.
+    `environment` names the settings that came from the environment, `settings` which of its system's defaults the run replaces,
+    and how it sizes what is not replaced.
+    `held` says in which process an engine ran that is not this package's own. `blind` says which planted fault was missed.
+    """
+
+    engine: str
+    engine_version: str = ""
+    environment: list[str] = []
+    settings: list[str] = []
+    held: str = ""
+    seed: int = 0
+    suites: list[SuiteReport] = []
+    not_run: list[NotRun] = []
+    not_applicable: dict[str, str] = {}
+    vacuous: list[str] = []
+    unexpected_passes: list[str] = []
+    unmatched: list[str] = []
+    expired: list[str] = []
+    broken_list: list[str] = []
+    interrupted: bool = False
+    blind: str = ""
+    seconds: float = 0.0
+    startup_seconds: float = 0.0
+    engine_seconds: float | None = None
+
+    @property
+    def outcome(self) -> Outcome:
+        """Return the worst outcome of the suites."""
+        return merge([suite.outcome for suite in self.suites])
+
+    @property
+    def exit_code(self) -> int:
+        """Return the exit code that the outcome stands for; that of a crash if the harness's own detectors disagree.
+
+        So it is if a planted fault was missed, since then nothing that was said counts. A run that was interrupted has a code
+        of its own, whatever it had found.
+        """
+        if self.blind:
+            return EXIT_INTERNAL
+        if self.interrupted:
+            return EXIT_INTERRUPTED
+        if self.disagreements:
+            return EXIT_INTERNAL
+        if self.outcome == "fail":
+            return EXIT_FAIL
+        if self.broken_list or self.outcome == "bad events":
+            return EXIT_USAGE
+        if self.outcome == "unknown":
+            return EXIT_UNKNOWN
+        return EXIT_NOTHING_CHECKED if self.vacuous else EXIT_PASS
+
+    @property
+    def failures(self) -> list[Failure]:
+        """Return the failures of all suites."""
+        return [failure for suite in self.suites for failure in suite.failures]
+
+    @property
+    def activity(self) -> Activity:
+        """Return what happened in all suites."""
+        total = Activity()
+        for suite in self.suites:
+            total.add(suite.activity)
+        return total
+
+    def take_in(self, expected: Expectations) -> None:
+        """Note what the run made of the list of expected failures."""
+        self.unexpected_passes = [entry.text for entry in expected.passed]
+        self.unmatched = [entry.text for entry in expected.unmatched]
+        self.expired = [f"{entry.text} until={entry.until}" for entry in expected.expired]
+        self.broken_list = expected.broken
+
+    @property
+    def disagreements(self) -> list[Failure]:
+        """Return the failures that are the harness's own: two of its detectors disagree."""
+        return [failure for failure in self.failures if failure.finding.anomaly in DISAGREEMENT_NAMES and not failure.expected]
+
+    @property
+    def bad_events(self) -> list[str]:
+        """Return what was said of the traces that were stopped because of what the engine reported."""
+        return [line for suite in self.suites for line in suite.bad_events]
+
+    def tallies(self) -> list[Tally]:
+        """Return the checkers' tallies over all suites."""
+        return merge_tallies([tally for suite in self.suites for tally in suite.tallies])
+
+
+class Stored(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """Where a failure was put, and the command that shows it again; `output`: what the engine's process had printed."""
+
+    trace: str
+    replay: str
+    whole_trace: str = ""
+    history: str = ""
+    output: str = ""
+
+
+def shown(report: Report) -> list[Failure]:
+    """Return the failures that are printed in full: the first of each anomaly that was not expected."""
+    first: dict[str, Failure] = {}
+    for failure in report.failures:
+        if not failure.expected:
+            first.setdefault(failure.finding.anomaly, failure)
+    return list(first.values())

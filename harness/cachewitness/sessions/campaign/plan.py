@@ -1,0 +1,107 @@
+"""What a campaign consists of: its units in the order in which they are leased, the canary first."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from hashlib import sha256
+
+from msgspec.structs import replace
+
+from cachewitness.engines.faults import fitting
+from cachewitness.engines.mutant import Mutant
+from cachewitness.engines.registry import parse
+from cachewitness.report.summary import NotRun
+from cachewitness.sessions.campaign.held import held
+from cachewitness.sessions.campaign.made_of import package
+from cachewitness.sessions.campaign.unit import Chosen, Fuzzed, Told, Unit, entered
+from cachewitness.sessions.fuzz.canary import POLICY
+from cachewitness.sessions.fuzz.draw import Restriction
+from cachewitness.sessions.fuzz.trial import Plan
+from cachewitness.sessions.run.suites import Suite
+from cachewitness.workloads.configurations import Configuration
+from cachewitness.workloads.source import Seeded
+
+FAULTS = (
+    *("block-leaked", "lookup-one-unit-short", "reset-keeps-keys"),
+    *("shared-block-freed-twice", "stale-table-rows", "tail-published-early"),
+)
+"""The faults of the canary: every configuration can express them."""
+CANARY_TRACES = 8
+"""So many traces are run on the engine with the planted fault; each of the above is found within five for seeds 0 to 7."""
+CANARY_STREAM = "canary"
+
+
+@dataclass(frozen=True)
+class Canary:
+    """The planted fault, and how it must be reported."""
+
+    mutant: Mutant
+
+    @property
+    def engine(self) -> str:
+        """The reference with the fault."""
+        return f"reference:mutant={self.mutant.name}"
+
+
+Key = tuple[str, str, str]
+"""What is judged by itself: the text of an engine, its label, and a policy."""
+
+
+def key_of(unit: Unit) -> Key:
+    """Return what a unit judges."""
+    return unit.engine.text, unit.engine.label, unit.policy
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A campaign: its name, its units, the fault of its canary. `shrink`: so many findings of each class are shrunk."""
+
+    name: str
+    units: Sequence[Unit]
+    canary: Canary
+    shrink: int = 3
+    asked: Sequence[str] = field(default_factory=tuple)
+    """The suites that the file names: each must have run on some engine."""
+    left_out: dict[Key, list[NotRun]] = field(default_factory=dict)
+    """What the file names and no configuration of an engine can run."""
+
+    @cached_property
+    def entries(self) -> list[tuple[str, bytes]]:
+        """The units as they are stored, each with its key."""
+        return [entered(unit) for unit in self.units]
+
+    @property
+    def id(self) -> str:
+        """What names the campaign in its database: the same units under the same name are the same campaign."""
+        return sha256("\n".join([self.name, *(key for key, _ in self.entries)]).encode()).hexdigest()[:16]
+
+
+def canary(seed: int) -> Canary:
+    """Return the fault that a seed plants."""
+    return Canary(fitting(POLICY)[Seeded(f"campaign-canary/{seed}").choice(FAULTS)])
+
+
+def canary_unit(planted: Canary, seed: int) -> Fuzzed:
+    """Return the unit in which a planted fault must be found: it goes the way of every other unit."""
+    plan = Plan(POLICY, ("manager", "scheduler"), Restriction(), seed, stream=CANARY_STREAM)
+    engine = held(parse(planted.engine), POLICY, "")
+    return Fuzzed(package=package(), engine=engine, plan=plan, first=0, last=CANARY_TRACES, beside=False, canary=True)
+
+
+def fuzzed(engine: Fuzzed, traces: int, size: int) -> list[Unit]:
+    """Return the units of one fuzz stream: ranges of so many traces, the last one perhaps of fewer."""
+    return [replace(engine, first=first, last=min(first + size, traces)) for first in range(0, traces, size)]
+
+
+def told(pattern: Told, suite: Suite, configurations: Sequence[Configuration], size: int) -> list[Unit]:
+    """Return the units of one suite: so many configurations each; all of them where the suite takes them together."""
+    fitting_it = [one for one in configurations if one.runs_at(suite.height)]
+    whole = suite.tensors is not None or suite.height == "answers"
+    size = max(len(fitting_it), 1) if whole else size
+    chosen = [Chosen(one.layout, one.options, one.policy) for one in fitting_it]
+    return [
+        replace(pattern, suite=suite.name, first=first, configurations=chosen[first : first + size])
+        for first in range(0, len(chosen), size)
+    ]

@@ -1,0 +1,243 @@
+"""A campaign: drawn configurations and traces, one after another, until a limit of time or operations, or a failure.
+
+Trace number i of a campaign depends on the seed, on i and on the user's options, never on a clock; operations that the engine
+does not support are then left out. So a campaign with a limit of operations runs the same traces as one that its time limit
+stopped there.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from hashlib import sha256
+from itertools import count
+
+from cachewitness._util.crew import Crew, WorkerDied
+from cachewitness._util.errors import UsageError
+from cachewitness.core.checkers.finding import Finding, merge_tallies, unjudged
+from cachewitness.core.driving import attempt, drive
+from cachewitness.core.trace_format import Height, Trace
+from cachewitness.engines import policy as policies
+from cachewitness.engines.registry import EngineSpec
+from cachewitness.report.expected import Entry, Expectations
+from cachewitness.report.summary import DIED, UNFINISHED, Failure, NotRun, Report, SuiteReport
+from cachewitness.sessions.fuzz.trial import Judged, Plan, Trial, Trials
+from cachewitness.sessions.fuzz.watch import Watch
+from cachewitness.sessions.run.lockstep import NAME as DIFFERENTIAL
+from cachewitness.sessions.run.lockstep import lockstep
+from cachewitness.sessions.run.smaller import smallest
+
+REFUSED_MAX = 200
+"""After so many refusals, and no trace that ran, a campaign gives up."""
+RAN_LEAST = 0.1
+"""An engine that runs a smaller share of the configurations that are drawn was not checked. One that is for full attention
+alone runs 10 of 26, released vLLM 44 of 45."""
+BY_CHANCE = 1e-6
+"""So unlikely a run of refusals is not put down to what was drawn."""
+
+
+def by_chance(in_a_row: int, refused: int, ran: int) -> bool:
+    """Whether so many refusals in a row may come of what was drawn, where an engine refused and ran so many others.
+
+    The probability of a refusal is estimated by Laplace's rule of succession, so that few others prove little.
+    """
+    return ((refused + 1) / (refused + ran + 2)) ** in_a_row >= BY_CHANCE
+
+
+def heights_of(engine: EngineSpec, policy: str) -> tuple[Height, ...]:
+    """Return the heights at which an engine can follow a policy under the fuzzer's own worker."""
+    known = policies.get(policy).heights
+    return tuple(height for height in ("manager", "scheduler") if height in engine.kind.heights and height in known)
+
+
+@dataclass
+class Campaign:
+    """Runs a plan on an engine. `told` is called after every trace; `report`, `marks` and `digest` are its outcome.
+
+    A failure that `expected` excuses, by its id `fuzz:trace@configuration` and its anomaly, does not end it.
+    """
+
+    engine: EngineSpec
+    plan: Plan
+    told: Callable[[Campaign], None] | None = None
+    expected: Expectations = field(default_factory=Expectations)
+    on_failure: Callable[[Failure, bool], None] | None = None
+    """Told of a failure when it was met, and again when it is as small as it gets."""
+    beside: bool = False
+    """Run the reference in lock-step beside the engine, where that can be done."""
+    jobs: int = 1
+    """How many traces are run at a time, each in a process of its own. What comes of the campaign does not depend on it."""
+    on_died: Callable[[str], None] | None = None
+    """Told of each process that died and was replaced."""
+    shrinks: bool = True
+    """Make the traces of failures small; else they stay as they were met."""
+    marks: Counter[str] = field(default_factory=Counter)
+    operations: int = 0
+    traces: int = 0
+
+    def __post_init__(self) -> None:
+        self.report = Report(engine=self.engine.text, held=self.engine.held, seed=self.plan.seed)
+        self._suites = {height: SuiteReport(name=f"fuzz-{height}") for height in self.plan.heights}
+        self._left_out: dict[tuple[str, str], NotRun] = {}
+        self.refused = 0
+        """How many drawn configurations the engine refused."""
+        self._refused_last = 0
+        """How many it refused since a trace ran."""
+        self.missing = ""
+        """What must be installed for the engine, if that is why it refused one."""
+        self._digest = sha256()
+        self._versions: set[str] = set()
+
+    @property
+    def digest(self) -> str:
+        """A digest of all traces and their outcomes: equal if and only if two campaigns did the same."""
+        return self._digest.hexdigest()[:12]
+
+    def run(self, seconds: float = 0.0, operations: int = 0) -> None:
+        """Run until so many seconds have passed or operations have been carried out (0: never), or until something fails.
+
+        What is expected to fail does not end the campaign.
+
+        Building the slowest engine, which for an installed one includes importing it, is not counted.
+
+        Raises UsageError if whatever is drawn is refused.
+        """
+        started = time.perf_counter()
+        trials = Trials(self.engine, self.plan, self.beside)
+        try:
+            with Crew(self.jobs, trials.run, self.on_died) as crew:
+                try:
+                    self._run(crew, started, seconds, operations)
+                except KeyboardInterrupt:
+                    self.report.interrupted = True
+                    self._take_failures(crew)
+        except KeyboardInterrupt:
+            self.report.interrupted = True
+        self.report.seconds = time.perf_counter() - started
+        self._conclude()
+
+    def only(self, first: int, last: int) -> None:
+        """Run the traces `first` to `last` − 1, one after another in this process, whatever fails.
+
+        Raises EngineBroken if the engine cannot be built, BadEvents if its header is none.
+        """
+        started, trials = time.perf_counter(), Trials(self.engine, self.plan, self.beside)
+        try:
+            for number in range(first, last):
+                self._take(trials.run(number))
+        finally:
+            self.report.seconds = time.perf_counter() - started
+            self._conclude()
+
+    def _run(self, crew: Crew[int, Trial], started: float, seconds: float, operations: int) -> None:
+        """Take in one trace after another, in the order of their numbers, while a few further ones are run."""
+        for number, task in crew.in_order(count()):
+            try:
+                self._take(task.result())
+            except WorkerDied as died:
+                suite = next(iter(self._suites.values()))
+                suite.crashed.append(f"{DIED}{number} of the campaign: {died}")
+                return
+            if number + 1 == REFUSED_MAX and not self.traces:
+                raise UsageError([*self._left_out.values()][-1].why)
+            self.report.seconds = time.perf_counter() - started
+            if self.told:
+                self.told(self)
+            late = seconds and self.report.seconds - self.report.startup_seconds >= seconds
+            if late or self.failed or (operations and self.operations >= operations):
+                return
+
+    def _take_failures(self, crew: Crew[int, Trial]) -> None:
+        """Take in what was found already in traces whose turn has not come, as it was met."""
+        self.shrinks = False
+        for _, trial in crew.finished():
+            if trial.judged and trial.judged.findings:
+                self._take(trial)
+
+    @property
+    def failed(self) -> bool:
+        """Whether a trace failed that was not expected to, or was stopped by events that cannot be followed."""
+        return any(suite.outcome in ("fail", "bad events") for suite in self._suites.values())
+
+    def _take(self, trial: Trial) -> None:
+        """Take in what came of one number."""
+        for what, why in trial.left_out:
+            self._left_out.setdefault((what, why), NotRun(what, why, 0)).count += 1
+        self.refused += trial.refused
+        self._refused_last = 0 if trial.judged else self._refused_last + trial.refused
+        self.missing = self.missing or trial.missing
+        self.report.startup_seconds = max(self.report.startup_seconds, trial.startup_seconds)
+        if judged := trial.judged:
+            self._count(judged)
+            if weighed := self.expected.weigh(judged.name, judged.findings):
+                assert judged.trace is not None
+                self._fail(judged.name, judged.trace, *weighed)
+
+    def _count(self, judged: Judged) -> None:
+        suite, report = self._suites[judged.height], self.report
+        suite.traces, suite.seconds = suite.traces + 1, suite.seconds + judged.seconds
+        suite.activity.add(judged.activity)
+        suite.tallies = merge_tallies([*suite.tallies, *judged.tallies])
+        suite.crashed = sorted({*suite.crashed, *(f"{t.checker}: {t.crashed}" for t in judged.tallies if t.crashed)})
+        suite.bad_events += [judged.bad] if judged.bad else []
+        if judged.engine_seconds:
+            report.engine_seconds = (report.engine_seconds or 0.0) + judged.engine_seconds
+        self._versions.add(judged.version)
+        self.marks.update(judged.marks)
+        self.traces += 1
+        self.operations += judged.activity.operations
+        self._digest.update(judged.digested)
+
+    def _fail(self, name: str, trace: Trace, finding: Finding, entry: Entry | None) -> None:
+        """Take note of a failure, and make it smaller unless it was expected."""
+        expected = entry.reason if entry else ""
+        failure = Failure(id=name, finding=finding, trace=trace, shrunk=trace, offending=finding.op, expected=expected)
+        self._suites[trace.header.height].failures.append(failure)
+        if entry is None and self.shrinks:
+            failure.why_long = UNFINISHED
+            self._tell(failure, final=False)
+            shrink(failure, self.engine)
+        self._tell(failure, final=True)
+
+    def _tell(self, failure: Failure, *, final: bool) -> None:
+        if self.on_failure:
+            self.on_failure(failure, final)
+
+    def _conclude(self) -> None:
+        """Fill in the report: what ran, what did not, which rules had nothing to judge."""
+        report = self.report
+        report.engine_version = ", ".join(sorted(self._versions))
+        report.suites = [suite for suite in self._suites.values() if suite.traces or suite.crashed]
+        for suite in report.suites:
+            suite.tallies = [tally for tally in suite.tallies if tally.checker != Watch.name]
+        report.not_run = list(self._left_out.values())
+        for tally in report.tallies():
+            if tally.not_applicable:
+                report.not_applicable[tally.checker] = tally.not_applicable
+        report.vacuous += unjudged(report.tallies())
+        if not self.traces:
+            report.vacuous.append("no trace ran")
+        drawn = self.refused + self.traces
+        if self.traces < RAN_LEAST * drawn:
+            told = f"the engine refused {self.refused:,} of {drawn:,} drawn configurations, all but {self.traces}"
+            report.vacuous.append(f"{told}; draw those that it is for, with --layout and --option")
+        before = self.refused - self._refused_last
+        if self.traces and not by_chance(self._refused_last, before, self.traces):
+            told = f"the engine refused the last {self._refused_last:,} drawn configurations"
+            report.vacuous.append(f"{told}, and {before:,} of {before + self.traces:,} before")
+        report.vacuous += report.activity.shortfalls(self.engine.tier)
+        report.take_in(self.expected)
+
+
+def shrink(failure: Failure, engine: EngineSpec) -> None:
+    """Replace the trace of a failure by the smallest one that fails alike."""
+    alike = failure.finding.alike
+
+    def rerun(candidate: Trace, engine: EngineSpec) -> Finding | None:
+        run = lockstep if failure.finding.checker == DIFFERENTIAL else drive
+        result, _ = attempt(lambda: run(candidate, engine.open(candidate.header), until=alike, keep=False))
+        return next(filter(alike, result.findings), None)
+
+    failure.replace(*smallest(failure.trace, engine, failure.finding, rerun))

@@ -1,0 +1,161 @@
+"""One trace of a campaign: drawn, run and judged, whichever process does it."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import msgspec
+
+from cachewitness._util.errors import EngineBroken, EngineMissing, UsageError
+from cachewitness.core import trace_format as traces
+from cachewitness.core.checkers import fresh
+from cachewitness.core.checkers.finding import Finding, Tally
+from cachewitness.core.driving import attempt, described, drive, seconds_in
+from cachewitness.core.events import Header
+from cachewitness.core.result import UNCOUNTED, Activity
+from cachewitness.core.trace_format import Height, Trace
+from cachewitness.engines.registry import EngineSpec
+from cachewitness.sessions.fuzz.draw import Restriction, draw
+from cachewitness.sessions.fuzz.watch import Watch
+from cachewitness.sessions.run.lockstep import NAME as DIFFERENTIAL
+from cachewitness.sessions.run.lockstep import incomparable, lockstep, refused
+from cachewitness.workloads.capabilities import lacking, within
+from cachewitness.workloads.configurations import Configuration
+from cachewitness.workloads.generate import write, write_gallery
+from cachewitness.workloads.source import Seeded, Source
+
+LENGTHS = (30, 60, 60, 120)
+"""In operations, of traces; long ones fill pools, short ones leave more to other configurations."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What the traces of a campaign depend on. `stream` distinguishes campaigns with the same seed.
+
+    So many of a hundred traces are galleries of images, which are long.
+    """
+
+    policy: str
+    heights: tuple[Height, ...]
+    chosen: Restriction
+    seed: int
+    stream: str = "campaign"
+    galleries: int = 1
+
+    def draw(self, number: int) -> tuple[Configuration, Trace]:
+        """Return configuration and trace number so many.
+
+        Raises UsageError if the policy refuses what the user chose.
+        """
+        return self.drawn(Seeded(f"{self.stream}/{self.seed}/{number}"), f"fuzz-{self.seed}-{number}")
+
+    def drawn(self, source: Source, name: str) -> tuple[Configuration, Trace]:
+        """Return the configuration and the trace that these choices make. Raises UsageError as `draw` does."""
+        height = source.choice(self.heights)
+        configuration = draw(source, self.policy, height, self.chosen)
+        shape = configuration.shape(height)
+        if source.chance(self.galleries):
+            trace = write_gallery(shape, source, name=name)
+        else:
+            trace = write(shape, source, withdraw=source.chance(20), operations=source.choice(LENGTHS), name=name)
+        return configuration, Trace(msgspec.structs.replace(trace.header, seed=self.seed), trace.ops)
+
+
+@dataclass
+class Judged:
+    """What came of a trace that ran. `trace` is there if anything is wrong with it; `digested` is what the digest is of."""
+
+    name: str
+    height: Height
+    activity: Activity
+    tallies: list[Tally]
+    findings: list[Finding]
+    bad: str
+    trace: Trace | None
+    digested: bytes
+    marks: Counter[str]
+    seconds: float
+    engine_seconds: float | None
+    version: str
+
+
+@dataclass
+class Trial:
+    """What came of one number: `judged` is None if no trace ran, `left_out` says what was left out of it and why."""
+
+    left_out: list[tuple[str, str]] = field(default_factory=list)
+    refused: bool = False
+    """Whether the engine refused the configuration that was drawn."""
+    missing: str = ""
+    """What must be installed for the engine, if that is why."""
+    startup_seconds: float = 0.0
+    """How long it took to build the engine, or until it refused: an installed one is imported for the first trace."""
+    judged: Judged | None = None
+
+
+@dataclass(frozen=True)
+class Trials:
+    """Runs the traces of a plan on an engine, by their numbers; `beside`: with the reference in lock-step where that can be."""
+
+    engine: EngineSpec
+    plan: Plan
+    beside: bool
+
+    @cached_property
+    def _apart(self) -> str:
+        return incomparable(self.engine, self.plan.policy) if self.beside else ""
+
+    def run(self, number: int) -> Trial:
+        """Run one trace. Raises EngineBroken if the engine cannot be built, BadEvents if its header is none."""
+        trial, began = Trial(), time.perf_counter()
+        try:
+            configuration, trace = self.plan.draw(number)
+        except UsageError as error:
+            trial.left_out.append(("configurations", str(error)))
+            return trial
+        try:
+            engine = self.engine.open(trace.header)
+        except EngineBroken:
+            raise
+        except UsageError as error:
+            trial.left_out.append(("configurations", str(error)))
+            trial.refused, trial.startup_seconds = True, time.perf_counter() - began
+            trial.missing = str(error) if isinstance(error, EngineMissing) else ""
+            return trial
+        header = described(engine, trace.header)
+        trial.startup_seconds = time.perf_counter() - began
+        for need in lacking(trace, header.capabilities):
+            trial.left_out.append((f"{need} in a trace", header.not_applicable.get(need, "the engine cannot")))
+        trace, marks = within(trace, header.capabilities), Counter[str]()
+        run, watch = lockstep if self._paired(trace, header, trial) else drive, Watch(header, marks)
+        result, bad = attempt(lambda: run(trace, engine, checkers=[*fresh(), watch], keep=False))
+        if result.activity.lookups and not result.counted:
+            trial.left_out.append(UNCOUNTED)
+        counted = [result.activity, [(t.checker, t.opportunities, t.findings) for t in result.tallies]]
+        trial.judged = Judged(
+            name=f"fuzz:{trace.header.name}@{configuration.name}",
+            height=trace.header.height,
+            activity=result.activity,
+            tallies=result.tallies,
+            findings=sorted(result.findings, key=lambda finding: finding.checker == DIFFERENTIAL),  # a rule says more
+            bad=bad,
+            trace=trace if result.findings else None,
+            digested=traces.dump(trace) + msgspec.json.encode(counted),
+            marks=marks,
+            seconds=time.perf_counter() - began,
+            engine_seconds=seconds_in(engine),
+            version=header.engine_version,
+        )
+        return trial
+
+    def _paired(self, trace: Trace, header: Header, trial: Trial) -> bool:
+        """Whether the reference runs beside the engine in a trace; note why if it was asked for and cannot."""
+        if not self.beside:
+            return False
+        why = self._apart or header.not_applicable.get(DIFFERENTIAL, "") or refused(trace, header)
+        if why:
+            trial.left_out.append(("lock-step with the reference", why))
+        return not why

@@ -1,0 +1,77 @@
+"""The traces that faults are hunted with: what any engine of a policy gets, in the same order for every fault.
+
+Traces of the policy's configurations and traces that the fuzzer draws take turns. Of the configurations come the scenarios, and
+random work on them in between, one trace of each configuration after another; when they are used up the fuzzer goes on alone,
+without end. The fault decides the policy and the height, and nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import count
+
+from cachewitness._util.errors import UsageError
+from cachewitness.core.trace_format import Height, Trace
+from cachewitness.engines import policy as policies
+from cachewitness.engines.mutant import Mutant
+from cachewitness.sessions.fuzz.draw import Restriction
+from cachewitness.sessions.fuzz.trial import Plan
+from cachewitness.workloads.configurations import Configuration
+from cachewitness.workloads.generate import random_trace
+from cachewitness.workloads.scenarios import SCENARIOS
+
+STORIES_A_RANDOM_TRACE = 4
+"""After so many scenarios of a configuration comes a random trace."""
+GALLERIES = 4
+"""So many of a hundred traces that the fuzzer draws here are galleries, without which names cut to some bits are found late."""
+
+
+def height_of(mutant: Mutant) -> Height:
+    """Return the lowest height at which a fault shows and its policy runs."""
+    heights = policies.get(mutant.policy).heights
+    if mutant.engine == "toy":
+        return "scheduler"
+    return mutant.height if mutant.height in heights else heights[-1]
+
+
+def workloads(mutant: Mutant, seed: int = 0) -> Iterator[Trace]:
+    """Yield traces without end. The caller leaves out those that an engine refuses (UsageError)."""
+    height, policy = height_of(mutant), policies.get(mutant.policy)
+    configurations = [configuration for configuration in policy.configurations() if configuration.runs_at(height)]
+    if height == "scheduler":
+        configurations.sort(key=lambda configuration: configuration.runs_at("manager"))  # what only a scheduler has comes first
+    streams = [_of_cell(configuration, height, seed) for configuration in configurations]
+    drawn = _drawn(
+        Plan(mutant.policy, (height,), Restriction([], {}, historic=False), seed, stream="kills", galleries=GALLERIES)
+    )
+    for trace in _in_turn(streams):
+        yield trace
+        yield next(drawn)
+    yield from drawn
+
+
+def _in_turn(streams: list[Iterator[Trace]]) -> Iterator[Trace]:
+    while streams:
+        for stream in list(streams):
+            trace = next(stream, None)
+            if trace is None:
+                streams.remove(stream)
+            else:
+                yield trace
+
+
+def _drawn(plan: Plan) -> Iterator[Trace]:
+    for number in count():
+        try:
+            yield plan.draw(number)[1]
+        except UsageError:
+            continue
+
+
+def _of_cell(configuration: Configuration, height: Height, seed: int) -> Iterator[Trace]:
+    shape = configuration.shape(height)
+    for index, story in enumerate([story for story in SCENARIOS if story.applies(shape)]):
+        yield story.trace(shape)
+        if index % STORIES_A_RANDOM_TRACE == 0:
+            number = seed * len(SCENARIOS) + index // STORIES_A_RANDOM_TRACE
+            yield random_trace(shape, number, withdraw=number % 2 == 1)

@@ -1,0 +1,141 @@
+"""The suites by name: streams of traces, and how each trace is judged."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import count, islice
+
+import msgspec
+
+from cachewitness.core.engine import Engine
+from cachewitness.core.events import Header
+from cachewitness.core.result import Result
+from cachewitness.core.trace_format import Height, Trace
+from cachewitness.engines.registry import EngineSpec
+from cachewitness.workloads.answer_random import random_answers
+from cachewitness.workloads.answer_stories import STORIES, write
+from cachewitness.workloads.avoided import AVOID, avoiding
+from cachewitness.workloads.configurations import Configuration
+from cachewitness.workloads.generate import random_trace
+from cachewitness.workloads.scenarios import SCENARIOS
+
+
+@dataclass
+class Stream:
+    """Traces for one configuration, and the engine that runs them, its precision included; `ran` of them have been run.
+
+    `refused`: the engine refused one of them. `control` names what is run beside the engine, to know what is the cache's doing;
+    empty: the engine itself.
+    """
+
+    configuration: Configuration
+    engine: EngineSpec
+    traces: Iterator[Trace]
+    ran: int = 0
+    control: str = ""
+    refused: bool = False
+
+    @property
+    def name(self) -> str:
+        """The configuration's name, and the control's."""
+        return f"{self.configuration.name}{f'/{self.control}' if self.control else ''}"
+
+
+@dataclass(frozen=True)
+class Tensors:
+    """How a suite that compares tensors draws its traces and judges one.
+
+    `streams(engine, configurations, seed)` returns the traces; `judge(trace, engine, spec)` runs one on an engine that was
+    opened for it, and perhaps on another that it opens as `spec`; `inapplicable(trace, header)` says why a trace has nothing to
+    show on an engine of that header, empty if it has.
+    """
+
+    streams: Callable[[EngineSpec, Sequence[Configuration], int], list[Stream]]
+    judge: Callable[[Trace, Engine, EngineSpec], Result]
+    inapplicable: Callable[[Trace, Header], str]
+
+
+@dataclass(frozen=True)
+class Suite:
+    """A named stream of traces. `paired` runs each beside the reference too, `tensors` compares what an engine computes.
+
+    `sampled`: on an engine that computes tensors, a short run takes one trace in so many. `spread`: each configuration has so
+    many traces and begins with another of them, so that the first rounds meet all traces and all configurations.
+    """
+
+    name: str
+    summary: str
+    height: Height
+    traces: Callable[[Configuration, Height, int], Iterator[Trace]]
+    paired: bool = False
+    endless: bool = False
+    tensors: Tensors | None = None
+    sampled: int = 1
+    spread: int = 0
+
+    def traces_of(self, configuration: Configuration, seed: int, place: int, places: int) -> Iterator[Trace]:
+        """Yield the traces of a configuration, the one at `place` of so many, in the order in which they are run."""
+        first = self.spread * place // places
+        yield from islice(self.traces(configuration, self.height, seed), first, None)
+        if first:
+            yield from islice(self.traces(configuration, self.height, seed), first)
+
+
+def scenario_traces(configuration: Configuration, height: Height, seed: int) -> Iterator[Trace]:
+    """Yield the hand-written scenarios that fit a configuration."""
+    shape = configuration.shape(height)
+    for scenario in SCENARIOS:
+        if scenario.applies(shape):
+            yield scenario.trace(shape)
+
+
+def _random(configuration: Configuration, height: Height, seed: int) -> Iterator[Trace]:
+    number = seed * 1_000_003
+    while True:
+        yield random_trace(configuration.shape(height), number, withdraw=number % 4 == 0)
+        number += 1
+
+
+def _answers(configuration: Configuration, height: Height, seed: int) -> Iterator[Trace]:
+    shape = configuration.shape(height)
+    for story in STORIES:
+        yield _avoiding(write(shape, story, seed))
+
+
+def _random_answers(configuration: Configuration, height: Height, seed: int) -> Iterator[Trace]:
+    shape = configuration.shape(height)
+    for number in count(seed * 1_000_003):
+        yield _avoiding(random_answers(shape, number))
+
+
+def _avoiding(trace: Trace) -> Trace:
+    """Return a trace without what its configuration has it avoid, which is no option of an engine."""
+    options = dict(trace.header.options)
+    asked = str(options.pop(AVOID, ""))
+    return avoiding(Trace(msgspec.structs.replace(trace.header, options=options), trace.ops), asked)
+
+
+SUITES: tuple[Suite, ...] = (
+    Suite("invariants", "hand-written scenarios under every checker", "manager", scenario_traces),
+    Suite("random", "random workloads that prefer boundaries, under every checker", "manager", _random, endless=True),
+    Suite("scheduler", "the scenarios with the engine's own scheduler", "scheduler", scenario_traces, sampled=10),
+    Suite("scheduler-random", "random workloads with the engine's own scheduler", "scheduler", _random, endless=True),
+    Suite("differential", "random workloads in lock-step with the reference", "manager", _random, paired=True, endless=True),
+    Suite(
+        "differential-scheduler",
+        "the same with the engine's own scheduler",
+        "scheduler",
+        _random,
+        paired=True,
+        endless=True,
+    ),
+    Suite(
+        "answers",
+        "stories told to an engine that only answers, beside its uncached twin",
+        "answers",
+        _answers,
+        spread=len(STORIES),
+    ),
+    Suite("answers-random", "random requests around boundaries, judged alike", "answers", _random_answers, endless=True),
+)

@@ -1,0 +1,137 @@
+"""One trace of a suite: an engine opened for it, run and judged, whichever process does it."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from cachewitness._util.crew import Crew, Task
+from cachewitness._util.errors import EngineBroken, UsageError
+from cachewitness.core.checkers.finding import Finding
+from cachewitness.core.driving import attempt, described, drive, seconds_in
+from cachewitness.core.engine import Engine
+from cachewitness.core.events import Header
+from cachewitness.core.result import UNCOUNTED, Result
+from cachewitness.core.trace_format import Trace
+from cachewitness.engines.registry import EngineSpec
+from cachewitness.parity.answers import causes
+from cachewitness.parity.answers.answers import answered
+from cachewitness.sessions.run.lockstep import NAME as DIFFERENTIAL
+from cachewitness.sessions.run.lockstep import lockstep, refused
+from cachewitness.sessions.run.selection import ANSWERS
+from cachewitness.sessions.run.suites import Stream, Suite
+from cachewitness.workloads.capabilities import lacking, within
+
+Until = Callable[[Finding], bool]
+Asked = tuple[str, Mapping[str, str], Trace]
+"""The name of a suite, the engine's options if they are not the run's, and the trace."""
+
+
+@dataclass
+class Trial:
+    """What came of one trace: `result` is None if it was not run, `skipped` says what was left out and why."""
+
+    refusal: UsageError | None = None
+    """What the engine said when it was to be opened."""
+    inapplicable: str = ""
+    """Why there is nothing in the trace that tensors could be compared in."""
+    unpaired: str = ""
+    """Why the reference cannot run beside the engine on a trace of this configuration."""
+    skipped: list[tuple[str, str]] = field(default_factory=list)
+    version: str = ""
+    """Which release the engine says that it is."""
+    startup_seconds: float = 0.0
+    result: Result | None = None
+    bad: str = ""
+    engine_seconds: float | None = None
+
+
+@dataclass(frozen=True)
+class Trials:
+    """Runs traces of suites, by their names, on an engine."""
+
+    suites: Mapping[str, Suite]
+    engine: EngineSpec
+
+    def run(self, asked: Asked) -> Trial:
+        """Run one trace. Raises EngineBroken if the engine cannot be built, BadEvents if its header is none."""
+        name, options, trace = asked
+        return tried(self.suites[name], self.engine.variant(options) if options else self.engine, trace)
+
+
+def tried(suite: Suite, spec: EngineSpec, trace: Trace) -> Trial:
+    """Open an engine for a trace, and run it if the engine can. Raises as `Trials.run`."""
+    began = time.perf_counter()
+    try:
+        engine = spec.open(trace.header)
+    except EngineBroken:
+        raise
+    except UsageError as error:
+        return Trial(refusal=error, startup_seconds=time.perf_counter() - began)
+    header = described(engine, trace.header)
+    trial = Trial(version=header.engine_version, startup_seconds=time.perf_counter() - began)
+    if suite.paired and (why := header.not_applicable.get(DIFFERENTIAL) or refused(trace, header)):
+        trial.unpaired = why
+        return trial
+    if suite.tensors is not None and (why := suite.tensors.inapplicable(trace, header)):
+        trial.inapplicable = why
+        return trial
+    for need in trace.header.needs:
+        if need not in header.capabilities:
+            why = header.not_applicable.get(need, f"engine {spec.kind.name} cannot {need}")
+            trial.skipped.append((f"{suite.name}: traces that need {need}", why))
+            return trial
+    asked = _within(suite, trace, header, spec, trial)
+    trial.result, trial.bad = attempt(lambda: judged(suite, asked, engine, spec))
+    causes.explain(trial.result, spec)
+    if trial.result.activity.lookups and not trial.result.counted:
+        trial.skipped.append(UNCOUNTED)
+    trial.engine_seconds = seconds_in(engine)
+    return trial
+
+
+def _within(suite: Suite, trace: Trace, header: Header, spec: EngineSpec, trial: Trial) -> Trace:
+    """Return the trace without what the engine does not declare, and list what that is."""
+    missing = lacking(trace, header.capabilities)
+    for need in missing:
+        why = header.not_applicable.get(need, f"engine {spec.kind.name} does not declare it")
+        trial.skipped.append((f"{suite.name}: {need} in traces", why))
+    return within(trace, header.capabilities) if missing else trace
+
+
+def judged(suite: Suite, trace: Trace, engine: Engine, spec: EngineSpec, until: Until | None = None) -> Result:
+    """Run a trace as its suite has it judged."""
+    if suite.tensors is not None:
+        return suite.tensors.judge(trace, engine, spec)
+    if suite.height == ANSWERS:
+        return answered(trace, engine, spec, until=until, keep=False)
+    return (lockstep if suite.paired else drive)(trace, engine, until=until, keep=False)
+
+
+class InTurn:
+    """The traces of streams that take turns, a few of which are begun before anybody asks what came of them."""
+
+    def __init__(self, crew: Crew[Asked, Trial], suite: Suite, engine: EngineSpec, streams: Sequence[Stream]) -> None:
+        self._crew, self._suite, self._engine = crew, suite, engine
+        self._begun: dict[int, deque[tuple[Trace, Task[Asked, Trial]]]] = {id(stream): deque() for stream in streams}
+        self._next = deque(streams)
+
+    def take(self, stream: Stream) -> tuple[Trace, Task[Asked, Trial]] | None:
+        """Return the next trace of a stream, whose turn it is, and what will come of it; None if there is no more."""
+        while self._next and sum(map(len, self._begun.values())) < self._crew.ahead:
+            coming = self._next.popleft()
+            trace = next(coming.traces, None)
+            if trace is not None:
+                options = {} if coming.engine is self._engine else coming.engine.options
+                self._begun[id(coming)].append((trace, self._crew.submit((self._suite.name, options, trace))))
+                self._next.append(coming)
+        begun = self._begun[id(stream)]
+        return begun.popleft() if begun else None
+
+    def drop(self, stream: Stream) -> None:
+        """Take no further trace of a stream."""
+        self._begun[id(stream)].clear()
+        if stream in self._next:
+            self._next.remove(stream)

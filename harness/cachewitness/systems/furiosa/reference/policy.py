@@ -1,0 +1,116 @@
+"""The policy `furiosa` as it is registered: Furiosa-LLM's two pools and radix tree."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import click
+from msgspec.structs import replace
+
+from cachewitness.core.engine import Engine
+from cachewitness.core.trace_format import Layout, TraceHeader
+from cachewitness.engines.mutant import Mutant
+from cachewitness.engines.policy import Choices, PolicyKind, Rule, Serving, served_plainly
+from cachewitness.systems.furiosa.reference import EXPECTED_LENGTH, NOT_APPLICABLE
+from cachewitness.vectors.case import Questions
+from cachewitness.workloads import layouts
+from cachewitness.workloads.configurations import Configuration
+from cachewitness_reference.furiosa.spec import AXES, PINNED_RELEASE, REPOSITORY, RULES
+
+
+def configurations() -> list[Configuration]:
+    """Return the configurations of a run: every option, and a window that is no multiple of the block."""
+    even = layouts.load("full-swa")
+    groups = [replace(group, window=21 if group.kind == "sliding" else 0) for group in even.groups]
+    uneven = replace(even, name="full-swa-uneven", groups=groups, story="a window that is no multiple of the block")
+    return [*variants(even), *variants(uneven)[:2]]
+
+
+def cold_configurations() -> list[Configuration]:
+    """Return the configurations on which tensors are compared."""
+    return variants(layouts.load("full-swa"))[:3]
+
+
+def variants(layout: Layout) -> list[Configuration]:
+    """Return the configurations of one layout: each option that the documents leave open, and the default."""
+    lengths = {"expected_average_seq_length": 4 * layout.groups[0].block_size}
+    chosen = (
+        {"default_ratio": "per_token"},
+        lengths,
+        lengths | {"hit_granularity": "block"},
+        lengths | {"window_tail": "W"},
+        lengths | {"out_of_window": "freed"},
+    )
+    return [Configuration(layout, options, "furiosa", least_pages) for options in chosen]
+
+
+def least_pages(layout: Layout, options: Mapping[str, Any]) -> int:
+    """Return the smallest pool that holds one sequence of the length that memory is split for."""
+    from cachewitness.systems.furiosa.reference import engine
+
+    return engine.least_pages(layout, options)
+
+
+def serve(layout: Layout, serving: Serving) -> TraceHeader:
+    """Return the header of a scheduler that answers prompts.
+
+    Memory is split by token: a split for the longest request leaves the windows of cached prefixes no room, and then nothing
+    is hit.
+    """
+    return served_plainly("furiosa", layout, serving, default_ratio="per_token")
+
+
+def _steer(engine: Any, choices: Choices) -> None:
+    from cachewitness.systems.furiosa.reference.choices import steer
+
+    steer(engine, choices)
+
+
+def _open(header: TraceHeader, options: Mapping[str, str]) -> Engine:
+    from cachewitness.systems.furiosa.reference.engine import open_engine
+
+    return open_engine(header, options)
+
+
+def _mutants() -> Sequence[Mutant]:
+    from cachewitness.systems.furiosa.reference import mutants, near_miss
+
+    return (*mutants.MUTANTS, *near_miss.MUTANTS)
+
+
+def _questions() -> Questions:
+    from cachewitness.systems.furiosa.reference.vectors.answers import QUESTIONS
+
+    return QUESTIONS
+
+
+def _plan() -> click.Command:
+    from cachewitness.systems.furiosa.reference.plan import command
+
+    return command
+
+
+POLICY = PolicyKind(
+    name="furiosa",
+    summary="the two pools and the radix tree of Furiosa-LLM",
+    source=REPOSITORY,
+    pinned=PINNED_RELEASE,
+    releases=(PINNED_RELEASE,),
+    rules=[Rule(rule.name, rule.summary, rule.implemented) for rule in RULES.values()],
+    axes=AXES,
+    open=_open,
+    steer=_steer,
+    configurations=configurations,
+    compares=cold_configurations,
+    serves=serve,
+    variants=variants,
+    aliases=("furiosa_llm",),
+    checkpoint="window",
+    not_applicable=NOT_APPLICABLE,
+    mutants=_mutants,
+    questions=_questions,
+    least_pages=least_pages,
+    variables=(EXPECTED_LENGTH,),
+    plan=_plan,
+)

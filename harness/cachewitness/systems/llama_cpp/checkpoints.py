@@ -1,0 +1,240 @@
+"""Follows what llama.cpp's server keeps of prompts, by its log: in slots, in their checkpoints, on the host.
+
+The log names tasks and not requests, so each request has its number in a parameter of a sampler that is off (`NUMBERED`), which
+the log repeats. A checkpoint is known by its positions and its number of tokens; whose tokens they are is who was in its slot.
+
+Source: `tools/server/server-context.cpp` and `server-task.cpp` (`server_prompt_cache`) as of October 2026.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from cachewitness.core.events import Resumed
+
+NUMBERED, FIRST = "dry_allowed_length", 1000
+"""The parameter that has the number of a request, and the first number."""
+_NUMBER = re.compile(NUMBERED + r" = (\d+)")
+_OF_SLOT = re.compile(r" slot +\S+: id +(\d+) \| task +-?\d+ \| +(.*)")
+_OF_HOST = re.compile(r" srv +(prompt_save|alloc|load|update): +- (.*)")
+_LIKENESS = r".* f_keep = -?(\d+)\.(\d+), f_sim = (\d+)\.(\d+)"
+_PLACE = r".*\(pos_min = (-?\d+), pos_max = (-?\d+), n_tokens = (\d+)"
+
+Line = tuple[re.Pattern[str], Callable[..., None]]
+"""What a line of the log begins with, and what is done with the numbers in it."""
+
+
+@dataclass(frozen=True)
+class Kept:
+    """A state behind `taken` tokens of request `of`, or cells of as many; the oldest position that it has, −1 if unknown."""
+
+    of: str
+    taken: int
+    first: int = -1
+
+
+NOTHING = Kept("", 0)
+
+
+@dataclass
+class Slot:
+    """What a slot has: its cells, its checkpoints, the request in it, and the checkpoint that this one was given."""
+
+    cells: Kept = NOTHING
+    checkpoints: list[Kept] = field(default_factory=list)
+    r: str = ""
+    begins: bool = False
+    restored: Kept | None = None
+
+
+@dataclass(eq=False)
+class Prompt:
+    """A prompt on the host: a slot's cells, and its checkpoints."""
+
+    cells: Kept
+    checkpoints: list[Kept]
+
+
+class Checkpoints:
+    """What is kept, line by line. `over` are the requests that have left their slots."""
+
+    def __init__(self) -> None:
+        self.over: set[str] = set()
+        self._names: dict[int, str] = {}
+        self._prompts: dict[str, list[int]] = {}
+        self._slots: defaultdict[int, Slot] = defaultdict(Slot)
+        self._host: list[Prompt] = []
+        self._resumed: defaultdict[str, list[Resumed]] = defaultdict(list)
+        self._number, self._lost = -1, False
+        self._offered: list[tuple[int, int, tuple[int, ...]]] = []
+        """The prompts on the host in their order: their lengths, and how much they are like the one that looks for a better."""
+        self._slot = Slot()
+        """The slot whose prompt is saved to the host, or given one from there."""
+        self._leaving: Slot | None = None
+        """The idle slot that is being cleared for that."""
+        self._found: Prompt | None = None
+        self._due, self._list = 0, list[int]()
+        """How many prompts are listed, and the lengths of those that were."""
+        self._slot_lines = _compiled(
+            ("selected slot by", self._is_concerned),
+            ("saving idle slot", self._leaves),
+            ("clearing prompt", self._cleared),
+            ("failed to load prompt", self._not_loaded),
+            ("processing task", self._launched),
+            ("restored context checkpoint" + _PLACE, self._restored),
+            ("created context checkpoint" + _PLACE, self._created),
+            ("eras(?:ed|ing) .*context checkpoint" + _PLACE, self._erased),
+            (r"superseding context checkpoint at n_tokens = (\d+)", self._superseded),
+            (r"cached n_tokens = (\d+), memory_seq_rm", self._begun),
+            (r"stop processing: n_tokens = (\d+)", self._stopped),
+        )
+        self._host_lines = _compiled(
+            ("saving prompt with length", self._saved),
+            ("prompt is already in the cache, skipping", self._not_saved),
+            ("prompt state size .* skipping", self._not_saved),
+            (r"removing obsolete cached prompt with length (\d+)", self._outlived),
+            ("looking for better prompt", self._look),
+            (r"prompt with length +(\d+), lcp = +(\d+)" + _LIKENESS, self._next),
+            ("found better prompt" + _LIKENESS, self._better),
+            (r"cache state: (\d+) prompts", self._settled),
+            (r"prompt 0x[0-9a-f]+: +(\d+) tokens", self._listed),
+        )
+
+    def number(self, r: str, prompt: list[int]) -> int:
+        """Return the number of a request that is about to be sent."""
+        number = FIRST + len(self._names)
+        self._names[number], self._prompts[r] = r, prompt
+        return number
+
+    def resumed(self, r: str) -> list[Resumed]:
+        """Return from what a request has gone on; nothing if the log says what does not fit together."""
+        told = self._resumed.pop(r, [])
+        return [] if self._lost else told
+
+    def follow(self, lines: Iterable[str]) -> None:
+        """Take lines of the log in."""
+        for line in lines:
+            if said := _NUMBER.search(line):
+                self._number = int(said[1])
+            elif said := _OF_SLOT.search(line):
+                _act(self._slot_lines, said[2], self._slots[int(said[1])])
+            elif said := _OF_HOST.search(line):
+                _act(self._host_lines, said[2])
+
+    # --- slots --------------------------------------------------------------------------------------------------------------
+
+    def _is_concerned(self, slot: Slot) -> None:
+        self._slot = slot
+
+    def _leaves(self, slot: Slot) -> None:
+        self._slot = self._leaving = slot
+
+    def _cleared(self, slot: Slot) -> None:
+        """Forget what an idle slot had, once it is on the host. A slot that the harness erases gets it back from a file."""
+        if slot is self._leaving:
+            slot.cells, slot.checkpoints = NOTHING, []
+        self._leaving = None
+
+    def _launched(self, slot: Slot) -> None:
+        slot.r, slot.begins, slot.restored = self._names.get(self._number, ""), True, None
+
+    def _restored(self, slot: Slot, first: int, last: int, taken: int) -> None:
+        same = [kept for kept in slot.checkpoints if (kept.first, kept.taken) == (first, taken)]
+        slot.restored = same[-1] if same else Kept("", taken, first)
+
+    def _created(self, slot: Slot, first: int, last: int, taken: int) -> None:
+        slot.checkpoints.append(Kept(slot.r, taken, first))
+
+    def _erased(self, slot: Slot, first: int, last: int, taken: int) -> None:
+        slot.checkpoints = [kept for kept in slot.checkpoints if (kept.first, kept.taken) != (first, taken)]
+
+    def _superseded(self, slot: Slot, taken: int) -> None:
+        slot.checkpoints = [kept for kept in slot.checkpoints if kept.taken != taken]
+
+    def _begun(self, slot: Slot, at: int) -> None:
+        """Note from what a request goes on, which the first of these lines says."""
+        if slot.begins and at:
+            kept = slot.restored or slot.cells
+            event = Resumed(r=slot.r, at=at, of=kept.of, taken=kept.taken, first=kept.first)
+            self._resumed[slot.r].append(event)
+        slot.begins = False
+
+    def _stopped(self, slot: Slot, tokens: int) -> None:
+        slot.cells = Kept(slot.r, tokens)
+        self.over.add(slot.r)
+
+    # --- the host -------------------------------------------------------------------------------------------------------------
+
+    def _saved(self) -> None:
+        self._host.append(Prompt(self._slot.cells, self._slot.checkpoints[:]))
+
+    def _not_saved(self) -> None:
+        del self._host[-1:]
+
+    def _outlived(self, tokens: int) -> None:
+        """Drop the prompt of so many tokens with which the one begins that is saved now."""
+        alike = [prompt for prompt in self._host[:-1] if prompt.cells.taken == tokens]
+        gone = next((one for one in alike if self._begins_alike(one.cells, self._slot.cells.of)), None)
+        self._host = [prompt for prompt in self._host if prompt is not gone]
+
+    def _begins_alike(self, cells: Kept, other: str) -> bool:
+        """Whether a request begins like these cells, which may be fewer than their prompt has tokens."""
+        computed = self._prompts.get(cells.of, [])[: cells.taken]
+        return all(a == b for a, b in zip(computed, self._prompts.get(other, ()), strict=False))
+
+    def _look(self) -> None:
+        self._offered, self._found = [], None
+
+    def _next(self, tokens: int, same: int, *likeness: int) -> None:
+        self._offered.append((tokens, same, likeness))
+
+    def _better(self, *likeness: int) -> None:
+        """Note which of the prompts it is: of those that are as much like the new one in three decimals, the best."""
+        best: Prompt | None = None
+        length, most = 1, -1
+        for prompt, (tokens, same, alike) in zip(self._host, self._offered, strict=False):
+            if alike == likeness and same > most and same * length > most * tokens:
+                best, length, most = prompt, tokens, same
+        self._found = best
+
+    def _not_loaded(self, slot: Slot) -> None:
+        """Leave a prompt on the host for which the slot has no room."""
+        self._found = None
+
+    def _settled(self, prompts: int) -> None:
+        """Give the slot what was found for it; what else is on the host is listed now."""
+        if self._found is not None:
+            self._slot.cells, self._slot.checkpoints = self._found.cells, self._found.checkpoints
+            self._host.remove(self._found)
+            self._found = None
+        self._due, self._list = prompts, []
+        self._compare()
+
+    def _listed(self, tokens: int) -> None:
+        self._list.append(tokens)
+        self._compare()
+
+    def _compare(self) -> None:
+        """Compare the host with what is listed: the oldest go if there is no room for more, the newest had none at all."""
+        if len(self._list) < self._due:
+            return
+        for left in (self._host[len(self._host) - self._due :], self._host[: self._due]):
+            if [prompt.cells.taken for prompt in left] == self._list:
+                self._host = left
+                return
+        self._lost = True
+
+
+def _compiled(*lines: tuple[str, Callable[..., None]]) -> list[Line]:
+    return [(re.compile(" *-? *" + pattern), act) for pattern, act in lines]
+
+
+def _act(lines: Iterable[Line], text: str, *slot: Slot) -> None:
+    """Do what the first of these lines stands for that the text is, with the numbers in it."""
+    for pattern, act in lines:
+        if found := pattern.match(text):
+            act(*slot, *map(int, found.groups()))
+            return

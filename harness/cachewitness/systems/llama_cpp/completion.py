@@ -1,0 +1,142 @@
+"""One request to llama.cpp's server: its answer is read as it comes, in a thread of its own."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import socket
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from threading import Thread
+from typing import Any
+
+from cachewitness.core.events import Answer, Ended
+from cachewitness.core.trace_format import Submit
+
+LINE_MAX = 1 << 24
+"""Bytes of a line of an answer, or of an error's body, that are read."""
+HEADERS = {"Content-Type": "application/json"}
+NO_ANSWER = (ValueError, LookupError, TypeError, AttributeError, RecursionError)
+"""What reading an answer raises that is of another form."""
+FULL = "exceed"
+"""What the server's words have in common if a request has more tokens than there is room for."""
+
+
+class ServerFailed(Exception):
+    """The server answered what it must not; one line."""
+
+
+class Completion:
+    """A request that is sent but for its last byte; `heard` is called, in another thread, for each token and at its end.
+
+    `marked` are parameters by which the server's log tells it from others.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        asked: Submit,
+        *,
+        caching: bool,
+        heard: Callable[[], None],
+        marked: Mapping[str, int] | None = None,
+    ) -> None:
+        self.r, self.over, self.tokens = asked.r, False, list[int]()
+        self._asked, self._heard, self._logprobs = asked, heard, list[float | None]()
+        self._restored, self._full, self._gone = -1, False, False
+        self._failed = ""
+        body = json.dumps({**_body(asked, caching=caching), **(marked or {})}).encode()
+        self._last = body[-1:]
+        self._connection = http.client.HTTPConnection(address)
+        self._connection.putrequest("POST", "/completion")
+        for name, value in {**HEADERS, "Content-Length": str(len(body))}.items():
+            self._connection.putheader(name, value)
+        self._connection.endheaders(body[:-1])
+        self._socket = self._connection.sock  # the connection forgets it when an answer begins that ends it
+        self._thread = Thread(target=self._listen, daemon=True)
+
+    def send(self) -> None:
+        """Send the last byte, upon which the server takes the request in."""
+        self._connection.send(self._last)
+        self._thread.start()
+
+    def leave(self) -> None:
+        """Go away without waiting for the answer."""
+        self._gone = True
+        with suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+        if self._thread.ident is not None:
+            self._thread.join()
+        self._connection.close()
+
+    def answer(self, *, cancelled: bool = False) -> Answer:
+        """Return the answer so far. Raises ServerFailed if what came is none."""
+        if self._failed and not cancelled:
+            raise ServerFailed(f"{self.r}: {self._failed}")
+        ended: Ended = "cancelled" if cancelled else "refused" if self._full else "length"
+        return Answer(r=self.r, tokens=self.tokens[:], logprobs=self._logprobs[:], restored=self._restored, ended=ended)
+
+    # --- what comes ---------------------------------------------------------------------------------------------------------
+
+    def _listen(self) -> None:
+        try:
+            self._read()
+        except (OSError, http.client.HTTPException, *NO_ANSWER) as error:
+            self._failed = f"its answer cannot be read: {error!r}"
+        self._connection.close()
+        self.over = True
+        self._heard()
+
+    def _read(self) -> None:
+        with self._connection.getresponse() as response:
+            self._follow(response)
+
+    def _follow(self, response: http.client.HTTPResponse) -> None:
+        if response.status != http.client.OK:
+            self._refused(json.loads(response.read(LINE_MAX))["error"])
+            return
+        ended = False
+        while line := response.readline(LINE_MAX):
+            name, _, text = line.partition(b": ")
+            if name == b"error":
+                self._refused(json.loads(text))
+                return
+            if name == b"data":
+                said = json.loads(text)
+                if "error" in said:
+                    self._refused(said["error"])
+                    return
+                ended = self._take(said)
+        if not ended and not self._gone:
+            self._failed = f"the server ends it after {len(self.tokens)} tokens"
+
+    def _take(self, said: dict[str, Any]) -> bool:
+        """Take a part of the answer in; return whether it was the last."""
+        self.tokens += said["tokens"]
+        self._logprobs += [row["logprob"] for row in said.get("completion_probabilities", ())]
+        if said["stop"]:
+            self._restored = said["timings"]["cache_n"]
+            self._full = bool(said["truncated"]) and len(self.tokens) < self._asked.generate
+        self._heard()
+        return bool(said["stop"])
+
+    def _refused(self, error: dict[str, Any]) -> None:
+        """Take in why there is no answer: no room is a refusal, anything else a failure."""
+        message = str(error.get("message"))
+        self._full = FULL in message
+        if not self._full:
+            self._failed = f"the server answers {error.get('code')}, {message[:200]!r}"
+
+
+def _body(asked: Submit, *, caching: bool) -> dict[str, Any]:
+    """Return a request for the likeliest tokens, with their logprobs; no token ends it."""
+    return {
+        "prompt": asked.tokens,
+        "n_predict": asked.generate,
+        "cache_prompt": caching,
+        "temperature": 0.0,
+        "ignore_eos": True,
+        "n_probs": 1,
+        "return_tokens": True,
+        "stream": True,
+    }

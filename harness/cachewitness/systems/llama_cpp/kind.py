@@ -1,0 +1,93 @@
+"""How llama.cpp registers: its options, its configurations, its twin and its controls."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from cachewitness._util.errors import EngineMissing
+from cachewitness.core.engine import Engine
+from cachewitness.core.events import Resumes
+from cachewitness.core.trace_format import GroupSpec, Layout, TraceHeader
+from cachewitness.engines.answering import chosen
+from cachewitness.engines.kind import EngineKind, WrittenFor
+from cachewitness.systems.llama_cpp.settings import BLOCK, NAME
+from cachewitness.workloads.avoided import CHUNK
+from cachewitness.workloads.configurations import Configuration
+
+MODELS = "CACHEWITNESS_LLAMA_CPP_MODELS"
+"""The environment variable that names the folder of the models."""
+CHILD = "cachewitness.engines.isolation.serve"
+"""What runs where an engine has a process of its own; elsewhere its twin writes to the same log, which is left unread."""
+CACHING, LOG = ("on", "off", "alone"), ("followed", "unread")
+INSTALL, MODELS_MADE = "pip install 'cachewitness[llama-cpp]'", "ci/stage_llama_cpp.sh"
+STATES = ("qwen3-next", "qwen35", "granite-hybrid", "falcon-h1", "lfm2", "jamba", "nemotron-h")
+WINDOWS, ATTENTION = ("gemma3", "gpt-oss"), "qwen3"
+ALL = (*STATES, *WINDOWS, ATTENTION)
+SHRINKING = 400
+"""Traces that are tried in search of a smaller one."""
+
+
+def open_engine(header: TraceHeader, options: Mapping[str, str]) -> Engine:
+    """Open a server for a trace.
+
+    Raises EngineMissing without the package or the model, UsageError for what the engine does not take.
+    """
+    model = chosen(NAME, options, "model", ALL)
+    caching, log = chosen(NAME, options, "caching", CACHING), chosen(NAME, options, "log", LOG)
+    folder = options.get("models") or os.environ.get(MODELS, "")
+    path = Path(folder) / f"{model}.gguf"
+    if not folder or not path.is_file():
+        where = f"{path} is not there" if folder else f"name their folder, models=DIR or {MODELS}"
+        raise EngineMissing(f"--engine {NAME}: needs the model {model}: {where}; {MODELS_MADE} makes them", MODELS_MADE)
+    try:
+        from cachewitness.systems.llama_cpp.engine import LlamaCpp
+    except ImportError as error:
+        raise EngineMissing(f"--engine {NAME}: needs xllamacpp ({error}); {INSTALL}", INSTALL) from None
+    keeps: Resumes = "recurrent" if model in STATES else "sliding" if model in WINDOWS else "full"
+    return LlamaCpp(header, path, caching, keeps, log=log == "followed" and CHILD in sys.modules)
+
+
+def configurations() -> list[Configuration]:
+    """Return what a run takes: llama.cpp's defaults, and each part of its cache in turn smaller, off, or otherwise."""
+    axes: list[dict[str, Any]] = [
+        {},
+        {"n_ubatch": 16, "chunk": 48},
+        {"kv_unified": False, "cache_ram": 0},
+        {"n_parallel": 1, "ctx_checkpoints": 3},
+        {"n_parallel": 2, "swa_full": True, "checkpoint_min_step": 8},
+        {"n_parallel": 2, "slot_files": True},
+    ]
+    return [Configuration(_layout(), options, "") for options in axes]
+
+
+def _layout() -> Layout:
+    groups = [GroupSpec("full", BLOCK), GroupSpec("recurrent", BLOCK)]
+    return Layout(f"llama-cpp-{BLOCK}", groups, f"lengths around multiples of {BLOCK} tokens", "llama.cpp has no blocks")
+
+
+ENGINE = EngineKind(
+    name=NAME,
+    summary="the installed llama.cpp's server on tiny hybrid models",
+    heights=("answers",),
+    open=open_engine,
+    reads=(MODELS,),
+    options={
+        "model": f"{', '.join(STATES)} (default: the first), {' or '.join(WINDOWS)}: windows, {ATTENTION}: attention alone",
+        "models": f"the folder of the models; default: {MODELS}",
+        "caching": "on (default), off, or alone: off, and one slot, which is the uncached twin",
+        "log": "followed (default): what each request goes on from is read off the server's log; or unread",
+    },
+    policies=None,
+    replays=False,
+    configurations=configurations,
+    cold={"caching": "alone"},
+    controls={"uncached": {"caching": "off"}, "attention-only": {"model": ATTENTION}},
+    shrinking=SHRINKING,
+    kept_by_process=("n_ubatch", CHUNK),  # where the server cuts prompts for checkpoints: by the first n_ubatch of the process
+    isolated=True,
+    written_for=WrittenFor("llama.cpp", "xllamacpp", "2026.10", "2026.10"),
+)

@@ -1,0 +1,114 @@
+"""llama.cpp's server in this process, and what is asked of it over its own port.
+
+It runs in threads of its own. It is ended only after it has served something, since `xllamacpp` waits for ever for a server
+that is told to end before it has begun.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import xllamacpp
+
+from cachewitness.systems.llama_cpp.completion import HEADERS, LINE_MAX, ServerFailed
+from cachewitness.systems.llama_cpp.settings import Settings
+
+HTTP_THREADS = 16
+"""Requests that are heard at once; each one under way takes a thread."""
+POLL = 0.001
+"""Seconds between two questions."""
+VERBOSE = 4
+"""How much is written to the log: one more than by default, which tells what is kept and restored."""
+NAMES = {
+    **{name: name for name in ("n_ubatch", "n_parallel", "checkpoint_min_step", "kv_unified", "swa_full")},
+    "ctx_checkpoints": "n_ctx_checkpoints",
+    "cache_ram": "cache_ram_mib",
+}
+"""What llama.cpp's command line calls a setting, and what `xllamacpp` calls it."""
+
+
+class Server:
+    """A server for one trace; `files` is a folder for the files of its slots."""
+
+    def __init__(self, model: Path, settings: Settings, files: str) -> None:
+        self._server: Any = xllamacpp.Server(_parameters(model, settings, files))
+        self.address = self._server.listening_address.removeprefix("http://")
+        self.slots()
+
+    def slots(self) -> list[dict[str, Any]]:
+        """Return what the server says of its slots."""
+        status, said = self.ask("GET", "/slots")
+        if status != http.client.OK or not isinstance(said, list):
+            raise ServerFailed(f"/slots answers {status}, {str(said)[:80]!r}")
+        return said
+
+    def under_way(self) -> int:
+        """Return how many requests run in slots."""
+        return sum(bool(slot["is_processing"]) for slot in self.slots())
+
+    def settle(self, running: int, seconds: float) -> None:
+        """Wait until no more than so many requests run, for some seconds at most."""
+        until = time.monotonic() + seconds
+        while self.under_way() > running and time.monotonic() < until:
+            time.sleep(POLL)
+
+    def through_files(self) -> None:
+        """Save every slot that holds something, erase it, and restore it from its file."""
+        for slot in self.slots():
+            number = slot["id"]
+            for action in ("save", "erase", "restore"):
+                status, said = self.ask("POST", f"/slots/{number}?action={action}", {"filename": f"slot{number}"})
+                if status != http.client.OK:
+                    raise ServerFailed(f"to {action} slot {number} answers {status}, {str(said)[:200]!r}")
+                if action == "save" and not said["n_saved"]:
+                    break
+
+    def ask(self, method: str, path: str, body: Any = None) -> tuple[int, Any]:
+        """Return the status and the JSON that the server answers. Raises ServerFailed if it is none."""
+        connection = http.client.HTTPConnection(self.address)
+        try:
+            connection.request(method, path, None if body is None else json.dumps(body), HEADERS)
+            response = connection.getresponse()
+            return response.status, json.loads(response.read(LINE_MAX))
+        except (OSError, http.client.HTTPException, ValueError, RecursionError) as error:
+            raise ServerFailed(f"{method} {path}: {error!r}") from None
+        finally:
+            connection.close()
+
+    def close(self) -> None:
+        """End the server."""
+        self._server = None
+
+
+def version() -> str:
+    """Return the version of the wheel, by which alone a build of llama.cpp can be had again."""
+    return f"xllamacpp {xllamacpp.__version__}"
+
+
+def _parameters(model: Path, settings: Settings, files: str) -> Any:
+    """Return the parameters: one thread, and 32-bit numbers without flash attention, so that little is rounded."""
+    parameters = xllamacpp.CommonParams()
+    parameters.model.path = str(model)
+    asked = {**settings.numbers, **settings.switches}
+    values = {
+        "n_ctx": settings.n_ctx,
+        "n_batch": settings.n_batch,
+        "slot_save_path": files,
+        "fit_params": False,
+        "warmup": False,
+        "verbosity": VERBOSE,
+        "endpoint_slots": True,
+        "n_threads_http": HTTP_THREADS,
+        **dict.fromkeys(("cache_type_k", "cache_type_v"), xllamacpp.ggml_type.GGML_TYPE_F32),
+        "flash_attn_type": xllamacpp.llama_flash_attn_type.LLAMA_FLASH_ATTN_TYPE_DISABLED,
+        **{theirs: asked[ours] for ours, theirs in NAMES.items()},
+    }
+    for name, value in values.items():
+        setattr(parameters, name, value)
+    for threads in (parameters.cpuparams, parameters.cpuparams_batch):
+        setattr(threads, "n_threads", 1)  # noqa: B010  # nobody reads it here
+    return parameters

@@ -1,0 +1,27 @@
+"""The server's loop behind the three methods."""
+
+from __future__ import annotations
+
+import mlx_lm
+
+from cachewitness.core.events import Answering, Rules
+from cachewitness.core.trace_format import TraceHeader
+from cachewitness.engines.answering import SteppedEngine, declared
+from cachewitness.systems.mlx_lm.architectures import VOCABULARY
+from cachewitness.systems.mlx_lm.server import Server
+
+
+class MlxEngine(SteppedEngine[Server]):
+    """The loop as an engine at answers height. The prompt cache counts caches, so the `pages` of a trace bound nothing."""
+
+    def __init__(self, header: TraceHeader, model: str, *, caching: bool, chunk: int, segment: int) -> None:
+        rules = Rules(caching=caching, answering=Answering("float32", VOCABULARY))
+        super().__init__(
+            Server(model, caching=caching, chunk=chunk, segment=segment),
+            declared("mlx-lm", header, rules, version=mlx_lm.__version__),
+        )
+
+    def close(self) -> None:
+        """Let go of the batch and of what is kept."""
+        self.server.batch.close()
+        self.server.store = None

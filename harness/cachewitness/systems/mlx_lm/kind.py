@@ -1,0 +1,80 @@
+"""How mlx-lm registers: its options, its configurations, its twin and its controls."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from cachewitness._util.errors import UsageError
+from cachewitness.core.engine import Engine
+from cachewitness.core.trace_format import GroupSpec, Layout, TraceHeader
+from cachewitness.engines.answering import chosen, chunk_of, needs, takes
+from cachewitness.engines.kind import EngineKind, WrittenFor
+from cachewitness.engines.mutant import Mutant
+from cachewitness.systems.mlx_lm.architectures import ARCHITECTURES, CONTROL
+from cachewitness.workloads.configurations import Configuration
+
+NAME, INSTALL = "mlx-lm", "pip install 'cachewitness[mlx]'"
+CHUNK = 2048
+"""Tokens of a prompt in a step if a trace does not limit them: what the server's --prefill-step-size is."""
+SHRINKING = 250
+"""Traces that are tried in search of a smaller one."""
+
+
+def open_engine(header: TraceHeader, options: Mapping[str, str]) -> Engine:
+    """Open the server's loop for a trace.
+
+    Raises EngineMissing without mlx-lm, UsageError for what the engine does not take.
+    """
+    model = chosen(NAME, options, "model", ARCHITECTURES)
+    caching = chosen(NAME, options, "caching", ("on", "off")) == "on"
+    takes(NAME, header, ("chunk",))
+    chunk = chunk_of(NAME, header, CHUNK)
+    kinds = [group.kind for group in header.layout.groups]
+    if kinds != ["full", "recurrent"]:
+        wanted = "it needs a full group and a recurrent one, whose block is the length of a system's part"
+        raise UsageError(f"--engine {NAME}: layout {header.layout.name} does not fit: {wanted}")
+    needs(NAME, ("mlx", "mlx_lm"), INSTALL)
+    from cachewitness.systems.mlx_lm.engine import MlxEngine
+
+    return MlxEngine(header, model, caching=caching, chunk=chunk, segment=header.layout.groups[1].block_size)
+
+
+def configurations() -> list[Configuration]:
+    """Return what a run takes: a short system's part; and a longer one, with prompts cut into chunks."""
+    return [Configuration(_layout(16), {}, ""), Configuration(_layout(48), {"chunk": 23}, "")]
+
+
+def _layout(system: int) -> Layout:
+    groups = [GroupSpec("full", 16), GroupSpec("recurrent", system)]
+    story = f"a cache is kept behind the first {system} tokens of a prompt, before its last, and behind the answer"
+    return Layout(f"mlx-{system}", groups, story, "mlx-lm 0.32 server.py, _generate")
+
+
+def faults() -> Mapping[str, Mutant]:
+    """Return the seeded faults of this engine."""
+    from cachewitness.systems.mlx_lm.cache_faults import FAULTS
+
+    return FAULTS
+
+
+ENGINE = EngineKind(
+    name=NAME,
+    summary="the installed mlx-lm's continuous batching and prompt cache on tiny hybrid models",
+    heights=("answers",),
+    open=open_engine,
+    options={
+        "mutant": "a seeded fault of its own (docs/engine-mlx-lm.md)",
+        "model": f"the architecture: {', '.join(ARCHITECTURES)}; default: the first",
+        "caching": "on (default), or off: the uncached twin",
+    },
+    policies=None,
+    replays=False,
+    configurations=configurations,
+    faults=faults,
+    cold={"caching": "off"},
+    controls={"uncached": {"caching": "off"}, "attention-only": {"model": CONTROL}},
+    shrinking=SHRINKING,
+    isolated=True,
+    imports=("cachewitness.systems.mlx_lm.engine",),
+    written_for=WrittenFor("mlx-lm", "mlx-lm", "0.32", "0.32"),
+)

@@ -1,0 +1,128 @@
+"""What mlx-lm's server does with a request, without its sockets, its threads and its clock.
+
+A request is looked up in the prompt cache when it comes, goes into the batch with what was found, and is kept at the end of
+each segment of its prompt and at the end of its answer (mlx-lm 0.32, server.py: `_generate`).
+"""
+
+from __future__ import annotations
+
+import importlib
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+
+import mlx.core as mx
+from mlx_lm.generate import BatchGenerator
+from mlx_lm.models.cache import LRUPromptCache
+
+from cachewitness.core.engine_failure import native
+from cachewitness.core.events import Answer, Ended, Event
+from cachewitness.core.trace_format import Submit
+from cachewitness.systems.mlx_lm.architectures import ARCHITECTURES, COMMON
+
+SLOTS = 4
+"""So many requests are computed together."""
+KEPT = 10
+"""So many caches are kept: what the server's --prompt-cache-size is if nobody says otherwise."""
+SEED = 0
+
+
+@lru_cache(maxsize=2)
+def model_of(name: str) -> Any:
+    """Return the model of an architecture with random weights from a fixed seed; nothing is left in it by who uses it."""
+    with native():
+        module = importlib.import_module(f"mlx_lm.models.{name}")
+        mx.random.seed(SEED)
+        model = module.Model(module.ModelArgs.from_dict({"model_type": name, **COMMON, **ARCHITECTURES[name]}))
+        model.eval()
+        mx.eval(model.parameters())
+    return model
+
+
+@dataclass(eq=False)
+class Request:
+    """A request in the batch: what is left of its prompt's segments, and what it has generated."""
+
+    r: str
+    restored: int
+    left: list[str]
+    tokens: list[int] = field(default_factory=list)
+    logprobs: list[float | None] = field(default_factory=list)
+
+    def answer(self, ended: Ended) -> Answer:
+        """Return what it has generated."""
+        return Answer(r=self.r, tokens=self.tokens, logprobs=self.logprobs, restored=self.restored, ended=ended)
+
+
+class Server:
+    """Answers requests. `chunk` tokens of a prompt are computed in a step; the first `segment` of one are a system's."""
+
+    def __init__(self, model: str, *, caching: bool, chunk: int, segment: int) -> None:
+        self.name, self.segment = model, segment
+        self.store = LRUPromptCache(KEPT) if caching else None
+        with native():
+            self.batch = BatchGenerator(
+                model_of(model), completion_batch_size=SLOTS, prefill_batch_size=SLOTS, prefill_step_size=chunk
+            )
+        self.requests: dict[int, Request] = {}
+        self.ended: list[Event] = []
+
+    def submit(self, op: Submit) -> None:
+        """Look a prompt up and put the request into the batch."""
+        prompt = list(op.tokens)
+        cache, rest = None, prompt
+        if self.store is not None:
+            with native():
+                cache, rest = self.store.fetch_nearest_cache(self.name, prompt)
+        found = len(prompt) - len(rest)
+        segments, kinds = self.segments(prompt, found)
+        with native():
+            (uid,) = self.batch.insert_segments([segments], [op.generate], [cache], [prompt[:found]])
+        self.requests[uid] = Request(op.r, found, kinds)
+
+    def segments(self, prompt: list[int], found: int) -> tuple[list[list[int]], list[str]]:
+        """Return what is left of a prompt's segments behind what was found, and of what kind each is, the last first.
+
+        A prompt is a system's part, of so many tokens as the server was told, and a user's; a short one is all a user's.
+        """
+        cut = self.segment if self.segment < len(prompt) else 0
+        parts = [(prompt[found:cut], "system"), (prompt[max(found, cut) :], "user")]
+        left = [(tokens, kind) for tokens, kind in parts if tokens]
+        return [tokens for tokens, _ in left], [kind for _, kind in reversed(left)]
+
+    def step(self) -> None:
+        """Let everybody have a token, or a chunk of its prompt."""
+        with native():
+            prompts, generated = self.batch.next()
+            ends = [one.uid for one in prompts if one.end_of_segment and not one.end_of_prompt and self.requests[one.uid].left]
+            kept = self.batch.extract_cache(ends) if self.store is not None else {}
+        for uid, (cache, tokens) in kept.items():
+            self.keep(tokens[:], cache, self.requests[uid].left.pop())
+        for one in generated:
+            self._take(one)
+
+    def _take(self, said: Any) -> None:
+        """Take in a token, and what is kept if it was the last."""
+        request = self.requests[said.uid]
+        request.tokens.append(int(said.token))
+        request.logprobs.append(float(said.logprobs[said.token]))
+        if said.finish_reason is not None:
+            self.keep(said.all_tokens[:], said.prompt_cache, "assistant")
+            self.ended.append(self.requests.pop(said.uid).answer("length"))
+
+    def keep(self, tokens: list[int], cache: list[Any], kind: str) -> None:
+        """Keep the cache of these tokens."""
+        if self.store is not None:
+            with native():
+                self.store.insert_cache(self.name, tokens, cache, cache_type=kind)
+
+    def cancel(self, r: str) -> None:
+        """Take a request out."""
+        for uid in [uid for uid, request in self.requests.items() if request.r == r]:
+            with native():
+                self.batch.remove([uid])
+            self.ended.append(self.requests.pop(uid).answer("cancelled"))
+
+    def has(self, r: str) -> bool:
+        """Whether a request is in the batch."""
+        return any(request.r == r for request in self.requests.values())

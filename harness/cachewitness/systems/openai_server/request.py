@@ -1,0 +1,260 @@
+"""One request to a server: its answer is read as it comes, in a thread of its own.
+
+A server that has no time, or is not there, is waited for (`cachewitness.engines.retries`); one that fails over a request, or breaks
+the connection once it has it, has failed. A request that was sent twice may find what its first sending left, so of its
+restored tokens nothing is said. A redirection is not followed: the key would go with it.
+"""
+
+from __future__ import annotations
+
+import http.client
+import itertools
+import socket
+from collections.abc import Callable
+from contextlib import suppress
+from threading import Event, Thread
+
+from cachewitness.core.engine_failure import OwnMistake, told
+from cachewitness.core.events import Answer, Ended
+from cachewitness.core.intake import BadEvents
+from cachewitness.core.trace_format import Submit
+from cachewitness.engines.retries import Absences, wait_s
+from cachewitness.engines.server_words import said
+from cachewitness.systems.openai_server.address import BODY_MAX, CONNECT_S, Address, ServerFailed
+from cachewitness.systems.openai_server.completion import Part, Said, Unreadable, part_of
+
+ANSWER_MAX = 8 << 20
+"""Bytes that an answer may have."""
+PATIENCE_S = 30.0
+"""Seconds in all that a server which turns a request away is waited for."""
+REFUSED = (400, 413, 422)
+"""How a server says that a prompt is not for it, too long for example."""
+TURNED_AWAY = (408, 425, 429, 503)
+"""How it says that it has no time."""
+
+
+class NotSent:
+    """A request that the user keeps from the server; it counts as given up. `heard` is called when it would have been sent."""
+
+    def __init__(self, r: str, heard: Callable[[], None]) -> None:
+        self.over = False
+        self._r, self._heard = r, heard
+
+    def send(self) -> None:
+        """Do not send it."""
+        self.over = True
+        self._heard()
+
+    def leave(self) -> None:
+        """There is nothing to leave."""
+
+    def answer(self, *, cancelled: bool = False) -> Answer:
+        """Return that there is no answer."""
+        return Answer(r=self._r, ended="cancelled" if cancelled else "refused")
+
+
+class Request:
+    """A request for a completion; `heard` is called, in another thread, for each part of the answer and at its end.
+
+    `model` is who must answer, if the server says who it is. `cold`: how nothing is to be restored; empty if something may be.
+    `unsaid` is the number of restored tokens where the server counts the prompt's tokens and no restored ones. `absences` are
+    those of all requests of an engine.
+    """
+
+    def __init__(
+        self,
+        address: Address,
+        asked: Submit,
+        body: bytes,
+        heard: Callable[[], None],
+        *,
+        model: str,
+        cold: str = "",
+        unsaid: int = -1,
+        absences: Absences | None = None,
+    ) -> None:
+        self._model, self._cold, self._unsaid, self._absences = model, cold, unsaid, absences or Absences()
+        r, self._prompt, generate = asked.r, len(asked.tokens), asked.generate
+        self.r, self.over, self.said = r, False, Said()
+        self._address, self._body, self._generate, self._heard = address, body, generate, heard
+        self._sent, self._gone = Event(), Event()
+        self._connection = address.connection()
+        self._failed: Exception | None = None
+        self._refused = ""
+        self.again = 0
+        """How often it was sent again."""
+        self._thread = Thread(target=self._listen, daemon=True)
+
+    def send(self) -> None:
+        """Send it, and return when it has been sent."""
+        self._thread.start()
+        self._sent.wait()
+
+    def leave(self) -> None:
+        """Go away without waiting for the answer."""
+        self._gone.set()
+        sock = self._connection.sock
+        if sock is not None:
+            with suppress(OSError):
+                sock.shutdown(socket.SHUT_RDWR)
+
+    def answer(self, *, cancelled: bool = False) -> Answer:
+        """Return the answer so far. Raises BadEvents for what cannot be read, ServerFailed for a server that failed."""
+        if self._failed is not None and not cancelled:
+            raise self._failed
+        said = self.said
+        if said.model not in ("", self._model):
+            raise BadEvents(self._told(f"answers as {said.model[:80]}, and {self._model} was asked"))
+        if said.prompt_tokens not in (0, self._prompt):
+            counted = f"counts {said.prompt_tokens} tokens of a prompt of {self._prompt} ids: it adds some, or leaves some out"
+            raise BadEvents(self._told(counted))
+        if self._cold and said.restored > 0 and not self.again:
+            raise ServerFailed(self._told(f"restores {said.restored} tokens of a prompt that was asked cold (by {self._cold})"))
+        ended: Ended = "cancelled" if cancelled else "refused" if self._refused else "length"
+        if ended == "length" and len(said.tokens) < self._generate:
+            ended = "stop"
+        counts = self._unsaid if said.restored < 0 < said.prompt_tokens else said.restored
+        restored = -1 if self.again else counts
+        return Answer(
+            r=self.r,
+            tokens=said.tokens[:],
+            logprobs=said.logprobs[:],
+            restored=restored,
+            ended=ended,
+            again=self.again,
+        )
+
+    @property
+    def refusal(self) -> str:
+        """Why the server does not take the prompt; empty if it does."""
+        return self._refused
+
+    # --- what comes ---------------------------------------------------------------------------------------------------------
+
+    def _listen(self) -> None:
+        try:
+            self._ask()
+        except Unreadable as error:
+            self._failed = BadEvents(self._told(f"answers 200 and {error}"))
+        except (BadEvents, ServerFailed) as error:
+            self._failed = error
+        except Exception as error:
+            self._failed = OwnMistake(told(error))
+        finally:
+            self._connection.close()
+            self.over = True
+            self._sent.set()
+            self._heard()
+
+    def _ask(self) -> None:
+        """Send it until it is answered."""
+        waited = 0.0
+        self._absences.asked()
+        for attempt in itertools.count(1):
+            status, words, later = self._attempt()
+            if status == http.client.OK or self._gone.is_set():
+                return
+            if status in REFUSED:
+                self._refused = words
+                return
+            wait = None if self._fell_over(status) else wait_s(attempt, status, later)
+            if wait is None or waited + wait > PATIENCE_S:
+                raise self._failure(status, words)
+            if times := self._absences.too_many(status, later):
+                raise self._failure(status, f"{words}; it was away {times} times, and is asked no more")
+            waited, self.again = waited + wait, self.again + 1
+            if self._gone.wait(wait):
+                return
+            self._connection = self._address.connection()
+
+    def _fell_over(self, status: int) -> bool:
+        """Whether the server failed over the request, which it has: a cache that it fails on is not to be asked again."""
+        return status == http.client.INTERNAL_SERVER_ERROR or (not status and self._sent.is_set())
+
+    def _attempt(self) -> tuple[int, str, str]:
+        """Send it once; return the status, the server's words and when it says to come back. An answer has been read."""
+        connection = self._connection
+        try:
+            connection.timeout = CONNECT_S
+            connection.connect()
+            connection.sock.settimeout(None)
+            if self._gone.is_set():
+                return 0, "", ""
+            self._address.request(connection, "POST", "/v1/completions", self._body)
+            self._sent.set()
+            response = connection.getresponse()
+        except (OSError, http.client.HTTPException) as error:
+            return 0, str(error) or type(error).__name__, ""
+        with response:
+            if response.status == http.client.OK:
+                self._follow(response)
+                return http.client.OK, "", ""
+            where = response.headers.get("Location", "")
+            words = f"go to {where[:100]}" if where else said(_words(response))
+            return response.status, words, response.headers.get("Retry-After", "")
+
+    def _failure(self, status: int, words: str) -> Exception:
+        if not status:
+            return ServerFailed(self._told(f"does not answer ({words})"))
+        line = self._told(f"answers {status}: {words}")
+        judged = status >= http.client.INTERNAL_SERVER_ERROR and status not in TURNED_AWAY
+        return ServerFailed(line) if judged else BadEvents(line)
+
+    def _told(self, what: str) -> str:
+        return self._address.told(f"{self.r}: the server {what}")
+
+    def _follow(self, response: http.client.HTTPResponse) -> None:
+        """Read an answer, whole or in parts. Raises Unreadable, and ServerFailed if it ends in the middle."""
+        try:
+            if "event-stream" in response.headers.get("Content-Type", ""):
+                self._parts(response)
+            else:
+                self._take(part_of(_read(response, ANSWER_MAX)))
+        except (OSError, http.client.HTTPException) as error:
+            if not self._gone.is_set():
+                raise ServerFailed(self._told(f"breaks its answer off ({type(error).__name__})")) from None
+        if self.said.finished and not self.said.tokens:
+            raise Unreadable("tells no token of its answer; `logprobs` of a completion are missing")
+        if not self.said.finished and not self._gone.is_set() and not self._refused:
+            raise ServerFailed(self._told(f"ends its answer after {len(self.said.tokens)} tokens"))
+
+    def _parts(self, response: http.client.HTTPResponse) -> None:
+        size = 0
+        while line := response.readline(ANSWER_MAX):
+            size += len(line)
+            if size > ANSWER_MAX:
+                raise Unreadable(f"sends more than {ANSWER_MAX:,} bytes")
+            name, _, text = line.partition(b":")
+            if name == b"data" and text.strip() == b"[DONE]":
+                return
+            if name == b"data":
+                self._take(part_of(text))
+                self._heard()
+
+    def _take(self, part: Part) -> None:
+        if part.error is None:
+            self.said.take(part)
+            return
+        error = part.error if isinstance(part.error, dict) else {}
+        words = self._address.told(said(str(error.get("message", part.error))))
+        if error.get("code") in REFUSED:
+            self._refused = words
+            return
+        raise ServerFailed(self._told(f"breaks its answer off: {words}"))
+
+
+def _words(response: http.client.HTTPResponse) -> bytes:
+    """Return what comes of the body of an error."""
+    try:
+        return response.read(BODY_MAX)
+    except (OSError, http.client.HTTPException):
+        return b""
+
+
+def _read(response: http.client.HTTPResponse, most: int) -> bytes:
+    content = response.read(most + 1)
+    if len(content) > most:
+        raise Unreadable(f"sends more than {most:,} bytes")
+    if response.length:
+        raise http.client.IncompleteRead(content, response.length)
+    return content

@@ -1,0 +1,135 @@
+"""How OpenVINO GenAI registers: its options, its configurations, its twin and its controls."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from cachewitness._util.errors import EngineMissing
+from cachewitness.core.engine import Engine
+from cachewitness.core.trace_format import GroupSpec, Layout, TraceHeader
+from cachewitness.engines import policy as policies
+from cachewitness.engines.answering import chosen, needs
+from cachewitness.engines.kind import Answer, EngineKind, WrittenFor
+from cachewitness.systems.openvino_genai.capacity import derives
+from cachewitness.systems.openvino_genai.settings import (
+    KV_BLOCK,
+    MAX_SEQUENCES,
+    MULTIPLIER,
+    NAME,
+    POOLS,
+    SPLIT_FUSE,
+    STATES,
+    settings_of,
+)
+from cachewitness.workloads.avoided import CHUNK
+from cachewitness.workloads.configurations import Configuration
+
+MODELS = "CACHEWITNESS_OPENVINO_MODELS"
+"""The environment variable that names the folder of the models."""
+INSTALL, MODELS_MADE = "pip install 'cachewitness[openvino]'", "ci/stage_openvino.sh"
+HYBRID, ATTENTION = ("qwen3-next", "lfm2"), "llama"
+SIZED = ("qwen3-next-wide", "llama-narrow")
+"""Models whose blocks weigh what the published vectors of `sizing` say: a hybrid one, and one of attention alone."""
+ATTENTION_ALONE = (ATTENTION, "llama-narrow")
+KNOWN, POLICY = (*HYBRID, ATTENTION, *SIZED), "openvino_genai"
+SETTINGS = ("usual", "more")
+SHRINKING = 250
+"""Traces that are tried in search of a smaller one: each opens a pipeline, which takes a third of a second."""
+
+
+def open_engine(header: TraceHeader, options: Mapping[str, str]) -> Engine:
+    """Open a pipeline for a trace.
+
+    Raises EngineMissing without the package or the model, UsageError for what the engine does not take.
+    """
+    model = chosen(NAME, options, "model", KNOWN)
+    caching = chosen(NAME, options, "caching", ("on", "off")) == "on"
+    chosen(NAME, options, "settings", SETTINGS)
+    settings = settings_of(header)
+    path = _made(model, options)
+    try:
+        from cachewitness.systems.openvino_genai.pipeline import Pipeline
+    except ImportError as error:
+        raise EngineMissing(f"--engine {NAME}: needs openvino-genai ({error}); {INSTALL}", INSTALL) from None
+    return Pipeline(header, path, settings, caching=caching, hybrid=model not in ATTENTION_ALONE)
+
+
+def _made(model: str, options: Mapping[str, str]) -> Path:
+    """Return where a model lies. Raises EngineMissing if it is not there."""
+    folder = options.get("models") or os.environ.get(MODELS, "")
+    path = Path(folder) / model
+    if not folder or not (path / "openvino_model.xml").is_file():
+        where = f"{path} has none" if folder else f"name their folder, models=DIR or {MODELS}"
+        raise EngineMissing(f"--engine {NAME}: needs the model {model}: {where}; {MODELS_MADE} makes them", MODELS_MADE)
+    return path
+
+
+def answer_vectors(policy: str, options: Mapping[str, str]) -> Mapping[str, Answer]:
+    """Return how the engine answers vectors: by what a pipeline derives from a configuration. Raises EngineMissing."""
+    asked = policies.get(policy).questions
+    if policy != POLICY or asked is None:
+        return {}
+    path = _made(chosen(NAME, options, "model", KNOWN), options)
+    needs(NAME, ["openvino_genai"], INSTALL)
+    answers: Mapping[str, Answer] = asked().answers_derived(derives(path))
+    return answers
+
+
+def configurations() -> list[Configuration]:
+    """Return what a run usually takes: snapshots at every block, prompts cut into chunks, and longer intervals."""
+    return [
+        Configuration(_layout(1), {}, ""),
+        Configuration(_layout(2), {CHUNK: 100}, ""),
+        Configuration(_layout(4), {CHUNK: 256}, ""),
+    ]
+
+
+def further() -> list[Configuration]:
+    """Return what the option `settings=more` takes: what OpenVINO GenAI can be set to beside that, each in turn."""
+    return [
+        Configuration(_layout(1), {SPLIT_FUSE: False}, ""),
+        Configuration(_layout(2), {SPLIT_FUSE: False, MAX_SEQUENCES: 2}, ""),
+        Configuration(_layout(2), {CHUNK: 1}, ""),
+        Configuration(_layout(8), {MULTIPLIER: "unset", CHUNK: 8192}, ""),
+        Configuration(_layout(8), {}, ""),
+        Configuration(_layout(1), {STATES: 24}, ""),
+        Configuration(_layout(2), {POOLS: "dynamic"}, ""),
+    ]
+
+
+def chosen_configurations(options: Mapping[str, str]) -> list[Configuration]:
+    """Return what a run takes by the option `settings` of the engine's name."""
+    return further() if options.get("settings") == SETTINGS[1] else configurations()
+
+
+def _layout(multiplier: int) -> Layout:
+    groups = [GroupSpec("full", KV_BLOCK), GroupSpec("recurrent", KV_BLOCK * multiplier)]
+    story = f"KV blocks of {KV_BLOCK} tokens, a linear-attention block each {KV_BLOCK * multiplier}"
+    return Layout(f"openvino-m{multiplier}", groups, story, "openvino.genai scheduler_config.hpp, cache_interval_multiplier")
+
+
+ENGINE = EngineKind(
+    name=NAME,
+    summary="the installed OpenVINO GenAI's continuous batching on tiny hybrid models",
+    heights=("answers",),
+    open=open_engine,
+    reads=(MODELS,),
+    options={
+        "model": f"{', '.join(HYBRID)} (default: the first), {ATTENTION}: attention alone; for vectors {' or '.join(SIZED)}",
+        "models": f"the folder of the models; default: {MODELS}",
+        "caching": "on (default), or off: the uncached twin",
+        "settings": "usual (default), or more: a run takes the further configurations of docs/engine-openvino-genai.md instead",
+    },
+    policies=None,
+    replays=False,
+    answers=answer_vectors,
+    configurations=configurations,
+    configured=chosen_configurations,
+    cold={"caching": "off"},
+    controls={"uncached": {"caching": "off"}, "attention-only": {"model": ATTENTION}},
+    shrinking=SHRINKING,
+    isolated=True,
+    written_for=WrittenFor("OpenVINO GenAI", "openvino-genai", "2026.4", "2026.4"),
+)

@@ -1,0 +1,39 @@
+"""The server over transformers behind the three methods."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import transformers
+
+from cachewitness.core.events import Answering, Rules
+from cachewitness.core.trace_format import TraceHeader
+from cachewitness.engines.answering import SteppedEngine, declared
+from cachewitness.systems.transformers.architectures import ARCHITECTURES, UNSPLIT, VOCABULARY
+from cachewitness.systems.transformers.model import Model
+from cachewitness.systems.transformers.server import Server, Ways
+from cachewitness.systems.transformers.store import PrefixStore
+
+
+class TransformersEngine(SteppedEngine[Server]):
+    """The server as an engine at answers height. `pages` of a trace are the blocks that kept prefixes take, each its own."""
+
+    def __init__(self, header: TraceHeader, chosen: Mapping[str, str], chunk: int) -> None:
+        blocks = {group.kind: group.block_size for group in header.layout.groups}
+        caching = chosen["caching"] == "on"
+        ways = Ways(
+            interval=blocks.get("recurrent", UNSPLIT),
+            chunk=chunk,
+            records=bool(header.options.get("record")),
+            singly=chosen["feed"] == "tokens",
+        )
+        store = PrefixStore(header.pages, blocks["full"], crop=chosen["crop"]) if caching else None
+        model = Model(ARCHITECTURES[chosen["model"]])  # one for each trace: some keep states of requests in themselves
+        rules = Rules(caching=caching, answering=Answering("float32", VOCABULARY))
+        super().__init__(
+            Server(model, store, ways), declared("transformers", header, rules, version=transformers.__version__, salt=True)
+        )
+
+    def close(self) -> None:
+        """Let go of the caches."""
+        self.server.running, self.server.waiting, self.server.store = [], [], None

@@ -1,0 +1,91 @@
+"""How transformers registers: its options, its configurations, its twin and its controls."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from cachewitness._util.errors import UsageError
+from cachewitness.core.engine import Engine
+from cachewitness.core.trace_format import GroupSpec, Layout, TraceHeader
+from cachewitness.engines.answering import chosen, chunk_of, needs, takes
+from cachewitness.engines.kind import EngineKind, WrittenFor
+from cachewitness.engines.mutant import Mutant
+from cachewitness.systems.transformers.architectures import ARCHITECTURES, CONTROL, UNSPLIT
+from cachewitness.workloads.configurations import Configuration
+
+NAME = "transformers"
+INSTALL = "pip install 'cachewitness[transformers]'"
+CHOICES: Mapping[str, tuple[str, ...]] = {
+    "model": tuple(ARCHITECTURES),
+    "caching": ("on", "off"),
+    "crop": ("on", "off", "again"),
+    "feed": ("chunks", "tokens"),
+}
+"""What the options of the engine's name take, the default first."""
+SHRINKING = 250
+"""Traces that are tried in search of a smaller one."""
+
+
+def open_engine(header: TraceHeader, options: Mapping[str, str]) -> Engine:
+    """Open the server for a trace.
+
+    Raises EngineMissing without transformers or torch, UsageError for what the engine does not take.
+    """
+    values = {name: chosen(NAME, options, name, known) for name, known in CHOICES.items()}
+    takes(NAME, header, ("chunk", "record"))
+    chunk = chunk_of(NAME, header, UNSPLIT)
+    if type(record := header.options.get("record", False)) is not bool:
+        raise UsageError(f"--engine {NAME}: record is true or false, not {record!r}")
+    kinds = [group.kind for group in header.layout.groups]
+    if kinds.count("full") != 1 or set(kinds) - {"full", "recurrent"}:
+        wanted = (
+            "it needs a full group, in whose blocks the pool is counted, and a recurrent one, whose blocks are the interval"
+        )
+        raise UsageError(f"--engine {NAME}: layout {header.layout.name} does not fit: {wanted}")
+    needs(NAME, ("torch", "transformers"), INSTALL)
+    from cachewitness.systems.transformers.engine import TransformersEngine
+
+    return TransformersEngine(header, values, chunk)
+
+
+def configurations() -> list[Configuration]:
+    """Return what a run takes: prefixes kept often; and seldom, with prompts cut into chunks, and pasts that are recorded."""
+    return [Configuration(_layout(16), {}, ""), Configuration(_layout(48), {"chunk": 23, "record": True}, "")]
+
+
+def _layout(interval: int) -> Layout:
+    groups = [GroupSpec("full", 16), GroupSpec("recurrent", interval)]
+    story = f"a pool of blocks of 16 tokens; a cache is kept at every {interval} tokens of a prompt, and at its end"
+    return Layout(f"resumed-{interval}", groups, story, "harness/cachewitness/systems/transformers")
+
+
+def faults() -> Mapping[str, Mutant]:
+    """Return the seeded faults of this engine."""
+    from cachewitness.systems.transformers.cache_faults import FAULTS
+
+    return FAULTS
+
+
+ENGINE = EngineKind(
+    name=NAME,
+    summary="the installed transformers on tiny hybrid models, resumed from copies of its own caches",
+    heights=("answers",),
+    open=open_engine,
+    options={
+        "mutant": "a seeded fault of its own (docs/engine-transformers.md)",
+        "model": f"the architecture: {', '.join(ARCHITECTURES)}; default: the first",
+        "caching": "on (default), or off: the uncached twin",
+        "crop": "on (default): a longer text's cache is cropped to a shorter prefix where it can be; off; again: also twice",
+        "feed": "chunks (default), or tokens: one by one behind what a cache holds",
+    },
+    policies=None,
+    replays=False,
+    configurations=configurations,
+    faults=faults,
+    cold={"caching": "off"},
+    controls={"uncached": {"caching": "off"}, "attention-only": {"model": CONTROL}},
+    shrinking=SHRINKING,
+    isolated=True,
+    imports=("cachewitness.systems.transformers.engine", "transformers.models.llama.modeling_llama"),
+    written_for=WrittenFor("transformers", "transformers", "5.23", "5.24"),
+)

@@ -1,0 +1,102 @@
+"""A tiny model of transformers: computed from nothing, or continued from one of the library's cache objects.
+
+Logprobs are of float32 on one thread of a CPU. A model has random weights from a fixed seed, so that whoever opens it anywhere
+gets the same one.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import torch
+import transformers
+
+from cachewitness._util.errors import UsageError
+from cachewitness.core.engine_failure import native
+from cachewitness.systems.transformers.architectures import COMMON, Architecture
+
+SEED = 0
+DELTA_RULE = "torch_chunk_gated_delta_rule"
+"""What a modelling file of transformers calls the scan of GatedDeltaNet; its parameter `chunk_size` is nowhere configured."""
+NAMES = ("cache", "cache_params", "past_key_values")
+"""What models call the cache that they are given: the first since transformers 5.24, before that one of the others."""
+SCAN, SCAN_MIN = 32, 8
+"""Tokens that a scan computes together, and the least of it."""
+
+
+class Model:
+    """A model of one architecture, and what it takes to resume it.
+
+    Raises what transformers raises, and UsageError for an architecture that this release does not have.
+    """
+
+    def __init__(self, architecture: Architecture) -> None:
+        torch.set_num_threads(1)
+        transformers.logging.set_verbosity_error()
+        if architecture.model_type not in transformers.CONFIG_MAPPING:
+            told = f"{architecture.model_type} is in transformers {architecture.since} and later"
+            raise UsageError(f"--engine transformers: {told}, and this is {transformers.__version__}")
+        config = transformers.CONFIG_MAPPING[architecture.model_type](
+            **{**COMMON, "initializer_range": architecture.width, **architecture.options}
+        )
+        torch.manual_seed(SEED)
+        self.config = config
+        self.module = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager").eval().float()
+        for name, parameter in self.module.named_parameters():
+            for end, value in architecture.weights.items():
+                if name.endswith(end):
+                    torch.nn.init.constant_(parameter, value)
+        takes = inspect.signature(self.module.forward).parameters
+        self._named = next(name for name in NAMES if name in takes)
+        self._placed = "position_ids" in takes
+
+    def empty(self) -> transformers.DynamicCache:
+        """Return a cache of the library that holds nothing."""
+        return transformers.DynamicCache(config=self.config)
+
+    def resumed(self, cache: transformers.DynamicCache, tokens: Sequence[int], at: int) -> torch.Tensor:
+        """Compute the tokens behind the first `at`, which the cache holds; return the logprobs [vocabulary] of what follows.
+
+        The cache takes them in. Positions are given, as `generate` does: some models count from 0 again if they are not.
+        """
+        more: dict[str, Any] = {self._named: cache, "use_cache": True}
+        if self._placed:
+            more["position_ids"] = torch.arange(at, at + len(tokens))[None]
+        with native(), torch.inference_mode():
+            logits = self.module(torch.tensor([list(tokens)]), **more).logits
+        return logits[0, -1].log_softmax(-1)
+
+    def computed(self, rows: Sequence[Sequence[int]]) -> list[torch.Tensor]:
+        """Compute texts from nothing, in one batch without a cache; return the logprobs [vocabulary] of what follows each.
+
+        Rows are padded behind their ends, which no causal model sees. The more rows, the fewer tokens a scan takes together, so
+        that what batches and chunks do to rounding shows in the noise of one.
+        """
+        longest = max(map(len, rows))
+        ids = torch.tensor([[*row, *[0] * (longest - len(row))] for row in rows])
+        with native(), torch.inference_mode(), self._scanning(max(SCAN // len(rows), SCAN_MIN)):
+            logits = self.module(ids, use_cache=False).logits
+        return [logits[index, len(row) - 1].log_softmax(-1) for index, row in enumerate(rows)]
+
+    @contextmanager
+    def _scanning(self, tokens: int) -> Iterator[None]:
+        """Let scans compute so many tokens together, in models that have scans of chunks."""
+        code = sys.modules[type(self.module).__module__]
+        rule = getattr(code, DELTA_RULE, None)
+        mixers = {part: part.chunk_size for part in self.module.modules() if isinstance(getattr(part, "chunk_size", None), int)}
+        if rule is not None:
+            setattr(code, DELTA_RULE, partial(rule, chunk_size=tokens))
+        for part in mixers:
+            part.chunk_size = tokens
+        try:
+            yield
+        finally:
+            if rule is not None:
+                setattr(code, DELTA_RULE, rule)
+            for part, usual in mixers.items():
+                part.chunk_size = usual

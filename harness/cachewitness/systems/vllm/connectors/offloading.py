@@ -1,0 +1,156 @@
+"""`OffloadingConnector`: chunks in the CPU's memory, of a group's blocks, under keys and an order of eviction of its own.
+
+Everything is vLLM's but the copies: the connector's scheduler and `CPUOffloadingManager`, and the connector's worker with its
+deferred stores and its fences. `CPUOffloadingWorker`, which would copy on streams of the device, is replaced.
+
+A store is told of with one step and asked for at the beginning of the next. It does not hold its blocks: who gets one of them
+anew has the store flushed before the step runs. So its copy begins here when it is told of, and may last until then.
+
+A chunk of n blocks has n pages here, one behind the other; of a chunk that is stored in part only the pages that were filled
+have a key. A load that its request does not wait for in another step (`sync`) is waited for before the runs of this one, on a
+stream of its own.
+
+Sources: vLLM 0.33.0, `distributed/kv_transfer/kv_connector/v1/offloading/scheduler.py`, `worker.py`;
+`v1/kv_offload/cpu/manager.py`, `spec.py`; `v1/kv_offload/cpu/gpu_worker.py`, `SingleDirectionOffloadingHandler`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain, repeat
+from typing import Any
+
+from cachewitness.core.engine_failure import EngineFailure
+from cachewitness.engines.cache_state import Claim, KeyId
+from cachewitness.systems.vllm.connectors.copies import Job
+from cachewitness.systems.vllm.connectors.kinds import CopiesOf, VllmSide
+from cachewitness.systems.vllm.connectors.tier import Books, KeyNames
+from cachewitness.systems.vllm.source import Source
+
+CHUNK_BYTES = 4096
+"""What vLLM rounds a chunk up to, in bytes (`v1/kv_offload/cpu/shared_offload_region.py`)."""
+
+
+class CopyWorker:
+    """What vLLM's worker has for `CPUOffloadingWorker`: it keeps the copies in mind."""
+
+    def __init__(self, source: Source, copies: CopiesOf, blocks: int) -> None:
+        self._copies, self._blocks = copies, blocks
+        self._result = source.part("v1.kv_offload.base", "TransferResult")
+        self.jobs: dict[int, Job] = {}
+        """By vLLM's number of a job."""
+        self.filled: set[int] = set()
+        """Pages that the last store of their chunk has filled, or is about to."""
+
+    def tell(self, job_id: int, src: Any, dst: Any) -> None:
+        """Begin the copies of a store that the device will be asked for."""
+        pages = self._pages(src, dst.block_ids)
+        for chunk in dst.block_ids:
+            self.filled.difference_update(self.pages_of(int(chunk)))
+        self.filled.update(pages)
+        self.jobs[job_id] = self._copies.begin(src.block_ids, pages, stores=True, asked=False)
+        groups = chain.from_iterable(repeat(group, count) for group, count in enumerate(src.group_sizes))
+        self._copies.fill_for(pages, groups)
+
+    def submit_store(self, job_id: int, src_spec: Any, dst_spec: Any) -> bool:
+        """Ask for a store that was told of."""
+        self.jobs[job_id].begun = True
+        return True
+
+    def submit_load(self, job_id: int, src_spec: Any, dst_spec: Any, *, expedited: bool = False) -> bool:
+        """Ask for a load."""
+        pages = self._pages(dst_spec, src_spec.block_ids)
+        self.jobs[job_id] = self._copies.begin(pages, dst_spec.block_ids, stores=False)
+        self.jobs[job_id].expedited = expedited
+        return True
+
+    def pages_of(self, chunk: int) -> range:
+        """Return the pages of a chunk."""
+        return range(chunk * self._blocks, (chunk + 1) * self._blocks)
+
+    def _pages(self, blocks: Any, chunks: Iterable[int]) -> list[int]:
+        """Return the pages in these chunks that belong to the device's `blocks`, which are given group by group.
+
+        The first block of a group may lie inside its first chunk (`block_indices`); the others follow it without a gap.
+        Raises EngineFailure if there are not as many chunks as the blocks lie in: vLLM's worker asserts that.
+        """
+        left, pages = [int(chunk) for chunk in chunks], list[int]()
+        for count, first in zip(blocks.group_sizes, blocks.block_indices, strict=True):
+            skipped = first % self._blocks if count else 0
+            span = -(-(skipped + count) // self._blocks)
+            mine, left = left[:span], left[span:]
+            pages += [page for chunk in mine for page in self.pages_of(chunk)][skipped : skipped + count]
+        if left or len(pages) != sum(blocks.group_sizes):
+            told = f"told its worker of {sum(blocks.group_sizes)} blocks, and of chunks that they do not lie in"
+            raise EngineFailure("died", told)
+        return pages
+
+    def wait(self, job_ids: Iterable[int]) -> None:
+        """Wait until jobs are over."""
+        self._copies.wait([self.jobs[job_id] for job_id in job_ids if job_id in self.jobs])
+
+    def get_finished(self) -> list[Any]:
+        """Return the jobs that are over and were not returned yet."""
+        over = [job_id for job_id, job in self.jobs.items() if job.over]
+        for job_id in over:
+            del self.jobs[job_id]
+        return [self._result(job_id=job_id, success=True) for job_id in over]
+
+    def shutdown(self) -> None:
+        """Nothing runs beside the harness."""
+
+
+class Offloading(VllmSide):
+    """The connector, both sides."""
+
+    fenced = True
+    unordered = False
+    forward = None
+    null: Sequence[int] = ()
+
+    def __init__(self, source: Source, connector: Any, worker: Any, names: KeyNames) -> None:
+        self._source, self._connector_worker, self._names = source, worker.connector_worker, names
+        self._manager = connector.connector_scheduler.manager
+        config = connector.connector_scheduler.config
+        self._blocks = config.blocks_per_chunk
+        self._sizes = [group.tokens_per_block for group in config.kv_group_configs]
+        self._group_of = source.part("v1.kv_offload.base", "get_offload_group_idx")
+        self._hash_of = source.part("v1.kv_offload.base", "get_offload_block_hash")
+
+    def attach(self, pool: Any, copies: CopiesOf) -> None:
+        """Take what stands in for the device's copies; this connector does not touch the device's block pool."""
+        self._worker = self._connector_worker.worker = CopyWorker(self._source, copies, self._blocks)
+
+    def hold_back(self, *, held: bool) -> None:
+        """Do nothing: it stores what requests have computed."""
+
+    def tell(self, meta: Any) -> None:
+        """Begin the stores that the worker will ask for."""
+        for job_id, job in meta.store_jobs.items():
+            self._worker.tell(job_id, job.src_spec, job.dst_spec)
+
+    def books(self) -> Books:
+        """Return what the manager shows of its chunks: a key can be hit when its store has ended."""
+        keys: dict[KeyId, Claim] = {}
+        held: dict[int, int] = {}
+        for key, chunk in self._manager._policy.chunks.items():
+            pages = self._worker.pages_of(chunk.chunk_id)
+            if chunk.ref_cnt:
+                held.update(dict.fromkeys(pages, abs(chunk.ref_cnt)))
+            if chunk.is_ready:
+                keys.update(self._named(key, pages))
+        free = self._manager._get_num_free_chunks() + _kept(self._manager)
+        return Books(keys, held, free * self._blocks)
+
+    def _named(self, key: Any, pages: range) -> Iterator[tuple[KeyId, Claim]]:
+        """Return the keys of a chunk's pages that were filled: each names the prefix that ends with its block."""
+        group, (length, r, _) = self._group_of(key), self._names.claim(self._hash_of(key))
+        for left, page in enumerate(reversed(pages)):
+            if page in self._worker.filled:
+                yield (group, page, key), Claim(length - left * self._sizes[group], r)
+
+
+def _kept(manager: Any) -> int:
+    """Return how many chunks are kept for their key alone."""
+    count: int = manager._num_evictable_cache_chunks
+    return count

@@ -1,0 +1,105 @@
+"""What an engine of vLLM's shape declares of itself: one pool that all groups alias, page 0 the null block.
+
+Sources: vLLM 0.33.0, `v1/core/kv_cache_utils.py`; `v1/core/single_type_kv_cache_manager.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+import msgspec
+
+from cachewitness.core.events import Eviction, Group, Header, KeyEvents, Pool, Retention, Rules
+from cachewitness.core.trace_format import GroupSpec, TraceHeader
+from cachewitness.engines.adapter import CAPABILITIES, SECOND
+from cachewitness.engines.observe_pins import POOL
+from cachewitness.engines.observe_tier import TIER
+from cachewitness_reference.vllm.config import Options
+
+PRUNABLE = ("sliding", "recurrent")
+
+
+LRU = Eviction("lru")
+"""vLLM's free queue: blocks without a key are prepended and go first; others are appended as they are let go, tails first."""
+TIER_LRU = Eviction("lru-used")
+"""The plain tier: a key that is stored again, or fetched, goes last."""
+
+
+def describe(
+    trace: TraceHeader,
+    engine: str,
+    engine_version: str,
+    rules: Rules,
+    options: Options | None = None,
+    eviction: Eviction | None = LRU,
+) -> Header:
+    """Return the history header of an engine of vLLM's shape: one pool that all groups alias, page 0 the null block.
+
+    `options` say how recurrent groups are run, in mode `align` if they are left out.
+    """
+    options = options or Options()
+    kinds = {group.kind for group in trace.layout.groups}
+    not_applicable = {}
+    if "recurrent" not in kinds or not rules.caching:
+        not_applicable["no-fabricated-snapshots"] = _why(rules, "no recurrent group")
+    if not rules.retention.groups or not rules.caching:
+        not_applicable["interval-sparsity"] = _why(rules, "no group that retention prunes")
+    return Header(
+        engine=engine,
+        height=trace.height,
+        pools=[Pool(id=POOL, pages=trace.pages, null=[0], eviction=eviction)],
+        groups=[_group(index, spec, options) for index, spec in enumerate(trace.layout.groups)],
+        rules=rules,
+        capabilities=[*CAPABILITIES, "withdraw"],
+        not_applicable=not_applicable,
+        engine_version=engine_version,
+        trace=trace.name,
+    )
+
+
+def _group(index: int, spec: GroupSpec, options: Options) -> Group:
+    """Return a group as the worker sees it. In mode `none` one block holds the state of a whole request."""
+    recurrent, mode = spec.kind == "recurrent", options.mamba_cache_mode
+    return Group(
+        id=index,
+        kind=spec.kind,
+        block_size=options.max_model_len if recurrent and mode == "none" else spec.block_size,
+        pool=POOL,
+        window=spec.window,
+        chunk=spec.chunk,
+        snapshots="every-block" if recurrent and mode == "all" else "chunk-end",
+    )
+
+
+def retention(trace: TraceHeader, interval: int | None, kinds: Collection[str] = PRUNABLE, **declared: bool) -> Retention:
+    """Return what vLLM keeps of the groups of a layout.
+
+    `interval` in tokens, `kinds` of groups that it governs, `declared` as in `Retention`.
+    """
+    groups = [index for index, spec in enumerate(trace.layout.groups) if spec.kind in kinds]
+    return Retention(interval=interval, groups=groups, **declared)
+
+
+def key_events(trace: TraceHeader, hash_block_size: int) -> KeyEvents:
+    """Return what vLLM's events for routers leave open. `hash_block_size` in tokens.
+
+    Where blocks of a group are null, or retention drops them, the tokens of an event are those of all blocks and its hashes of
+    the blocks that were kept. An event of part of a block names a parent inside the block, which has no event of its own.
+    """
+    pruned = any(group.kind != "full" for group in trace.layout.groups)
+    finer = any(hash_block_size < group.block_size for group in trace.layout.groups)
+    return KeyEvents(gaps=pruned, orphans=pruned or finer)
+
+
+def _why(rules: Rules, otherwise: str) -> str:
+    return otherwise if rules.caching else "prefix caching is off"
+
+
+def with_tier(header: Header, pages: int, eviction: Eviction | None = TIER_LRU) -> Header:
+    """Return the header with a second tier of so many pages, and in it a group for each of the device's."""
+    if not pages:
+        return header
+    count = len(header.groups)
+    aside = [msgspec.structs.replace(group, id=count + group.id, pool=TIER, of=group.id) for group in header.groups]
+    pools = [*header.pools, Pool(id=TIER, pages=pages, tier=SECOND, eviction=eviction)]
+    return msgspec.structs.replace(header, pools=pools, groups=[*header.groups, *aside])

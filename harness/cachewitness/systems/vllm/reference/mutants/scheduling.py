@@ -1,0 +1,205 @@
+"""Faults in who runs, and in whether the engine survives it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from cachewitness.engines.adapter import Refused
+from cachewitness.engines.driver import Driver
+from cachewitness.engines.fault_tools import BOTH, REFERENCE, adapter, core, wrap
+from cachewitness.engines.mutant import declared, mutant
+
+
+@mutant(
+    name="resumed-request-refused",
+    mirrors="vllm-project/vllm#40707",
+    anomaly="stuck",
+    checker="progress",
+    group="O",
+    engines=BOTH,
+)
+def resumed_request_refused(engine: Driver) -> None:
+    """A preempted request is never admitted again."""
+
+    def allocate_slots(original: Any, request: Any, *args: Any, **kwargs: Any) -> Any:
+        return None if request.num_preemptions else original(request, *args, **kwargs)
+
+    wrap(core(engine), "allocate_slots", allocate_slots)
+
+
+@mutant(
+    name="second-preemption-crashes",
+    mirrors="sgl-project/sglang#18694",
+    anomaly="died",
+    checker="engine",
+    group="O",
+    engines=BOTH,
+)
+def preemption_crashes(engine: Driver) -> None:
+    """What is noted of a request when it first runs is dropped when it is preempted, and asked for when it is freed again.
+
+    Note how many tokens a request was first admitted for, and look that up whenever its blocks are given back.
+    """
+    first_admitted: dict[str, int] = {}
+    manager = core(engine)
+
+    def allocate_slots(original: Any, request: Any, num_new_tokens: int, *args: Any, **kwargs: Any) -> Any:
+        given = original(request, num_new_tokens, *args, **kwargs)
+        if given is not None and not request.num_preemptions:
+            first_admitted.setdefault(request.request_id, num_new_tokens)
+        return given
+
+    def free(original: Any, request: Any) -> None:
+        if any(single.req_to_blocks.get(request.request_id) for single in manager.coordinator.single_type_managers):
+            del first_admitted[request.request_id]
+        original(request)
+
+    wrap(manager, "allocate_slots", allocate_slots)
+    wrap(manager, "free", free)
+
+
+@mutant(
+    name="split-returns-nothing",
+    mirrors="vllm-project/vllm#40707, 1CatAI/1Cat-vLLM#472",
+    anomaly="stuck",
+    checker="progress",
+    group="O",
+    engines=REFERENCE,
+)
+def split_returns_nothing(engine: Driver) -> None:
+    """What is left of a prompt is rounded down to nothing, step after step."""
+
+    def split(original: Any, request: Any, tokens: int, hit: int) -> int:
+        start, kept = request.num_computed_tokens + hit, int(original(request, tokens, hit))
+        size = max(single.block_size for single in core(engine).coordinator.single_type_managers)
+        return (start + kept) // size * size - start if start < request.num_prompt_tokens else kept
+
+    if getattr(adapter(engine), "split", None) is not None:
+        wrap(adapter(engine), "split", split)
+
+
+@mutant(
+    name="failed-allocation-keeps-a-block",
+    mirrors="sgl-project/sglang#34676",
+    anomaly="leak",
+    checker="ownership",
+    group="O",
+    engines=REFERENCE,
+)
+def failed_allocation_keeps_a_block(engine: Driver) -> None:
+    """An allocation that fails has taken a block before.
+
+    Take a first block before finding out that there is no room for all.
+    """
+    manager = core(engine)
+
+    def allocate_slots(original: Any, *args: Any, **kwargs: Any) -> Any:
+        given = original(*args, **kwargs)
+        if given is None and manager.block_pool.get_num_free_blocks():
+            manager.block_pool.get_new_blocks(1)
+        return given
+
+    wrap(manager, "allocate_slots", allocate_slots)
+
+
+@mutant(
+    name="needs-counted-for-every-group",
+    mirrors="vllm-project/vllm#40384",
+    anomaly="stuck",
+    checker="progress",
+    group="M",
+    engines=REFERENCE,
+)
+def needs_counted_for_every_group(engine: Driver) -> None:
+    """What all groups need together is multiplied by their number.
+
+    Multiply what a request needs by the number of groups, which has been summed over already.
+    """
+    coordinator = core(engine).coordinator
+
+    def get_num_blocks_to_allocate(original: Any, *args: Any, **kwargs: Any) -> int:
+        return int(original(*args, **kwargs)) * len(coordinator.single_type_managers)
+
+    wrap(coordinator, "get_num_blocks_to_allocate", get_num_blocks_to_allocate)
+
+
+@mutant(
+    name="busy-pool-taken-for-a-small-one",
+    mirrors="vllm-project/vllm#39734, #35570 (who exceeds the capacity is aborted: what is free now taken for what there is)",
+    anomaly="stuck",
+    checker="progress",
+    group="O",
+    engines=REFERENCE,
+)
+def busy_pool_taken_for_a_small_one(engine: Driver) -> None:
+    """A request is given up if its prompt does not fit the blocks that are free when it comes, instead of waiting for them."""
+    manager, driven = core(engine), adapter(engine)
+
+    def add(original: Any, submit: Any, tokens: Any, shared: int) -> None:
+        needed = sum(-(-len(tokens) // single.block_size) for single in manager.coordinator.single_type_managers)
+        if needed > manager.block_pool.get_num_free_blocks():
+            raise Refused(f"a prompt of {needed} blocks exceeds the capacity")
+        original(submit, tokens, shared)
+
+    wrap(driven, "add", add)
+
+
+@mutant(
+    name="cached-blocks-are-no-room",
+    mirrors="Avarok-Cybersecurity/atlas#1114",
+    anomaly="stuck",
+    checker="progress",
+    group="O",
+    engines=REFERENCE,
+)
+def cached_blocks_are_no_room(engine: Driver) -> None:
+    """A request waits for ever beside blocks that are merely cached.
+
+    Give blocks only as long as there are some that nothing is cached in.
+    """
+    manager = core(engine)
+    pool = manager.block_pool
+
+    def allocate_slots(original: Any, *args: Any, **kwargs: Any) -> Any:
+        whole = pool.get_num_free_blocks
+        pool.get_num_free_blocks = lambda: sum(block.block_hash is None for block in pool.free_block_queue.values())
+        try:
+            return original(*args, **kwargs)
+        finally:
+            pool.get_num_free_blocks = whole
+
+    wrap(manager, "allocate_slots", allocate_slots)
+
+
+@mutant(
+    name="ended-request-refuses-a-reset",
+    mirrors="sgl-project/sglang#21413 (a flush right after the last request is refused, the next one is not)",
+    anomaly="refused-reset",
+    checker="progress",
+    group="L",
+    engines=REFERENCE,
+    height="scheduler",
+)
+def ended_request_refuses_a_reset(engine: Driver) -> None:
+    """A request that has ended counts as running until the next step, and a reset is refused for it."""
+    scheduler = adapter(engine).scheduler
+    ended: set[str] = set()
+
+    def finish_requests(original: Any, request_ids: Any, *status: Any) -> None:
+        names = list(request_ids)
+        original(names, *status)
+        ended.update(names)
+
+    def schedule(original: Any, *budget: Any) -> Any:
+        ended.clear()
+        return original(*budget)
+
+    def reset(original: Any, reset_running_requests: bool = False) -> bool:
+        return bool((reset_running_requests or not ended) and original(reset_running_requests))
+
+    wrap(scheduler, "finish_requests", finish_requests)
+    wrap(scheduler, "schedule", schedule)
+    wrap(scheduler, "reset_prefix_cache", reset)
+
+
+MUTANTS = declared(globals())

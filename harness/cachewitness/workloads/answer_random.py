@@ -1,0 +1,107 @@
+"""Random traces at answers height, which prefer lengths around boundaries.
+
+They repeat prompts, shorten them, change one token, continue after answers, let clients go away, and run several at once in a
+pool that is roomy or under pressure. The option `avoid` of a configuration names what is left out (`cachewitness.workloads.avoided`), so
+that a known fault does not hide the next one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from cachewitness.core.trace_format import Step, Trace
+from cachewitness.workloads.answer_stories import as_asked, tokens_of
+from cachewitness.workloads.scenarios.shape import Script, Shape
+from cachewitness.workloads.source import Seeded, Source
+
+REQUESTS, RECENT = 14, 5
+_LIVE = (1, 2, 3, 4, 6)
+_POOLS = (5, 5, 5, 6, 7, 10, 40)
+"""The pool, in fifths of what the longest request takes."""
+_BLOCKS = 4
+_ANSWERS = (1, 2, 5, 9)
+_SALTS = ("", "", "", "one", "two")
+
+
+@dataclass(frozen=True)
+class _Asked:
+    r: str
+    prompt: str
+    generate: int
+    salt: str
+
+
+def random_answers(shape: Shape, seed: int) -> Trace:
+    """Return the trace of a seed."""
+    source, script = Seeded(seed), Script(shape, f"random-{seed}", "random requests around boundaries", __name__)
+    _Workload(script, source).run()
+    longest = max(tokens_of(op) for op in script.ops)
+    return as_asked(script, shape.pages(longest + shape.unit) * source.choice(_POOLS) // 5 + 1, seed)
+
+
+class _Workload:
+    """Grows a script one random operation at a time; keeps in mind who is live and who was answered."""
+
+    def __init__(self, script: Script, source: Source) -> None:
+        self._script, self._source = script, source
+        self._live: list[_Asked] = []
+        self._said: list[_Asked] = []
+        self._answered: list[_Asked] = []
+
+    def run(self) -> None:
+        """Write requests until there are enough, then wait for all of them."""
+        source, most = self._source, self._source.choice(_LIVE)
+        while len(self._said) < REQUESTS:
+            if len(self._live) < most and source.chance(60):
+                self._submit(f"r{len(self._said) + 1}")
+            elif self._live and source.chance(12):
+                self._script.abort(self._gone().r)
+            elif self._live and source.chance(50):
+                self._answered.append(self._gone())
+                self._script.finish(self._answered[-1].r)
+            else:
+                self._script.ops += [Step() for _ in range(source.integer(1, 3))]
+        for asked in self._live:
+            self._script.finish(asked.r)
+
+    def _gone(self) -> _Asked:
+        return self._live.pop(self._source.integer(0, len(self._live) - 1))
+
+    def _submit(self, r: str) -> None:
+        source, unit = self._source, self._script.shape.unit
+        generate = source.choice((*_ANSWERS, unit - 1, unit, unit + 1))
+        prompt, salt = self._prompt(r)
+        asked = _Asked(r, prompt, max(generate, 1), salt)
+        self._live.append(asked)
+        self._said.append(asked)
+        self._script.submit(r, prompt, generate=asked.generate, **({"salt": salt} if salt else {}))
+
+    def _prompt(self, r: str) -> tuple[str, str]:
+        """Return a prompt and a salt: new, or like an earlier one in one of the ways that caches get wrong."""
+        source, unit = self._source, self._script.shape.unit
+        before = source.choice(self._said[-RECENT:]) if self._said and source.chance(80) else None
+        if before is None:
+            return f"t{source.integer(0, 2)}:{self._length()} {r}:{source.integer(1, unit)}", source.choice(_SALTS)
+        salt = before.salt if source.chance(85) else source.choice(_SALTS)
+        if source.chance(25):
+            return before.prompt, salt
+        if before in self._answered and source.chance(50):
+            kept = before.generate - source.choice((0, 0, 1)) or 1
+            return f"{before.prompt} @{before.r}:{kept} {r}:{source.integer(1, unit)}", salt
+        return f"{cut(before.prompt, self._length())} {r}:{source.integer(1, unit + 1)}", salt
+
+    def _length(self) -> int:
+        source, unit = self._source, self._script.shape.unit
+        return max(source.integer(1, _BLOCKS) * unit + source.choice((-1, 0, 0, 1, unit // 2)), 1)
+
+
+def cut(prompt: str, tokens: int) -> str:
+    """Return the first so many tokens of a prompt, all of it if it has no more."""
+    kept: list[str] = []
+    for term in prompt.split():
+        text, _, count = term.rpartition(":")
+        here = min(int(count), tokens)
+        if here:
+            kept.append(f"{text}:{here}")
+        tokens -= here
+    return " ".join(kept)

@@ -1,0 +1,48 @@
+"""The configurations that a suite runs on: a layout and the options of the policy.
+
+Configurations with options of the scheduler (drafts, steps in flight, a second tier) are run at scheduler height only. The
+policy names the configurations of a run in which the user chose nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from cachewitness.core.trace_format import Height, Layout
+from cachewitness.workloads.scenarios.shape import LeastPages, Shape
+
+SCHEDULER_OPTIONS = (
+    *("num_speculative_tokens", "async_depth", "tier_pages", "tier_delay"),
+    *("scheduling_policy", "max_loras", "encoder_budget", "structured_output"),
+)
+
+
+@dataclass(frozen=True)
+class Configuration:
+    """A configuration by name, `full-mamba[retention_interval=0]` for example.
+
+    Without a `policy` it is of an engine at answers height, whose own the options are.
+    """
+
+    layout: Layout
+    options: dict[str, Any] = field(default_factory=dict)
+    policy: str = "vllm"
+    least_pages: LeastPages | None = None
+    """The smallest pool that the policy accepts with a trace's options; None: any."""
+
+    @property
+    def name(self) -> str:
+        """The layout's name and the options that were set."""
+        options = ",".join(f"{key}={value}" for key, value in self.options.items())
+        return f"{self.layout.name}[{options}]" if options else self.layout.name
+
+    def runs_at(self, height: Height) -> bool:
+        """Whether the options mean something at a height."""
+        if (height == "answers") != (not self.policy):
+            return False
+        return height in ("scheduler", "answers") or not any(self.options.get(name) for name in SCHEDULER_OPTIONS)
+
+    def shape(self, height: Height) -> Shape:
+        """Return the measures of the configuration at a height."""
+        return Shape(self.layout, self.options, height, self.policy, self.least_pages)

@@ -1,0 +1,8 @@
+"""Hand-written traces: what `cachewitness run` executes, without pytest."""
+
+from __future__ import annotations
+
+from cachewitness.workloads.scenarios.shape import Script, Shape
+from cachewitness.workloads.scenarios.stories import SCENARIOS, Scenario
+
+__all__ = ["SCENARIOS", "Scenario", "Script", "Shape"]

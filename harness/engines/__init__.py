@@ -1,5 +1,0 @@
-"""Engines under test: one file each, all behind the three methods of `harness.engines.protocol`.
-
-An engine is found by its name in the entry-point group `cachewitness.engines`, so that a fork or a vendor can ship its
-own without touching this package.
-"""

@@ -1,1 +1,0 @@
-"""The installed LMCache: its server's modules in this process, and blocks of a device whose bytes say whose they are."""

@@ -1,1 +1,0 @@
-"""The outcome: results, expected failures, and one renderer for each format of a report."""

@@ -1,0 +1,140 @@
+"""What operators and clients are told of use and hits, where it stands in for pages and look-ups that a history shows."""
+
+from __future__ import annotations
+
+import pytest
+
+from cachewitness.core import validate
+from cachewitness.core.checkers.finding import Finding, Tally
+from cachewitness.core.checkers.statistics import StatisticsTrue
+from cachewitness.core.driving import check
+from cachewitness.workloads.notation import parse
+
+POOL = "pool 0: 9 pages, null 0\n"
+RULES = "group 0: full block 4\nrules: alignment 4, stats\n"
+HEADER = POOL + RULES
+TIERED = (
+    f"{POOL}pool 1: 8 pages, tier cpu\ngroup 0: full block 4\ngroup 1: full block 4 pool 1 of 0\nrules: alignment 4, stats\n"
+)
+FIRST = "submit r1 a:9\nhit r1 0 |\ntake r1 | 1 2 3\npublish 0/1 r1:4\npublish 0/2 r1:8\nstep 1: r1 0..9 | 1 2 3\n"
+SECOND = "submit r2 a:9\nhit r2 8 | 1 2\ntake r2 | 1 2 4\nstep 2: r2 8..9 | 1 2 4\n"
+TOLD_FIRST = "stats 0: usage 0.375 admitted 1 of 9 found 0 restored r1=0 @1\n"
+
+
+def judged(text: str) -> tuple[list[Finding], Tally]:
+    """Return the findings of the checker alone, and its tally."""
+    result = check(parse(text), [StatisticsTrue()])
+    assert not result.tallies[0].crashed
+    return result.findings, result.tallies[0]
+
+
+def sentences(text: str) -> list[str]:
+    """Return what the checker says."""
+    return [finding.sentence for finding in judged(text)[0]]
+
+
+def test_an_engine_that_declares_nothing_is_not_judged() -> None:
+    _, tally = judged(HEADER.replace(", stats", "") + FIRST)
+    assert tally.not_applicable == "the engine tells no operator of its use"
+
+
+def test_what_is_told_is_judged_and_counted() -> None:
+    """An event, and what it tells each client, is an occasion each."""
+    findings, tally = judged(
+        HEADER + FIRST + TOLD_FIRST + SECOND + "stats 0: usage 0.5 admitted 1 of 9 found 8 restored r2=8 @2\n"
+    )
+    assert (findings, tally.opportunities) == ([], 4)
+
+
+@pytest.mark.parametrize(
+    ("told", "why"),
+    [
+        ("usage 0.25 admitted 1 of 9 found 0", "2.00 of 8 pages; however 3 of them are held"),
+        (
+            "usage 0.375 admitted 2 of 18 found 0",
+            "of 2 look-ups of 18 tokens, of which 0 were found; however",
+        ),
+        ("usage 0.375 admitted 1 of 8 found 0", "1 look-up of 8 tokens, of which 0 were found"),
+        ("usage 0.375 admitted 1 of 9 found 8", "1 look-up of 9 tokens, of which 8 were found"),
+        (
+            "usage 0.375 admitted 1 of 9 found 0 again 1 of 9 found 0",
+            "requests that came back; however there were 0 look-ups",
+        ),
+        (
+            "usage 0.375 admitted 1 of 9 found 0 restored r1=4",
+            "Let the client of r1 be told in step 1 that 4 tokens of",
+        ),
+    ],
+)
+def test_what_did_not_happen_is_found(told: str, why: str) -> None:
+    (sentence,) = sentences(HEADER + FIRST + f"stats 0: {told} @1\n")
+    assert why in sentence
+
+
+def decoded(steps: int) -> list[str]:
+    """Return so many steps behind the first, each of one token."""
+    taken = ["take r1 | 4 5 6"]
+    return taken + [
+        f"accept r1 {n} @r1[{n - 10}]:1\nstep {n - 8}: r1 {n - 1}..{n} | 1 2 3 4 5 6" for n in range(10, 10 + steps)
+    ]
+
+
+def test_an_engine_that_tells_operators_no_more_is_found() -> None:
+    """Whether it told them something before, or never."""
+    for first, until in ((TOLD_FIRST, 10), ("", 9)):
+        (sentence,) = sentences(HEADER + FIRST + first + "\n".join(decoded(12)))
+        assert f"in 9 steps in which somebody ran, up to step {until}, it told nothing" in sentence
+
+
+def test_operators_may_be_told_every_few_steps() -> None:
+    steps = decoded(12)
+    told = "stats 0: usage 0.75 @9"
+    assert sentences(HEADER + FIRST + TOLD_FIRST + "\n".join([*steps[:9], told, *steps[9:]])) == []
+
+
+def test_a_share_alone_may_be_told() -> None:
+    assert sentences(HEADER + FIRST + "stats 0: usage 0.375 @1\n") == []
+
+
+def test_without_caching_nobody_looks_up() -> None:
+    """An engine that caches nothing answers a look-up without one, and counts none."""
+    text = (
+        HEADER.replace("stats", "no-caching, stats") + "submit r1 a:9\nhit r1 0 |\ntake r1 | 1 2 3\nstep 1: r1 0..9 | 1 2 3\n"
+    )
+    assert sentences(text + "stats 0: usage 0.375 admitted 0 of 0 found 0 @1\n") == []
+    assert len(sentences(text + TOLD_FIRST)) == 1
+
+
+def test_clients_are_told_of_the_admission_before_a_request_lost_its_place() -> None:
+    """What it hits when it comes back it has computed itself."""
+    back = "preempt r1\ndrop r1\nhit r1 8 | 1 2\ntake r1 | 1 2 4\nstep 2: r1 8..9 | 1 2 4\n"
+    told = "stats 0: usage 0.375 admitted 1 of 9 found 0 again 1 of 9 found 8 restored r1={} @2\n"
+    assert sentences(HEADER + FIRST + back + told.format(0)) == []
+    assert len(sentences(HEADER + FIRST + back + told.format(8))) == 1
+
+
+def test_what_another_tier_had_is_no_hit_of_the_device() -> None:
+    """So the device's share of a hit lies between nothing and all of it."""
+    second = SECOND.replace("hit r2 8 | 1 2", "hit r2 8 tier cpu | 1 2 | 4 3")
+    for found, findings in ((0, 0), (4, 0), (8, 0), (9, 1)):
+        told = f"stats 0: usage 0.5 admitted 1 of 9 found {found} @2\n"
+        assert len(sentences(TIERED + FIRST + TOLD_FIRST + second + told)) == findings
+
+
+def test_a_request_whose_load_failed_may_be_new_or_have_come_back() -> None:
+    """And its client may be told of either admission, and of no other number."""
+    back = "preempt r1\ndrop r1\nhit r1 8 | 1 2\ntake r1 | 1 2 4\nstep 2: r1 8..9 | 1 2 4\n"
+    for told, findings in (("admitted 1 of 9 found 8", 0), ("admitted 0 of 0 found 0 again 1 of 9 found 8", 0)):
+        for restored, more in ((0, 0), (8, 0), (4, 1)):
+            text = TIERED + FIRST + TOLD_FIRST + back + f"stats 0: usage 0.375 {told} restored r1={restored} @2\n"
+            assert len(sentences(text)) == findings + more
+
+
+def test_an_event_that_the_header_does_not_announce_makes_no_sense() -> None:
+    for text, why in (
+        (HEADER.replace(", stats", "") + FIRST + TOLD_FIRST, "an event for operators"),
+        (HEADER + FIRST + "stats 3: usage 0.5 @1\n", "pool 3 does not exist"),
+        (HEADER + FIRST + "stats 0: usage 0.375 restored r9=0 @1\n", "r9"),
+    ):
+        (problem,) = validate.problems(parse(text))
+        assert why in str(problem)

@@ -1,0 +1,144 @@
+"""State machines on every policy, at both heights: the references contradict nothing, and a planted fault is found.
+
+`CACHEWITNESS_ENGINE` names another engine than the reference, in the words of `--engine`; `CACHEWITNESS_EXAMPLES` how many
+examples each machine runs, at random, in place of the few that are the same each time.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+from hypothesis.stateful import run_state_machine_as_test
+
+from cachewitness._util.errors import UsageError
+from cachewitness.cli import invoke
+from cachewitness.core.driving import drive
+from cachewitness.core.engine import Engine
+from cachewitness.core.events import Event, Header, ResetDone, Version
+from cachewitness.core.result import EXIT_FAIL
+from cachewitness.core.trace_format import Op, Step, TraceHeader, UpdateWeights, load
+from cachewitness.engines import policy as policies
+from cachewitness.engines.registry import EngineSpec, parse
+from cachewitness.sessions.fuzz.campaign import heights_of
+from cachewitness.sessions.fuzz.machines import SETTINGS, Contradiction, Machine, manager_machine, scheduler_machine
+from cachewitness.sessions.run.store import DEFAULT_FOLDER
+from suites.support.sampled import fewer, sampled
+
+ENGINE = parse(os.environ.get("CACHEWITNESS_ENGINE", "reference"))
+EXAMPLES = int(os.environ.get("CACHEWITNESS_EXAMPLES", "0"))
+FEW = fewer(30, 8)
+MANY = settings(SETTINGS, max_examples=EXAMPLES or FEW, derandomize=not EXAMPLES)
+ENOUGH_TO_FIND = settings(SETTINGS, max_examples=400, derandomize=True)
+MACHINES = {"manager": manager_machine, "scheduler": scheduler_machine}
+EVERYWHERE = [(policy, height) for policy in ENGINE.kind.policies or policies.names() for height in heights_of(ENGINE, policy)]
+REFERENCES = [(policy, height) for policy in policies.names() for height in policies.get(policy).heights]
+MUTANTS = {
+    "manager": {"window-freed-early": {"premature-release"}, "replay-boundary-masked": {"lost-replay-boundary"}},
+    "scheduler": {
+        "window-freed-by-drafts": {"premature-release"},
+        "drafts-published": {"partial-commit", "fabricated-snapshot"},  # of attention, or of a state
+    },
+}
+"""Faults, and as what they can be found."""
+
+
+def found(machine: type[Machine]) -> Contradiction:
+    with pytest.raises(Contradiction) as raised:
+        run_state_machine_as_test(machine, settings=ENOUGH_TO_FIND)
+    return raised.value
+
+
+def command(contradiction: Contradiction) -> list[str]:
+    """Return the words of the command on the last line of a failure."""
+    return shlex.split(str(contradiction).splitlines()[-1].removeprefix("replay: "))
+
+
+class OldWeights:
+    """An engine that keeps everything it has when new weights come, and says that it does not."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine, self._step = engine, 0
+
+    def describe(self) -> Header:
+        return self._engine.describe()
+
+    def apply(self, op: Op) -> list[Event]:
+        if isinstance(op, UpdateWeights):
+            step = self._step
+            return [ResetDone(ok=True, step=step), Version(weights=op.version, adapter=op.adapter, step=step)]
+        events = self._engine.apply(op)
+        self._step = max([self._step, *(event.step for event in events)])
+        return events
+
+    def close(self) -> None:
+        self._engine.close()
+
+
+def with_old_weights() -> EngineSpec:
+    reference = parse("reference")
+
+    def opened(header: TraceHeader, options: Mapping[str, str]) -> OldWeights:
+        return OldWeights(reference.kind.open(header, options))
+
+    return replace(reference, kind=replace(reference.kind, open=opened))
+
+
+@pytest.mark.parametrize(("policy", "height"), EVERYWHERE)
+def test_nothing_contradicts_in_any_order_of_operations(policy: str, height: str) -> None:
+    """And something happened: requests were looked up and hit."""
+    machine = MACHINES[height](ENGINE, policy, DEFAULT_FOLDER)
+    run_state_machine_as_test(machine, settings=MANY)
+    assert machine.happened.operations > 10 * FEW
+    if not machine.happened.hits:  # Hypothesis draws constants of whatever modules are imported, so a few examples differ
+        run_state_machine_as_test(machine, settings=settings(MANY, max_examples=10 * FEW))
+    assert machine.happened.lookups > 0 and machine.happened.hits > 0
+
+
+@pytest.mark.parametrize(("policy", "height"), sampled(REFERENCES, 3))
+def test_every_machine_finds_an_engine_that_keeps_what_old_weights_computed(policy: str, height: str, tmp_path: Path) -> None:
+    """What it found is small, and its trace alone fails again as it did; without the fault the trace is clean."""
+    faulty = with_old_weights()
+    contradiction = found(MACHINES[height](faulty, policy, tmp_path))
+    trace = load(Path(command(contradiction)[2]))
+    assert any(isinstance(op, UpdateWeights) for op in trace.ops) and len(trace.ops) <= 8
+    again = {f"Contradiction[{found.anomaly}]": found.sentence for found in drive(trace, faulty.open(trace.header)).findings}
+    assert again[type(contradiction).__name__] in " ".join(str(contradiction).split())
+    assert drive(trace, parse("reference").open(trace.header)).findings == []
+
+
+@pytest.mark.parametrize(("height", "mutant"), [(height, mutant) for height, known in MUTANTS.items() for mutant in known])
+def test_a_planted_mutant_is_found_and_one_command_replays_it(height: str, mutant: str, tmp_path: Path) -> None:
+    """The last line of the failure is the command; it ends as a failure does, with the same anomaly."""
+    contradiction = found(MACHINES[height](f"reference:mutant={mutant}", "vllm", tmp_path))
+    assert type(contradiction).__name__ in {f"Contradiction[{anomaly}]" for anomaly in MUTANTS[height][mutant]}
+    program, *words = command(contradiction)
+    assert program == "cachewitness"
+    assert invoke(words) == EXIT_FAIL
+
+
+def test_a_trace_says_that_it_withdraws(tmp_path: Path) -> None:
+    """An engine that cannot withdraw does not run it by mistake."""
+    contradiction = found(manager_machine("reference:mutant=withdrawn-keys-stay", folder=tmp_path))
+    trace = load(Path(command(contradiction)[2]))
+    assert any(isinstance(op, Step) and op.withdraw for op in trace.ops)
+    assert trace.header.needs == ["withdraw"]
+
+
+@pytest.mark.parametrize(
+    ("engine", "policy", "message"),
+    [
+        ("refrence", "vllm", "did you mean 'reference'"),  # codespell:ignore refrence
+        ("reference", "vlm", "no policy is called 'vlm'"),
+        ("reference", "lmcache", "does not follow policy 'lmcache' at manager height"),
+    ],
+)
+def test_an_engine_without_a_height_or_a_policy_is_refused_in_one_line(engine: str, policy: str, message: str) -> None:
+    with pytest.raises(UsageError, match=message) as raised:
+        manager_machine(engine, policy)
+    assert "\n" not in str(raised.value)

@@ -1,0 +1,129 @@
+"""mlx-lm's batch and prompt cache: what is right passes, every seeded fault is found, and so is what mlx-lm does wrong."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from importlib.util import find_spec
+
+import pytest
+from msgspec.structs import replace
+
+from cachewitness._util.data import fixtures
+from cachewitness._util.errors import EngineMissing, UsageError
+from cachewitness.core.trace_format import Finish, GroupSpec, Layout, Op, Submit, Trace
+from cachewitness.core.validate import load_trace
+from cachewitness.engines.registry import EngineSpec, parse
+from cachewitness.parity.answers.answers import runs
+from cachewitness.systems.mlx_lm.architectures import ARCHITECTURES
+from cachewitness.systems.mlx_lm.cache_faults import FAULTS
+from cachewitness.systems.mlx_lm.kind import configurations
+from cachewitness.workloads.answer_stories import write
+
+installed = pytest.mark.skipif(not find_spec("mlx_lm"), reason="needs mlx-lm; ci/stage_mlx.sh")
+FOUND = fixtures() / "findings" / "mlx-lm-exact-replay.jsonl"
+BATCHED_WRONGLY = "jamba"
+"""mlx-lm computes a shorter prompt wrongly beside a longer one, with or without a cache (docs/engine-mlx-lm.md)."""
+
+
+def engine(**options: str) -> EngineSpec:
+    """Return the engine in this process."""
+    return parse("mlx-lm:" + ",".join(f"{name}={value}" for name, value in options.items()))
+
+
+def trace(*ops: Op, **options: object) -> Trace:
+    """Return a trace of these operations on the first configuration's layout."""
+    header = write(configurations()[0].shape("answers"), "idle", 0).header
+    return Trace(replace(header, name="test", options=options), list(ops))
+
+
+def asked(r: str, prompt: str) -> list[Op]:
+    """Ask and wait."""
+    return [Submit(r=r, prompt=prompt, generate=3), Finish(r)]
+
+
+GROWN = [*asked("a", "doc:30"), *asked("b", "doc:30 more:9"), *asked("c", "doc:30 @a:3 else:5"), *asked("d", "doc:16 other:40")]
+"""Behind a system's part, behind a prompt but its last token, behind an answer, and a longer text cut where it can be."""
+TOGETHER = [Submit(r="a", prompt="doc:30", generate=3), Submit(r="b", prompt="other:9", generate=5), Finish("a"), Finish("b")]
+
+
+@installed
+@pytest.mark.parametrize("model", [name for name in ARCHITECTURES if name != BATCHED_WRONGLY])
+def test_an_architecture_is_resumed_rightly(model: str) -> None:
+    """Restored tokens, chunks, company in the batch; no finding."""
+    again = [replace(op, r=f"{op.r}2") for op in TOGETHER]
+    for of in (trace(*GROWN), trace(*GROWN, chunk=7), trace(*TOGETHER, *again)):
+        result = runs(of, engine(model=model))
+        assert result.findings == [] and result.activity.hits and result.activity.hit_tokens
+        assert not [tally.crashed for tally in result.tallies if tally.crashed]
+
+
+@installed
+def test_a_model_whose_uncached_answers_depend_on_their_company_is_not_judged() -> None:
+    """The noise floor of Jamba is what its batches do to shorter prompts: beyond its ceiling, so the verdict is unknown."""
+    result = runs(trace(*GROWN), engine(model=BATCHED_WRONGLY))
+    (blind,) = [tally.crashed for tally in result.tallies if tally.crashed]
+    assert result.findings == [] and "right float32 logprobs of this model differ by" in blind
+
+
+@installed
+@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("model", ["qwen3_next", "falcon_h1"])
+def test_a_fault_is_found_and_only_with_the_cache(model: str, fault: str) -> None:
+    found = runs(trace(*GROWN), engine(model=model, mutant=fault)).findings
+    assert "answer-differs" in [finding.anomaly for finding in found]
+    assert runs(trace(*GROWN), engine(model=model, mutant=fault, caching="off")).findings == []
+
+
+@installed
+@pytest.mark.parametrize("model", ["qwen3", "qwen3_next"])
+def test_a_prompt_that_is_found_in_full_ends_the_batch(model: str) -> None:
+    """It passes without the cache, and with a token more."""
+    stored = load_trace(FOUND)
+    *before, last = stored.ops
+    assert isinstance(last, Submit)
+    (finding,) = runs(stored, engine(model=model)).findings
+    assert finding.anomaly == "died" and "empty prompt" in finding.sentence
+    assert runs(stored, engine(model=model, caching="off")).findings == []
+    assert (
+        runs(Trace(stored.header, [*before, replace(last, prompt=f"{last.prompt} more:1")]), engine(model=model)).findings == []
+    )
+
+
+def shown(name: str) -> list[str]:
+    """Return what a script of a finding prints."""
+    script = fixtures() / "findings" / name
+    assert len(script.read_text(encoding="utf-8").splitlines()) < 60
+    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=True, timeout=300)
+    return done.stdout.splitlines()
+
+
+@installed
+def test_a_script_shows_it_with_mlx_lm_alone() -> None:
+    same, more, uncached = shown("mlx_lm_0_32.py")
+    assert "has an empty prompt" in same and "10 tokens restored" in more and " 0 tokens restored" in uncached
+
+
+@installed
+def test_a_script_shows_what_company_does_to_jamba() -> None:
+    off = [float(line.rpartition(" ")[2]) for line in shown("mlx_lm_0_32_jamba_batch.py")]
+    assert off[1] > 0.01 and max(off[0], off[2], off[3]) < 1e-4
+
+
+def test_a_layout_that_does_not_fit_is_refused() -> None:
+    of = trace(*GROWN)
+    other = replace(of.header, layout=Layout("other", [GroupSpec("full", 16)]))
+    with pytest.raises(UsageError, match="layout other does not fit"):
+        engine().open(other)
+
+
+@pytest.mark.parametrize("options", [{"model": "llama"}, {"caching": "maybe"}])
+def test_an_option_that_it_has_not_is_refused(options: dict[str, str]) -> None:
+    with pytest.raises(UsageError, match=r"is one of|is on or off"):
+        engine(**options).open(trace(*GROWN).header)
+
+
+def test_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(EngineMissing, match="mlx"):
+        engine().open(trace(*GROWN).header)

@@ -1,0 +1,235 @@
+"""transformers, resumed from copies of its own caches: what is right is passed, and every seeded fault is found."""
+
+from __future__ import annotations
+
+import sys
+from importlib.util import find_spec
+
+import pytest
+from msgspec.structs import replace
+
+from cachewitness._util.data import fixtures
+from cachewitness._util.errors import EngineMissing, UsageError
+from cachewitness.core.checkers.finding import Measured
+from cachewitness.core.result import Result
+from cachewitness.core.trace_format import Abort, Finish, GroupSpec, Layout, Op, Step, Submit, Trace
+from cachewitness.core.validate import load_trace
+from cachewitness.engines.registry import EngineSpec, parse
+from cachewitness.parity.answers.answers import runs
+from cachewitness.systems.transformers.architectures import ARCHITECTURES, CONTROL
+from cachewitness.systems.transformers.kind import configurations
+from cachewitness.workloads.answer_stories import write
+
+installed = pytest.mark.skipif(
+    not (find_spec("torch") and find_spec("transformers")), reason="needs torch and transformers; ci/stage_transformers.sh"
+)
+WRONG = ("nemotron_h-small-steps", "zamba2-small-steps", "mamba", "jamba", "recurrent_gemma")
+"""Architectures that transformers itself does not resume rightly (docs/engine-transformers.md)."""
+RIGHT = [name for name in ARCHITECTURES if name not in WRONG]
+NEWER = [name for name, architecture in ARCHITECTURES.items() if architecture.since]
+"""Those that the oldest supported release does not have."""
+
+
+def engine(**options: str) -> EngineSpec:
+    """Return the engine in this process."""
+    return parse("transformers:" + ",".join(f"{name}={value}" for name, value in options.items()))
+
+
+def trace(*ops: Op, record: bool = False, pages: int = 64) -> Trace:
+    """Return a trace of these operations on the first configuration's layout."""
+    header = write(configurations()[0].shape("answers"), "idle", 0).header
+    return Trace(replace(header, name="test", pages=pages, options={"record": True} if record else {}), list(ops))
+
+
+def asked(r: str, prompt: str, generate: int = 3) -> list[Op]:
+    """Ask and wait."""
+    return [Submit(r=r, prompt=prompt, generate=generate), Finish(r)]
+
+
+GROWN = trace(*asked("a", "doc:30"), *asked("b", "doc:30 more:9"), *asked("c", "doc:30 @a:2 else:5"))
+"""A prompt that goes on behind what is kept: at a block, at its end, and behind an answer."""
+PARTED = trace(*asked("a", "doc:40"), *asked("b", "doc:37 else:9"), record=True)
+"""A prompt that parts from a kept text between two places at which it was kept."""
+CUT = Trace(replace(PARTED.header, options={"record": True, "chunk": 7}), [*GROWN.ops, *asked("d", "doc:26 else:9")])
+"""The same and more, in chunks, from windows whose past is recorded."""
+AGAIN = trace(*asked("a", "doc:33"), *asked("b", "doc:33 b:4", 5), *asked("c", "doc:33 c:4", 5))
+
+
+def measured(result: Result) -> Measured:
+    """Return what the comparison of answers came to."""
+    return next(tally.measured[0] for tally in result.tallies if tally.measured)
+
+
+def found(of: Trace, spec: EngineSpec) -> list[str]:
+    """Return the anomalies of a trace."""
+    return [finding.anomaly for finding in runs(of, spec).findings]
+
+
+@installed
+@pytest.mark.parametrize("model", RIGHT)
+def test_an_architecture_is_resumed_rightly(model: str) -> None:
+    """Restored tokens, chunks, crops where the library has them; no finding, and a floor far below its ceiling."""
+    if not _had(model):
+        pytest.skip(f"transformers {ARCHITECTURES[model].since}")
+    for of in (GROWN, CUT):
+        result = runs(of, engine(model=model))
+        assert result.findings == [] and result.activity.hits
+        assert measured(result).tolerance == 2e-4 < measured(result).ceiling
+
+
+@installed
+@pytest.mark.parametrize("model", NEWER)
+def test_an_architecture_that_the_release_does_not_have_is_one_line(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It names the first release that has it."""
+    import transformers
+
+    monkeypatch.delitem(transformers.CONFIG_MAPPING._mapping, ARCHITECTURES[model].model_type, raising=False)
+    with pytest.raises(UsageError, match=f"is in transformers {ARCHITECTURES[model].since} and later, and this is "):
+        parse(f"transformers:model={model}").open(GROWN.header)
+
+
+def _had(model: str) -> bool:
+    import transformers
+
+    return ARCHITECTURES[model].model_type in transformers.CONFIG_MAPPING
+
+
+@installed
+@pytest.mark.parametrize("model", WRONG)
+def test_what_transformers_resumes_wrongly_is_found_and_only_with_the_cache(model: str) -> None:
+    """The same trace passes where every token is computed from nothing."""
+    assert "answer-differs" in found(GROWN, engine(model=model))
+    assert found(GROWN, engine(model=model, caching="off")) == []
+
+
+@installed
+@pytest.mark.parametrize("model", ["mamba", "jamba"])
+def test_a_mamba_1_layer_is_resumed_rightly_by_one_token_at_a_time(model: str) -> None:
+    """The one changed thing: more tokens at once lose the recurrent state, one does not."""
+    assert found(GROWN, engine(model=model, feed="tokens")) == []
+
+
+@installed
+@pytest.mark.parametrize("model", ["nemotron_h", "zamba2"])
+def test_time_steps_above_their_least_value_are_resumed_rightly(model: str) -> None:
+    """The one changed thing: `dt_bias`, so that the limit that decoding leaves out does nothing."""
+    assert found(GROWN, engine(model=model)) == []
+
+
+FAULTS = {
+    "resumed-without-its-state": (GROWN, "qwen3_next", "lfm2"),
+    "convolution-one-token-off": (GROWN, "lfm2", "gemma3"),
+    "cache-shared-instead-of-copied": (AGAIN, "qwen3_next", "llama"),
+    "cropped-one-token-short": (PARTED, "gemma3", "qwen3_next"),
+    "window-one-token-short": (GROWN, "mistral", "llama"),
+}
+"""By fault: a trace, an architecture that has it, and one that has nothing to plant it into, or is not hurt by it."""
+
+
+@installed
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_seeded_fault_is_found_and_does_not_raise_the_floor(fault: str) -> None:
+    """Its floor and tolerance are those of the engine without the fault."""
+    of, model, _ = FAULTS[fault]
+    right, wrong = runs(of, engine(model=model)), runs(of, engine(model=model, mutant=fault))
+    assert right.findings == [] and "answer-differs" in [finding.anomaly for finding in wrong.findings]
+    assert _noise(wrong) == _noise(right)
+
+
+@installed
+@pytest.mark.parametrize("fault", [name for name in FAULTS if name != "cache-shared-instead-of-copied"])
+def test_a_fault_in_what_a_model_does_not_have_is_no_finding(fault: str) -> None:
+    """The lawful look-alike: the same change where there is no state, no window, or nothing to crop."""
+    of, _, other = FAULTS[fault]
+    assert found(of, engine(model=other, mutant=fault)) == []
+
+
+def _noise(result: Result) -> tuple[float, float]:
+    return measured(result).floor, measured(result).tolerance
+
+
+@installed
+def test_a_client_that_goes_away_leaves_what_was_kept_usable() -> None:
+    """In the middle of a prompt, of an answer, and before anything was computed."""
+    ops = [op for index in range(3) for op in _left(f"p{index}", index)]
+    chunked = Trace(replace(GROWN.header, options={"chunk": 7}), [*ops, *asked("z", "doc:40 z:3")])
+    assert found(chunked, engine()) == []
+
+
+def _left(r: str, steps: int) -> list[Op]:
+    return [Submit(r=r, prompt="doc:40", generate=9), *[Step()] * (4 * steps), Abort(r)]
+
+
+@installed
+def test_a_small_pool_makes_room_and_a_large_one_restores_more() -> None:
+    """Prefixes are given up, least recently used first, and answers stay right."""
+    ops = [op for turn in "ab" for index in range(4) for op in asked(f"{turn}{index}", f"doc{index}:33")]
+    small, large = (runs(trace(*ops, pages=pages), engine(model="lfm2")) for pages in (4, 64))
+    assert small.findings == large.findings == []
+    assert measured(small).restored < measured(large).restored
+
+
+@installed
+def test_another_salt_restores_nothing() -> None:
+    """Two tenants with one prompt."""
+    ops = [Submit(r="a", prompt="doc:40", generate=2, salt="one"), Finish("a")]
+    ops += [Submit(r="b", prompt="doc:40", generate=2, salt="two"), Finish("b")]
+    result = runs(trace(*ops), engine(model=CONTROL))
+    assert result.findings == [] and measured(result).restored == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "layout", "told"),
+    [
+        ("model=gpt", None, "model is one of"),
+        ("caching=maybe", None, "caching is on or off"),
+        ("feed=letters", None, "feed is chunks or tokens"),
+        ("", Layout("w", [GroupSpec("full", 16), GroupSpec("sliding", 16, window=32)]), "layout w does not fit"),
+        ("", Layout("r", [GroupSpec("recurrent", 16)]), "layout r does not fit"),
+    ],
+)
+def test_what_does_not_fit_is_one_line(options: str, layout: Layout | None, told: str) -> None:
+    """Before anything is imported."""
+    header = replace(GROWN.header, **({"layout": layout} if layout else {}))
+    with pytest.raises(UsageError, match=told):
+        parse(f"transformers:{options}").open(header)
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"drafts": 2}, "not drafts"),
+        ({"record": 2}, "record is true or false, not 2"),
+    ],
+)
+def test_an_option_of_a_trace_that_it_does_not_take_is_refused(options: dict[str, object], told: str) -> None:
+    """Nothing that was asked for is left out in silence."""
+    with pytest.raises(UsageError, match=told):
+        parse("transformers").open(replace(GROWN.header, options=options))
+
+
+def test_without_the_library_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is an engine that is missing, not a broken one."""
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    monkeypatch.delitem(sys.modules, "cachewitness.systems.transformers.engine", raising=False)
+    with pytest.raises(EngineMissing, match=r"pip install 'cachewitness\[transformers\]'"):
+        parse("transformers").open(GROWN.header)
+
+
+STORED = {
+    "mamba-1-several-tokens": ({"model": "jamba"}, {"feed": "tokens"}),
+    "mamba-2-time-steps": ({"model": "zamba2-small-steps"}, {"model": "zamba2"}),
+    "states-in-the-model": ({"model": "recurrent_gemma"}, {"model": "gemma3"}),
+    "cropped-twice": ({"model": "lfm2", "crop": "again"}, {"crop": "on"}),
+}
+"""By stored trace: the options with which it was found, and one thing changed with which it passes."""
+
+
+@installed
+@pytest.mark.parametrize("name", STORED)
+def test_a_finding_is_found_again_and_not_with_one_thing_changed(name: str) -> None:
+    """In transformers 5.23 and 5.24."""
+    options, changed = STORED[name]
+    of = load_trace(fixtures() / "findings" / f"transformers-{name}.jsonl")
+    assert "answer-differs" in found(of, engine(**options))
+    assert found(of, engine(**{**options, **changed})) == []

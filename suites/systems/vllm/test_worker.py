@@ -1,0 +1,72 @@
+"""vLLM's own model runner follows its scheduler: it keeps the rows that it was told, and makes the copies.
+
+`CACHEWITNESS_VLLM_SOURCE` names a folder that holds `vllm`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from cachewitness.core.driving import drive
+from cachewitness.engines.registry import parse
+from cachewitness.systems.vllm.worker import RealWorker
+from cachewitness.systems.vllm.worker_tables import WorkerTables
+from cachewitness.workloads import layouts
+from cachewitness.workloads.configurations import Configuration
+from cachewitness.workloads.generate import random_trace
+from suites.support.real_vllm import REAL, SOURCE
+
+pytestmark = REAL
+
+CONFIGURATIONS = [
+    Configuration(layouts.load("full-swa-mamba"), {"retention_interval": 0}),
+    Configuration(layouts.load("full-mamba"), {"retention_interval": 0, "hash_block_size": 4}),
+    Configuration(layouts.load("full"), {"num_speculative_tokens": 3}),
+    Configuration(layouts.load("full-swa-mamba"), {"retention_interval": None, "async_depth": 1}),
+]
+
+
+class Compared(WorkerTables):
+    """Two workers side by side: vLLM's, and what one remembers who writes down what it is told."""
+
+    def __init__(self, real: RealWorker) -> None:
+        super().__init__()
+        self.real, self.compared, self.copied = real, 0, 0
+
+    def update(self, output: Any) -> dict[str, int]:
+        """Tell both; they start everybody at the same position and make the same copies."""
+        told, starts = super().update(output), self.real.update(output)
+        assert told == starts
+        assert sorted(map(repr, self.copies)) == sorted(map(repr, self.real.copies))
+        self.copied += len(self.copies)
+        return starts
+
+    def rows(self, r: str, held: list[list[int]], null: int) -> list[list[int]]:
+        """Return a request's rows, in which both agree."""
+        rows = self.real.rows(r, held, null)
+        assert super().rows(r, held, null) == rows  # running states too lie where they belong
+        self.compared += 1
+        return rows
+
+
+@pytest.mark.parametrize("configuration", CONFIGURATIONS, ids=lambda configuration: configuration.name)
+def test_the_model_runner_has_the_rows_and_makes_the_copies_that_it_was_told(configuration: Configuration) -> None:
+    compared = copied = 0
+    for seed in range(3):
+        trace = random_trace(configuration.shape("scheduler"), seed, withdraw=False)
+        engine = parse(f"vllm:source={SOURCE}").open(trace.header)
+        adapter: Any = engine.adapter  # type: ignore[attr-defined]
+        assert isinstance(adapter.worker, RealWorker)
+        both = adapter.worker = Compared(adapter.worker)
+        assert drive(trace, engine).findings == []
+        compared, copied = compared + both.compared, copied + both.copied
+    assert compared > 100
+    assert (copied > 0) == ("hash_block_size" in configuration.options)
+
+
+def test_two_stages_are_followed_by_what_is_told_since_the_second_runner_needs_a_device() -> None:
+    trace = random_trace(Configuration(layouts.load("full"), {"async_depth": 2}).shape("scheduler"), 0, withdraw=False)
+    engine: Any = parse(f"vllm:source={SOURCE}").open(trace.header)
+    assert type(engine.adapter.worker) is WorkerTables
