@@ -1,7 +1,8 @@
-"""The bare policy: the reference's cache manager in a plain loop, as anybody would drive it who does not want a verdict.
+"""The bare policy: the reference's cache manager in a plain loop, as anybody would drive it who
+does not want a verdict.
 
-It does what a scheduler must (look up, cut the chunk, allocate, drain the pages to zero, sample, free) and nothing else: no
-event, no ledger, no worker.
+It does what a scheduler must (look up, cut the chunk, allocate, drain the pages to zero, sample,
+free) and nothing else: no event, no ledger, no worker.
 """
 
 from __future__ import annotations
@@ -41,7 +42,9 @@ class Bare:
     def _step(self, op: Step) -> None:
         manager = self.manager
         manager.new_step_starts()
-        ran = [(r, count) for r, asked in op.run if (count := self._schedule(self.requests[r], asked))]
+        ran = [
+            (r, count) for r, asked in op.run if (count := self._schedule(self.requests[r], asked))
+        ]
         _, retained = manager.take_kv_cache_block_copies()
         manager.take_new_block_ids()
         if retained:

@@ -1,11 +1,13 @@
-"""Campaigns whose workers and drivers are killed by signal 9 at random points, beside one that nobody disturbs.
+"""Campaigns whose workers and drivers are killed by signal 9 at random points, beside one that
+nobody disturbs.
 
     python -m benchmarks.campaign_kills [--database URL] [--ray ADDRESS] [--kills 20] [--seed 0] [--write docs/campaign.md]
 
-Without options the state is a file of SQLite and workers are processes. A campaign is killed several times and begun again each
-time its driver was; when it is done, the next one begins, until there were so many kills. Exits 1 if one of them comes to
-something else than the undisturbed one, in any sum, finding or digest. Linux only, since processes are found in /proc.
-"""
+Without options the state is a file of SQLite and workers are processes. A campaign is killed
+several times and begun again each time its driver was; when it is done, the next one begins, until
+there were so many kills. Exits 1 if one of them comes to something else than the undisturbed one,
+in any sum, finding or digest. Linux only, since processes are found in /proc.
+"""  # noqa: E501
 
 from __future__ import annotations
 
@@ -24,7 +26,10 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
-sys.path[:0] = [str(Path(__file__).resolve().parents[1] / source) for source in ("", "harness", "reference_impl")]
+sys.path[:0] = [
+    str(Path(__file__).resolve().parents[1] / source)
+    for source in ("", "harness", "reference_impl")
+]
 
 from benchmarks import sections
 from cachewitness import __version__
@@ -79,19 +84,32 @@ class Setting:
         ]
         command += ["--database", self.database, "--traces", str(self.folder / name)]
         command += ["--ray", self.ray] if self.ray else []
-        environment = {**os.environ, "PYTHONPATH": f"{ROOT}/harness:{ROOT}/reference_impl", "RAY_USAGE_STATS_ENABLED": "0"}
+        environment = {
+            **os.environ,
+            "PYTHONPATH": f"{ROOT}/harness:{ROOT}/reference_impl",
+            "RAY_USAGE_STATS_ENABLED": "0",
+        }
         return subprocess.Popen(
-            command, cwd=self.folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+            command,
+            cwd=self.folder,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
         )
 
     def wait_for_work(self, process: subprocess.Popen[str]) -> None:
-        """Wait until a worker of this driver has entered something; for no longer than the driver lives."""
+        """Wait until a worker of this driver has entered something; for no longer than the
+        driver lives.
+        """
         database = Database(self.database)
         before = None
         while process.poll() is None:
             time.sleep(0.05)
             try:
-                ((done,),) = database.rows("SELECT count(*) FROM units WHERE state = 'done' AND worker <> 'before'")
+                ((done,),) = database.rows(
+                    "SELECT count(*) FROM units WHERE state = 'done' AND worker <> 'before'"
+                )
             except UsageError:  # the tables are not there yet
                 done = 0
             if before is not None and done > before:
@@ -107,7 +125,11 @@ class Setting:
                 continue
             try:
                 parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
-                at_work = (entry / "cmdline").read_bytes().startswith(b"ray::_told") if self.ray else parent == driver
+                at_work = (
+                    (entry / "cmdline").read_bytes().startswith(b"ray::_told")
+                    if self.ray
+                    else parent == driver
+                )
             except OSError:
                 continue
             found += [int(entry.name)] if at_work else []
@@ -134,7 +156,9 @@ def finished(process: subprocess.Popen[str]) -> dict[str, Any]:
     return told
 
 
-def killed(setting: Setting, name: str, chance: random.Random, kills: int, length: float, tried: Tried) -> dict[str, Any]:
+def killed(
+    setting: Setting, name: str, chance: random.Random, kills: int, length: float, tried: Tried
+) -> dict[str, Any]:
     """Carry out a campaign that is killed at most so many times, and return its summary."""
     process = setting.started(name)
     while kills > 0:
@@ -161,7 +185,9 @@ def killed(setting: Setting, name: str, chance: random.Random, kills: int, lengt
 
 def main() -> int:
     """Kill, compare, print what came of it, and return 1 if anything differs."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--database", default="")
     parser.add_argument("--ray", default="")
     parser.add_argument("--kills", type=int, default=20)
@@ -172,22 +198,32 @@ def main() -> int:
     args = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="cachewitness-kills-") as kept:
         folder = Path(kept)
-        setting = Setting(folder, args.database or str(folder / "state.sqlite"), args.ray, args.workers)
+        setting = Setting(
+            folder, args.database or str(folder / "state.sqlite"), args.ray, args.workers
+        )
         stamp = f"{os.getpid()}"
         began = time.monotonic()
         whole = finished(setting.started(f"whole-{stamp}"))
         length, chance, tried = time.monotonic() - began, random.Random(args.seed), Tried()
-        print(f"undisturbed: {length:.0f} s, {whole['units']} units, digest {whole['digest']}", flush=True)
+        print(
+            f"undisturbed: {length:.0f} s, {whole['units']} units, digest {whole['digest']}",
+            flush=True,
+        )
         while (left := args.kills - tried.killed.total()) > 0:
             name, began = f"killed-{tried.campaigns}-{stamp}", time.monotonic()
             told = killed(setting, name, chance, min(left, args.each), length, tried)
             tried.campaigns += 1
             tried.seconds += time.monotonic() - began
             _compare(name, told, whole, setting, tried)
-            print(f"{name}: {dict(tried.killed)} killed so far, digest {told['digest']}", flush=True)
+            print(
+                f"{name}: {dict(tried.killed)} killed so far, digest {told['digest']}", flush=True
+            )
     text = pages.render(
         "campaign-kills",
-        title=f"Killed at random points: {'PostgreSQL' if args.database else 'SQLite'}, {'Ray' if args.ray else 'processes'}",
+        title=(
+            f"Killed at random points: {'PostgreSQL' if args.database else 'SQLite'},"
+            f" {'Ray' if args.ray else 'processes'}"
+        ),
         release=__version__,
         today=date.today().isoformat(),
         length=length,
@@ -200,14 +236,25 @@ def main() -> int:
     return 1 if tried.different else 0
 
 
-def _compare(name: str, told: dict[str, Any], whole: dict[str, Any], setting: Setting, tried: Tried) -> None:
+def _compare(
+    name: str, told: dict[str, Any], whole: dict[str, Any], setting: Setting, tried: Tried
+) -> None:
     same = [told[key] == whole[key] for key in SUMS]
-    same.append([one["signature"] for one in told["findings"]] == [one["signature"] for one in whole["findings"]])
+    same.append(
+        [one["signature"] for one in told["findings"]]
+        == [one["signature"] for one in whole["findings"]]
+    )
     tried.different += [] if all(same) else [name]
     database = Database(setting.database)
-    ((units, leases),) = database.rows("SELECT count(*), sum(fence) FROM units WHERE campaign = ?", told["campaign"])
+    ((units, leases),) = database.rows(
+        "SELECT count(*), sum(fence) FROM units WHERE campaign = ?", told["campaign"]
+    )
     database.close()
-    tried.units, tried.leases, tried.late = tried.units + int(units), tried.leases + int(leases), tried.late + told["late"]
+    tried.units, tried.leases, tried.late = (
+        tried.units + int(units),
+        tried.leases + int(leases),
+        tried.late + told["late"],
+    )
 
 
 if __name__ == "__main__":

@@ -1,10 +1,12 @@
-"""What a campaign costs beside its work: one worker and two, and the load that units put on a database.
+"""What a campaign costs beside its work: one worker and two, and the load that units put on a
+database.
 
     python -m benchmarks.campaign_scaling [--database URL] [--times 3] [--write docs/campaign.md]
 
-The same campaign is carried out by one worker and by two, in turn; the best time of each counts. Then workers that do nothing
-but lease units and enter outcomes, as large as those of the campaign, show how many units the database takes in a second, and
-adding outcomes up how many the driver does. The page works out what 1,000 workers would do from these figures.
+The same campaign is carried out by one worker and by two, in turn; the best time of each counts.
+Then workers that do nothing but lease units and enter outcomes, as large as those of the campaign,
+show how many units the database takes in a second, and adding outcomes up how many the driver does.
+The page works out what 1,000 workers would do from these figures.
 """
 
 from __future__ import annotations
@@ -22,7 +24,10 @@ from datetime import date
 from pathlib import Path
 from typing import Any, NamedTuple
 
-sys.path[:0] = [str(Path(__file__).resolve().parents[1] / source) for source in ("", "harness", "reference_impl")]
+sys.path[:0] = [
+    str(Path(__file__).resolve().parents[1] / source)
+    for source in ("", "harness", "reference_impl")
+]
 
 from benchmarks import sections
 from cachewitness import __version__
@@ -69,16 +74,32 @@ def planned(folder: Path, name: str) -> Planned:
 def timed(folder: Path, name: str, count: int) -> dict[str, Any]:
     """Carry out the campaign anew with so many workers; return its summary."""
     planned(folder, name)
-    command = [sys.executable, "-P", "-m", "cachewitness.cli", "campaign", f"{name}.toml", "--json", "--workers", str(count)]
+    command = [
+        sys.executable,
+        "-P",
+        "-m",
+        "cachewitness.cli",
+        "campaign",
+        f"{name}.toml",
+        "--json",
+        "--workers",
+        str(count),
+    ]
     command += ["--database", str(folder / f"{name}.sqlite"), "--traces", str(folder / name)]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, text=True, check=False
+    )
     told: dict[str, Any] = json.loads(done.stdout)
     return told
 
 
-def statements(folder: Path, database: str, made: Planned) -> tuple[Counter[str], list[bytes], float]:
-    """Carry the campaign out in this process; return the statements of a worker by kind, the outcomes, and seconds per unit."""
+def statements(
+    folder: Path, database: str, made: Planned
+) -> tuple[Counter[str], list[bytes], float]:
+    """Carry the campaign out in this process; return the statements of a worker by kind, the
+    outcomes, and seconds per unit.
+    """
     counted: Counter[str] = Counter()
     plain = Database._execute
 
@@ -93,7 +114,13 @@ def statements(folder: Path, database: str, made: Planned) -> tuple[Counter[str]
     began = time.perf_counter()
     try:
         given = Given(
-            database=database, traces=str(folder), campaign=made.id, worker="w", lease=30.0, deadline=600.0, attempts=5
+            database=database,
+            traces=str(folder),
+            campaign=made.id,
+            worker="w",
+            lease=30.0,
+            deadline=600.0,
+            attempts=5,
         )
         mine = Queue(Database(database), made.id, 5)
         store = opened(str(folder))
@@ -107,7 +134,9 @@ def statements(folder: Path, database: str, made: Planned) -> tuple[Counter[str]
 
 
 def _client(database: str, campaign: str, outcome: bytes, seconds: float) -> tuple[int, float]:
-    """Lease units and enter outcomes for so long, or until there are none; return how many, and the seconds that it took."""
+    """Lease units and enter outcomes for so long, or until there are none; return how many, and
+    the seconds that it took.
+    """
     queue, done, began = Queue(Database(database), campaign, 5), 0, time.monotonic()
     while time.monotonic() < began + seconds and (leased := queue.lease("w", 30.0)) is not None:
         queue.complete(leased, outcome)
@@ -116,32 +145,47 @@ def _client(database: str, campaign: str, outcome: bytes, seconds: float) -> tup
 
 
 class Rate(NamedTuple):
-    """How many units a second a database takes from workers, and from the driver that enters them."""
+    """How many units a second a database takes from workers, and from the driver that enters
+    them.
+    """
 
     done: float
     entered: float
 
 
 def rate(database: str, clients: int, outcome: bytes, units: int) -> Rate:
-    """Return what the database takes from so many workers that do nothing but lease units and enter outcomes."""
+    """Return what the database takes from so many workers that do nothing but lease units and
+    enter outcomes.
+    """
     name = f"rate-{os.getpid()}-{clients}-{units}"
     queue = Queue(Database(database), name, 5)
     began = time.perf_counter()
     queue.enrol(name, "", [(f"{name}-{number}", b"") for number in range(units)])
     entered = units / (time.perf_counter() - began)
     with workers.workers(clients, method="spawn") as pool:
-        list(pool.map(_client, *zip(*[(database, name, outcome, 0.0)] * clients, strict=True)))  # each imports first
-        told = list(pool.map(_client, *zip(*[(database, name, outcome, SECONDS)] * clients, strict=True)))
+        list(
+            pool.map(_client, *zip(*[(database, name, outcome, 0.0)] * clients, strict=True))
+        )  # each imports first
+        told = list(
+            pool.map(_client, *zip(*[(database, name, outcome, SECONDS)] * clients, strict=True))
+        )
     return Rate(sum(done for done, _ in told) / max(seconds for _, seconds in told), entered)
 
 
 def look(database: str, units: int) -> float:
-    """Return the least seconds that a database takes for a look of a driver, where so many units are done."""
+    """Return the least seconds that a database takes for a look of a driver, where so many units
+    are done.
+    """
     name = f"look-{os.getpid()}-{units}"
     kept = Database(database)
     queue = Queue(kept, name, 5)
     queue.enrol(name, "", [(f"{name}-{number}", b"") for number in range(units + NEW)])
-    kept.changed("UPDATE units SET state = 'done', outcome = ? WHERE campaign = ? AND place < ?", b"", name, units)
+    kept.changed(
+        "UPDATE units SET state = 'done', outcome = ? WHERE campaign = ? AND place < ?",
+        b"",
+        name,
+        units,
+    )
     for _ in range(NEW // 2):
         queue.lease("w", 30.0)
     took = list[float]()
@@ -162,7 +206,9 @@ def kind(database: str) -> str:
     server = Database(database)
     ((fsync,),), ((waits,),) = server.rows("SHOW fsync"), server.rows("SHOW synchronous_commit")
     server.close()
-    return "PostgreSQL" + ("" if "off" not in (fsync, waits) else " that does not wait for its disk")
+    return "PostgreSQL" + (
+        "" if "off" not in (fsync, waits) else " that does not wait for its disk"
+    )
 
 
 def added(made: Planned, outcomes: list[bytes]) -> float:
@@ -176,7 +222,9 @@ def added(made: Planned, outcomes: list[bytes]) -> float:
 
 def main() -> int:
     """Measure, print the section, and return 1 if one worker and two came to something else."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--database", default="")
     parser.add_argument("--times", type=int, default=3)
     parser.add_argument("--units", type=int, default=100_000)
@@ -184,7 +232,10 @@ def main() -> int:
     args = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="cachewitness-scaling-") as kept:
         folder = Path(kept)
-        told = {count: [timed(folder, f"t{n}-{count}", count) for n in range(args.times)] for count in (1, 2)}
+        told = {
+            count: [timed(folder, f"t{n}-{count}", count) for n in range(args.times)]
+            for count in (1, 2)
+        }
         digests = {one["digest"] for runs in told.values() for one in runs}
         best = {count: min(one["seconds"] for one in runs) for count, runs in told.items()}
         print(best, digests, flush=True)
@@ -192,7 +243,9 @@ def main() -> int:
         counted, outcomes, seconds = statements(folder, state, made)
         outcome = max(outcomes, key=len)
         clients = [count for count in CLIENTS if args.database or count <= 2]
-        rates = {count: rate(args.database or state, count, outcome, args.units) for count in clients}
+        rates = {
+            count: rate(args.database or state, count, outcome, args.units) for count in clients
+        }
         looks = {units: look(args.database or state, units) for units in DONE}
         driver = added(made, outcomes)
         database = kind(args.database) if args.database else "SQLite"

@@ -1,12 +1,13 @@
 """Serves conversations on an engine, closed loop, and records what the pool is used for.
 
-A client cannot say its next turn before it has read the last answer, so the operations depend on the engine: a request that
-hits less takes more steps to prefill. The loop writes down what it asks, so that what was run is a trace like any other.
+A client cannot say its next turn before it has read the last answer, so the operations depend on
+the engine: a request that hits less takes more steps to prefill. The loop writes down what it asks,
+so that what was run is a trace like any other.
 
-Each turn's prompt is the conversation so far: the prompt before, the answer that was generated, and new words. A model that
-reasons generates thoughts before its answer, and chat templates drop them from the next prompt. Conversations take turns:
-whoever was answered goes to the back of the queue, and `running` of them are served at once, which is what continuous
-batching makes of many clients.
+Each turn's prompt is the conversation so far: the prompt before, the answer that was generated, and
+new words. A model that reasons generates thoughts before its answer, and chat templates drop them
+from the next prompt. Conversations take turns: whoever was answered goes to the back of the queue,
+and `running` of them are served at once, which is what continuous batching makes of many clients.
 """
 
 from __future__ import annotations
@@ -32,12 +33,15 @@ LIVE_ATTENTION, LIVE_STATE, CACHED_ATTENTION, CACHED_STATE, FREE = KINDS = (
     "cached state",
     "free",
 )
-"""What a page is used for. Live: some request holds it. Cached: a key alone keeps it. Free: neither."""
+"""What a page is used for. Live: some request holds it. Cached: a key alone keeps it. Free:
+neither."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Who talks how much. Lengths in tokens; they vary a little from turn to turn so as to end anywhere in a block."""
+    """Who talks how much. Lengths in tokens; they vary a little from turn to turn so as to end
+    anywhere in a block.
+    """
 
     talkers: int
     turns: int
@@ -61,9 +65,14 @@ class Plan:
         return self.thoughts + self.answer_of(talker, turn)
 
     def longest(self) -> int:
-        """Return how many tokens the longest conversation has when it ends, the last thoughts included."""
+        """Return how many tokens the longest conversation has when it ends, the last thoughts
+        included.
+        """
         lengths = [
-            sum(self.words_of(talker, turn) + self.answer_of(talker, turn) for turn in range(self.turns))
+            sum(
+                self.words_of(talker, turn) + self.answer_of(talker, turn)
+                for turn in range(self.turns)
+            )
             for talker in range(self.talkers)
         ]
         return self.system + max(lengths) + self.thoughts
@@ -87,7 +96,9 @@ class Turn:
 
 @dataclass
 class Served:
-    """What a run came to. `samples` are (turn, pages by kind) over time; `digest` is of the operations and all events."""
+    """What a run came to. `samples` are (turn, pages by kind) over time; `digest` is of the
+    operations and all events.
+    """
 
     engine: str
     turns: list[Turn]
@@ -112,11 +123,15 @@ class Served:
     def from_plain(cls, data: dict[str, Any]) -> Served:
         """Read what `plain` wrote."""
         samples = [(at, pages) for at, pages in data["samples"]]
-        return cls(**{**data, "turns": [Turn(**turn) for turn in data["turns"]], "samples": samples})
+        return cls(
+            **{**data, "turns": [Turn(**turn) for turn in data["turns"]], "samples": samples}
+        )
 
 
 class Census:
-    """Counts the pages of the pool by what they are used for. A page that was taken but not yet written counts too."""
+    """Counts the pages of the pool by what they are used for. A page that was taken but not yet
+    written counts too.
+    """
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
@@ -150,7 +165,11 @@ class Loop:
         described = engine.describe()
         self.header, self.engine, self.plan = header, engine, plan
         self.ops: list[Op] = []
-        self.served = Served(f"{described.engine} {described.engine_version}", [Turn() for _ in range(plan.turns)], [])
+        self.served = Served(
+            f"{described.engine} {described.engine_version}",
+            [Turn() for _ in range(plan.turns)],
+            [],
+        )
         self._worker, self._observer = Worker(described), Observer(described, keep=False)
         self._census = Census(self._observer.panel.ledger)
         self._state = [group.kind == "recurrent" for group in described.groups]
@@ -164,7 +183,10 @@ class Loop:
     def run(self) -> Served:
         """Serve everybody to the end and return what it came to."""
         plan = self.plan
-        said = [f"sys:{plan.system} c{talker}.0:{plan.words_of(talker, 0)}" for talker in range(plan.talkers)]
+        said = [
+            f"sys:{plan.system} c{talker}.0:{plan.words_of(talker, 0)}"
+            for talker in range(plan.talkers)
+        ]
         waiting = deque((talker, 0) for talker in range(plan.talkers))
         running: list[tuple[int, int]] = []
         while waiting or running:
@@ -185,7 +207,9 @@ class Loop:
 
     def _continuation(self, talker: int, turn: int) -> str:
         answer, words = self.plan.answer_of(talker, turn), self.plan.words_of(talker, turn + 1)
-        return f" @{_name(talker, turn)}[{self.plan.thoughts}]:{answer} c{talker}.{turn + 1}:{words}"
+        return (
+            f" @{_name(talker, turn)}[{self.plan.thoughts}]:{answer} c{talker}.{turn + 1}:{words}"
+        )
 
     def _submit(self, r: str, prompt: str, turn: int) -> None:
         self._turn_of[r] = turn
@@ -218,7 +242,11 @@ class Loop:
             turn.hit += event.resume
         elif isinstance(event, Accept):
             self._generated[event.r] += len(event.tokens)
-        elif isinstance(event, Write) and event.group == self._attention and not self._generated[event.r]:
+        elif (
+            isinstance(event, Write)
+            and event.group == self._attention
+            and not self._generated[event.r]
+        ):
             self.served.turns[self._turn_of[event.r]].prefilled += event.stop - event.start
         elif isinstance(event, Unpublish) and event.reason == "evict":
             turn = self.served.turns[min(self._answered // self.plan.talkers, self.plan.turns - 1)]
@@ -233,7 +261,9 @@ class Loop:
         served = self.served
         served.operations, served.events = result.activity.operations, result.activity.events
         served.findings = [finding.sentence for finding in result.findings]
-        served.findings += [f"{tally.checker} crashed: {tally.crashed}" for tally in result.tallies if tally.crashed]
+        served.findings += [
+            f"{tally.checker} crashed: {tally.crashed}" for tally in result.tallies if tally.crashed
+        ]
         served.opportunities = {tally.checker: tally.opportunities for tally in result.tallies}
         served.digest = self._digest.hexdigest()
         return served

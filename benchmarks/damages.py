@@ -1,11 +1,13 @@
 """Ways to damage a cache at the moment at which a request resumes from it.
 
-A damage overwrites some of what the request is about to read: the recurrent memories, the convolutions' states, the window's
-blocks, blocks of full attention. What is put there is nothing (zeros), an earlier or later state of the same request, what
-another tenant's text leaves at the same place, or the same numbers with fewer bits.
+A damage overwrites some of what the request is about to read: the recurrent memories, the
+convolutions' states, the window's blocks, blocks of full attention. What is put there is nothing
+(zeros), an earlier or later state of the same request, what another tenant's text leaves at the
+same place, or the same numbers with fewer bits.
 
-`ledger` says whether the ghost ledger would see it, by its class: it knows what every page holds by name, so it sees content
-that belongs to another text or another position; it knows nothing of what a device loses or rounds, nor of parts of a page.
+`ledger` says whether the ghost ledger would see it, by its class: it knows what every page holds by
+name, so it sees content that belongs to another text or another position; it knows nothing of what
+a device loses or rounds, nor of parts of a page.
 """
 
 from __future__ import annotations
@@ -28,7 +30,8 @@ PRICES = 1
 
 @dataclass(frozen=True)
 class Cached:
-    """What a request reads at a position, as views of the pools: [layers, ...] each, blocks by column, the oldest first.
+    """What a request reads at a position, as views of the pools: [layers, ...] each, blocks by
+    column, the oldest first.
 
     What a model does not have is empty.
     """
@@ -73,9 +76,11 @@ class Texts:
 
 @dataclass
 class Resumed:
-    """A request about to read what it resumes from: its own `tokens` from 0 on, resumed `at`, and another tenant's text.
+    """A request about to read what it resumes from: its own `tokens` from 0 on, resumed `at`, and
+    another tenant's text.
 
-    `exchanged` remembers, for as long as one pass over the questions lasts, the places that have changed contents.
+    `exchanged` remembers, for as long as one pass over the questions lasts, the places that have
+    changed contents.
     """
 
     pools: Pools
@@ -107,7 +112,9 @@ class Resumed:
 
 @dataclass(frozen=True)
 class Damage:
-    """A way to damage a cache, which is named as the groups of questions are, or empty: all. `ledger`: would it see it."""
+    """A way to damage a cache, which is named as the groups of questions are, or empty: all.
+    `ledger`: would it see it.
+    """
 
     name: str
     cache: str
@@ -128,12 +135,16 @@ def read(pools: Pools, tables: Sequence[Sequence[int]], at: int) -> Cached:
         conv, memory = (view[:, tables[g][columns - 1]] for view in pools.views[g])
 
     def blocks(kind: str, first: int) -> list[Tensor]:
-        return [pools.views[of[kind]][0][:, page] for page in tables[of[kind]][first:columns]] if kind in of else []
+        return (
+            [pools.views[of[kind]][0][:, page] for page in tables[of[kind]][first:columns]]
+            if kind in of
+            else []
+        )
 
     return Cached(conv, memory, blocks("sliding_attention", oldest), blocks("full_attention", 0))
 
 
-# --- which part -----------------------------------------------------------------------------------------------------------
+# --- which part -----------------------------------------------------------------------------------
 
 
 def _memory(cached: Cached) -> list[Tensor]:
@@ -184,7 +195,7 @@ def _all(cached: Cached) -> list[Tensor]:
     return [*_state(cached), *cached.window, *cached.full]
 
 
-# --- what becomes of it ---------------------------------------------------------------------------------------------------
+# --- what becomes of it ---------------------------------------------------------------------------
 
 
 def zeroed(part: Part) -> Callable[[Resumed], None]:
@@ -204,12 +215,16 @@ def another_tenants(part: Part) -> Callable[[Resumed], None]:
 
 def moved(part: Part, blocks: int = 0, tokens: int = 0) -> Callable[[Resumed], None]:
     """Return what overwrites a part of the state by the same request's, so much later."""
-    return lambda resumed: _put(part(resumed.here), part(resumed.own(blocks * resumed.block + tokens)))
+    return lambda resumed: _put(
+        part(resumed.here), part(resumed.own(blocks * resumed.block + tokens))
+    )
 
 
 def rounded(part: Part, dtype: torch.dtype) -> Callable[[Resumed], None]:
     """Return what stores a part with fewer bits."""
-    return lambda resumed: _put(part(resumed.here), [kept.to(dtype).to(kept.dtype) for kept in part(resumed.here)])
+    return lambda resumed: _put(
+        part(resumed.here), [kept.to(dtype).to(kept.dtype) for kept in part(resumed.here)]
+    )
 
 
 def exchanged(resumed: Resumed) -> None:
@@ -238,8 +253,15 @@ def _put(places: Sequence[Tensor], contents: Sequence[Tensor]) -> None:
 
 DAMAGES = (
     Damage("recurrent memory zeroed", "recurrent", False, zeroed(_memory)),
-    Damage("recurrent memory zeroed in the first layer alone", "recurrent", False, zeroed(_first_memory)),
-    Damage("recurrent memory zeroed in the last layer alone", "recurrent", False, zeroed(_last_memory)),
+    Damage(
+        "recurrent memory zeroed in the first layer alone",
+        "recurrent",
+        False,
+        zeroed(_first_memory),
+    ),
+    Damage(
+        "recurrent memory zeroed in the last layer alone", "recurrent", False, zeroed(_last_memory)
+    ),
     Damage("recurrent memory zeroed in one head of each layer", "recurrent", False, zeroed(_head)),
     Damage("recurrent memories of two layers exchanged", "recurrent", False, layers_exchanged),
     Damage("recurrent memory one block stale", "recurrent", True, moved(_memory, blocks=-1)),
@@ -247,22 +269,37 @@ DAMAGES = (
     Damage("recurrent memory of another tenant", "recurrent", True, another_tenants(_memory)),
     Damage("convolution's state one block stale", "recurrent", False, moved(_conv, blocks=-1)),
     Damage("convolution's state zeroed", "recurrent", False, zeroed(_conv)),
-    Damage("memory and convolution's state one block stale", "recurrent", True, moved(_state, blocks=-1)),
+    Damage(
+        "memory and convolution's state one block stale",
+        "recurrent",
+        True,
+        moved(_state, blocks=-1),
+    ),
     Damage("snapshot one token late", "recurrent", True, moved(_state, tokens=1)),
     Damage("window zeroed", "window", False, zeroed(_window)),
     Damage("window of another tenant", "window", True, another_tenants(_window)),
     Damage("oldest block of the window lost", "window", True, zeroed(_oldest)),
-    Damage("a full-attention block (prices) of another tenant", "full", True, another_tenants(_prices)),
+    Damage(
+        "a full-attention block (prices) of another tenant", "full", True, another_tenants(_prices)
+    ),
     Damage("a full-attention block (prices) zeroed", "full", False, zeroed(_prices)),
-    Damage("last full-attention block of another tenant", "full", True, another_tenants(_last_full)),
+    Damage(
+        "last full-attention block of another tenant", "full", True, another_tenants(_last_full)
+    ),
     Damage("all full-attention blocks of another tenant", "full", True, another_tenants(_full)),
     Damage("all full-attention blocks zeroed", "full", False, zeroed(_full)),
     Damage("two full-attention blocks exchanged", "full", True, exchanged),
     Damage("whole prefix of another tenant", "", True, another_tenants(_all)),
-    Damage("recurrent memory stored in bfloat16", "recurrent", False, rounded(_memory, torch.bfloat16)),
-    Damage("recurrent memory stored in float16", "recurrent", False, rounded(_memory, torch.float16)),
+    Damage(
+        "recurrent memory stored in bfloat16", "recurrent", False, rounded(_memory, torch.bfloat16)
+    ),
+    Damage(
+        "recurrent memory stored in float16", "recurrent", False, rounded(_memory, torch.float16)
+    ),
     Damage("window stored in float8", "window", False, rounded(_window, torch.float8_e4m3fn)),
-    Damage("full-attention blocks stored in float8", "full", False, rounded(_full, torch.float8_e4m3fn)),
+    Damage(
+        "full-attention blocks stored in float8", "full", False, rounded(_full, torch.float8_e4m3fn)
+    ),
 )
 WHOLE = {
     "recurrent": ("recurrent memory zeroed", "recurrent memory of another tenant"),

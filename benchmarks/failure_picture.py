@@ -1,10 +1,11 @@
-"""Draw a failure as a picture: the block tables of each step, and what the ledger knows of the pages in them.
+"""Draw a failure as a picture: the block tables of each step, and what the ledger knows of the
+pages in them.
 
     python -m benchmarks.failure_picture          # writes docs/failure.svg
 
-The failure is a real one: `cachewitness run` with a seeded fault, its shrunk trace replayed. A cell of a block table shows the
-page, what was last written to it, and what the step does with it; the read that the finding names is marked. The colours follow
-the reader's light or dark scheme.
+The failure is a real one: `cachewitness run` with a seeded fault, its shrunk trace replayed. A cell
+of a block table shows the page, what was last written to it, and what the step does with it; the
+read that the finding names is marked. The colours follow the reader's light or dark scheme.
 """
 
 from __future__ import annotations
@@ -39,12 +40,14 @@ svg { font: 13px system-ui, sans-serif; }
   .ink { fill: #f0f6fc; } .soft { fill: #9198a1; } .bad { fill: #ff7b72; } .good { fill: #3fb950; }
   .card { fill: #0d1117; stroke: #3d444d; } .cell { fill: #151b23; stroke: #656c76; } .wrong { fill: #3c1618; stroke: #ff7b72; }
 }
-"""
+"""  # noqa: E501
 
 
 @dataclass(frozen=True)
 class Cell:
-    """A column of a block table in one step: the page, what it holds, what is done with it, and whether that is the finding."""
+    """A column of a block table in one step: the page, what it holds, what is done with it, and
+    whether that is the finding.
+    """
 
     page: str
     holds: str
@@ -81,28 +84,53 @@ def picture() -> str:
 def draw(result: Result) -> str:
     """Return the SVG of a replayed failure."""
     finding = result.findings[0]
-    cards, y, parts = list(_cards(result.history.header, result.history.events, finding.seq)), 10, list[str]()
+    cards, y, parts = (
+        list(_cards(result.history.header, result.history.events, finding.seq)),
+        10,
+        list[str](),
+    )
     for card in cards:
         height = 40 + len(card.rows) * (3 * LINE + 20)
-        parts.append(f'<rect class="card" x="10" y="{y}" width="{WIDTH - 20}" height="{height}" rx="6"/>')
+        parts.append(
+            f'<rect class="card" x="10" y="{y}" width="{WIDTH - 20}" height="{height}" rx="6"/>'
+        )
         parts.append(_text(24, y + 24, "ink head", card.title))
         for index, (name, cells) in enumerate(card.rows):
             top = y + 38 + index * (3 * LINE + 20)
             parts.append(_text(24, top + 34, "soft", name))
-            parts += [part for column, cell in enumerate(cells) for part in _cell(cell, LEFT + 24 + column * (CELL + 12), top)]
+            parts += [
+                part
+                for column, cell in enumerate(cells)
+                for part in _cell(cell, LEFT + 24 + column * (CELL + 12), top)
+            ]
         y += height + 12
-    parts += [_text(24, y + 14, "bad", f"{finding.anomaly}"), *_wrapped(finding.sentence, y + 14 + LINE)]
+    parts += [
+        _text(24, y + 14, "bad", f"{finding.anomaly}"),
+        *_wrapped(finding.sentence, y + 14 + LINE),
+    ]
     height = y + 14 + LINE * (2 + len(finding.sentence) // 84)
     opening = (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" height="{height}" role="img">'
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" width="{WIDTH}"'
+        f' height="{height}" role="img">'
     )
-    return "\n".join([opening, f"<title>{escape(finding.sentence)}</title>", f"<style>{STYLE}</style>", *parts, "</svg>", ""])
+    return "\n".join(
+        [
+            opening,
+            f"<title>{escape(finding.sentence)}</title>",
+            f"<style>{STYLE}</style>",
+            *parts,
+            "</svg>",
+            "",
+        ]
+    )
 
 
 def _cards(header: Header, events: list[Event], found_at: int) -> Iterator[Card]:
     """Yield a card for each run of each step, up to the step of the finding."""
     holds: dict[tuple[int, int], str] = {
-        (pool.id, page): "the null page: holds nothing" for pool in header.pools for page in pool.null
+        (pool.id, page): "the null page: holds nothing"
+        for pool in header.pools
+        for page in pool.null
     }
     hits = {event.r: event for event in events if isinstance(event, Hit)}
     for begin in events:
@@ -119,17 +147,33 @@ def _cards(header: Header, events: list[Event], found_at: int) -> Iterator[Card]
             ]
             hit = hits[run.r].resume
             found = f"finds {hit} tokens cached" if hit else "finds nothing cached"
-            yield Card(f"Step {begin.step}: request {run.r} {found}, computes tokens [{run.start}, {run.stop})", rows)
+            yield Card(
+                f"Step {begin.step}: request {run.r} {found}, computes tokens [{run.start},"
+                f" {run.stop})",
+                rows,
+            )
         for event in step:
             if isinstance(event, Write):
                 recurrent = header.groups[event.group].kind == "recurrent"
-                what = f"the state after {event.stop}" if recurrent else f"tokens [{event.start}, {event.stop})"
-                holds.update({(event.pool, page): f"holds {what} of {event.r}" for page in event.pages})
+                what = (
+                    f"the state after {event.stop}"
+                    if recurrent
+                    else f"tokens [{event.start}, {event.stop})"
+                )
+                holds.update(
+                    {(event.pool, page): f"holds {what} of {event.r}" for page in event.pages}
+                )
 
 
-def _seen(group: Group, page: int, step: list[Event], holds: dict[tuple[int, int], str], found_at: int) -> Cell:
-    """Return the cell of a page: what it holds when the step begins, and what the step does with it."""
-    touched = [e for e in step if isinstance(e, Read | Write) and e.group == group.id and page in e.pages]
+def _seen(
+    group: Group, page: int, step: list[Event], holds: dict[tuple[int, int], str], found_at: int
+) -> Cell:
+    """Return the cell of a page: what it holds when the step begins, and what the step does with
+    it.
+    """
+    touched = [
+        e for e in step if isinstance(e, Read | Write) and e.group == group.id and page in e.pages
+    ]
     wrong = any(event.seq == found_at for event in touched)
     verbs = dict.fromkeys("read" if isinstance(event, Read) else "written" for event in touched)
     does = "a wrong read" if wrong else " and ".join(sorted(verbs, reverse=True)) or "not touched"
@@ -138,7 +182,10 @@ def _seen(group: Group, page: int, step: list[Event], holds: dict[tuple[int, int
 
 def _cell(cell: Cell, x: int, y: int) -> list[str]:
     return [
-        f'<rect class="{"wrong" if cell.wrong else "cell"}" x="{x}" y="{y}" width="{CELL}" height="{3 * LINE + 8}" rx="4"/>',
+        (
+            f'<rect class="{"wrong" if cell.wrong else "cell"}" x="{x}" y="{y}" width="{CELL}"'
+            f' height="{3 * LINE + 8}" rx="4"/>'
+        ),
         _text(x + 10, y + LINE, "ink head", cell.page),
         _text(x + 10, y + 2 * LINE, "soft", cell.holds),
         _text(x + 10, y + 3 * LINE, "bad" if cell.wrong else "good", cell.does),

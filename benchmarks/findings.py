@@ -56,8 +56,12 @@ class Finding(msgspec.Struct, forbid_unknown_fields=True):
 
     @property
     def reports(self) -> str:
-        """The public report, whose first number is a link; a number alone is of the same repository."""
-        return re.sub(r"([\w.-]+/[\w.-]+)#(\d+)", r"[\1#\2](https://github.com/\1/issues/\2)", self.report)
+        """The public report, whose first number is a link; a number alone is of the same
+        repository.
+        """
+        return re.sub(
+            r"([\w.-]+/[\w.-]+)#(\d+)", r"[\1#\2](https://github.com/\1/issues/\2)", self.report
+        )
 
 
 def folder() -> Path:
@@ -74,9 +78,16 @@ def register() -> list[Finding]:
 def page() -> str:
     """Return docs/findings.md."""
     found = register()
-    engines = {one.engine: [other for other in found if other.engine == one.engine] for one in found}
+    engines = {
+        one.engine: [other for other in found if other.engine == one.engine] for one in found
+    }
     rows = [
-        [f"[{one.name}](#{one.anchor})", one.engine, one.seen or one.version, f"[`{one.anomaly}`](anomalies.md#{one.anomaly})"]
+        [
+            f"[{one.name}](#{one.anchor})",
+            one.engine,
+            one.seen or one.version,
+            f"[`{one.anomaly}`](anomalies.md#{one.anomaly})",
+        ]
         for one in found
     ]
     return pages.render("findings", engines=engines, count=len(found), rows=rows)

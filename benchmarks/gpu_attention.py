@@ -1,9 +1,11 @@
-"""What share of a GPU's memory bandwidth paged attention reaches when requests decode at long context.
+"""What share of a GPU's memory bandwidth paged attention reaches when requests decode at long
+context.
 
     python -m benchmarks.gpu_attention [--batch 64] [--write docs/gpu.md]
 
-The kernel reads every key and value of every request once, through block tables whose pages are scattered; those bytes by the
-time of a launch are compared with what a copy from device memory to device memory moves, reads and writes counted.
+The kernel reads every key and value of every request once, through block tables whose pages are
+scattered; those bytes by the time of a launch are compared with what a copy from device memory to
+device memory moves, reads and writes counted.
 """
 
 from __future__ import annotations
@@ -26,7 +28,9 @@ COPIED = 4 << 30
 
 def main(argv: list[str] | None = None) -> int:
     """Measure and print the section."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--batch", type=int, default=64)
     parser.add_argument("--write", type=Path)
     options = parser.parse_args(argv)
@@ -39,7 +43,9 @@ def main(argv: list[str] | None = None) -> int:
             took, moved = decode(options.batch, context, dtype)
             rate = moved / took * 1e3
             name = str(dtype).removeprefix("torch.")
-            rows.append([name, f"{context:,}", f"{took:.3f}", f"{rate / 1e9:,.0f}", f"{rate / copied:.0%}"])
+            rows.append(
+                [name, f"{context:,}", f"{took:.3f}", f"{rate / 1e9:,.0f}", f"{rate / copied:.0%}"]
+            )
     section = pages.render(
         "gpu-attention",
         gpu=torch.cuda.get_device_name(),
@@ -59,13 +65,17 @@ def decode(requests: int, context: int, dtype: torch.dtype) -> tuple[float, int]
     columns = context // BLOCK
     generator = torch.Generator("cuda").manual_seed(0)
     made: Any = {"device": "cuda", "dtype": dtype, "generator": generator}
-    kept = torch.empty(1, 1 + requests * columns, BLOCK, 2, KV, DIM, device="cuda", dtype=dtype).normal_(generator=generator)
+    kept = torch.empty(
+        1, 1 + requests * columns, BLOCK, 2, KV, DIM, device="cuda", dtype=dtype
+    ).normal_(generator=generator)
     table = 1 + torch.randperm(requests * columns, device="cuda", generator=generator).int()
     query = torch.randn(requests, HEADS, DIM, **made)
     projected = torch.randn(requests, HEADS * 2 * DIM, **made)
     first = torch.arange(requests + 1, device="cuda", dtype=torch.int32)
     starts = torch.full((requests,), context - 1, device="cuda", dtype=torch.int32)
-    took = milliseconds(lambda: paged_attention(query, projected, kept, 0, table, first, starts, 1, 0))
+    took = milliseconds(
+        lambda: paged_attention(query, projected, kept, 0, table, first, starts, 1, 0)
+    )
     return took, requests * context * 2 * KV * DIM * kept.element_size()
 
 

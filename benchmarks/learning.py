@@ -1,17 +1,21 @@
-"""Whether a search that learns finds seeded faults after fewer operations than blind drawing: docs/learning.md and its chart.
+"""Whether a search that learns finds seeded faults after fewer operations than blind drawing:
+docs/learning.md and its chart.
 
     python -m benchmarks.learning --kept FILE [--write docs/learning.md]
 
-Blind is what `cachewitness fuzz` does: each trace is drawn anew. The ways that learn keep a corpus of traces, as the choices
-that made them (as Zest does, Padhye and others, ISSTA 2019): a trace joins it when it shows a feature that no trace showed
-before. The next trace is drawn anew, or begins as a trace of the corpus does and goes on otherwise, or is one with some choices
-changed, or goes on as another. Traces with rare features are taken more often. The ways differ in what counts as a feature.
+Blind is what `cachewitness fuzz` does: each trace is drawn anew. The ways that learn keep a corpus
+of traces, as the choices that made them (as Zest does, Padhye and others, ISSTA 2019): a trace
+joins it when it shows a feature that no trace showed before. The next trace is drawn anew, or
+begins as a trace of the corpus does and goes on otherwise, or is one with some choices changed, or
+goes on as another. Traces with rare features are taken more often. The ways differ in what counts
+as a feature.
 
-The ways with swarm weights keep no traces. Half of the traces are of a swarm, in which the weight of each kind of operation is
-multiplied by a factor; a factor is drawn the more often, the more of the traces drawn with it showed something new.
+The ways with swarm weights keep no traces. Half of the traces are of a swarm, in which the weight
+of each kind of operation is multiplied by a factor; a factor is drawn the more often, the more of
+the traces drawn with it showed something new.
 
-Counted are operations up to the one at which the fault is found, over the hardest faults in the references and five seeds.
-`--kept` stores what was measured and goes on from there.
+Counted are operations up to the one at which the fault is found, over the hardest faults in the
+references and five seeds. `--kept` stores what was measured and goes on from there.
 """
 
 from __future__ import annotations
@@ -28,7 +32,10 @@ from pathlib import Path
 from statistics import median
 from typing import Protocol, TypeVar
 
-sys.path[:0] = [str(Path(__file__).resolve().parents[1] / source) for source in ("", "harness", "reference_impl")]
+sys.path[:0] = [
+    str(Path(__file__).resolve().parents[1] / source)
+    for source in ("", "harness", "reference_impl")
+]
 
 from benchmarks.learning_page import write
 from cachewitness._util.errors import UsageError
@@ -60,7 +67,9 @@ BLIND = "blind"
 
 
 class Choices:
-    """A source that makes given choices first, as fractions, then draws others; it notes all of them in `made`."""
+    """A source that makes given choices first, as fractions, then draws others; it notes all of
+    them in `made`.
+    """
 
     def __init__(self, given: Sequence[float], rng: random.Random) -> None:
         self._given, self._rng = given, rng
@@ -96,7 +105,9 @@ class Feedback(Protocol):
 
 
 class Marks:
-    """The fuzzer's marks (`harness/cachewitness/sessions/fuzz/marks.py`), each with how often, in powers of two."""
+    """The fuzzer's marks (`harness/cachewitness/sessions/fuzz/marks.py`), each with how often,
+    in powers of two.
+    """
 
     def __init__(self, header: Header) -> None:
         self._marks = Counter[str]()
@@ -108,7 +119,9 @@ class Marks:
 
 
 class _Shapes(Checker):
-    """Notes, after each step, how much of each pool is held, keyed, both and neither, and how many requests live and wait."""
+    """Notes, after each step, how much of each pool is held, keyed, both and neither, and how
+    many requests live and wait.
+    """
 
     name, summary, anomalies = "shapes", "what the ledger's states look like", ()
 
@@ -123,8 +136,15 @@ class _Shapes(Checker):
     def _note(self, ledger: Ledger, event: StepEnd) -> None:
         pools = []
         for pool in ledger.header.pools:
-            told = Counter((bool(record.holders), bool(record.keys)) for record in ledger.records[pool.id].usable.values())
-            pools.append(tuple(told[kind].bit_length() for kind in ((True, True), (True, False), (False, True))))
+            told = Counter(
+                (bool(record.holders), bool(record.keys))
+                for record in ledger.records[pool.id].usable.values()
+            )
+            pools.append(
+                tuple(
+                    told[kind].bit_length() for kind in ((True, True), (True, False), (False, True))
+                )
+            )
         live = sum(request.live for request in ledger.requests.values())
         now = (*pools, live.bit_length(), len(ledger.open_steps))
         self.seen.add((self._before, now))
@@ -184,7 +204,9 @@ class Corpus:
         return changed
 
     def _taken(self) -> list[float]:
-        weights = [sum(1 / self._times[feature] for feature in features) for _, features in self._entries]
+        weights = [
+            sum(1 / self._times[feature] for feature in features) for _, features in self._entries
+        ]
         return self._rng.choices(self._entries, weights)[0][0]
 
     def learn(self, features: Collection[Hashable]) -> None:
@@ -196,7 +218,9 @@ class Corpus:
 
 
 class Swarm:
-    """How many traces were drawn with each factor of a swarm, and how many of them showed something new."""
+    """How many traces were drawn with each factor of a swarm, and how many of them showed
+    something new.
+    """
 
     def __init__(self, rng: random.Random) -> None:
         self._rng = rng
@@ -221,7 +245,9 @@ class Swarm:
 
 
 class _Factors(Choices):
-    """A source that draws the factors of a swarm, one for each kind of operation, by given weights."""
+    """A source that draws the factors of a swarm, one for each kind of operation, by given
+    weights.
+    """
 
     def __init__(self, rng: random.Random, weight: Callable[[int, int], float]) -> None:
         super().__init__((), rng)
@@ -279,24 +305,46 @@ def operations_to_kill(fault: Mutant, seed: int, way: Way | None) -> int:
     return CAP
 
 
-def _run(engine: Engine, trace: Trace, way: Way | None) -> tuple[int, int | None, Collection[Hashable]]:
+def _run(
+    engine: Engine, trace: Trace, way: Way | None
+) -> tuple[int, int | None, Collection[Hashable]]:
     """Run a trace; return its operations, how many it took to a finding, and what it showed."""
     header = described(engine, trace.header)
     sees = way.feedback(header) if way else None
     checkers = [*fresh(), *(sees.checkers if sees else ())]
     result = drive(within(trace, header.capabilities), engine, checkers=checkers, keep=False)
     found = min((finding.op for finding in result.findings), default=None)
-    return result.activity.operations, None if found is None else found + 1, sees.features() if sees else ()
+    return (
+        result.activity.operations,
+        None if found is None else found + 1,
+        sees.features() if sees else (),
+    )
 
 
 def main() -> int:
     """Measure what is missing, and print or write the page."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--kept", type=Path, required=True, metavar="FILE", help="store results here, and go on from there")
-    parser.add_argument("--write", type=Path, metavar="FILE", help="write the page here, and its chart beside it")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--kept",
+        type=Path,
+        required=True,
+        metavar="FILE",
+        help="store results here, and go on from there",
+    )
+    parser.add_argument(
+        "--write", type=Path, metavar="FILE", help="write the page here, and its chart beside it"
+    )
     given = parser.parse_args()
-    known: dict[str, dict[str, list[int]]] = json.loads(given.kept.read_text("utf-8")) if given.kept.exists() else {}
-    faults = {m.name: m for m in all_mutants().values() if m.engine == "reference" and not {"vllm", "sglang"} & {*m.engines}}
+    known: dict[str, dict[str, list[int]]] = (
+        json.loads(given.kept.read_text("utf-8")) if given.kept.exists() else {}
+    )
+    faults = {
+        m.name: m
+        for m in all_mutants().values()
+        if m.engine == "reference" and not {"vllm", "sglang"} & {*m.engines}
+    }
     for name_of_way, way in WAYS.items():
         counts = known.setdefault(name_of_way, {})
         for name in faults if way is None else hardest(known[BLIND]):

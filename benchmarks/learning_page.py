@@ -13,10 +13,16 @@ BLIND = "blind"
 POINTS = 9
 
 
-def write(known: Mapping[str, Mapping[str, Sequence[int]]], faults: Sequence[str], cap: int) -> tuple[str, str]:
-    """Return the page as Markdown and its chart as SVG; `known` are operations by way, fault and seed."""
+def write(
+    known: Mapping[str, Mapping[str, Sequence[int]]], faults: Sequence[str], cap: int
+) -> tuple[str, str]:
+    """Return the page as Markdown and its chart as SVG; `known` are operations by way, fault and
+    seed.
+    """
     ways = {way: {fault: counts[fault] for fault in faults} for way, counts in known.items()}
-    medians = {way: {fault: median(counts[fault]) for fault in faults} for way, counts in ways.items()}
+    medians = {
+        way: {fault: median(counts[fault]) for fault in faults} for way, counts in ways.items()
+    }
     blind, learning = medians[BLIND], [way for way in ways if way != BLIND]
     ratios = {way: [medians[way][fault] / blind[fault] for fault in faults] for way in learning}
     text = pages.render(
@@ -38,11 +44,15 @@ def write(known: Mapping[str, Mapping[str, Sequence[int]]], faults: Sequence[str
         ],
         head=["fault", *ways],
         rows=[[f"`{fault}`", *(f"{medians[way][fault]:,.0f}" for way in ways)] for fault in faults],
-        halves=[way for way in learning if median(medians[way].values()) <= median(blind.values()) / 2],
+        halves=[
+            way for way in learning if median(medians[way].values()) <= median(blind.values()) / 2
+        ],
         python=platform.python_version(),
     )
     limits = [round(cap * (2.0 ** (step - POINTS + 1))) for step in range(POINTS)]
-    found = {way: [_share(counts_of(counts), limit) for limit in limits] for way, counts in ways.items()}
+    found = {
+        way: [_share(counts_of(counts), limit) for limit in limits] for way, counts in ways.items()
+    }
     title = "Share of faults and seeds that are found, by 1,000 operations"
     return text, curves([Curves(title, [f"{limit / 1000:.3g}" for limit in limits], found)])
 

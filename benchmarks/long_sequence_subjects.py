@@ -1,7 +1,9 @@
-"""The policies that `benchmarks/long_sequence.py` serves a long sequence on, each driven by its own API.
+"""The policies that `benchmarks/long_sequence.py` serves a long sequence on, each driven by its own
+API.
 
-Blocks have 16 tokens, a window 1 024, checkpoints and intervals are 4 096 apart. Pools hold the sequence twice, so that
-nothing is evicted: what is measured is the sequence's length and not the pool's pressure.
+Blocks have 16 tokens, a window 1 024, checkpoints and intervals are 4 096 apart. Pools hold the
+sequence twice, so that nothing is evicted: what is measured is the sequence's length and not the
+pool's pressure.
 """
 
 from __future__ import annotations
@@ -15,14 +17,24 @@ from cachewitness_reference.furiosa.config import Options as FuriosaOptions
 from cachewitness_reference.furiosa.request import Request as FuriosaRequest
 from cachewitness_reference.furiosa.scheduler import Scheduler as FuriosaScheduler
 from cachewitness_reference.lmcache.connector import LMCacheMPConnector
-from cachewitness_reference.lmcache.groups import KVLayerGroups, LayerSpec, create_engine_group_infos
+from cachewitness_reference.lmcache.groups import (
+    KVLayerGroups,
+    LayerSpec,
+    create_engine_group_infos,
+)
 from cachewitness_reference.lmcache.server import LMCacheServer
 from cachewitness_reference.openvino_genai.config import SchedulerConfig
 from cachewitness_reference.openvino_genai.scheduler import Scheduler as OpenVINOScheduler
 from cachewitness_reference.openvino_genai.sequence import SequenceGroup
 from cachewitness_reference.openvino_genai.sizing import LayoutBytes, derive
 from cachewitness_reference.primitives import BlockId
-from cachewitness_reference.tensorrt_edge.config import Config, KVConfig, KVLayerConfig, LayerType, MambaConfig
+from cachewitness_reference.tensorrt_edge.config import (
+    Config,
+    KVConfig,
+    KVLayerConfig,
+    LayerType,
+    MambaConfig,
+)
 from cachewitness_reference.tensorrt_edge.policy import HybridCachePolicy
 from cachewitness_reference.tensorrt_edge.runtime import Request as EdgeRequest
 from cachewitness_reference.tensorrt_edge.runtime import Runtime
@@ -40,7 +52,9 @@ def twice(length: int) -> int:
 
 
 class VLLM:
-    """Full attention, a window and a state, retention at an interval; `retain` is keying under the retention masks."""
+    """Full attention, a window and a state, retention at an interval; `retain` is keying under
+    the retention masks.
+    """
 
     def __init__(self, length: int) -> None:
         groups = [
@@ -48,7 +62,11 @@ class VLLM:
             {"kind": "sliding", "block_size": BLOCK, "window": WINDOW},
             {"kind": "recurrent", "block_size": BLOCK},
         ]
-        options = {"retention_interval": INTERVAL, "max_model_len": 2 * length + CHUNK, "max_num_batched_tokens": CHUNK}
+        options = {
+            "retention_interval": INTERVAL,
+            "max_model_len": 2 * length + CHUNK,
+            "max_num_batched_tokens": CHUNK,
+        }
         self.config = build(groups, 3 * twice(length), options)
         self.manager = KVCacheManager(self.config)
 
@@ -90,11 +108,15 @@ class VLLM:
 
 
 class Furiosa:
-    """Two pools and the tree; `retain` is storing in the tree and giving back what the window has left."""
+    """Two pools and the tree; `retain` is storing in the tree and giving back what the window
+    has left.
+    """
 
     def __init__(self, length: int) -> None:
         options = FuriosaOptions(max_model_len=2 * length + CHUNK, max_num_batched_tokens=CHUNK)
-        self.scheduler = FuriosaScheduler(CacheConfig(Layers(BLOCK, WINDOW), options, twice(length), twice(length)))
+        self.scheduler = FuriosaScheduler(
+            CacheConfig(Layers(BLOCK, WINDOW), options, twice(length), twice(length))
+        )
 
     def serve(self, tokens: Sequence[int], watch: Watch) -> None:
         """See `Subject`."""
@@ -156,24 +178,35 @@ class OpenVINO:
 
 
 class LMCache:
-    """The connector and its store behind tables that somebody else keeps; `allocate` finds what to store, `retain` keeps it."""
+    """The connector and its store behind tables that somebody else keeps; `allocate` finds what
+    to store, `retain` keeps it.
+    """
 
     def __init__(self, length: int) -> None:
-        layers = [{0: LayerSpec("full", BLOCK, shape=(1,))}, {1: LayerSpec("sliding", BLOCK, WINDOW, shape=(2,))}]
+        layers = [
+            {0: LayerSpec("full", BLOCK, shape=(1,))},
+            {1: LayerSpec("sliding", BLOCK, WINDOW, shape=(2,))},
+        ]
         groups = KVLayerGroups(create_engine_group_infos(layers), 256, separate_object_groups=True)
         server = LMCacheServer(groups, 4 * twice(length))
-        self.connector = LMCacheMPConnector(server, reserve_last_token=False, save_decode_cache=True)
+        self.connector = LMCacheMPConnector(
+            server, reserve_last_token=False, save_decode_cache=True
+        )
 
     def serve(self, tokens: Sequence[int], watch: Watch) -> None:
         """See `Subject`."""
         connector, columns = self.connector, (len(tokens) + CHUNK) // BLOCK
-        table = tuple([BlockId(1 + pool * columns + column) for column in range(columns)] for pool in (0, 1))
+        table = tuple(
+            [BlockId(1 + pool * columns + column) for column in range(columns)] for pool in (0, 1)
+        )
         connector.on_new_request("cold", tokens)
         assert connector.get_num_new_matched_tokens("cold", 0) == 0
         connector.update_state_after_alloc("cold", 0)
         for start in range(0, len(tokens), CHUNK):
             with watch.phase("allocate"):
-                metadata = connector.build_connector_meta({"cold": min(CHUNK, len(tokens) - start)}, {"cold": table})
+                metadata = connector.build_connector_meta(
+                    {"cold": min(CHUNK, len(tokens) - start)}, {"cold": table}
+                )
             with watch.phase("retain"):
                 connector.update_connector_output(metadata)
         with watch.phase("release"):
@@ -183,11 +216,15 @@ class LMCache:
             found = connector.get_num_new_matched_tokens("again", 0)
         assert 0 <= len(tokens) - found < 256
         connector.update_state_after_alloc("again", found)
-        connector.update_connector_output(connector.build_connector_meta({"again": len(tokens) - found}, {"again": table}))
+        connector.update_connector_output(
+            connector.build_connector_meta({"again": len(tokens) - found}, {"again": table})
+        )
         for token in range(DECODES):
             connector.on_new_tokens("again", [token])
             with watch.phase("decode"):
-                connector.update_connector_output(connector.build_connector_meta({"again": 1}, {"again": table}))
+                connector.update_connector_output(
+                    connector.build_connector_meta({"again": 1}, {"again": table})
+                )
 
 
 class TensorRTEdge:

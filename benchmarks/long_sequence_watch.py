@@ -37,7 +37,8 @@ class Subject(Protocol):
     """A policy that can serve one long sequence, cold and again."""
 
     def serve(self, tokens: Sequence[int], watch: Watch) -> None:
-        """Compute a sequence, end it, look it up again and generate `DECODES` tokens; time each phase.
+        """Compute a sequence, end it, look it up again and generate `DECODES` tokens; time each
+        phase.
 
         Asserts that the second request found what it should.
         """

@@ -2,9 +2,9 @@
 
     python benchmarks/overhead.py --vllm PATH [--write docs/speed.md]
 
-The workload is `benchmarks/workload.py`. All times are CPU seconds, those inside vLLM too, the best of several runs. Each pool
-is measured twice: as the observer works, and with a look at every block after every call, as it works where a pool cannot be
-listened to.
+The workload is `benchmarks/workload.py`. All times are CPU seconds, those inside vLLM too, the best
+of several runs. Each pool is measured twice: as the observer works, and with a look at every block
+after every call, as it works where a pool cannot be listened to.
 """
 
 from __future__ import annotations
@@ -16,7 +16,10 @@ import time
 import warnings
 from pathlib import Path
 
-sys.path[:0] = [str(Path(__file__).resolve().parents[1] / source) for source in ("", "harness", "reference_impl")]
+sys.path[:0] = [
+    str(Path(__file__).resolve().parents[1] / source)
+    for source in ("", "harness", "reference_impl")
+]
 
 from benchmarks import sections, workload
 from benchmarks.throughput import clean, session
@@ -46,7 +49,9 @@ def measure(path: str, size: int) -> tuple[float, float, str]:
 
 def main() -> int:
     """Measure and print the section."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--vllm", required=True, metavar="PATH")
     parser.add_argument("--write", metavar="FILE", type=Path, help="put the section into this page")
     given = parser.parse_args()
@@ -59,10 +64,22 @@ def main() -> int:
             dirty_blocks.LOOK_EVERY = every
             whole, inside, version = measure(given.vllm, size)
             outside = whole - inside
-            rows.append([f"{size:,}", name, *(f"{us:.0f}" for us in (whole, inside, outside)), f"{outside / inside:.1f}"])
+            rows.append(
+                [
+                    f"{size:,}",
+                    name,
+                    *(f"{us:.0f}" for us in (whole, inside, outside)),
+                    f"{outside / inside:.1f}",
+                ]
+            )
             print(rows[-1], file=sys.stderr, flush=True)
     text = pages.render(
-        "speed-overhead", version=version, repeats=REPEATS, python=platform.python_version(), usual=usual, rows=rows
+        "speed-overhead",
+        version=version,
+        repeats=REPEATS,
+        python=platform.python_version(),
+        usual=usual,
+        rows=rows,
     )
     sections.tell(text, given.write)
     return 0

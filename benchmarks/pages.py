@@ -1,9 +1,10 @@
-"""Write the pages of docs/ that follow from the code alone: command line, public API, policies, anomalies.
+"""Write the pages of docs/ that follow from the code alone: command line, public API, policies,
+anomalies.
 
     python -m benchmarks.pages
 
-The other generated pages need measurements and are written by the commands that they name. A test compares the pages written
-here with what this module renders.
+The other generated pages need measurements and are written by the commands that they name. A test
+compares the pages written here with what this module renders.
 """
 
 from __future__ import annotations
@@ -41,21 +42,31 @@ def rendered() -> dict[str, str]:
 
 def public_names() -> str:
     """Return docs/api.md: every public name with its own docstring."""
-    named = {name: getattr(cachewitness, name) for name in cachewitness.__all__ if name != "__version__"}
+    named = {
+        name: getattr(cachewitness, name) for name in cachewitness.__all__ if name != "__version__"
+    }
     functions = {name: value for name, value in named.items() if inspect.isfunction(value)}
     return pages.render(
         "api",
-        functions={name: (_signature(value), inspect.getdoc(value)) for name, value in functions.items()},
-        classes={name: inspect.getdoc(value) for name, value in named.items() if name not in functions},
+        functions={
+            name: (_signature(value), inspect.getdoc(value)) for name, value in functions.items()
+        },
+        classes={
+            name: inspect.getdoc(value) for name, value in named.items() if name not in functions
+        },
     )
 
 
 def _signature(function: Callable[..., object]) -> str:
     """Return the parameters of a function, a line each, as they are written in its source."""
     parameters = inspect.signature(function).parameters.values()
-    star = next((index for index, one in enumerate(parameters) if one.kind is one.KEYWORD_ONLY), None)
+    star = next(
+        (index for index, one in enumerate(parameters) if one.kind is one.KEYWORD_ONLY), None
+    )
     lines = [
-        f"{one.name}: {one.annotation}" + ("" if one.default is one.empty else f" = {one.default!r}") for one in parameters
+        f"{one.name}: {one.annotation}"
+        + ("" if one.default is one.empty else f" = {one.default!r}")
+        for one in parameters
     ]
     if star is not None:
         lines.insert(star, "*")
@@ -91,13 +102,20 @@ def policy_tables() -> str:
     """Return docs/policies.md: what each policy of this repository says of itself."""
     own = data.fixtures().parent / "reference_impl" / "cachewitness_reference"
     kinds = [policies.get(name) for name in policies.names() if (own / name).is_dir()]
-    axes = [[f"**{axis}**: {meaning}", *(kind.axes[axis] for kind in kinds)] for axis, meaning in policies.AXES.items()]
+    axes = [
+        [f"**{axis}**: {meaning}", *(kind.axes[axis] for kind in kinds)]
+        for axis, meaning in policies.AXES.items()
+    ]
     return pages.render(
         "policies",
         policies=[list(_row(kind)) for kind in kinds],
         names=[f"`{kind.name}`" for kind in kinds],
         axes=axes,
-        not_applicable=[[f"`{kind.name}`", name, why] for kind in kinds for name, why in kind.not_applicable.items()],
+        not_applicable=[
+            [f"`{kind.name}`", name, why]
+            for kind in kinds
+            for name, why in kind.not_applicable.items()
+        ],
     )
 
 

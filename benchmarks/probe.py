@@ -1,4 +1,6 @@
-"""What stands between questions and an engine when its cache is damaged, and the questions themselves."""
+"""What stands between questions and an engine when its cache is damaged, and the questions
+themselves.
+"""
 
 from __future__ import annotations
 
@@ -25,9 +27,13 @@ _RESULT = re.compile(r"#### (-?[0-9.,]+)")
 
 
 class Probe:
-    """Stands in front of an engine's device: damages what requests resume from, and keeps the logits of every position."""
+    """Stands in front of an engine's device: damages what requests resume from, and keeps the
+    logits of every position.
+    """
 
-    def __init__(self, service: ToyService, others: Mapping[tuple[int, ...], Sequence[int]], head: int) -> None:
+    def __init__(
+        self, service: ToyService, others: Mapping[tuple[int, ...], Sequence[int]], head: int
+    ) -> None:
         self.damage: Damage | None = None
         self.keep = False
         self.kept: dict[str, list[Tensor]] = {}
@@ -63,7 +69,17 @@ class Probe:
                 text = tokens[run.r]
                 assert run.start, "every request resumes from the cache"
                 other = self._others[tuple(text[: self._head])]
-                self.damage.do(Resumed(self._tensors.pools, run.tables, text, run.start, other, self._texts, self._exchanged))
+                self.damage.do(
+                    Resumed(
+                        self._tensors.pools,
+                        run.tables,
+                        text,
+                        run.start,
+                        other,
+                        self._texts,
+                        self._exchanged,
+                    )
+                )
             self._seen.add(run.r)
         self._tensors.every_position = self.keep
         logits = original(begin, withdrawn, tokens)
@@ -80,30 +96,50 @@ class Questions:
 
     def __init__(self, count: int) -> None:
         self.docs = problems(count).asked
-        self.prompts = [PROMPT.format(context=doc.context, question=doc.question) for doc in self.docs]
+        self.prompts = [
+            PROMPT.format(context=doc.context, question=doc.question) for doc in self.docs
+        ]
         self.contexts = list(dict.fromkeys(doc.context for doc in self.docs))
         if len(self.contexts) < 2:
-            raise UsageError("--questions: too few; another tenant's cache needs questions of two tenants")
+            raise UsageError(
+                "--questions: too few; another tenant's cache needs questions of two tenants"
+            )
 
     def asks(self, max_tokens: int = MAX_TOKENS, behind: Sequence[str] | None = None) -> list[Ask]:
         """Return the questions as they are asked, `behind` being what follows each prompt."""
-        texts = self.prompts if behind is None else [p + text for p, text in zip(self.prompts, behind, strict=True)]
-        return [Ask(str(i), text, stop=(STOP,), max_tokens=max_tokens) for i, text in enumerate(texts)]
+        texts = (
+            self.prompts
+            if behind is None
+            else [p + text for p, text in zip(self.prompts, behind, strict=True)]
+        )
+        return [
+            Ask(str(i), text, stop=(STOP,), max_tokens=max_tokens) for i, text in enumerate(texts)
+        ]
 
     def warming(self, condition: str) -> list[Ask]:
         """Return what is asked beforehand."""
         texts = self.contexts if condition == "hit" else self.prompts
         return [Ask(f"warm-{i}", text, max_tokens=1) for i, text in enumerate(texts)]
 
-    def others(self, encode: Callable[[str], list[int]], head: int) -> dict[tuple[int, ...], list[int]]:
-        """Return for the first `head` tokens of each context a text of the next tenant, longer than any prompt, as tokens."""
+    def others(
+        self, encode: Callable[[str], list[int]], head: int
+    ) -> dict[tuple[int, ...], list[int]]:
+        """Return for the first `head` tokens of each context a text of the next tenant, longer
+        than any prompt, as tokens.
+        """
         contexts = [encode(context) for context in self.contexts]
-        texts = [encode("".join(p for p in self.prompts if p.startswith(context))) for context in self.contexts]
+        texts = [
+            encode("".join(p for p in self.prompts if p.startswith(context)))
+            for context in self.contexts
+        ]
         return {tuple(own[:head]): texts[(i + 1) % len(texts)] for i, own in enumerate(contexts)}
 
     def scores(self, arm: str, answers: Sequence[Answer]) -> Scores:
         """Return answers as the gate reads them."""
-        rows = [self._scored(i, doc, answer) for i, (doc, answer) in enumerate(zip(self.docs, answers, strict=True))]
+        rows = [
+            self._scored(i, doc, answer)
+            for i, (doc, answer) in enumerate(zip(self.docs, answers, strict=True))
+        ]
         return Scores(arm=arm, rows=tuple(rows), answers=dict(enumerate(answers)))
 
     def _scored(self, index: int, doc: Doc, answer: Answer) -> Scored:

@@ -1,4 +1,5 @@
-"""Write docs/resumed.md: every architecture of the engine `transformers`, resumed from the library's caches and computed anew.
+"""Write docs/resumed.md: every architecture of the engine `transformers`, resumed from the
+library's caches and computed anew.
 
     python -m benchmarks.resumed
 
@@ -31,7 +32,9 @@ SEEDS = (1, 2)
 
 @dataclass(frozen=True)
 class Row:
-    """An architecture: what was compared, and by how many tolerances each seeded fault moves an answer."""
+    """An architecture: what was compared, and by how many tolerances each seeded fault moves an
+    answer.
+    """
 
     name: str
     holds: str
@@ -42,7 +45,9 @@ class Row:
 
     @property
     def margin(self) -> tuple[str, float]:
-        """The seeded fault that moves answers least, of those that have something to be planted into."""
+        """The seeded fault that moves answers least, of those that have something to be planted
+        into.
+        """
         seen = {name: share for name, share in self.faults.items() if share > 1}
         return min(seen.items(), key=lambda item: item[1], default=("", 0.0))
 
@@ -59,7 +64,14 @@ def row_of(name: str) -> Row:
         story = write(shape, "single-tokens", SEEDS[0])
         faults = {fault: _measured(_run(story, name, mutant=fault)).share for fault in FAULTS}
     found = sum(len(result.findings) for result in results)
-    return Row(name, ", ".join(ARCHITECTURES[name].holds), "pass" if _right(results) else "FAIL", found, measured, faults)
+    return Row(
+        name,
+        ", ".join(ARCHITECTURES[name].holds),
+        "pass" if _right(results) else "FAIL",
+        found,
+        measured,
+        faults,
+    )
 
 
 def _right(results: list[Result]) -> bool:
@@ -67,7 +79,9 @@ def _right(results: list[Result]) -> bool:
 
 
 def _run(trace: Trace, name: str, **options: str) -> Result:
-    """Run a trace, with pasts that are recorded, so that windows and convolutions can be cropped."""
+    """Run a trace, with pasts that are recorded, so that windows and convolutions can be
+    cropped.
+    """
     recorded = Trace(replace(trace.header, options={"record": True}), trace.ops)
     named = ",".join(f"{key}={value}" for key, value in {"model": name, **options}.items())
     return runs(recorded, parse(f"transformers:{named}"))
@@ -86,7 +100,9 @@ def main() -> int:
     for name in ARCHITECTURES:
         rows.append(row_of(name))
         print(f"{name}: {rows[-1].verdict}", flush=True)
-    text = pages.render("resumed", rows=rows, torch=torch.__version__, transformers=transformers.__version__)
+    text = pages.render(
+        "resumed", rows=rows, torch=torch.__version__, transformers=transformers.__version__
+    )
     files.write(pages.folder() / "resumed.md", [text.encode()])
     return 0
 

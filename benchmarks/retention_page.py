@@ -14,7 +14,9 @@ from cachewitness._util.chart import Area, stacked
 
 @dataclass(frozen=True)
 class Setting:
-    """Conversations over a pool of `pages` pages, the null block included; `pages` is how many a snapshot takes."""
+    """Conversations over a pool of `pages` pages, the null block included; `pages` is how many a
+    snapshot takes.
+    """
 
     plan: Plan
     pages: int
@@ -31,14 +33,19 @@ class RunOf:
     served: Served
 
 
-def write(runs: Sequence[RunOf], not_run: dict[str, str], settings: dict[str, Setting]) -> tuple[str, str]:
+def write(
+    runs: Sequence[RunOf], not_run: dict[str, str], settings: dict[str, Setting]
+) -> tuple[str, str]:
     """Return the page as Markdown and its chart as SVG."""
     newest = max(run.engine for run in runs if run.engine.startswith("reference"))
     text = pages.render(
         "retention",
         newest=newest,
         **{name: _shown_setting(runs, name, setting, newest) for name, setting in settings.items()},
-        **{name: _summary(runs, index, newest, settings) for index, name in enumerate(("dense", "sparse"))},
+        **{
+            name: _summary(runs, index, newest, settings)
+            for index, name in enumerate(("dense", "sparse"))
+        },
         sweep=_sweep(runs, newest, settings["pressure"]),
         agreement=_agreement(runs),
         not_run=not_run,
@@ -63,7 +70,9 @@ POOL = "pool "
 """How the settings of the sweep begin; the number of pages follows."""
 
 
-def _shown_setting(runs: Sequence[RunOf], name: str, setting: Setting, newest: str) -> dict[str, Any]:
+def _shown_setting(
+    runs: Sequence[RunOf], name: str, setting: Setting, newest: str
+) -> dict[str, Any]:
     """Return what the page shows of a setting: its measures and its tables."""
     return {
         "plan": setting.plan,
@@ -76,9 +85,15 @@ def _shown_setting(runs: Sequence[RunOf], name: str, setting: Setting, newest: s
     }
 
 
-def _summary(runs: Sequence[RunOf], end: int, newest: str, settings: dict[str, Setting]) -> dict[str, str]:
-    """Return the shares that the text names: of the first arm (dense) or of the last (the interval)."""
-    pressed, wide = (_one(runs, name, _ends(runs, name)[end], newest) for name in ("pressure", "wide"))
+def _summary(
+    runs: Sequence[RunOf], end: int, newest: str, settings: dict[str, Setting]
+) -> dict[str, str]:
+    """Return the shares that the text names: of the first arm (dense) or of the last (the
+    interval).
+    """
+    pressed, wide = (
+        _one(runs, name, _ends(runs, name)[end], newest) for name in ("pressure", "wide")
+    )
     return {
         "last": _percent(pressed.turns[-1].hit_rate),
         "all": _percent(pressed.hit_rate),
@@ -98,7 +113,16 @@ def _hit_rates(runs: Sequence[RunOf], setting: str) -> str:
 
 
 def _work(runs: Sequence[RunOf], setting: str) -> str:
-    rows = [["engine", "retention", "keys evicted: attention", "keys evicted: state", "tokens prefilled", "steps"]]
+    rows = [
+        [
+            "engine",
+            "retention",
+            "keys evicted: attention",
+            "keys evicted: state",
+            "tokens prefilled",
+            "steps",
+        ]
+    ]
     for run in _shown(runs, setting):
         turns = run.served.turns
         sums = [
@@ -114,11 +138,15 @@ def _work(runs: Sequence[RunOf], setting: str) -> str:
 def _sweep(runs: Sequence[RunOf], newest: str, setting: Setting) -> str:
     """Tell the hit rate of the last turn, and of all turns, over the pool's size."""
     arms = _arms(runs, "pressure")
-    chosen = {f"{POOL}{setting.pages - 1}": "pressure"} | {run.setting: run.setting for run in runs if POOL in run.setting}
+    chosen = {f"{POOL}{setting.pages - 1}": "pressure"} | {
+        run.setting: run.setting for run in runs if POOL in run.setting
+    }
     rows = [["pages", *(f"{arm}, {what}" for arm in arms for what in ("last turn", "all"))]]
     for name, where in sorted(chosen.items(), key=lambda item: int(item[0].removeprefix(POOL))):
         served = [_one(runs, where, arm, newest) for arm in arms]
-        rates = [_percent(rate) for one in served for rate in (one.turns[-1].hit_rate, one.hit_rate)]
+        rates = [
+            _percent(rate) for one in served for rate in (one.turns[-1].hit_rate, one.hit_rate)
+        ]
         rows.append([name.removeprefix(POOL), *rates])
     return _table(rows)
 
@@ -129,7 +157,9 @@ def _census(runs: Sequence[RunOf], setting: str, engine: str) -> str:
         served = _one(runs, setting, arm, engine)
         for turn in range(len(served.turns)):
             during = [pages for at, pages in served.samples if turn <= at < turn + 1]
-            means = [sum(pages[kind] for pages in during) / len(during) for kind in range(len(KINDS))]
+            means = [
+                sum(pages[kind] for pages in during) / len(during) for kind in range(len(KINDS))
+            ]
             rows.append([arm, str(turn + 1), *(f"{mean:.0f}" for mean in means)])
     return _table(rows)
 
@@ -139,8 +169,20 @@ def _agreement(runs: Sequence[RunOf]) -> str:
     for run in runs:
         if run.engine.startswith("vLLM"):
             release = ".".join(run.engine.split()[-1].split(".")[:2])
-            beside = [r for r in runs if (r.setting, r.arm, r.engine) == (run.setting, run.arm, f"reference {release}")]
-            rows.append([run.engine, run.arm, run.setting, f"{run.served.events:,}", agreement(run.served, beside)])
+            beside = [
+                r
+                for r in runs
+                if (r.setting, r.arm, r.engine) == (run.setting, run.arm, f"reference {release}")
+            ]
+            rows.append(
+                [
+                    run.engine,
+                    run.arm,
+                    run.setting,
+                    f"{run.served.events:,}",
+                    agreement(run.served, beside),
+                ]
+            )
     return _table(rows) if len(rows) > 1 else ""
 
 
@@ -153,15 +195,23 @@ def agreement(served: Served, beside: Sequence[RunOf]) -> str:
         return "identical"
     if served.turns == other.turns:
         return "same hits, evictions and prefill in every turn; events differ"
-    return f"differs: {_percent(served.hit_rate)} of tokens hit, {_percent(other.hit_rate)} in the reference"
+    return (
+        f"differs: {_percent(served.hit_rate)} of tokens hit, {_percent(other.hit_rate)} in the"
+        " reference"
+    )
 
 
 def _verdict(runs: Sequence[RunOf]) -> str:
     findings = [finding for run in runs for finding in run.served.findings]
     if findings:
         failed = sum(bool(run.served.findings) for run in runs)
-        return f"**{len(findings)} findings in {failed} of {len(runs)} runs**, the first: {findings[0]}"
-    operations, events = (sum(getattr(run.served, what) for run in runs) for what in ("operations", "events"))
+        return (
+            f"**{len(findings)} findings in {failed} of {len(runs)} runs**, the first:"
+            f" {findings[0]}"
+        )
+    operations, events = (
+        sum(getattr(run.served, what) for run in runs) for what in ("operations", "events")
+    )
     return f"All {len(runs)} runs pass: {operations:,} operations, {events:,} events, no finding."
 
 
@@ -174,9 +224,15 @@ def _opportunities(runs: Sequence[RunOf]) -> str:
 
 
 def _shown(runs: Sequence[RunOf], setting: str) -> list[RunOf]:
-    """Return the runs of a setting that tables show: every vLLM, and the reference of the newest release."""
+    """Return the runs of a setting that tables show: every vLLM, and the reference of the newest
+    release.
+    """
     newest = max(run.engine for run in runs if run.engine.startswith("reference"))
-    return [run for run in runs if run.setting == setting and (run.engine == newest or run.engine.startswith("vLLM"))]
+    return [
+        run
+        for run in runs
+        if run.setting == setting and (run.engine == newest or run.engine.startswith("vLLM"))
+    ]
 
 
 def _arms(runs: Sequence[RunOf], setting: str) -> list[str]:
@@ -190,11 +246,15 @@ def _ends(runs: Sequence[RunOf], setting: str) -> tuple[str, str]:
 
 
 def _one(runs: Sequence[RunOf], setting: str, arm: str, engine: str) -> Served:
-    return next(run.served for run in runs if (run.setting, run.arm, run.engine) == (setting, arm, engine))
+    return next(
+        run.served for run in runs if (run.setting, run.arm, run.engine) == (setting, arm, engine)
+    )
 
 
 def _share(served: Served, kinds: Sequence[str], setting: Setting) -> float:
-    """Return the share of the pool that is of these kinds, the null block left out, on average over time."""
+    """Return the share of the pool that is of these kinds, the null block left out, on average
+    over time.
+    """
     pages = sum(counts[KINDS.index(kind)] for _, counts in served.samples for kind in kinds)
     return pages / len(served.samples) / (setting.pages - 1)
 
@@ -205,7 +265,10 @@ def _percent(share: float) -> str:
 
 def _table(rows: list[list[str]]) -> str:
     head, *body = rows
-    numeric = [all(row[column][:1].isdigit() or row[column].startswith("**") for row in body) for column in range(len(head))]
+    numeric = [
+        all(row[column][:1].isdigit() or row[column].startswith("**") for row in body)
+        for column in range(len(head))
+    ]
     rule = ["--:" if is_number else "---" for is_number in numeric]
     lines = ["| " + " | ".join(row) + " |" for row in rows]
     return "\n".join([lines[0], f"|{'|'.join(rule)}|", *lines[1:]])

@@ -2,11 +2,13 @@
 
     python -m benchmarks.score_rates [--runs 20000] [--write docs/score.md]
 
-A model answers each question right, wrong, or undecided; every run decides an undecided one anew with a coin, so that a share
-`noise` of the answers differs between any two runs. Where questions share prefixes, `lump` says how noise comes: a prefix in
-twenty is read another way and loses or gains that share of its answers at once, in every run anew. A damaged cache makes right
-answers wrong (`lost`, of all questions) and wrong ones right (`gained`), or ruins a share of one prefix (`ruined`). The cold
-run, its repetition and every arm are drawn, counted, and handed to `cachewitness.parity.scores.decision.decide`, which judges real runs.
+A model answers each question right, wrong, or undecided; every run decides an undecided one anew
+with a coin, so that a share `noise` of the answers differs between any two runs. Where questions
+share prefixes, `lump` says how noise comes: a prefix in twenty is read another way and loses or
+gains that share of its answers at once, in every run anew. A damaged cache makes right answers
+wrong (`lost`, of all questions) and wrong ones right (`gained`), or ruins a share of one prefix
+(`ruined`). The cold run, its repetition and every arm are drawn, counted, and handed to
+`cachewitness.parity.scores.decision.decide`, which judges real runs.
 
 Needs numpy, which lm-eval brings along.
 """
@@ -31,12 +33,15 @@ RIGHT = 0.8
 CHUNK = 500
 """Runs that are drawn at a time."""
 LUMP_CHANCE = 0.05
-"""How often a prefix loses or gains a lump of its answers. Half of those hit change, in either of two runs."""
+"""How often a prefix loses or gains a lump of its answers. Half of those hit change, in either of
+two runs."""
 
 
 @dataclass(frozen=True)
 class World:
-    """One row of the table. `cold_noise` is the noise between two cold runs where it is not that of the arms."""
+    """One row of the table. `cold_noise` is the noise between two cold runs where it is not that
+    of the arms.
+    """
 
     n: int
     noise: float
@@ -52,12 +57,28 @@ class World:
 
 
 SOUND = [
-    *(World(n, noise) for n in (16, 50, 200, 400, 1319, 5000) for noise in (0.002, 0.005, 0.02, 0.05)),
+    *(
+        World(n, noise)
+        for n in (16, 50, 200, 400, 1319, 5000)
+        for noise in (0.002, 0.005, 0.02, 0.05)
+    ),
     *(World(n, noise, arms=5) for n in (50, 400, 1319) for noise in (0.002, 0.02, 0.05)),
     *(World(1319, noise, arms=3, repeated=False) for noise in (0.005, 0.05)),
-    *(World(n, noise, arms=3, cold_noise=0.0) for n in (400, 1319, 5000) for noise in (0.005, 0.02, 0.05)),
-    *(World(prefixes * 50, 0.02, arms=3, prefixes=prefixes, lump=lump) for prefixes in (8, 26) for lump in (0.0, 0.1, 0.3)),
-    *(World(prefixes * 50, 0.05, prefixes=prefixes, lump=lump) for prefixes in (8, 26, 100) for lump in (0.0, 0.1, 0.3, 0.5)),
+    *(
+        World(n, noise, arms=3, cold_noise=0.0)
+        for n in (400, 1319, 5000)
+        for noise in (0.005, 0.02, 0.05)
+    ),
+    *(
+        World(prefixes * 50, 0.02, arms=3, prefixes=prefixes, lump=lump)
+        for prefixes in (8, 26)
+        for lump in (0.0, 0.1, 0.3)
+    ),
+    *(
+        World(prefixes * 50, 0.05, prefixes=prefixes, lump=lump)
+        for prefixes in (8, 26, 100)
+        for lump in (0.0, 0.1, 0.3, 0.5)
+    ),
     World(150, 0.02, arms=3, prefixes=3, lump=0.1),
     World(400, 0.02, margin=0.05, arms=3),
 ]
@@ -66,9 +87,17 @@ DAMAGED = [
     *(World(n, noise, lost=0.02) for n in (400, 1319) for noise in (0.0, 0.005, 0.02, 0.05)),
     *(World(1319, noise, lost=0.02, gained=0.02) for noise in (0.0, 0.02, 0.05)),
     *(World(1319, noise, lost=0.05, gained=0.05) for noise in (0.0, 0.02)),
-    *(World(1319, noise, lost=0.02, gained=gained, repeated=False) for noise in (0.0, 0.02) for gained in (0.0, 0.02)),
+    *(
+        World(1319, noise, lost=0.02, gained=gained, repeated=False)
+        for noise in (0.0, 0.02)
+        for gained in (0.0, 0.02)
+    ),
     World(1300, 0.02, lost=0.02, prefixes=26),
-    *(World(prefixes * 50, 0.02, prefixes=prefixes, ruined=ruined) for prefixes in (8, 26, 100) for ruined in (0.5, 0.9)),
+    *(
+        World(prefixes * 50, 0.02, prefixes=prefixes, ruined=ruined)
+        for prefixes in (8, 26, 100)
+        for ruined in (0.5, 0.9)
+    ),
     World(50, 0.02, lost=0.2),
     World(50, 0.02, lost=0.06, margin=0.05),
     World(200, 0.02, lost=0.01),
@@ -83,7 +112,10 @@ def simulate(world: World, runs: int, seed: int) -> Counter[str]:
     sizes = [world.n // world.prefixes] * world.prefixes if world.prefixes else [world.n]
     for begin in range(0, runs, CHUNK):
         count = min(CHUNK, runs - begin)
-        parts = [_part(world, size, count, draw, ruined=world.ruined * (i == 0)) for i, size in enumerate(sizes)]
+        parts = [
+            _part(world, size, count, draw, ruined=world.ruined * (i == 0))
+            for i, size in enumerate(sizes)
+        ]
         found += _judged(world, parts, count)
     return found
 
@@ -128,7 +160,9 @@ def _answers(state: Any, draw: Any) -> Any:
 
 
 def _lumped(right: Any, world: World, draw: Any) -> Any:
-    """Return answers of which a prefix in twenty has a share changed in one direction, either being as likely."""
+    """Return answers of which a prefix in twenty has a share changed in one direction, either
+    being as likely.
+    """
     if not world.lump:
         return right
     way = draw.random((len(right), 1))
@@ -142,7 +176,9 @@ def _damaged(right: Any, world: World, draw: Any, *, ruined: float) -> Any:
         return right & (chance >= ruined)
     if not (world.lost or world.gained):
         return right
-    return (right & (chance >= world.lost / RIGHT)) | (~right & (chance < world.gained / (1 - RIGHT)))
+    return (right & (chance >= world.lost / RIGHT)) | (
+        ~right & (chance < world.gained / (1 - RIGHT))
+    )
 
 
 def section(runs: int) -> str:
@@ -154,13 +190,16 @@ def section(runs: int) -> str:
 
 _HEAD = """Each row is {runs:,} simulated runs, judged by the code that judges real ones; `python -m benchmarks.score_rates
 --write docs/score.md` writes this section. The model is right in 80 % of the answers; *noise* is the share of answers that
-differ between any two runs. The worst arm of a run counts. First a correct cache, which may fail in 5 % of the runs at most:"""
+differ between any two runs. The worst arm of a run counts. First a correct cache, which may fail in 5 % of the runs at most:"""  # noqa: E501
 _BETWEEN = """And a damaged one, in points of all questions; *gained* answers are mended by the same damage. Such a run may pass
-in 5 % of the cases at most if the loss is the margin, and hardly ever if it is more:"""
+in 5 % of the cases at most if the loss is the margin, and hardly ever if it is more:"""  # noqa: E501
 
 
 def _table(worlds: Sequence[World], runs: int) -> str:
-    lines = ["| questions | noise | arms | world | pass % | fail % | unknown % |", "|--:|--:|--:|---|--:|--:|--:|"]
+    lines = [
+        "| questions | noise | arms | world | pass % | fail % | unknown % |",
+        "|--:|--:|--:|---|--:|--:|--:|",
+    ]
     for seed, world in enumerate(worlds):
         found = simulate(world, runs, seed)
         rates = " | ".join(f"{100 * found[key] / runs:.2f}" for key in ("kept", "lost", "open"))

@@ -16,9 +16,15 @@ def placed(page: str, section: str) -> str:
 
 
 def headed(page: str, head: str) -> str:
-    """Return a page with a new head, from its title on; the sections that the head does not have follow it."""
+    """Return a page with a new head, from its title on; the sections that the head does not have
+    follow it.
+    """
     own = {line for line in head.splitlines() if line.startswith("## ")}
-    kept = [part for part in re.split(r"^(?=## )", page, flags=re.MULTILINE)[1:] if part.splitlines()[0] not in own]
+    kept = [
+        part
+        for part in re.split(r"^(?=## )", page, flags=re.MULTILINE)[1:]
+        if part.splitlines()[0] not in own
+    ]
     return "\n\n".join(part.strip() for part in [head, *kept]) + "\n"
 
 

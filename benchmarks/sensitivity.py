@@ -1,13 +1,16 @@
-"""What a damaged cache costs: answers, divergence and logits, for every damage of `benchmarks/damages.py`.
+"""What a damaged cache costs: answers, divergence and logits, for every damage of
+`benchmarks/damages.py`.
 
     python -m benchmarks.sensitivity [--questions 200] [--checkpoint DIR] [--device cpu] [--write docs/sensitivity.md]
 
-The questions are those of the score, through the toy engine: scheduler, cache manager, paged pools. A cold pass is run once,
-and once more for the noise floor. For each damage the cache is forgotten and warmed anew, and a request is damaged in its first
-step, between look-up and computation; once with the shared prefixes cached (`hit`) and once with the very same prompts
-(`replay`). Each pass is run twice: freely, for the answers, which are compared question by question, and forced along the cold
-run's own answers, so that logits are compared at every position of suffix and answer, however early the answers part.
-"""
+The questions are those of the score, through the toy engine: scheduler, cache manager, paged pools.
+A cold pass is run once, and once more for the noise floor. For each damage the cache is forgotten
+and warmed anew, and a request is damaged in its first step, between look-up and computation; once
+with the shared prefixes cached (`hit`) and once with the very same prompts (`replay`). Each pass is
+run twice: freely, for the answers, which are compared question by question, and forced along the
+cold run's own answers, so that logits are compared at every position of suffix and answer, however
+early the answers part.
+"""  # noqa: E501
 
 from __future__ import annotations
 
@@ -18,7 +21,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-sys.path[:0] = [str(Path(__file__).resolve().parents[1] / source) for source in ("", "harness", "reference_impl")]
+sys.path[:0] = [
+    str(Path(__file__).resolve().parents[1] / source)
+    for source in ("", "harness", "reference_impl")
+]
 
 import torch
 from torch import Tensor
@@ -65,13 +71,19 @@ class Bench:
         self._warm(condition)
         return Outcome(
             condition=condition,
-            changed=sum(answer.tokens != self.cold.answers[i].tokens for i, answer in enumerate(answers)),
-            judged=judge(self.cold, [(scores, "restored")], self.again, Rules(tokens="declared"))[1][0],
+            changed=sum(
+                answer.tokens != self.cold.answers[i].tokens for i, answer in enumerate(answers)
+            ),
+            judged=judge(self.cold, [(scores, "restored")], self.again, Rules(tokens="declared"))[
+                1
+            ][0],
             blind=judge(self.cold, [(scores, "restored")], self.again, Rules())[1][0],
             distance=_distance(self.right, self._logits(self.service, self.probe, damage)),
         )
 
-    def _open(self, checkpoint: Path | None, device: str, *, caching: bool) -> tuple[ToyService, Probe]:
+    def _open(
+        self, checkpoint: Path | None, device: str, *, caching: bool
+    ) -> tuple[ToyService, Probe]:
         service = ToyService(checkpoint, caching=caching, pages=self.pages, device=device)
         return service, Probe.of(service, self.questions)
 
@@ -82,10 +94,14 @@ class Bench:
         self.service.answer(self.questions.warming(condition))
 
     def _logits(self, service: ToyService, probe: Probe, damage: Damage | None) -> list[Tensor]:
-        """Return per question the logits of the positions that were computed, from the end of the shared prefix on."""
+        """Return per question the logits of the positions that were computed, from the end of
+        the shared prefix on.
+        """
         probe.begin(damage, keep=True)
         service.answer(self.forced)
-        assert len(probe.kept) == len(self.forced), "requests run in the order in which they were asked"
+        assert len(probe.kept) == len(self.forced), (
+            "requests run in the order in which they were asked"
+        )
         return [torch.cat(parts) for parts in probe.kept.values()]
 
 
@@ -101,9 +117,19 @@ def run(checkpoint: Path | None, count: int, device: str, tell: Callable[[str], 
             f"{name or 'undamaged'}: {[outcome.changed for outcome in outcomes[name]]} changed, "
             f"{time.process_time() - begun:.0f} s"
         )
-    differing = sum(a.tokens != bench.again.answers[i].tokens for i, a in bench.cold.answers.items())
+    differing = sum(
+        a.tokens != bench.again.answers[i].tokens for i, a in bench.cold.answers.items()
+    )
     versions = bench.service.versions()
-    return Found(outcomes, differing, bench.noise.floor, bench.noise.tolerance, len(bench.forced), versions, _needs(tell))
+    return Found(
+        outcomes,
+        differing,
+        bench.noise.floor,
+        bench.noise.tolerance,
+        len(bench.forced),
+        versions,
+        _needs(tell),
+    )
 
 
 def _needs(tell: Callable[[str], None]) -> dict[tuple[str, str], list[Row]]:
@@ -117,24 +143,42 @@ def _needs(tell: Callable[[str], None]) -> dict[tuple[str, str], list[Row]]:
 
 
 def _distance(right: Sequence[Tensor], logits: Sequence[Tensor]) -> Distance:
-    cold = torch.cat([rows[len(rows) - len(ours) :] for rows, ours in zip(right, logits, strict=True)])
+    cold = torch.cat(
+        [rows[len(rows) - len(ours) :] for rows, ours in zip(right, logits, strict=True)]
+    )
     ours = torch.cat([*logits])
     p, q = cold.log_softmax(-1), ours.log_softmax(-1)
     apart = (cold - ours).abs()
     kl = (p.exp() * (p - q)).sum(-1)
-    return Distance(float(kl.mean().clamp(min=0)), float(apart.mean()), float(apart.max()), len(cold))
+    return Distance(
+        float(kl.mean().clamp(min=0)), float(apart.mean()), float(apart.max()), len(cold)
+    )
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Measure, print the page and, with --write, write it."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--questions", type=int, default=QUESTIONS, metavar="N", help=f"default {QUESTIONS}")
-    parser.add_argument("--checkpoint", type=Path, metavar="DIR", help="default: the trained checkpoint of this repository")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--questions", type=int, default=QUESTIONS, metavar="N", help=f"default {QUESTIONS}"
+    )
+    parser.add_argument(
+        "--checkpoint",
+        type=Path,
+        metavar="DIR",
+        help="default: the trained checkpoint of this repository",
+    )
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument("--write", type=Path, metavar="FILE", help="write the page here")
     given: Any = parser.parse_args(argv)
     try:
-        found = run(given.checkpoint, given.questions, given.device, lambda line: print(line, file=sys.stderr, flush=True))
+        found = run(
+            given.checkpoint,
+            given.questions,
+            given.device,
+            lambda line: print(line, file=sys.stderr, flush=True),
+        )
     except (UsageError, EngineMissing) as error:
         print(f"sensitivity: {error}", file=sys.stderr)
         return 4

@@ -1,4 +1,6 @@
-"""Writes `docs/sensitivity.md` from what `benchmarks/sensitivity.py` measured. No number is typed in."""
+"""Writes `docs/sensitivity.md` from what `benchmarks/sensitivity.py` measured. No number is
+typed in.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +13,17 @@ from benchmarks.sensitivity_result import CONDITIONS, Found, Outcome
 from cachewitness._util import pages
 from cachewitness.parity.scores.groups import GroupScore
 
-OTHERS_MEMORY, OTHERS_BLOCKS = "recurrent memory of another tenant", "all full-attention blocks of another tenant"
+OTHERS_MEMORY, OTHERS_BLOCKS = (
+    "recurrent memory of another tenant",
+    "all full-attention blocks of another tenant",
+)
 GROUPS = ("full", "recurrent", "window")
-VERDICTS = {"pass": "pass", "fail": "**fail**", "unknown": "unknown", "nothing checked": "nothing checked"}
+VERDICTS = {
+    "pass": "pass",
+    "fail": "**fail**",
+    "unknown": "unknown",
+    "nothing checked": "nothing checked",
+}
 
 
 def page(found: Found) -> str:
@@ -26,7 +36,11 @@ def page(found: Found) -> str:
         "sensitivity",
         found=found,
         groups=list(GROUPS),
-        needs=[_need(checkpoint, where, row, rows) for (checkpoint, where), rows in found.needs.items() for row in rows],
+        needs=[
+            _need(checkpoint, where, row, rows)
+            for (checkpoint, where), rows in found.needs.items()
+            for row in rows
+        ],
         bounds={"left": LEFT_AT_MOST, "others": OTHERS_AT_LEAST, "n": QUESTIONS},
         cold=cold,
         positions={condition: outcome.distance.rows for condition, outcome in undamaged.items()},
@@ -36,7 +50,10 @@ def page(found: Found) -> str:
         listed=listed,
         imperfect=found.outcomes[""][0].judged.right_cold < found.outcomes[""][0].judged.n,
         named=_named(found),
-        loss={"memory": _group_loss(found, OTHERS_MEMORY), "blocks": _group_loss(found, OTHERS_BLOCKS)},
+        loss={
+            "memory": _group_loss(found, OTHERS_MEMORY),
+            "blocks": _group_loss(found, OTHERS_BLOCKS),
+        },
     )
 
 
@@ -44,7 +61,13 @@ def _need(checkpoint: str, where: str, row: Row, rows: Sequence[Row]) -> list[st
     """Return a line of the table of what each cache is for."""
     caches = sorted({other.cache for other in rows if other.cache})
     shares = (f"{100 * row.right[group]:.0f}" for group in GROUPS)
-    return [checkpoint, where, row.damage or "*nothing*", *shares, _alone(row, caches) if row.cache else "–"]
+    return [
+        checkpoint,
+        where,
+        row.damage or "*nothing*",
+        *shares,
+        _alone(row, caches) if row.cache else "–",
+    ]
 
 
 def _alone(row: Row, caches: Sequence[str]) -> str:
@@ -75,11 +98,15 @@ def _figures(found: Found, condition: str) -> list[list[str]]:
 
 
 def _own(damage: str, scores: Sequence[GroupScore], condition: str) -> str:
-    """Return whether a damage that takes a whole cache costs its own group of questions, and no other."""
+    """Return whether a damage that takes a whole cache costs its own group of questions, and no
+    other.
+    """
     cache = next((cache for cache, names in WHOLE.items() if damage in names), "")
     if not cache or condition != "hit":
         return "–"
-    return _alone(Row(damage, cache, {score.group: score.right / score.n for score in scores}), GROUPS)
+    return _alone(
+        Row(damage, cache, {score.group: score.right / score.n for score in scores}), GROUPS
+    )
 
 
 def _detectors(found: Found) -> list[list[str]]:
@@ -100,7 +127,9 @@ def _detectors(found: Found) -> list[list[str]]:
 
 
 def _seen(found: Found) -> tuple[dict[str, int], dict[str, str]]:
-    """Return how many damages each detector sees, and the names of those that it misses or that it alone sees."""
+    """Return how many damages each detector sees, and the names of those that it misses or that
+    it alone sees.
+    """
     every = {damage.name for damage in DAMAGES}
     ledger = {damage.name for damage in DAMAGES if damage.ledger}
     tensors = _names(found, lambda outcome: _beyond(found, outcome))
@@ -118,15 +147,23 @@ def _seen(found: Found) -> tuple[dict[str, int], dict[str, str]]:
         "by_ledger_alone": ledger - tensors,
         "by_tensors_alone": tensors - ledger - tokens,
     }
-    return {name: len(names) for name, names in sets.items()}, {name: _listed(names) for name, names in lists.items()}
+    return {name: len(names) for name, names in sets.items()}, {
+        name: _listed(names) for name, names in lists.items()
+    }
 
 
 def _costly(found: Found, condition: str) -> set[str]:
-    return _names(found, lambda outcome: outcome.condition == condition and outcome.blind.verdict == "fail")
+    return _names(
+        found, lambda outcome: outcome.condition == condition and outcome.blind.verdict == "fail"
+    )
 
 
 def _names(found: Found, holds: Callable[[Outcome], bool]) -> set[str]:
-    return {name for name, outcomes in found.outcomes.items() if name and any(holds(outcome) for outcome in outcomes)}
+    return {
+        name
+        for name, outcomes in found.outcomes.items()
+        if name and any(holds(outcome) for outcome in outcomes)
+    }
 
 
 def _beyond(found: Found, outcome: Outcome) -> bool:
@@ -163,5 +200,9 @@ def _named(found: Found) -> dict[str, Any]:
 
 def _group_loss(found: Found, damage: str) -> float:
     """Return how many points questions of group `recurrent` lose at the shared prefix."""
-    score = next(score for score in _of(found.outcomes[damage], "hit").judged.groups if score.group == "recurrent")
+    score = next(
+        score
+        for score in _of(found.outcomes[damage], "hit").judged.groups
+        if score.group == "recurrent"
+    )
     return 100 * (score.right_cold - score.right) / score.n

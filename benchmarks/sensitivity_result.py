@@ -13,7 +13,9 @@ CONDITIONS = ("hit", "replay")
 
 @dataclass(frozen=True)
 class Distance:
-    """How far logits are from the cold ones: mean KL divergence, mean and largest difference, over `rows` positions."""
+    """How far logits are from the cold ones: mean KL divergence, mean and largest difference,
+    over `rows` positions.
+    """
 
     kl: float
     mean: float
@@ -23,7 +25,9 @@ class Distance:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What one damage did under one condition. `judged` is the gate's verdict, `blind` that of the score alone."""
+    """What one damage did under one condition. `judged` is the gate's verdict, `blind` that of
+    the score alone.
+    """
 
     condition: str
     changed: int
@@ -34,7 +38,9 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Found:
-    """All that was measured; the first damage is none at all. `needs` is by checkpoint and execution."""
+    """All that was measured; the first damage is none at all. `needs` is by checkpoint and
+    execution.
+    """
 
     outcomes: Mapping[str, Sequence[Outcome]]
     noise: int

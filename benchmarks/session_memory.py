@@ -1,8 +1,10 @@
-"""How much memory a long session takes under all checkers: each request brings a text that nobody had before.
+"""How much memory a long session takes under all checkers: each request brings a text that nobody
+had before.
 
     python -m benchmarks.session_memory [--operations N ...] [--write docs/speed.md]
 
-The workload `three-groups` (`benchmarks/workload.py`) on the reference. Memory is what the process holds at that time.
+The workload `three-groups` (`benchmarks/workload.py`) on the reference. Memory is what the process
+holds at that time.
 """
 
 from __future__ import annotations
@@ -29,7 +31,9 @@ def held() -> float:
 
 
 def measure(marks: Sequence[int]) -> Iterator[float]:
-    """Yield the MiB held after so many operations, each time. Raises SystemExit if the run is not clean."""
+    """Yield the MiB held after so many operations, each time. Raises SystemExit if the run is
+    not clean.
+    """
     one, operations, done = session(), workload.operations(marks[-1]), 0
     for mark in marks:
         while done < mark:
@@ -42,14 +46,28 @@ def measure(marks: Sequence[int]) -> Iterator[float]:
 
 def main(argv: Sequence[str]) -> int:
     """Measure and print the section."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--operations", type=int, nargs="+", default=OPERATIONS, metavar="N", help="when to look, ascending")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--operations",
+        type=int,
+        nargs="+",
+        default=OPERATIONS,
+        metavar="N",
+        help="when to look, ascending",
+    )
     parser.add_argument("--write", metavar="FILE", type=Path, help="put the section into this page")
     given = parser.parse_args(argv)
     before = held()
     row = [f"{mib:.0f}" for mib in measure(given.operations)]
     head = [f"{operations:,}" for operations in given.operations]
-    text = pages.render("speed-memory", head=["0", *head], row=[f"{before:.0f}", *row], python=platform.python_version())
+    text = pages.render(
+        "speed-memory",
+        head=["0", *head],
+        row=[f"{before:.0f}", *row],
+        python=platform.python_version(),
+    )
     sections.tell(text, given.write)
     return 0
 

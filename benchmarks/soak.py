@@ -2,10 +2,11 @@
 
     python benchmarks/soak.py --engine NAME [--policy NAME] --operations N --seed N [--keep DIR] [--write docs/soak.md]
 
-Runs what `cachewitness fuzz` draws, and goes on after an alarm. An alarm is sorted as known if what was read had
-been copied in the same step from a block that this step fills, which vLLM 0.26 and later do (docs/engine-vllm.md). `--keep`
-stores the trace of each alarm as it was drawn; `--write` puts a section on the run into a page.
-"""
+Runs what `cachewitness fuzz` draws, and goes on after an alarm. An alarm is sorted as known if what
+was read had been copied in the same step from a block that this step fills, which vLLM 0.26 and
+later do (docs/engine-vllm.md). `--keep` stores the trace of each alarm as it was drawn; `--write`
+puts a section on the run into a page.
+"""  # noqa: E501
 
 from __future__ import annotations
 
@@ -19,7 +20,10 @@ from datetime import date
 from itertools import count
 from pathlib import Path
 
-sys.path[:0] = [str(Path(__file__).resolve().parents[1] / source) for source in ("", "harness", "reference_impl")]
+sys.path[:0] = [
+    str(Path(__file__).resolve().parents[1] / source)
+    for source in ("", "harness", "reference_impl")
+]
 
 from benchmarks import sections
 from cachewitness import __version__
@@ -40,20 +44,26 @@ KNOWN = "a copy of a block that the same step fills"
 
 
 def known(result: Result) -> bool:
-    """Whether what the first finding read was copied, in the same step, from a block that this step writes or copies to."""
+    """Whether what the first finding read was copied, in the same step, from a block that this
+    step writes or copies to.
+    """
     finding = min(result.findings, key=lambda found: found.seq)
     read = result.history.events[finding.seq]
     if not isinstance(read, Read):
         return False
     same = [event for event in result.history.events if event.step == read.step]
     copies = [move for event in same if isinstance(event, StepBegin) for move in event.copies]
-    filled = {move.dst for move in copies} | {page for event in same if isinstance(event, Write) for page in event.pages}
+    filled = {move.dst for move in copies} | {
+        page for event in same if isinstance(event, Write) for page in event.pages
+    }
     return any(move.dst in read.pages and move.src in filled for move in copies)
 
 
 def main() -> int:
     """Run, print what came of it, and return 1 if an alarm is not known."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--engine", default="reference")
     parser.add_argument("--policy", default="vllm")
     parser.add_argument("--operations", type=int, required=True)
@@ -63,7 +73,12 @@ def main() -> int:
     given = parser.parse_args()
     warnings.simplefilter("ignore")
     spec = parse(given.engine)
-    plan = Plan(given.policy, heights_of(spec, given.policy), Restriction([], {}, historic=not spec.kind.replays), given.seed)
+    plan = Plan(
+        given.policy,
+        heights_of(spec, given.policy),
+        Restriction([], {}, historic=not spec.kind.replays),
+        given.seed,
+    )
     whole, alarms, ran, refused = Activity(), Counter[str](), Counter[str](), 0
     version = ""
     began, cpu = time.perf_counter(), time.process_time()
@@ -85,7 +100,10 @@ def main() -> int:
         if result.findings:
             why = _sort(trace, spec.open(trace.header))
             alarms[why] += 1
-            print(f"alarm {number} {configuration.name}: {result.findings[0].anomaly}: {why}", flush=True)
+            print(
+                f"alarm {number} {configuration.name}: {result.findings[0].anomaly}: {why}",
+                flush=True,
+            )
             if given.keep:
                 given.keep.mkdir(parents=True, exist_ok=True)
                 (given.keep / f"{number}.jsonl").write_bytes(traces.dump(trace))
@@ -106,8 +124,11 @@ def main() -> int:
         clock=time.perf_counter() - began,
         cpu=time.process_time() - cpu,
         alarms=alarms,
-        command=f"python benchmarks/soak.py --engine {named}{':source=PATH' if named != given.engine else ''} "
-        f"--policy {given.policy} --operations {given.operations} --seed {given.seed}",
+        command=(
+            "python benchmarks/soak.py --engine"
+            f" {named}{':source=PATH' if named != given.engine else ''} --policy {given.policy}"
+            f" --operations {given.operations} --seed {given.seed}"
+        ),
     )
     sections.tell(section, given.write)
     return int(any(why != KNOWN for why in alarms))

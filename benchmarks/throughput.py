@@ -1,10 +1,11 @@
-"""How many operations a second the harness judges, and that neither the history's length nor the pool's size matters.
+"""How many operations a second the harness judges, and that neither the history's length nor the
+pool's size matters.
 
     python benchmarks/throughput.py [--vllm PATH] [--write docs/speed.md] [--profile]
 
-The workload is `benchmarks/workload.py`. Times are CPU seconds of this process, the best of several repetitions, so that other
-work on the machine disturbs them little; two processes and vLLM are timed by the clock as well. `--profile` prints where the
-time goes.
+The workload is `benchmarks/workload.py`. Times are CPU seconds of this process, the best of several
+repetitions, so that other work on the machine disturbs them little; two processes and vLLM are
+timed by the clock as well. `--profile` prints where the time goes.
 """
 
 from __future__ import annotations
@@ -22,7 +23,10 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
-sys.path[:0] = [str(Path(__file__).resolve().parents[1] / source) for source in ("", "harness", "reference_impl")]
+sys.path[:0] = [
+    str(Path(__file__).resolve().parents[1] / source)
+    for source in ("", "harness", "reference_impl")
+]
 
 from benchmarks import sections, workload
 from benchmarks.bare import Bare
@@ -44,7 +48,9 @@ AIM = 20_000
 
 
 class Session:
-    """An engine under checkers, run in portions: `run` returns the CPU seconds that a portion took."""
+    """An engine under checkers, run in portions: `run` returns the CPU seconds that a portion
+    took.
+    """
 
     def __init__(self, engine: Engine, checkers: Iterable[Checker] | None = None) -> None:
         described = engine.describe()
@@ -74,7 +80,9 @@ class Session:
 
 @dataclass(frozen=True)
 class Mix:
-    """What the workload is made of, counted in a run: `prefills` are the tokens of each, `idle` the steps that ran nothing."""
+    """What the workload is made of, counted in a run: `prefills` are the tokens of each, `idle`
+    the steps that ran nothing.
+    """
 
     activity: Activity
     submits: int
@@ -85,7 +93,9 @@ class Mix:
 
 @dataclass(frozen=True)
 class BesideVllm:
-    """With vLLM as the engine: operations per second, and microseconds per operation inside its code and outside."""
+    """With vLLM as the engine: operations per second, and microseconds per operation inside its
+    code and outside.
+    """
 
     version: str
     rate: float
@@ -94,11 +104,23 @@ class BesideVllm:
 
 
 def main(argv: list[str]) -> int:
-    """Run the benchmark and return the exit code: 1 if a checker found something, or the pool was not under pressure."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--vllm", metavar="PATH", help="a folder that holds vllm, to compare the harness's time with")
+    """Run the benchmark and return the exit code: 1 if a checker found something, or the pool
+    was not under pressure.
+    """
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--vllm",
+        metavar="PATH",
+        help="a folder that holds vllm, to compare the harness's time with",
+    )
     parser.add_argument("--write", metavar="FILE", type=Path, help="write the page here")
-    parser.add_argument("--profile", action="store_true", help="print the functions that take most time, and nothing else")
+    parser.add_argument(
+        "--profile",
+        action="store_true",
+        help="print the functions that take most time, and nothing else",
+    )
     given = parser.parse_args(argv)
     if given.profile:
         profile()
@@ -131,19 +153,30 @@ def page(vllm: str | None) -> str:
         workload=workload,
         mix=counted,
         wide=sum(tokens >= 4 * workload.BLOCK for tokens in counted.prefills),
-        ratios=[[name, f"{s / count * 1e6:.0f}", f"{count / s:,.0f}", f"{s / bare:.1f}"] for name, s in entries.items()],
+        ratios=[
+            [name, f"{s / count * 1e6:.0f}", f"{count / s:,.0f}", f"{s / bare:.1f}"]
+            for name, s in entries.items()
+        ],
         checkers_cost=judged["all checkers"] / judged["no checker"],
         beside=beside_vllm(vllm, count) if vllm else None,
         lengths=[[f"{size:,}", *(f"{rate:,.0f}" for rate in four)] for size, four in rates],
         slowdown=rates[-1][1][-1] / rates[-1][1][0],
-        pools=[[f"{size:,}", f"{rate:,.0f}", f"{evicted:,}"] for size in POOLS for rate, evicted in [over_pool(size, count)]],
+        pools=[
+            [f"{size:,}", f"{rate:,.0f}", f"{evicted:,}"]
+            for size in POOLS
+            for rate, evicted in [over_pool(size, count)]
+        ],
     )
 
 
-# --- what is measured -----------------------------------------------------------------------------------------------------
+# --- what is measured -----------------------------------------------------------------------------
 
 
-def session(pages: int = workload.PAGES, checkers: Iterable[Checker] | None = None, engine: str = "reference") -> Session:
+def session(
+    pages: int = workload.PAGES,
+    checkers: Iterable[Checker] | None = None,
+    engine: str = "reference",
+) -> Session:
     """Return a session of the workload over a pool of so many pages."""
     return Session(parse(engine).open(workload.header(pages)), checkers)
 
@@ -153,7 +186,9 @@ def best(measure: Callable[[], float]) -> float:
     return min(measure() for _ in range(REPEATS))
 
 
-def judged_run(ops: list[Op], checkers: Callable[[], Iterable[Checker] | None], engine: str = "reference") -> float:
+def judged_run(
+    ops: list[Op], checkers: Callable[[], Iterable[Checker] | None], engine: str = "reference"
+) -> float:
     """Return the CPU seconds of a whole run; raises if it is not a clean run under pressure."""
     one = session(checkers=checkers(), engine=engine)
     seconds = one.run(ops)
@@ -170,7 +205,9 @@ def clean(result: Result) -> None:
 
 
 def ratios(count: int) -> tuple[dict[str, float], float]:
-    """Return CPU seconds of the workload with all checkers and with none, and of the bare policy."""
+    """Return CPU seconds of the workload with all checkers and with none, and of the bare
+    policy.
+    """
     ops = list(workload.operations(count))
     judged = {
         "all checkers": best(lambda: judged_run(ops, lambda: None)),
@@ -180,7 +217,9 @@ def ratios(count: int) -> tuple[dict[str, float], float]:
 
 
 def quarters(count: int) -> list[float]:
-    """Return operations a second in each quarter of a run of so many operations, the best of several runs."""
+    """Return operations a second in each quarter of a run of so many operations, the best of
+    several runs.
+    """
     ops = list(workload.operations(count))
     size = count // 4
     runs = []
@@ -192,7 +231,9 @@ def quarters(count: int) -> list[float]:
 
 
 def over_pool(pages: int, count: int) -> tuple[float, int]:
-    """Return (operations a second over a pool that is full of keys, how many of them were evicted)."""
+    """Return (operations a second over a pool that is full of keys, how many of them were
+    evicted).
+    """
     one = session(pages)
     one.run(list(workload.filling(pages)))
     before = one.activity.evictions
@@ -204,7 +245,9 @@ def over_pool(pages: int, count: int) -> tuple[float, int]:
 
 
 def on_two(count: int) -> tuple[float, float]:
-    """Return operations a second of two processes at once, by their CPU seconds and by the clock, the best of several runs."""
+    """Return operations a second of two processes at once, by their CPU seconds and by the
+    clock, the best of several runs.
+    """
     with ProcessPoolExecutor(2) as pool:
         list(pool.map(_shard, [count // 10] * 2))  # imports, and warms up
         by_cpu, by_clock = [], []
@@ -230,7 +273,13 @@ def mix(count: int) -> Mix:
     whole.run(ops)
     submits = sum(isinstance(op, Submit) for op in ops)
     prefills = [number for number in tokens if number > 1]
-    return Mix(whole.close().activity, submits, prefills, len(tokens) - len(prefills), sum(not runs for runs in begun))
+    return Mix(
+        whole.close().activity,
+        submits,
+        prefills,
+        len(tokens) - len(prefills),
+        sum(not runs for runs in begun),
+    )
 
 
 def profile() -> None:

@@ -1,12 +1,14 @@
-"""How fast the toy model runs: prefill and decode, over pages, without a cache, and in transformers, in one run on one machine.
+"""How fast the toy model runs: prefill and decode, over pages, without a cache, and in
+transformers, in one run on one machine.
 
     python -m benchmarks.toy [--device cuda] [--kernels triton] [--checkpoint DIR] [--batch 64] [--write docs/speed.md]
 
-All three run the same weights in float32: those of a checkpoint of the published architecture (Qwen3.5), or random ones of
-its sizes. Times on a machine that does other things are worth little, so the section gives ratios beside the rates, every
-measurement is the best of several, and the paged and the other executions take turns. Before anything is timed the
-greedy tokens of the paged execution are compared with those of `transformers.generate`.
-"""
+All three run the same weights in float32: those of a checkpoint of the published architecture
+(Qwen3.5), or random ones of its sizes. Times on a machine that does other things are worth little,
+so the section gives ratios beside the rates, every measurement is the best of several, and the
+paged and the other executions take turns. Before anything is timed the greedy tokens of the paged
+execution are compared with those of `transformers.generate`.
+"""  # noqa: E501
 
 from __future__ import annotations
 
@@ -26,15 +28,15 @@ from cachewitness.toy.kind import need_torch
 
 need_torch()
 
-import torch  # noqa: E402  (threads are chosen before torch is imported)
+import torch
 
 from cachewitness_reference.toy_model import checkpoint, dense
-from cachewitness_reference.toy_model.config import ToyConfig  # noqa: E402
-from cachewitness_reference.toy_model.export import PUBLISHED_CHUNK, export  # noqa: E402
-from cachewitness_reference.toy_model.kernels import NAMES, named  # noqa: E402
-from cachewitness_reference.toy_model.paged import Chunk, PagedGroup, Pools, step  # noqa: E402
-from cachewitness_reference.toy_model.tokenizer import as_hugging_face, vocabulary  # noqa: E402
-from cachewitness_reference.toy_model.weights import random_weights  # noqa: E402
+from cachewitness_reference.toy_model.config import ToyConfig
+from cachewitness_reference.toy_model.export import PUBLISHED_CHUNK, export
+from cachewitness_reference.toy_model.kernels import NAMES, named
+from cachewitness_reference.toy_model.paged import Chunk, PagedGroup, Pools, step
+from cachewitness_reference.toy_model.tokenizer import as_hugging_face, vocabulary
+from cachewitness_reference.toy_model.weights import random_weights
 
 BLOCK = 16
 ROUNDS = 3
@@ -43,7 +45,14 @@ ROUNDS = 3
 class Paged:
     """A batch of requests over pages of their own."""
 
-    def __init__(self, model: checkpoint.Checkpoint, prompts: torch.Tensor, new: int, device: str, kernels: str) -> None:
+    def __init__(
+        self,
+        model: checkpoint.Checkpoint,
+        prompts: torch.Tensor,
+        new: int,
+        device: str,
+        kernels: str,
+    ) -> None:
         self.model, self.prompts, self.kernels = model, prompts.tolist(), named(kernels)
         types = model.config.layer_types
         groups = [
@@ -52,7 +61,9 @@ class Paged:
             if (layers := tuple(i for i, layer_type in enumerate(types) if layer_type == kind))
         ]
         columns = -(-(prompts.shape[1] + new) // BLOCK)
-        self.pools = Pools(groups, 1 + len(prompts) * len(groups) * columns, model.config, device=device)
+        self.pools = Pools(
+            groups, 1 + len(prompts) * len(groups) * columns, model.config, device=device
+        )
         free = iter(range(1, self.pools.pages))
         self.tables = [[array("i", islice(free, columns)) for _ in groups] for _ in self.prompts]
 
@@ -78,7 +89,9 @@ class Paged:
 
 def main(argv: list[str] | None = None) -> int:
     """Measure, print the section, and return 1 if the executions do not generate the same."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
     parser.add_argument("--kernels", default="torch", choices=NAMES)
     parser.add_argument("--checkpoint", type=Path)
@@ -92,7 +105,9 @@ def main(argv: list[str] | None = None) -> int:
         sys.exit("--device cuda: torch sees no GPU here")
     if options.kernels == "triton" and options.device == "cpu":
         sys.exit("--kernels triton: on the CPU they run in an interpreter, whose time says nothing")
-    torch.backends.cudnn.allow_tf32 = False  # transformers' convolutions would be narrower than float32 on a GPU
+    torch.backends.cudnn.allow_tf32 = (
+        False  # transformers' convolutions would be narrower than float32 on a GPU
+    )
     with tempfile.TemporaryDirectory() as folder:
         section, same = measure(options, options.checkpoint or random_checkpoint(Path(folder)))
     sections.tell(section, options.write)
@@ -100,19 +115,35 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def measure(options: Any, folder: Path) -> tuple[str, bool]:
-    """Return the section of the page, and whether paged execution and transformers generate the same."""
+    """Return the section of the page, and whether paged execution and transformers generate the
+    same.
+    """
     from transformers import Qwen3_5ForCausalLM
 
     model = checkpoint.load(folder, torch.float32, options.device)
-    theirs = Qwen3_5ForCausalLM.from_pretrained(folder, dtype=torch.float32).to(options.device).eval()
+    theirs = (
+        Qwen3_5ForCausalLM.from_pretrained(folder, dtype=torch.float32).to(options.device).eval()
+    )
     generator = torch.Generator().manual_seed(0)
-    prompts = torch.randint(model.config.vocab_size, (options.batch, options.prompt), generator=generator)
-    paged, there = Paged(model, prompts, options.new, options.device, options.kernels), prompts.to(options.device)
+    prompts = torch.randint(
+        model.config.vocab_size, (options.batch, options.prompt), generator=generator
+    )
+    paged, there = (
+        Paged(model, prompts, options.new, options.device, options.kernels),
+        prompts.to(options.device),
+    )
 
     def generate(new: int) -> torch.Tensor:
         with torch.inference_mode():
-            wanted = {"max_new_tokens": new, "min_new_tokens": new, "do_sample": False, "pad_token_id": 0}
-            return theirs.generate(there, attention_mask=torch.ones_like(there), **wanted)[:, options.prompt :]
+            wanted = {
+                "max_new_tokens": new,
+                "min_new_tokens": new,
+                "do_sample": False,
+                "pad_token_id": 0,
+            }
+            return theirs.generate(there, attention_mask=torch.ones_like(there), **wanted)[
+                :, options.prompt :
+            ]
 
     def unsplit() -> None:
         with torch.inference_mode():
@@ -128,7 +159,9 @@ def measure(options: Any, folder: Path) -> tuple[str, bool]:
         "transformers both": lambda: generate(options.new),
     }
     seconds = best(runs, options.device)
-    seconds["transformers decode"] = seconds.pop("transformers both") - seconds["transformers prefill"]
+    seconds["transformers decode"] = (
+        seconds.pop("transformers both") - seconds["transformers prefill"]
+    )
     return render(options, seconds, same), same
 
 
@@ -148,16 +181,27 @@ def best(runs: dict[str, Callable[[], object]], device: str) -> dict[str, float]
 def render(options: Any, seconds: dict[str, float], same: bool) -> str:
     """Return the section of the page."""
     prefilled, decoded = options.batch * options.prompt, options.batch * (options.new - 1)
-    rate = {name: (prefilled if "prefill" in name else decoded) / took for name, took in seconds.items()}
-    gpu = torch.cuda.get_device_name() if options.device == "cuda" else f"CPU, {torch.get_num_threads()} thread"
+    rate = {
+        name: (prefilled if "prefill" in name else decoded) / took for name, took in seconds.items()
+    }
+    gpu = (
+        torch.cuda.get_device_name()
+        if options.device == "cuda"
+        else f"CPU, {torch.get_num_threads()} thread"
+    )
     rows = [
-        [name, f"{tokens:,.0f}", f"{tokens / rate['transformers ' + name.split()[1]]:.2f}"] for name, tokens in rate.items()
+        [name, f"{tokens:,.0f}", f"{tokens / rate['transformers ' + name.split()[1]]:.2f}"]
+        for name, tokens in rate.items()
     ]
-    return pages.render("speed-toy", device=gpu, options=options, rounds=ROUNDS, same=same, rows=rows)
+    return pages.render(
+        "speed-toy", device=gpu, options=options, rounds=ROUNDS, same=same, rows=rows
+    )
 
 
 def random_checkpoint(folder: Path) -> Path:
-    """Write random weights of the published architecture at the toy's size, and return the folder."""
+    """Write random weights of the published architecture at the toy's size, and return the
+    folder.
+    """
     words = vocabulary([f" w{number}" for number in range(60)])
     config = ToyConfig(
         vocab_size=len(words),

@@ -1,7 +1,9 @@
-"""Draw a trace as a picture: every prompt as a bar whose colours are its texts, so that what two prompts share is seen.
+"""Draw a trace as a picture: every prompt as a bar whose colours are its texts, so that what two
+prompts share is seen.
 
-A line is an operation. Below a bar stand the blocks of each cache group; behind it, dashed, what the request is to generate.
-It needs no engine, so it is there for those that tell no pages as well. The colours follow the reader's light or dark scheme.
+A line is an operation. Below a bar stand the blocks of each cache group; behind it, dashed, what
+the request is to generate. It needs no engine, so it is there for those that tell no pages as well.
+The colours follow the reader's light or dark scheme.
 """
 
 from __future__ import annotations
@@ -16,7 +18,8 @@ from cachewitness.report.counterexample import compact, describe_layout
 
 WIDTH, LEFT, RIGHT, BAR, LINE = 720, 140, 24, 18, 24
 NUMBER, WORDS, BESIDE = 20, 72, 110
-"""Where the numbers begin, where the words do, and the room for a salt or an adapter beside a bar."""
+"""Where the numbers begin, where the words do, and the room for a salt or an adapter beside a bar.
+"""
 HUES = (212, 28, 140, 280, 350, 180, 60, 320)
 """Of the texts of a trace, in the order in which they come."""
 TICKS_MAX = 64
@@ -30,7 +33,7 @@ svg { font: 12px system-ui, sans-serif; }
 .card { fill: #ffffff; stroke: #d1d9e0; } .ink { fill: #1f2328; } .soft { fill: #59636e; }
 .on { fill: #1f2328; } .tick { stroke: #59636e; } .make { fill: none; stroke: #59636e; stroke-dasharray: 3 2; }
 .here { fill: #ffebe9; }
-"""
+"""  # noqa: E501
 DARK = """
 .card { fill: #0d1117; stroke: #3d444d; } .ink { fill: #f0f6fc; } .soft { fill: #9198a1; }
 .tick { stroke: #9198a1; } .make { stroke: #9198a1; } .here { fill: #3c1618; }
@@ -38,7 +41,9 @@ DARK = """
 
 
 class Line(NamedTuple):
-    """A line of the picture: the number of its first operation, the operation, and how many of its like it stands for."""
+    """A line of the picture: the number of its first operation, the operation, and how many of
+    its like it stands for.
+    """
 
     number: int
     op: Op
@@ -46,29 +51,55 @@ class Line(NamedTuple):
 
 
 def drawn(trace: Trace, shows: int) -> str:
-    """Return the SVG of a trace; `shows` is the number of the operation at which its finding shows, from 1."""
+    """Return the SVG of a trace; `shows` is the number of the operation at which its finding
+    shows, from 1.
+    """
     lines = _lines(trace.ops, shows)
     kept = lines[-SHOWN_MAX:]
-    texts = [text for line in lines if isinstance(line.op, Submit) for text, _, _ in segments(line.op.prompt)]
+    texts = [
+        text
+        for line in lines
+        if isinstance(line.op, Submit)
+        for text, _, _ in segments(line.op.prompt)
+    ]
     hues = {text: HUES[place % len(HUES)] for place, text in enumerate(dict.fromkeys(texts))}
     most = max((_length(line.op) for line in kept), default=1) or 1
-    groups, beside = trace.header.layout.groups, BESIDE * any(map(_identity, (line.op for line in kept)))
-    parts, y = [_text(NUMBER, 28, "soft", f"{describe_layout(trace.header.layout)}, {trace.header.pages} pages")], 44
+    groups, beside = (
+        trace.header.layout.groups,
+        BESIDE * any(map(_identity, (line.op for line in kept))),
+    )
+    parts, y = (
+        [
+            _text(
+                NUMBER,
+                28,
+                "soft",
+                f"{describe_layout(trace.header.layout)}, {trace.header.pages} pages",
+            )
+        ],
+        44,
+    )
     if len(lines) > len(kept):
         parts.append(_text(NUMBER, y + 12, "soft", f"… lines before: {len(lines) - len(kept)}"))
         y += LINE
     for line in kept:
         height = LINE + (6 * len(groups) if isinstance(line.op, Submit) else 0)
         if line.number <= shows < line.number + line.times:
-            parts.append(f'<rect class="here" x="12" y="{y - 4}" width="{WIDTH - 24}" height="{height}" rx="4"/>')
+            parts.append(
+                f'<rect class="here" x="12" y="{y - 4}" width="{WIDTH - 24}" height="{height}"'
+                ' rx="4"/>'
+            )
         parts += _line(line, y, (WIDTH - LEFT - RIGHT - beside) / most, hues, groups)
         y += height
     shades = [(f".t{place}", hue) for place, hue in enumerate(hues.values())]
     colours = "".join(f"{name} {{ fill: hsl({hue} 70% 78%); }} " for name, hue in shades)
     darker = "".join(f"{name} {{ fill: hsl({hue} 55% 62%); }} " for name, hue in shades)
-    style = f"<style>{STYLE}{colours}\n@media (prefers-color-scheme: dark) {{{DARK}{darker}}}</style>"
+    style = (
+        f"<style>{STYLE}{colours}\n@media (prefers-color-scheme: dark) {{{DARK}{darker}}}</style>"
+    )
     opening = (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {y + 14}" width="{WIDTH}" height="{y + 14}" role="img">'
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {y + 14}" width="{WIDTH}"'
+        f' height="{y + 14}" role="img">'
     )
     card = f'<rect class="card" x="1" y="1" width="{WIDTH - 2}" height="{y + 12}" rx="6"/>'
     title = f"<title>{escape('; '.join(compact(line.op) for line in kept))}</title>"
@@ -88,9 +119,14 @@ def _length(op: Op) -> int:
     return sum(count for _, _, count in segments(op.prompt)) + max(op.generate, 0)
 
 
-def _line(line: Line, y: int, scale: float, hues: dict[str, int], groups: Sequence[GroupSpec]) -> Iterator[str]:
+def _line(
+    line: Line, y: int, scale: float, hues: dict[str, int], groups: Sequence[GroupSpec]
+) -> Iterator[str]:
     """Yield what one operation looks like."""
-    op, number = line.op, f"{line.number}" if line.times == 1 else f"{line.number}–{line.number + line.times - 1}"
+    op, number = (
+        line.op,
+        (f"{line.number}" if line.times == 1 else f"{line.number}–{line.number + line.times - 1}"),
+    )
     yield _text(NUMBER, y + 13, "soft", number)
     if not isinstance(op, Submit):
         words = compact(op) if op != Step() else "step"
@@ -101,12 +137,19 @@ def _line(line: Line, y: int, scale: float, hues: dict[str, int], groups: Sequen
     at, places = 0, {text: place for place, text in enumerate(hues)}
     for text, start, count in segments(op.prompt):
         yield from _bar(
-            LEFT + at * scale, y, count * scale, f"t{places[text]}", f"{text}{f'[{start}]' if start else ''}:{count}"
+            LEFT + at * scale,
+            y,
+            count * scale,
+            f"t{places[text]}",
+            f"{text}{f'[{start}]' if start else ''}:{count}",
         )
         at += count
     if op.generate > 0:
         x, width = LEFT + at * scale, op.generate * scale
-        yield f'<rect class="make" x="{x:.1f}" y="{y}" width="{max(width, 2):.1f}" height="{BAR}" rx="2"/>'
+        yield (
+            f'<rect class="make" x="{x:.1f}" y="{y}" width="{max(width, 2):.1f}" height="{BAR}"'
+            ' rx="2"/>'
+        )
     for row, group in enumerate(groups):
         yield from _blocks(group, at, y + BAR + 3 + 6 * row, scale)
     if words := _identity(op):
@@ -121,7 +164,10 @@ def _identity(op: Op) -> str:
 
 def _bar(x: float, y: int, width: float, style: str, words: str) -> Iterator[str]:
     shown = f"<title>{escape(words)}</title>"
-    yield f'<g>{shown}<rect class="{style}" x="{x:.1f}" y="{y}" width="{max(width - 1, 1):.1f}" height="{BAR}" rx="2"/></g>'
+    yield (
+        f'<g>{shown}<rect class="{style}" x="{x:.1f}" y="{y}" width="{max(width - 1, 1):.1f}"'
+        f' height="{BAR}" rx="2"/></g>'
+    )
     if width > 7 * len(words):
         yield _text(x + 4, y + 13, "on", words)
 
@@ -135,7 +181,10 @@ def _blocks(group: GroupSpec, tokens: int, y: int, scale: float) -> Iterator[str
         whole = stop - start == group.block_size
         x, end = LEFT + start * scale + 0.5, LEFT + stop * scale - 1.5
         dashes = "" if whole else ' stroke-dasharray="2 2"'
-        yield f'<line class="tick" x1="{x:.1f}" y1="{y}" x2="{max(end, x + 1):.1f}" y2="{y}" stroke-width="2"{dashes}/>'
+        yield (
+            f'<line class="tick" x1="{x:.1f}" y1="{y}" x2="{max(end, x + 1):.1f}" y2="{y}"'
+            f' stroke-width="2"{dashes}/>'
+        )
 
 
 def _text(x: float, y: int, style: str, text: str) -> str:

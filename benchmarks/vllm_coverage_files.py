@@ -1,4 +1,6 @@
-"""Which files of vLLM's are measured, which of vLLM's own tests run over them, and why a run does not enter some functions."""
+"""Which files of vLLM's are measured, which of vLLM's own tests run over them, and why a run
+does not enter some functions.
+"""
 
 from __future__ import annotations
 
@@ -47,30 +49,54 @@ OWN = {
     ),
     "own-tests-of-offloading": ("simple_kv_offload", "kv_offload/cpu/test_manager.py"),
 }
-"""vLLM's own tests of these files, under `tests/v1`, but for those that start an engine or a server."""
-_HISPARSE = "HiSparse: an import from another machine, which takes a connector beside it, or never asked (engine-vllm.md)"
-_ENGINE = "asked by the engine's loop, its statistics or its front end, for which the harness stands in"
+"""vLLM's own tests of these files, under `tests/v1`, but for those that start an engine or a
+server."""
+_HISPARSE = (
+    "HiSparse: an import from another machine, which takes a connector beside it, or never asked"
+    " (engine-vllm.md)"
+)
+_ENGINE = (
+    "asked by the engine's loop, its statistics or its front end, for which the harness stands in"
+)
 WHY: tuple[tuple[str, str], ...] = (
     (r"_?HiSparse.*|BlockPool\.(unpin_blocks|_notify_reuse)|.*take_host_cow_copies", _HISPARSE),
-    (r"CrossAttention.*", "cross-attention: its blocks hold an encoder's states, which no token names; nothing is cached"),
-    (r"SinkFullAttention.*", "sinks: 0.33.0 raises a TypeError when it builds the manager (engine-vllm.md)"),
+    (
+        r"CrossAttention.*",
+        (
+            "cross-attention: its blocks hold an encoder's states, which no token names; nothing is"
+            " cached"
+        ),
+    ),
+    (
+        r"SinkFullAttention.*",
+        "sinks: 0.33.0 raises a TypeError when it builds the manager (engine-vllm.md)",
+    ),
     (
         r"CircularBuffer.*",
         "never asked: a ring has no keys, no window of its own, and no connector loads into it",
     ),
-    (r".*(Lookahead|lookahead).*", "lookahead hashes are switched off: a key would cover tokens behind its block"),
+    (
+        r".*(Lookahead|lookahead).*",
+        "lookahead hashes are switched off: a key would cover tokens behind its block",
+    ),
     (
         r".*(dcp|_kv_cache_device_name|get_none_hash_seed).*",
         "context parallelism, and what an engine sets up once for its workers",
     ),
     (
         r".*(get_computed_blocks_for_connector|find_longest_cache_hit_per_group)",
-        "for a connector that completes hits which differ by group (NIXL, between machines); none that is driven says so",
+        (
+            "for a connector that completes hits which differ by group (NIXL, between machines);"
+            " none that is driven says so"
+        ),
     ),
     (
         r".*record_blocks_for_zeroing",
-        "a load that fails in part is told by block, where there is one group alone; what zeroes its blocks has two, "
-        "but for states alone, whose blocks are not zeroed, and one group of two precisions, which no layout has",
+        (
+            "a load that fails in part is told by block, where there is one group alone; what"
+            " zeroes its blocks has two, but for states alone, whose blocks are not zeroed, and one"
+            " group of two precisions, which no layout has"
+        ),
     ),
     (
         r"(KVCacheCoordinator|SingleTypeKVCacheManager)\.(find_longest_cache_hit|records_new_block_ids)|.*_unexpected_blocks_type",
@@ -84,8 +110,18 @@ WHY: tuple[tuple[str, str], ...] = (
         r"Scheduler\.(has_.*|get_num_.*|get_kv_.*|get_ec_.*|shutdown|reset_encoder_cache|get_request_counts|pause_state)",
         _ENGINE,
     ),
-    (r"FreeKVCacheBlockQueue\.append", "not called by this release: blocks are given back several at a time"),
-    (r"KVCacheCoordinatorNoPrefixCache\.find_longest_cache_hit", "never asked: without prefix caching nothing is looked up"),
-    (r"Scheduler\.(get_grammar_bitmask|update_draft_token_ids_in_output)", "a grammar takes every token here: no mask is made"),
+    (
+        r"FreeKVCacheBlockQueue\.append",
+        "not called by this release: blocks are given back several at a time",
+    ),
+    (
+        r"KVCacheCoordinatorNoPrefixCache\.find_longest_cache_hit",
+        "never asked: without prefix caching nothing is looked up",
+    ),
+    (
+        r"Scheduler\.(get_grammar_bitmask|update_draft_token_ids_in_output)",
+        "a grammar takes every token here: no mask is made",
+    ),
 )
-"""Why functions are not entered, by a pattern of their names; the first that fits counts. Of any other it is not known."""
+"""Why functions are not entered, by a pattern of their names; the first that fits counts. Of any
+other it is not known."""

@@ -1,9 +1,10 @@
 """Faults in a real vLLM's own code against this harness: what kills each, and after how much work.
 
-The workloads are those of every engine, in turn: random traces and scenarios on every configuration, and what the fuzzer
-draws. A kill is the anomaly that the fault names in advance, raised by the checker that it names, on a trace that the same vLLM
-passes without the fault. Seconds are CPU seconds of this process from the first operation to the kill, and leave out the import
-of vLLM.
+The workloads are those of every engine, in turn: random traces and scenarios on every
+configuration, and what the fuzzer draws. A kill is the anomaly that the fault names in advance,
+raised by the checker that it names, on a trace that the same vLLM passes without the fault. Seconds
+are CPU seconds of this process from the first operation to the kill, and leave out the import of
+vLLM.
 """
 
 from __future__ import annotations
@@ -22,9 +23,15 @@ from cachewitness.engines.mutant import Mutant
 from cachewitness.engines.registry import parse
 from cachewitness.sessions.fuzz.draw import Restriction
 from cachewitness.sessions.fuzz.trial import Plan
-from cachewitness.systems.vllm.configurations import connector_configurations, further_configurations
+from cachewitness.systems.vllm.configurations import (
+    connector_configurations,
+    further_configurations,
+)
 from cachewitness.systems.vllm.faults import TELL_HITS, needs
-from cachewitness.systems.vllm.reference.policy import default_configurations, scheduler_configurations
+from cachewitness.systems.vllm.reference.policy import (
+    default_configurations,
+    scheduler_configurations,
+)
 from cachewitness.workloads.configurations import Configuration
 from cachewitness.workloads.generate import random_trace
 from cachewitness.workloads.scenarios import SCENARIOS
@@ -36,7 +43,9 @@ LEAST, MOST = 30_000, 10
 
 @dataclass(frozen=True)
 class Hunt:
-    """What came of it: the killing trace's name, None if the fault survived; `others` are anomalies found on the way."""
+    """What came of it: the killing trace's name, None if the fault survived; `others` are
+    anomalies found on the way.
+    """
 
     trace: str | None
     operations: int
@@ -49,20 +58,27 @@ class Hunt:
 def workloads(height: Height, seed: int = 0) -> Iterator[Trace]:
     """Yield traces without end, none of which withdraws a request.
 
-    A random trace on every configuration, and so again; then a scenario on every one, and so on; after each trace what the
-    fuzzer draws.
+    A random trace on every configuration, and so again; then a scenario on every one, and so on;
+    after each trace what the fuzzer draws.
     """
     shapes = [configuration.shape(height) for configuration in early(_configurations(height))]
     drawn = _drawn(height, seed)
     for number in range(seed * ROUNDS, (seed + 1) * ROUNDS):
-        yield from _in_turn((random_trace(shape, number, withdraw=False) for shape in shapes), drawn)
+        yield from _in_turn(
+            (random_trace(shape, number, withdraw=False) for shape in shapes), drawn
+        )
     for story in SCENARIOS:
-        yield from _in_turn((story.trace(shape) for shape in shapes if story.applies(shape) and not story.needs), drawn)
+        yield from _in_turn(
+            (story.trace(shape) for shape in shapes if story.applies(shape) and not story.needs),
+            drawn,
+        )
     yield from drawn
 
 
 def early(configurations: Iterable[Configuration]) -> list[Configuration]:
-    """Return configurations in an order in which each option, and each two together, come early: what is newest is next."""
+    """Return configurations in an order in which each option, and each two together, come early:
+    what is newest is next.
+    """
     left, seen = [*configurations], set[frozenset[str]]()
     ordered: list[Configuration] = []
     while left:
@@ -80,23 +96,38 @@ def _traits(configuration: Configuration) -> set[frozenset[str]]:
 
 
 def behind_a_connector(seed: int = 0) -> Iterator[Trace]:
-    """Yield traces without end on configurations with a second tier: scenarios about one, after each a random trace."""
-    shapes = [configuration.shape("scheduler") for configuration in early(connector_configurations())]
-    drawn = (random_trace(shape, number, withdraw=False) for number in count(seed * ROUNDS) for shape in shapes)
+    """Yield traces without end on configurations with a second tier: scenarios about one, after
+    each a random trace.
+    """
+    shapes = [
+        configuration.shape("scheduler") for configuration in early(connector_configurations())
+    ]
+    drawn = (
+        random_trace(shape, number, withdraw=False)
+        for number in count(seed * ROUNDS)
+        for shape in shapes
+    )
     for story in SCENARIOS:
         if story.tiered and not story.needs:
-            yield from _in_turn((story.trace(shape) for shape in shapes if story.applies(shape)), drawn)
+            yield from _in_turn(
+                (story.trace(shape) for shape in shapes if story.applies(shape)), drawn
+            )
     yield from drawn
 
 
 def workloads_for(mutant: Mutant, seed: int = 0) -> Iterator[Trace]:
-    """Yield what a fault is hunted with: behind a connector if it is in one, on full attention alone if it is in hits told.
+    """Yield what a fault is hunted with: behind a connector if it is in one, on full attention
+    alone if it is in hits told.
 
     Of groups that are pruned vLLM tells hits wrongly as it is (vllm-project/vllm#57358).
     """
     if mutant.name in TELL_HITS:
         traces = workloads(mutant.height, seed)
-        return (trace for trace in traces if all(group.kind == "full" for group in trace.header.layout.groups))
+        return (
+            trace
+            for trace in traces
+            if all(group.kind == "full" for group in trace.header.layout.groups)
+        )
     return behind_a_connector(seed) if needs(mutant) else workloads(mutant.height, seed)
 
 
@@ -119,8 +150,14 @@ def _drawn(height: Height, seed: int) -> Iterator[Trace]:
 
 
 def _configurations(height: Height) -> list[Configuration]:
-    further = [*scheduler_configurations(), *further_configurations()] if height == "scheduler" else []
-    return [configuration for configuration in [*default_configurations(), *further] if configuration.runs_at(height)]
+    further = (
+        [*scheduler_configurations(), *further_configurations()] if height == "scheduler" else []
+    )
+    return [
+        configuration
+        for configuration in [*default_configurations(), *further]
+        if configuration.runs_at(height)
+    ]
 
 
 def named(mutant: Mutant, finding: Finding) -> bool:
@@ -129,7 +166,9 @@ def named(mutant: Mutant, finding: Finding) -> bool:
 
 
 def hunt(mutant: Mutant, source: str, budget: float, seed: int = 0) -> Hunt:
-    """Run workloads on a faulty vLLM until the kill, or until so many CPU seconds are spent, and `LEAST` operations."""
+    """Run workloads on a faulty vLLM until the kill, or until so many CPU seconds are spent, and
+    `LEAST` operations.
+    """
     clean = parse(f"vllm:source={source}{needs(mutant)}")
     faulty = parse(f"vllm:source={source}{needs(mutant)},mutant={mutant.name}")
     started, operations, traces = time.process_time(), 0, 0
@@ -140,15 +179,23 @@ def hunt(mutant: Mutant, source: str, budget: float, seed: int = 0) -> Hunt:
         if spent > MOST * budget or (spent > budget and operations >= LEAST):
             break
         try:
-            result = drive(trace, faulty.open(trace.header), until=partial(named, mutant), keep=False)
+            result = drive(
+                trace, faulty.open(trace.header), until=partial(named, mutant), keep=False
+            )
         except UsageError:
             continue
         operations, traces = operations + result.activity.operations, traces + 1
-        others.update(dict.fromkeys(f"{finding.anomaly} ({finding.checker})" for finding in result.findings))
+        others.update(
+            dict.fromkeys(f"{finding.anomaly} ({finding.checker})" for finding in result.findings)
+        )
         if not any(named(mutant, finding) for finding in result.findings):
             continue
         seconds = time.process_time() - started
         if not drive(trace, clean.open(trace.header), keep=False).findings:
-            return Hunt(trace.header.name, operations, traces, seconds, tuple(others), tuple(alarms))
+            return Hunt(
+                trace.header.name, operations, traces, seconds, tuple(others), tuple(alarms)
+            )
         alarms.append(trace.header.name)
-    return Hunt(None, operations, traces, time.process_time() - started, tuple(others), tuple(alarms))
+    return Hunt(
+        None, operations, traces, time.process_time() - started, tuple(others), tuple(alarms)
+    )

@@ -2,17 +2,20 @@
 
     python benchmarks/vllm_tests.py --source DIR --tests DIR [--older DIR] [--kept FILE] [--write docs/vllm-faults.md]
 
-`--source` holds `vllm` (a wheel unpacked without its libraries), `--tests` is the folder `tests` of the same version's source
-distribution. The tests run in a folder made for them: without `tests/conftest.py`, which imports models; with a platform that
-says it is a CPU's; and with a configuration file for the one small model that most tests of the scheduler name, of which they
-read no weights. A test counts if it passes on vLLM as it is. It kills a fault if it fails with the fault planted. Whoever takes
-more CPU seconds than `SECONDS`, or asks for more than `MEMORY` bytes, failed.
+`--source` holds `vllm` (a wheel unpacked without its libraries), `--tests` is the folder `tests` of
+the same version's source distribution. The tests run in a folder made for them: without
+`tests/conftest.py`, which imports models; with a platform that says it is a CPU's; and with a
+configuration file for the one small model that most tests of the scheduler name, of which they read
+no weights. A test counts if it passes on vLLM as it is. It kills a fault if it fails with the fault
+planted. Whoever takes more CPU seconds than `SECONDS`, or asks for more than `MEMORY` bytes,
+failed.
 
-`--older` holds the folders `tests` of earlier releases, each in a folder named by its version: they say since when there is a
-test of a name, and so which tests stood when a bug was reported.
+`--older` holds the folders `tests` of earlier releases, each in a folder named by its version: they
+say since when there is a test of a name, and so which tests stood when a bug was reported.
 
-vLLM is imported once; each fault is planted into a fork. `--kept` stores what was measured and goes on from there.
-"""
+vLLM is imported once; each fault is planted into a fork. `--kept` stores what was measured and goes
+on from there.
+"""  # noqa: E501
 
 from __future__ import annotations
 
@@ -31,7 +34,10 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-sys.path[:0] = [str(Path(__file__).resolve().parents[1] / source) for source in ("", "harness", "reference_impl")]
+sys.path[:0] = [
+    str(Path(__file__).resolve().parents[1] / source)
+    for source in ("", "harness", "reference_impl")
+]
 
 import pytest
 
@@ -46,7 +52,10 @@ from cachewitness.systems.vllm.source import load
 SECONDS = 30
 ASLEEP = 20 * SECONDS
 """By the clock: on a machine that others use as well a test gets little of it."""
-TIMERS = ((signal.ITIMER_PROF, signal.SIGPROF, SECONDS), (signal.ITIMER_REAL, signal.SIGALRM, ASLEEP))
+TIMERS = (
+    (signal.ITIMER_PROF, signal.SIGPROF, SECONDS),
+    (signal.ITIMER_REAL, signal.SIGALRM, ASLEEP),
+)
 MEMORY = 8 << 30
 BUDGET = 120.0
 CORE = "tests/v1/core"
@@ -63,7 +72,8 @@ FILES = {
     ),
     "scheduler": ("test_scheduler.py",),
 }
-"""What is run at once: the tests nearest to the cache, and those of the scheduler, which take longer than all others."""
+"""What is run at once: the tests nearest to the cache, and those of the scheduler, which take
+longer than all others."""
 MODEL = {
     "architectures": ["OPTForCausalLM"],
     "model_type": "opt",
@@ -118,7 +128,9 @@ def _too_long(signum: int, frame: Any) -> None:
 
 def _reason(report: Any) -> str:
     crash = getattr(report.longrepr, "reprcrash", None)
-    text = str(getattr(crash, "message", "") or str(report.longrepr or "skipped").strip().splitlines()[-1])
+    text = str(
+        getattr(crash, "message", "") or str(report.longrepr or "skipped").strip().splitlines()[-1]
+    )
     return " ".join(text.split())[:300]
 
 
@@ -132,14 +144,18 @@ def prepare(folder: Path, tests: Path, version: str) -> None:
         (folder / package / "__init__.py").touch()
     named = folder / f"vllm-{version}+cpu.dist-info"
     named.mkdir()
-    (named / "METADATA").write_text(f"Metadata-Version: 2.1\nName: vllm\nVersion: {version}+cpu\n", encoding="utf-8")
+    (named / "METADATA").write_text(
+        f"Metadata-Version: 2.1\nName: vllm\nVersion: {version}+cpu\n", encoding="utf-8"
+    )
     model = folder / "facebook/opt-125m"
     model.mkdir(parents=True)
     (model / "config.json").write_text(json.dumps(MODEL), encoding="utf-8")
 
 
 def run_tests(fault: Mutant | None, part: str) -> Outcomes:
-    """Run a part of vLLM's tests in a fork, with a fault or without, and return what came of them."""
+    """Run a part of vLLM's tests in a fork, with a fault or without, and return what came of
+    them.
+    """
     read, write = os.pipe()
     child = os.fork()
     if not child:
@@ -152,7 +168,15 @@ def run_tests(fault: Mutant | None, part: str) -> Outcomes:
             fault.plant.fault(Patches())  # type: ignore[attr-defined]
         recorder = Recorder()
         files = [f"{CORE}/{name}" for name in FILES[part]]
-        flags = ["-q", "-p", "no:cacheprovider", "-W", "ignore", "--continue-on-collection-errors", "--rootdir=."]
+        flags = [
+            "-q",
+            "-p",
+            "no:cacheprovider",
+            "-W",
+            "ignore",
+            "--continue-on-collection-errors",
+            "--rootdir=.",
+        ]
         pytest.main([*flags, *files], plugins=[recorder])
         with os.fdopen(write, "w") as pipe:
             json.dump(recorder.outcomes, pipe)
@@ -170,24 +194,51 @@ def since(older: Path) -> dict[str, str]:
     first: dict[str, str] = {}
     for release in sorted(releases, key=lambda folder: release_of(folder.name)):
         for file in (release / "tests").rglob("test_*.py"):
-            for name in re.findall(r"^(?:async )?def (test_\w+)", file.read_text(encoding="utf-8"), re.MULTILINE):
+            for name in re.findall(
+                r"^(?:async )?def (test_\w+)", file.read_text(encoding="utf-8"), re.MULTILINE
+            ):
                 first.setdefault(name, release.name)
     return first
 
 
 def main() -> int:
     """Measure, and write the page if asked."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--source", type=Path, required=True, metavar="DIR", help="the folder that holds `vllm`")
-    parser.add_argument("--tests", type=Path, required=True, metavar="DIR", help="the folder `tests` of the same version")
-    parser.add_argument("--older", type=Path, metavar="DIR", help="folders `VERSION/tests` of earlier releases")
-    parser.add_argument("--kept", type=Path, metavar="FILE", help="store results here, and go on from what is stored")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--source", type=Path, required=True, metavar="DIR", help="the folder that holds `vllm`"
+    )
+    parser.add_argument(
+        "--tests",
+        type=Path,
+        required=True,
+        metavar="DIR",
+        help="the folder `tests` of the same version",
+    )
+    parser.add_argument(
+        "--older", type=Path, metavar="DIR", help="folders `VERSION/tests` of earlier releases"
+    )
+    parser.add_argument(
+        "--kept",
+        type=Path,
+        metavar="FILE",
+        help="store results here, and go on from what is stored",
+    )
     parser.add_argument("--write", type=Path, metavar="FILE", help="write the page here")
-    parser.add_argument("--part", dest="parts", action="append", choices=FILES, help="run this part of vLLM's tests alone")
+    parser.add_argument(
+        "--part",
+        dest="parts",
+        action="append",
+        choices=FILES,
+        help="run this part of vLLM's tests alone",
+    )
     given = parser.parse_args()
     source, kept, page = given.source.resolve(), given.kept, given.write and given.write.resolve()
     kept = kept and kept.resolve()
-    known: dict[str, Any] = json.loads(kept.read_text(encoding="utf-8")) if kept and kept.exists() else {}
+    known: dict[str, Any] = (
+        json.loads(kept.read_text(encoding="utf-8")) if kept and kept.exists() else {}
+    )
 
     def keep(name: str, value: Any) -> None:
         known[name] = value
@@ -204,11 +255,19 @@ def main() -> int:
                 found = hunt(fault, str(source), BUDGET)
                 keep(f"here {fault.name}", [found.trace, found.operations, found.seconds])
                 print(fault.name, found.trace, found.operations, flush=True)
-        for part, (name, planted) in product(given.parts or FILES, {"clean": None, **FAULTS}.items()):
+        for part, (name, planted) in product(
+            given.parts or FILES, {"clean": None, **FAULTS}.items()
+        ):
             if f"{part} {name}" not in known:
                 began = time.perf_counter()
                 keep(f"{part} {name}", run_tests(planted, part))
-                print(part, name, len(known[f"{part} {name}"]), f"{time.perf_counter() - began:.0f} s", flush=True)
+                print(
+                    part,
+                    name,
+                    len(known[f"{part} {name}"]),
+                    f"{time.perf_counter() - began:.0f} s",
+                    flush=True,
+                )
     if page:
         page.write_text(text(known), encoding="utf-8")
     else:
@@ -218,14 +277,18 @@ def main() -> int:
 
 def _settle(folder: Path, source: Path, tests: Path) -> str:
     """Go into the folder, import vLLM there and return its version."""
-    version = next(source.glob("vllm-*.dist-info")).name.removesuffix(".dist-info").removeprefix("vllm-")
+    version = (
+        next(source.glob("vllm-*.dist-info")).name.removesuffix(".dist-info").removeprefix("vllm-")
+    )
     prepare(folder, tests, version)
     os.chdir(folder)
     os.environ |= {"HF_HUB_OFFLINE": "1", "PYTHONPATH": f"{folder}:{source}"}
     sys.path[:0] = [str(folder), str(source)]
     platform = importlib.import_module("vllm.platforms").current_platform
     if platform.device_type != "cpu":
-        raise SystemExit(f"vllm_tests: vLLM takes this machine for {platform.device_type!r}, not for a CPU")
+        raise SystemExit(
+            f"vllm_tests: vLLM takes this machine for {platform.device_type!r}, not for a CPU"
+        )
     load(str(source))
     return version
 

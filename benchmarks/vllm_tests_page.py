@@ -1,4 +1,6 @@
-"""Writes the page on faults in vLLM's own code: which checker kills each, and how many of vLLM's own tests do."""
+"""Writes the page on faults in vLLM's own code: which checker kills each, and how many of vLLM's
+own tests do.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,16 @@ from cachewitness.systems.vllm.faults import FAULTS, kind_of
 
 PARTS = ("core", "scheduler")
 KINDS = ("simple", "shipped", "imitated", "scheduler", "connector", "worker")
-COLUMNS = ("fault `vllm-…`", "what is wrong", "kind", "mirrors", "anomaly, checker", "trace", "operations", "CPU s")
+COLUMNS = (
+    "fault `vllm-…`",
+    "what is wrong",
+    "kind",
+    "mirrors",
+    "anomaly, checker",
+    "trace",
+    "operations",
+    "CPU s",
+)
 
 LAST_BEFORE = {
     "29387": "0.11.0",
@@ -33,7 +44,8 @@ LAST_BEFORE = {
     "54076": "0.28.0",
     "56196": "0.29.0",
 }
-"""By report (vllm-project/vllm): the last release, of those with a source distribution, before it was opened."""
+"""By report (vllm-project/vllm): the last release, of those with a source distribution, before it
+was opened."""
 
 
 def release_of(version: str) -> tuple[int, ...]:
@@ -43,7 +55,11 @@ def release_of(version: str) -> tuple[int, ...]:
 
 def page(known: dict[str, Any]) -> str:
     """Return the page for what was measured."""
-    parts = [part for part in PARTS if f"{part} clean" in known and any(f"{part} {name}" in known for name in FAULTS)]
+    parts = [
+        part
+        for part in PARTS
+        if f"{part} clean" in known and any(f"{part} {name}" in known for name in FAULTS)
+    ]
     here = [known[f"here {name}"] for name in FAULTS]
     files, reasons = _ran(known, parts)
     return pages.render(
@@ -58,7 +74,11 @@ def page(known: dict[str, Any]) -> str:
             "died": sum(fault.checker == "engine" for fault in FAULTS.values()),
         },
         stood=_stood_at_all(known, parts),
-        head=[*COLUMNS, *(f"vLLM's tests, {part}" for part in parts), "names that existed at the report"],
+        head=[
+            *COLUMNS,
+            *(f"vLLM's tests, {part}" for part in parts),
+            "names that existed at the report",
+        ],
         rows=[_row(fault, known, parts) for fault in FAULTS.values()],
         files=files,
         reasons=reasons,
@@ -66,16 +86,31 @@ def page(known: dict[str, Any]) -> str:
 
 
 def _killed_by_theirs(kind: str, known: dict[str, Any], parts: list[str]) -> dict[str, Any]:
-    """Return how many faults of a kind vLLM's own tests kill, of those measured, and the names of those that they pass."""
+    """Return how many faults of a kind vLLM's own tests kill, of those measured, and the names
+    of those that they pass.
+    """
     mine = [fault for fault in FAULTS.values() if kind_of(fault) == kind]
     measured = [fault for fault in mine if all(f"{part} {fault.name}" in known for part in parts)]
-    alive = [fault.name for fault in measured if not any(_killers(fault, known, part) for part in parts)]
-    return {"count": len(mine), "measured": len(measured), "killed": len(measured) - len(alive), "alive": alive}
+    alive = [
+        fault.name for fault in measured if not any(_killers(fault, known, part) for part in parts)
+    ]
+    return {
+        "count": len(mine),
+        "measured": len(measured),
+        "killed": len(measured) - len(alive),
+        "alive": alive,
+    }
 
 
 def _stood_at_all(known: dict[str, Any], parts: list[str]) -> dict[str, Any] | None:
-    """Return how many killing tests have names that existed when the bugs were reported; None if that cannot be said."""
-    stood = [(fault, count) for fault in FAULTS.values() if (count := _stood(fault, known, parts)) is not None]
+    """Return how many killing tests have names that existed when the bugs were reported; None if
+    that cannot be said.
+    """
+    stood = [
+        (fault, count)
+        for fault in FAULTS.values()
+        if (count := _stood(fault, known, parts)) is not None
+    ]
     if not stood:
         return None
     return {
@@ -89,34 +124,67 @@ def _stood_at_all(known: dict[str, Any], parts: list[str]) -> dict[str, Any] | N
 def _row(fault: Mutant, known: dict[str, Any], parts: list[str]) -> list[str]:
     trace, operations, seconds = known[f"here {fault.name}"]
     mirrors = re.sub(r"vllm-project/vllm(#\d+)", r"\1", fault.mirrors)
-    killed = [f"`{trace}`", f"{operations:,}", f"{seconds:.1f}"] if trace else ["survived", f"{operations:,}", f"{seconds:.1f}"]
-    theirs = [f"{len(_killers(fault, known, part))}" if f"{part} {fault.name}" in known else "not measured" for part in parts]
+    killed = (
+        [f"`{trace}`", f"{operations:,}", f"{seconds:.1f}"]
+        if trace
+        else ["survived", f"{operations:,}", f"{seconds:.1f}"]
+    )
+    theirs = [
+        (
+            f"{len(_killers(fault, known, part))}"
+            if f"{part} {fault.name}" in known
+            else "not measured"
+        )
+        for part in parts
+    ]
     name = fault.name.removeprefix("vllm-")
     count = _stood(fault, known, parts)
     theirs.append("–" if count is None else f"{count} ({_report(fault)[1]})")
-    return [name, fault.summary, kind_of(fault), mirrors, f"{fault.anomaly}, {fault.checker}", *killed, *theirs]
+    return [
+        name,
+        fault.summary,
+        kind_of(fault),
+        mirrors,
+        f"{fault.anomaly}, {fault.checker}",
+        *killed,
+        *theirs,
+    ]
 
 
 def _killers(fault: Mutant, known: dict[str, Any], part: str) -> list[str]:
     """Return vLLM's tests that pass without the fault and fail with it."""
     with_fault = known.get(f"{part} {fault.name}", {})
     return [
-        test for test, outcome in known[f"{part} clean"].items() if outcome == "passed" and with_fault.get(test) != "passed"
+        test
+        for test, outcome in known[f"{part} clean"].items()
+        if outcome == "passed" and with_fault.get(test) != "passed"
     ]
 
 
 def _report(fault: Mutant) -> tuple[str, str]:
-    """Return the report that the fault mirrors, and the last release before it; empty if none is known."""
-    reports = [number for number in re.findall(r"vllm-project/vllm#(\d+)", fault.mirrors) if number in LAST_BEFORE]
+    """Return the report that the fault mirrors, and the last release before it; empty if none is
+    known.
+    """
+    reports = [
+        number
+        for number in re.findall(r"vllm-project/vllm#(\d+)", fault.mirrors)
+        if number in LAST_BEFORE
+    ]
     return (reports[0], LAST_BEFORE[reports[0]]) if reports else ("", "")
 
 
 def _stood(fault: Mutant, known: dict[str, Any], parts: list[str]) -> int | None:
-    """Return how many of the killing tests have names that stood when the bug was reported; None if that cannot be said."""
+    """Return how many of the killing tests have names that stood when the bug was reported; None
+    if that cannot be said.
+    """
     since, release = known.get("since"), _report(fault)[1]
     if not since or not release:
         return None
-    names = [re.sub(r"\[.*", "", test.split("::")[-1]) for part in parts for test in _killers(fault, known, part)]
+    names = [
+        re.sub(r"\[.*", "", test.split("::")[-1])
+        for part in parts
+        for test in _killers(fault, known, part)
+    ]
     return sum(name in since and release_of(since[name]) <= release_of(release) for name in names)
 
 
@@ -130,7 +198,10 @@ def _ran(known: dict[str, Any], parts: list[str]) -> tuple[list[list[str]], list
             files.setdefault(test.split("::")[0], Counter())[outcome == "passed"] += 1
             if outcome != "passed":
                 why[_short(outcome)] += 1
-        rows += [[f"`{file}`", part, str(counts[True]), str(counts[False])] for file, counts in sorted(files.items())]
+        rows += [
+            [f"`{file}`", part, str(counts[True]), str(counts[False])]
+            for file, counts in sorted(files.items())
+        ]
     return rows, [f"{count} × {reason}" for reason, count in why.most_common()]
 
 

@@ -1,12 +1,14 @@
 """The named workload of the throughput benchmark: `three-groups`.
 
-Full attention, a sliding window and a recurrent group, blocks of 16 tokens. A constant number of requests is live. Each shares
-a system prompt and one of a few documents with others, brings words of its own, prefills up to six blocks a step and decodes;
-when it ends the next one takes its place. So everything that a cache manager does is there all the time: look-ups that hit,
-blocks that are shared, taken, keyed, skipped by the window, given back and, the pool being small, evicted.
+Full attention, a sliding window and a recurrent group, blocks of 16 tokens. A constant number of
+requests is live. Each shares a system prompt and one of a few documents with others, brings words
+of its own, prefills up to six blocks a step and decodes; when it ends the next one takes its place.
+So everything that a cache manager does is there all the time: look-ups that hit, blocks that are
+shared, taken, keyed, skipped by the window, given back and, the pool being small, evicted.
 
-One operation is one operation of the trace: a submit, a step of one request, a finish. The number of live requests, their
-lengths and the mix of operations do not change with the length of the trace or the size of the pool.
+One operation is one operation of the trace: a submit, a step of one request, a finish. The number
+of live requests, their lengths and the mix of operations do not change with the length of the trace
+or the size of the pool.
 """
 
 from __future__ import annotations
@@ -41,7 +43,9 @@ class _Talker:
 
 def header(pages: int = PAGES) -> TraceHeader:
     """Return the header of the workload over a pool of so many pages."""
-    return TraceHeader(name="three-groups", layout=LAYOUT, pages=pages, options={"max_model_len": 4096})
+    return TraceHeader(
+        name="three-groups", layout=LAYOUT, pages=pages, options={"max_model_len": 4096}
+    )
 
 
 def operations(count: int, *, seed: int = 0, live: int = LIVE, name: str = "r") -> Iterator[Op]:
@@ -56,7 +60,8 @@ def operations(count: int, *, seed: int = 0, live: int = LIVE, name: str = "r") 
             r = f"{name}{made}"
             made += 1
             yield Submit(r=r, prompt=f"sys:{2 * BLOCK} doc{draw.randrange(6)}:{tokens} {r}:{own}")
-            # An engine hits some of the prompt and cuts chunks at boundaries; steps left over by the one or the other decode.
+            # An engine hits some of the prompt and cuts chunks at boundaries; steps left over by
+            # the one or the other decode.
             prefills = -(-(2 * BLOCK + tokens + own) // CHUNK) + 2
             queue.append(_Talker(r, prefills + draw.randint(1, DECODE_MAX)))
             continue
@@ -70,7 +75,8 @@ def operations(count: int, *, seed: int = 0, live: int = LIVE, name: str = "r") 
 
 
 def filling(pages: int) -> Iterator[Op]:
-    """Yield operations that leave a pool full of keys: long prompts, one after the other, all different.
+    """Yield operations that leave a pool full of keys: long prompts, one after the other, all
+    different.
 
     Only the blocks that the last prompt's window gave back, at most 64, are left without one.
     """

@@ -1,6 +1,7 @@
 """Lock behaviour: write what every command answers, or compare it with what was written before.
 
-For changes that must not change behaviour, such as moves and renames. What is locked, one item each:
+For changes that must not change behaviour, such as moves and renames. What is locked, one item
+each:
 
     help:COMMAND        what `--help` prints
     run:ENGINE          the JSON report of `run` on each engine that starts here, and on those that --engine names
@@ -9,12 +10,14 @@ For changes that must not change behaviour, such as moves and renames. What is l
     kills               which checker finds each seeded fault, by the hunt of one seed
     replay:TRACE        the exit code of every stored trace of a fault and of a finding
 
-Times, process ids, paths and the environment are left out. Items that cannot run here are written as "not run", and named.
+Times, process ids, paths and the environment are left out. Items that cannot run here are written
+as "not run", and named.
 
-Usage: python ci/behaviour_lock.py write|compare FOLDER [--engine SPEC]... [--only PREFIX]... [--renamed FILE]
-`--renamed FILE` has lines `OLD NEW`: field names and words that a change renames on purpose. They are renamed in what was
-written before it is compared. Exits 1 if anything differs, after all items were compared.
-"""
+Usage: python ci/behaviour_lock.py write|compare FOLDER [--engine SPEC]... [--only PREFIX]...
+[--renamed FILE] `--renamed FILE` has lines `OLD NEW`: field names and words that a change renames
+on purpose. They are renamed in what was written before it is compared. Exits 1 if anything differs,
+after all items were compared.
+"""  # noqa: E501
 
 from __future__ import annotations
 
@@ -32,8 +35,12 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 VOLATILE = frozenset(
-    ["seconds", "cpu_seconds", "environment", "command", "path", "file", "trace_file", "history_file", "started", "ended"]
-    + ["operations_per_second", "traces_per_second", "engine_seconds", "harness_seconds", "digest", "database", "version"]
+    {
+        *("seconds", "cpu_seconds", "engine_seconds", "harness_seconds", "started", "ended"),
+        *("operations_per_second", "traces_per_second"),
+        *("environment", "version", "command", "path", "file", "trace_file", "history_file"),
+        *("database", "digest"),
+    }
 )
 """Fields of documents that differ from run to run, or from one machine or tree to the next."""
 
@@ -60,9 +67,12 @@ shrink = 1
 def cachewitness(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
     """Run the command line of the installed package."""
     words = [sys.executable, "-m", "cachewitness", *arguments]
-    # A wide terminal keeps help independent of where this runs; hash seeds must not matter, so they are left alone.
+    # A wide terminal keeps help independent of where this runs; hash seeds must not matter, so they
+    # are left alone.
     environment = os.environ | {"COLUMNS": "100", "NO_COLOR": "1", "CI": "1"}
-    return subprocess.run(words, capture_output=True, text=True, cwd=cwd, env=environment, check=False)
+    return subprocess.run(
+        words, capture_output=True, text=True, cwd=cwd, env=environment, check=False
+    )
 
 
 def without_volatile(value: Any) -> Any:
@@ -72,12 +82,16 @@ def without_volatile(value: Any) -> Any:
     if isinstance(value, list):
         return [without_volatile(item) for item in value]
     if isinstance(value, str):
-        return re.sub(r"(/tmp|/work|/home|/root)[^\s'\",)]*", "PATH", re.sub(r"\d+(\.\d+)? s\b", "N s", value))
+        return re.sub(
+            r"(/tmp|/work|/home|/root)[^\s'\",)]*", "PATH", re.sub(r"\d+(\.\d+)? s\b", "N s", value)
+        )
     return value
 
 
 def document(result: subprocess.CompletedProcess[str]) -> str:
-    """Return the exit code and the document that a command printed with --json, one value a line."""
+    """Return the exit code and the document that a command printed with --json, one value a
+    line.
+    """
     try:
         printed = without_volatile(json.loads(result.stdout))
     except json.JSONDecodeError:
@@ -105,7 +119,9 @@ def campaign() -> str:
     """Run one campaign on a new database."""
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "lock.toml").write_text(CAMPAIGN, encoding="utf-8")
-        return document(cachewitness("campaign", "lock.toml", "--workers", "1", "--json", cwd=Path(folder)))
+        return document(
+            cachewitness("campaign", "lock.toml", "--workers", "1", "--json", cwd=Path(folder))
+        )
 
 
 def vectors() -> str:
@@ -117,27 +133,42 @@ def vectors() -> str:
             (Path(folder), path) for path in sorted(Path(folder).rglob("*"))
         ]
         files = [(tree, path) for tree, path in trees if path.is_file()]
-        digests = [f"{path.relative_to(tree)} {hashlib.sha256(path.read_bytes()).hexdigest()}" for tree, path in files]
+        digests = [
+            f"{path.relative_to(tree)} {hashlib.sha256(path.read_bytes()).hexdigest()}"
+            for tree, path in files
+        ]
     return "\n".join([f"fill exit {filled.returncode}", *digests, ""])
 
 
 def kills(policy: str) -> Callable[[], str]:
-    """Return what hunts every fault of a policy once, and says which checker finds it by which anomaly."""
+    """Return what hunts every fault of a policy once, and says which checker finds it by which
+    anomaly.
+    """
 
     def hunt() -> str:
         result = cachewitness("mutants", "--policy", policy, "--tensor-seconds", "0", "--json")
         rows = json.loads(result.stdout)["rows"] if result.stdout.startswith("{") else []
-        lines = [f"{row['mutant']} {row['anomaly']} {row['checker']} {row['killed']} {row['by']}" for row in rows]
+        lines = [
+            f"{row['mutant']} {row['anomaly']} {row['checker']} {row['killed']} {row['by']}"
+            for row in rows
+        ]
         return "\n".join([f"exit {result.returncode}", *sorted(lines), ""])
 
     return hunt
 
 
 def replay(trace: Path, engines: list[str]) -> Callable[[], str]:
-    """Return what replays a stored trace: a fault's on the reference with the fault, others on all engines."""
-    specs = [f"reference:mutant={trace.stem}"] if trace.parent.name == "mutants" else ["reference", *engines]
+    """Return what replays a stored trace: a fault's on the reference with the fault, others on
+    all engines.
+    """
+    specs = (
+        [f"reference:mutant={trace.stem}"]
+        if trace.parent.name == "mutants"
+        else ["reference", *engines]
+    )
     return lambda: "".join(
-        f"{spec}: exit {cachewitness('replay', '--engine', spec, str(trace)).returncode}\n" for spec in specs
+        f"{spec}: exit {cachewitness('replay', '--engine', spec, str(trace)).returncode}\n"
+        for spec in specs
     )
 
 
@@ -174,7 +205,9 @@ def renamed(text: str, renames: list[tuple[str, str]]) -> str:
 
 
 def differences(before: str, now: str) -> list[str]:
-    """Return the first lines in which two texts differ, sorted lines first so that a moved key is no difference."""
+    """Return the first lines in which two texts differ, sorted lines first so that a moved key
+    is no difference.
+    """
     if sorted(before.splitlines()) == sorted(now.splitlines()):
         return []
     gone = [f"- {line}" for line in before.splitlines() if line not in now.splitlines()]
@@ -184,7 +217,9 @@ def differences(before: str, now: str) -> list[str]:
 
 def main() -> int:
     """Write or compare, item by item."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("what", choices=("write", "compare"))
     parser.add_argument("folder", type=Path)
     parser.add_argument("--engine", action="append", default=[])
@@ -205,7 +240,9 @@ def main() -> int:
             print(f"wrote {item} {hashlib.sha256(text.encode()).hexdigest()[:12]}", flush=True)
             continue
         found = (
-            differences(renamed(path.read_text(encoding="utf-8"), renames), text) if path.exists() else ["not written before"]
+            differences(renamed(path.read_text(encoding="utf-8"), renames), text)
+            if path.exists()
+            else ["not written before"]
         )
         bad += bool(found)
         print(f"{'DIFFERS' if found else 'same'} {item}", *found, sep="\n    ", flush=True)

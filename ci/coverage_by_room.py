@@ -22,12 +22,16 @@ def main(argv: list[str]) -> int:
     print(f"{'room':<32}{'lines':>8}{'run':>9}{'branches':>10}{'run':>9}")
     for room, counts in [*sorted(rooms.items()), ("all", whole)]:
         lines, run, branches, taken = (counts[name] for name in COUNTS)
-        print(f"{room:<32}{lines:>8}{_share(run, lines):>9}{branches:>10}{_share(taken, branches):>9}")
+        print(
+            f"{room:<32}{lines:>8}{_share(run, lines):>9}{branches:>10}{_share(taken, branches):>9}"
+        )
     return 0
 
 
 def by_room(report: dict[str, Any]) -> dict[str, Counter[str]]:
-    """Return the counts of each folder below the packages; files without statements make no room."""
+    """Return the counts of each folder below the packages; files without statements make no
+    room.
+    """
     rooms: dict[str, Counter[str]] = {}
     for name, file in report["files"].items():
         counts = Counter({key: file["summary"][key] for key in COUNTS})

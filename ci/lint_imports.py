@@ -1,8 +1,8 @@
 """Check which way imports point, and how long files and functions are.
 
-Why a lint and not a habit: the judge is worth something only while it knows nothing of what it judges, a policy can be read on
-its own only while it leans on no other one, and the folders show the flow only while nothing runs against it. All of that
-breaks silently, by one convenient import.
+Why a lint and not a habit: the judge is worth something only while it knows nothing of what it
+judges, a policy can be read on its own only while it leans on no other one, and the folders show
+the flow only while nothing runs against it. All of that breaks silently, by one convenient import.
 
     suites -> cachewitness -> cachewitness_reference      nothing imports suites or ci
     suites.support                       the only part of suites that test modules import
@@ -15,10 +15,12 @@ breaks silently, by one convenient import.
     cachewitness.<room>                  rooms in front of it in `FLOW`, and itself
     cachewitness.systems.<system>        loaded by entry point, imported by nobody else (see `BUILDS_ON`)
 
-No file of the package lies outside a room, no module imports another's private names, and no files import each other in a circle.
+No file of the package lies outside a room, no module imports another's private names, and no files
+import each other in a circle.
 
-Usage: python ci/lint_imports.py [ROOT]. Prints `file:line: message` for each finding; exits 1 if there is one.
-"""
+Usage: python ci/lint_imports.py [ROOT]. Prints `file:line: message` for each finding; exits 1 if
+there is one.
+"""  # noqa: E501
 
 from __future__ import annotations
 
@@ -36,9 +38,11 @@ SOURCES = {
     "benchmarks": "benchmarks",
 }
 """Where the top-level packages lie."""
-FILE_LINES_MAX = 700
-SPECIFICATION_LINES_MAX = 300
-FUNCTION_LINES_MAX = 70
+FILE_LINES_MAX = 950
+SPECIFICATION_LINES_MAX = 380
+FUNCTION_LINES_MAX = 100
+DATA = ("cases.py", "lookup_cases.py")
+"""Files that are lists of questions: no limit."""
 
 BODIES = ("body", "orelse", "finalbody", "handlers", "cases")
 """The fields of a statement that hold further statements."""
@@ -67,25 +71,30 @@ FLOW = (
     "cli",
     "api",
 )
-"""The rooms: whatever is in one imports only what is in front of it. docs/architecture.md draws the same order."""
+"""The rooms: whatever is in one imports only what is in front of it. docs/architecture.md draws the
+same order."""
 
 ALONE = {"_util": ("_util",), "core": ("_util", "core")}
-"""Rooms that import nothing else of the package, and no reference: the judge, and what all share."""
+"""Rooms that import nothing else of the package, and no reference: the judge, and what all share.
+"""
 
 BUILDS_ON = {
     "cachewitness.systems.lmcache": ("cachewitness.systems.vllm",),
     "cachewitness.systems.vllm": ("cachewitness.systems.lmcache",),
     "cachewitness_reference.vllm_extended": ("cachewitness_reference.vllm",),
 }
-"""The packages that build on another of their kind. LMCache is a connector behind vLLM's scheduler, and vLLM's option
-`connector=lmcache` opens it; what we add to vLLM for testing is vLLM's policy with more."""
+"""The packages that build on another of their kind. LMCache is a connector behind vLLM's scheduler,
+and vLLM's option `connector=lmcache` opens it; what we add to vLLM for testing is vLLM's policy
+with more."""
 
 SUPPORT = "suites.support"
 """What test modules share. They import nothing else of suites."""
 
 
 class Import(NamedTuple):
-    """One imported name: `module` is as precise as the statement allows (`from a import b` counts as a.b)."""
+    """One imported name: `module` is as precise as the statement allows (`from a import b`
+    counts as a.b).
+    """
 
     line: int
     module: str
@@ -122,11 +131,19 @@ def _modules(root: Path) -> Iterator[Module]:
             text = path.read_text(encoding="utf-8")
             tree = ast.parse(text, filename=str(path))
             statements = list(_statements(tree, typed=name != "cachewitness"))
-            yield Module(name, path.relative_to(root), len(text.splitlines()), statements, list(_imports(statements, package)))
+            yield Module(
+                name,
+                path.relative_to(root),
+                len(text.splitlines()),
+                statements,
+                list(_imports(statements, package)),
+            )
 
 
 def _statements(tree: ast.Module, *, typed: bool) -> Iterator[ast.AST]:
-    """Go through the statements at every depth; those for type checkers alone only if `typed`. Expressions hold none."""
+    """Go through the statements at every depth; those for type checkers alone only if `typed`.
+    Expressions hold none.
+    """
     waiting: list[ast.AST] = [tree]
     while waiting:
         node = waiting.pop()
@@ -154,13 +171,27 @@ def _check(module: Module) -> Iterator[tuple[Path, int, str]]:
     for line, name in module.imports:
         for closed in CLOSED[top]:
             if _within(name, closed):
-                yield module.path, line, f"{top} imports {closed}; imports point suites -> cachewitness -> reference"
+                yield (
+                    module.path,
+                    line,
+                    f"{top} imports {closed}; imports point suites -> cachewitness -> reference",
+                )
         if top == "suites" and _within(name, "suites") and not _within(name, SUPPORT):
-            yield module.path, line, f"imports {name}; test modules share {SUPPORT} and never import one another"
+            yield (
+                module.path,
+                line,
+                f"imports {name}; test modules share {SUPPORT} and never import one another",
+            )
         if top == "cachewitness_reference" and not _open_to_policy(module, name):
-            yield module.path, line, f"imports {name}; a policy imports the standard library, primitives and itself"
+            yield (
+                module.path,
+                line,
+                f"imports {name}; a policy imports the standard library, primitives and itself",
+            )
         if top == "cachewitness" and name.startswith("cachewitness") and _private(name):
             yield module.path, line, f"imports {name}; a module uses only public names of another"
+    if module.path.name in DATA:
+        return
     most = SPECIFICATION_LINES_MAX if top == "cachewitness_reference" else FILE_LINES_MAX
     if module.lines > most:
         yield module.path, most + 1, f"{module.lines} lines; a file of {top} has at most {most}"
@@ -168,7 +199,9 @@ def _check(module: Module) -> Iterator[tuple[Path, int, str]]:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             length = (node.end_lineno or node.lineno) - node.lineno + 1
             if length > FUNCTION_LINES_MAX:
-                message = f"{node.name} has {length} lines; a function has at most {FUNCTION_LINES_MAX}"
+                message = (
+                    f"{node.name} has {length} lines; a function has at most {FUNCTION_LINES_MAX}"
+                )
                 yield module.path, node.lineno, message
 
 
@@ -178,7 +211,9 @@ def _private(name: str) -> bool:
 
 
 def _open_to_policy(module: Module, name: str) -> bool:
-    """Return whether a reference may import `name`; packages that are closed to all of them are judged elsewhere."""
+    """Return whether a reference may import `name`; packages that are closed to all of them are
+    judged elsewhere.
+    """
     top = name.split(".")[0]
     if top in sys.stdlib_module_names or top in CLOSED["cachewitness_reference"]:
         return True
@@ -188,22 +223,38 @@ def _open_to_policy(module: Module, name: str) -> bool:
     if top in ("torch", "safetensors"):
         in_toy = own == "cachewitness_reference.toy_model"
         return in_toy or (top == "torch" and module.path.name in ("tensors.py", "sub_managers.py"))
-    return any(_within(name, package) for package in ("cachewitness_reference.primitives", own, *BUILDS_ON.get(own, ())))
+    return any(
+        _within(name, package)
+        for package in ("cachewitness_reference.primitives", own, *BUILDS_ON.get(own, ()))
+    )
 
 
 def _check_flow(modules: dict[str, Module]) -> Iterator[tuple[Path, int, str]]:
-    """Find imports that run against the flow, files outside the rooms, and systems that somebody imports."""
+    """Find imports that run against the flow, files outside the rooms, and systems that somebody
+    imports.
+    """
     rank = {room: place for place, room in enumerate(FLOW)}
     for module in modules.values():
-        if not _within(module.name, "cachewitness") or module.name in ("cachewitness", "cachewitness.__main__"):
+        if not _within(module.name, "cachewitness") or module.name in (
+            "cachewitness",
+            "cachewitness.__main__",
+        ):
             continue
         room = module.name.split(".")[1]
         if room not in rank or module.path.parts[2].endswith(".py"):
-            yield module.path, 1, f"lies outside the rooms of cachewitness; they are {', '.join(FLOW)}"
+            yield (
+                module.path,
+                1,
+                f"lies outside the rooms of cachewitness; they are {', '.join(FLOW)}",
+            )
             continue
         for line, name in module.imports:
             if room in ALONE and not _open_to_alone(room, name):
-                yield module.path, line, f"imports {name}; {room} imports {' and '.join(ALONE[room])} of the package"
+                yield (
+                    module.path,
+                    line,
+                    f"imports {name}; {room} imports {' and '.join(ALONE[room])} of the package",
+                )
                 continue
             other = (*name.split("."), "")[1]
             if _within(name, "cachewitness") and rank.get(other, -1) > rank[room]:
@@ -217,11 +268,15 @@ def _open_to_alone(room: str, name: str) -> bool:
     """Return whether the judge, or what all share, may import `name`."""
     if _within(name, "cachewitness_reference"):
         return False
-    return not _within(name, "cachewitness") or any(_within(name, f"cachewitness.{own}") for own in ALONE[room])
+    return not _within(name, "cachewitness") or any(
+        _within(name, f"cachewitness.{own}") for own in ALONE[room]
+    )
 
 
 def _check_circles(modules: dict[str, Module]) -> Iterator[tuple[Path, int, str]]:
-    """Find files that import each other, at any remove; an import inside a function counts as well."""
+    """Find files that import each other, at any remove; an import inside a function counts as
+    well.
+    """
     graph = {module.name: _imported(module, modules) for module in modules.values()}
     for circle in _circles(graph):
         first = modules[min(circle)]

@@ -1,9 +1,11 @@
-"""Makes the models that the engine `llama-cpp` runs: four or six layers of an architecture with random weights, as GGUF.
+"""Makes the models that the engine `llama-cpp` runs: four or six layers of an architecture with
+random weights, as GGUF.
 
     python ci/llama_cpp_models.py FOLDER [MODEL …]
 
-It needs `gguf` and numpy alone: the tensors are those that llama.cpp's loader asks for, so nothing is converted, and nothing is
-downloaded. The weights come from a generator with a fixed seed, wide enough that an answer depends on what was read long ago.
+It needs `gguf` and numpy alone: the tensors are those that llama.cpp's loader asks for, so nothing
+is converted, and nothing is downloaded. The weights come from a generator with a fixed seed, wide
+enough that an answer depends on what was read long ago.
 """
 
 from __future__ import annotations
@@ -39,11 +41,18 @@ class Weights:
         """Write metadata; `__` stands for a dot."""
         for key, value in values.items():
             name = f"{self._prefix}.{key.replace('__', '.')}"
-            add = {bool: self.out.add_bool, int: self.out.add_uint32, float: self.out.add_float32, list: self.out.add_array}
+            add = {
+                bool: self.out.add_bool,
+                int: self.out.add_uint32,
+                float: self.out.add_float32,
+                list: self.out.add_array,
+            }
             add[type(value)](name, value)
 
     def matrix(self, name: str, *shape: int) -> None:
-        """Draw a tensor of a shape that is given as llama.cpp gives it, the dimension that is summed over first."""
+        """Draw a tensor of a shape that is given as llama.cpp gives it, the dimension that is
+        summed over first.
+        """
         self._put(name, self._random.normal(0, GAIN / np.sqrt(shape[0]), shape[::-1]))
 
     def norm(self, name: str, *shape: int) -> None:
@@ -86,21 +95,47 @@ Sizes = int | list[int]
 
 
 def common(
-    w: Weights, layers: int = LAYERS, kv_heads: Sizes = KV_HEADS, forward: Sizes = FORWARD, last_norm: str = "output_norm"
+    w: Weights,
+    layers: int = LAYERS,
+    kv_heads: Sizes = KV_HEADS,
+    forward: Sizes = FORWARD,
+    last_norm: str = "output_norm",
 ) -> None:
     """Write what every architecture says, and its embeddings."""
-    w.says(block_count=layers, context_length=CONTEXT, embedding_length=EMBEDDING, feed_forward_length=forward)
-    w.says(attention__head_count=HEADS, attention__head_count_kv=kv_heads, attention__layer_norm_rms_epsilon=1e-6)
-    w.says(attention__key_length=HEAD, attention__value_length=HEAD, rope__dimension_count=HEAD, rope__freq_base=10000.0)
+    w.says(
+        block_count=layers,
+        context_length=CONTEXT,
+        embedding_length=EMBEDDING,
+        feed_forward_length=forward,
+    )
+    w.says(
+        attention__head_count=HEADS,
+        attention__head_count_kv=kv_heads,
+        attention__layer_norm_rms_epsilon=1e-6,
+    )
+    w.says(
+        attention__key_length=HEAD,
+        attention__value_length=HEAD,
+        rope__dimension_count=HEAD,
+        rope__freq_base=10000.0,
+    )
     w.matrix("token_embd.weight", EMBEDDING, VOCABULARY + 16)
     w.norm(f"{last_norm}.weight", EMBEDDING)
     w.matrix("output.weight", EMBEDDING, VOCABULARY + 16)
 
 
-def attention(w: Weights, layer: str, *, norms: bool = False, gated: bool = False, biased: bool = False) -> None:
-    """Write grouped-query attention; `gated`: the query's projection has a gate beside it, as in Qwen3-Next."""
+def attention(
+    w: Weights, layer: str, *, norms: bool = False, gated: bool = False, biased: bool = False
+) -> None:
+    """Write grouped-query attention; `gated`: the query's projection has a gate beside it, as in
+    Qwen3-Next.
+    """
     q, kv = HEADS * HEAD, KV_HEADS * HEAD
-    shapes = {"attn_q": (EMBEDDING, 2 * q if gated else q), "attn_k": (EMBEDDING, kv), "attn_v": (EMBEDDING, kv)}
+    shapes = {
+        "attn_q": (EMBEDDING, 2 * q if gated else q),
+        "attn_k": (EMBEDDING, kv),
+        "attn_v": (EMBEDDING, kv),
+    }
     for name, shape in {**shapes, "attn_output": (q, EMBEDDING)}.items():
         w.matrix(f"{layer}.{name}.weight", *shape)
         if biased:
@@ -120,7 +155,11 @@ def forward(w: Weights, layer: str, *, gate: bool = True) -> None:
 def experts(w: Weights, layer: str, *, biased: bool = False) -> None:
     """Write a mixture of experts."""
     w.matrix(f"{layer}.ffn_gate_inp.weight", EMBEDDING, EXPERTS)
-    shapes = {"ffn_gate_exps": (EMBEDDING, FORWARD), "ffn_up_exps": (EMBEDDING, FORWARD), "ffn_down_exps": (FORWARD, EMBEDDING)}
+    shapes = {
+        "ffn_gate_exps": (EMBEDDING, FORWARD),
+        "ffn_up_exps": (EMBEDDING, FORWARD),
+        "ffn_down_exps": (FORWARD, EMBEDDING),
+    }
     for name, shape in shapes.items():
         w.matrix(f"{layer}.{name}.weight", *shape, EXPERTS)
         if biased:
@@ -183,7 +222,7 @@ def delta_net(w: Weights, layer: str, *, joined: bool) -> None:
     w.matrix(f"{layer}.ssm_out.weight", values, EMBEDDING)
 
 
-# --- architectures ----------------------------------------------------------------------------------------------------------
+# --- architectures --------------------------------------------------------------------------------
 
 
 def norms(w: Weights, layer: str, *names: str) -> None:
@@ -209,10 +248,18 @@ def qwen3_next(w: Weights) -> None:
     w.says(expert_feed_forward_length=FORWARD, expert_shared_feed_forward_length=FORWARD)
     for number, layer in enumerate(layers(LAYERS)):
         norms(w, layer, "attn_norm", "post_attention_norm")
-        attention(w, layer, norms=True, gated=True) if number % 2 else delta_net(w, layer, joined=True)
+        (
+            attention(w, layer, norms=True, gated=True)
+            if number % 2
+            else delta_net(w, layer, joined=True)
+        )
         experts(w, layer)
         w.matrix(f"{layer}.ffn_gate_inp_shexp.weight", EMBEDDING)
-        for name, shape in (("gate", (EMBEDDING, FORWARD)), ("up", (EMBEDDING, FORWARD)), ("down", (FORWARD, EMBEDDING))):
+        for name, shape in (
+            ("gate", (EMBEDDING, FORWARD)),
+            ("up", (EMBEDDING, FORWARD)),
+            ("down", (FORWARD, EMBEDDING)),
+        ):
             w.matrix(f"{layer}.ffn_{name}_shexp.weight", *shape)
 
 
@@ -223,7 +270,11 @@ def qwen35(w: Weights) -> None:
     w.says(full_attention_interval=2, rope__dimension_sections=[2, 3, 3, 0])
     for number, layer in enumerate(layers(LAYERS)):
         norms(w, layer, "attn_norm", "post_attention_norm")
-        attention(w, layer, norms=True, gated=True) if number % 2 else delta_net(w, layer, joined=False)
+        (
+            attention(w, layer, norms=True, gated=True)
+            if number % 2
+            else delta_net(w, layer, joined=False)
+        )
         forward(w, layer)
 
 
@@ -231,7 +282,13 @@ def granite_hybrid(w: Weights) -> None:
     """Mamba-2 and attention in turn."""
     common(w, kv_heads=[0, KV_HEADS] * 2)
     says_states(w)
-    w.says(rope__scaling__finetuned=False, logit_scale=1.0, residual_scale=1.0, embedding_scale=1.0, attention__scale=0.25)
+    w.says(
+        rope__scaling__finetuned=False,
+        logit_scale=1.0,
+        residual_scale=1.0,
+        embedding_scale=1.0,
+        attention__scale=0.25,
+    )
     for number, layer in enumerate(layers(LAYERS)):
         norms(w, layer, "attn_norm", "ffn_norm")
         attention(w, layer) if number % 2 else mamba_2(w, layer)
@@ -283,15 +340,19 @@ def nemotron_h(w: Weights) -> None:
     w.says(attention__layer_norm_epsilon=1e-6)
     for number, layer in enumerate(layers(6)):
         norms(w, layer, "attn_norm")
-        kinds: tuple[Callable[[Weights, str], None], ...] = mamba_2, lambda w, layer: forward(w, layer, gate=False), attention
+        kinds: tuple[Callable[[Weights, str], None], ...] = (
+            mamba_2,
+            lambda w, layer: forward(w, layer, gate=False),
+            attention,
+        )
         kinds[number % 3](w, layer)
 
 
 def gemma3(w: Weights) -> None:
     """Sliding windows of 32 tokens, one layer in six without.
 
-    The feed-forward layers add little, since llama.cpp looks their activation (GELU) up in a table of 16-bit numbers, which
-    makes 1e-4 of a rounding error.
+    The feed-forward layers add little, since llama.cpp looks their activation (GELU) up in a table
+    of 16-bit numbers, which makes 1e-4 of a rounding error.
     """
     common(w, layers=6)
     w.says(attention__sliding_window=WINDOW)
@@ -306,7 +367,10 @@ def gpt_oss(w: Weights) -> None:
     """Sliding windows of 32 tokens and full attention in turn, with sinks and experts."""
     common(w)
     w.says(
-        attention__sliding_window=32, expert_count=EXPERTS, expert_used_count=EXPERTS_USED, expert_feed_forward_length=FORWARD
+        attention__sliding_window=32,
+        expert_count=EXPERTS,
+        expert_used_count=EXPERTS_USED,
+        expert_feed_forward_length=FORWARD,
     )
     for layer in layers(LAYERS):
         norms(w, layer, "attn_norm", "post_attention_norm")

@@ -1,4 +1,6 @@
-"""What every suite shares: the markers, and a list of the tests that did not run, so that no skip goes unseen."""
+"""What every suite shares: the markers, and a list of the tests that did not run, so that no
+skip goes unseen.
+"""
 
 from __future__ import annotations
 
@@ -25,22 +27,31 @@ class NotRun(pytest.Module):
 
     def collect(self) -> list[pytest.Item]:
         extra = "triton" if self.path.parent.name == "kernels" else "toy"
-        pytest.skip(f"needs the extra `{extra}`: pip install 'cachewitness[{extra}]'", allow_module_level=True)
+        pytest.skip(
+            f"needs the extra `{extra}`: pip install 'cachewitness[{extra}]'",
+            allow_module_level=True,
+        )
 
 
-def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> pytest.Module | None:
+def pytest_pycollect_makemodule(
+    module_path: Path, parent: pytest.Collector
+) -> pytest.Module | None:
     folder = module_path.parent.relative_to(HERE).as_posix()
     missing = [name for name in NEEDED.get(folder, ()) if find_spec(name) is None]
     return NotRun.from_parent(parent, path=module_path) if missing else None
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "vllm: runs a real vLLM; CACHEWITNESS_VLLM_SOURCE names the folder that holds it")
+    config.addinivalue_line(
+        "markers", "vllm: runs a real vLLM; CACHEWITNESS_VLLM_SOURCE names the folder that holds it"
+    )
     config.addinivalue_line("markers", "lmcache: runs the installed LMCache (ci/stage_lmcache.sh)")
     config.addinivalue_line("markers", "toy: runs the toy model; needs the extra `toy`")
     config.addinivalue_line("markers", "cuda: runs the toy model on a GPU, if torch sees one")
     config.addinivalue_line("markers", "score: runs lm-eval; needs the extra `score`")
-    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell has its background jobs ignore it, and all that they start
+    if (
+        signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    ):  # a shell has its background jobs ignore it, and all that they start
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
@@ -59,7 +70,9 @@ def pytest_collectreport(report: pytest.CollectReport) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Leave the tests themselves, which stay to the end, out of what Python looks through for garbage again and again."""
+    """Leave the tests themselves, which stay to the end, out of what Python looks through for
+    garbage again and again.
+    """
     gc.collect()
     gc.freeze()
 
@@ -75,7 +88,9 @@ def pytest_testnodedown(node: Any) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    skipped = NOT_RUN | {report.nodeid: why(report) for report in terminalreporter.stats.get("skipped", [])}
+    skipped = NOT_RUN | {
+        report.nodeid: why(report) for report in terminalreporter.stats.get("skipped", [])
+    }
     if skipped:
         terminalreporter.section("not run")
         for name, reason in sorted(skipped.items()):

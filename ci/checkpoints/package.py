@@ -1,1 +1,3 @@
-"""The checkpoints of cachewitness, a folder for each; `cachewitness._util.data.checkpoints` finds them here."""
+"""The checkpoints of cachewitness, a folder for each; `cachewitness._util.data.checkpoints`
+finds them here.
+"""

@@ -1,4 +1,6 @@
-"""What the site needs beside the pages: the order of docs/index.md, and links that lead out of docs/ into the repository."""
+"""What the site needs beside the pages: the order of docs/index.md, and links that lead out of
+docs/ into the repository.
+"""
 
 from __future__ import annotations
 
@@ -11,12 +13,16 @@ DOCS = Path(__file__).resolve().parents[2] / "docs"
 LINK = re.compile(r"(?<=\]\()(?P<target>[^)#\s]+)(?P<anchor>#[^)\s]*)?(?=\))")
 PAGE = re.compile(r"\[(?P<title>[^]]+)\]\((?P<path>[^)#]+\.md)\)")
 LEFT_OUT = ("docs/templates/", "docs/samples/")
-"""Folders of docs/ that are no pages (exclude_docs of mkdocs.yml); links to them lead into the repository."""
+"""Folders of docs/ that are no pages (exclude_docs of mkdocs.yml); links to them lead into the
+repository."""
 
 
 def on_config(config: Any) -> Any:
     """Take the order of the pages, and their names, from the index."""
-    config["nav"] = [{"Documentation": "index.md"}, *order((DOCS / "index.md").read_text(encoding="utf-8"))]
+    config["nav"] = [
+        {"Documentation": "index.md"},
+        *order((DOCS / "index.md").read_text(encoding="utf-8")),
+    ]
     return config
 
 
@@ -41,7 +47,9 @@ def on_page_markdown(markdown: str, page: Any, config: Any, **_: Any) -> str:
 
 
 def on_post_page(output: str, **_: Any) -> str:
-    """Keep the theme from asking GitHub for the repository's stars: nothing is fetched from elsewhere."""
+    """Keep the theme from asking GitHub for the repository's stars: nothing is fetched from
+    elsewhere.
+    """
     return output.replace(' data-md-component="source"', "")
 
 

@@ -1,11 +1,14 @@
-"""Faults in the worker of a real vLLM server. `ci/stage_vllm_server.sh` puts this folder on the server's PYTHONPATH.
+"""Faults in the worker of a real vLLM server. `ci/stage_vllm_server.sh` puts this folder on the
+server's PYTHONPATH.
 
-CACHEWITNESS_VLLM_FAULT names the fault; a server without it is vLLM as it is. Every time the fault strikes, its count so far is
-written to stderr, and so to the server's log: a fault that never struck has shown nothing.
+CACHEWITNESS_VLLM_FAULT names the fault; a server without it is vLLM as it is. Every time the fault
+strikes, its count so far is written to stderr, and so to the server's log: a fault that never
+struck has shown nothing.
 
-A *restore* is what the worker does when a request is scheduled for the first time and part of its prompt is cached: it copies
-the recurrent layers' states out of the cached block into the block that the request runs on (`preprocess_mamba`), and it writes
-the request's cached blocks into a row of the block table (`InputBatch.add_request`). The faults were written against 0.32.
+A *restore* is what the worker does when a request is scheduled for the first time and part of its
+prompt is cached: it copies the recurrent layers' states out of the cached block into the block that
+the request runs on (`preprocess_mamba`), and it writes the request's cached blocks into a row of
+the block table (`InputBatch.add_request`). The faults were written against 0.32.
 """
 
 from __future__ import annotations
@@ -34,7 +37,9 @@ def strike(times: int) -> None:
 
 
 def skip_copies(module: Any) -> None:
-    """Copy no state at all, on a hit or in the middle of a prompt: requests without a hit compute wrongly too."""
+    """Copy no state at all, on a hit or in the middle of a prompt: requests without a hit
+    compute wrongly too.
+    """
 
     def skip(buffers: Any) -> None:
         strike(buffers.offset)
@@ -43,14 +48,20 @@ def skip_copies(module: Any) -> None:
 
 
 def on_restores(module: Any, harm: Callable[[Any, int], int]) -> None:
-    """Let `harm(buffers, first)` damage the copies from entry `first` on, which restore one request; it returns how many."""
+    """Let `harm(buffers, first)` damage the copies from entry `first` on, which restore one
+    request; it returns how many.
+    """
     restored: set[str] = set()
     prepare, collect = module.preprocess_mamba, module.collect_mamba_copy_meta
 
     @functools.wraps(prepare)
-    def preprocess(scheduled: Any, config: Any, cache: Any, indices: dict[str, int], *rest: Any, **named: Any) -> None:
+    def preprocess(
+        scheduled: Any, config: Any, cache: Any, indices: dict[str, int], *rest: Any, **named: Any
+    ) -> None:
         restored.clear()
-        restored.update(new.req_id for new in scheduled.scheduled_new_reqs if new.num_computed_tokens)
+        restored.update(
+            new.req_id for new in scheduled.scheduled_new_reqs if new.num_computed_tokens
+        )
         prepare(scheduled, config, cache, indices, *rest, **named)
 
     @functools.wraps(collect)
@@ -76,7 +87,9 @@ def skip_restores(module: Any) -> None:
 
 
 def short_restores(module: Any) -> None:
-    """Copy the first quarter of each state's bytes on a hit, as if four-byte entries were counted as bytes."""
+    """Copy the first quarter of each state's bytes on a hit, as if four-byte entries were
+    counted as bytes.
+    """
 
     def cut(buffers: Any, first: int) -> int:
         buffers.sizes.np[first : buffers.offset] //= 4
@@ -86,7 +99,9 @@ def short_restores(module: Any) -> None:
 
 
 def stale_rows(module: Any) -> None:
-    """Write a request's own blocks into its row and leave the cached ones as the row's last request had them."""
+    """Write a request's own blocks into its row and leave the cached ones as the row's last
+    request had them.
+    """
     add = module.InputBatch.add_request
     left: dict[tuple[int, int], Any] = {}
 
@@ -119,8 +134,12 @@ class Planting(MetaPathFinder):
     def __init__(self, name: str, plant: Callable[[Any], None]) -> None:
         self._name, self._plant = name, plant
 
-    def find_spec(self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
-        """Return the module's own spec with a loader that plants the fault; None for every other module."""
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """Return the module's own spec with a loader that plants the fault; None for every other
+        module.
+        """
         if fullname != self._name:
             return None
         spec = PathFinder.find_spec(fullname, path, target)
@@ -135,7 +154,9 @@ def _plant_after(loader: Loader, plant: Callable[[Any], None]) -> None:
     def exec_module(module: ModuleType) -> None:
         execute(module)
         plant(module)
-        print(f"cachewitness fault {FAULT}: planted in {module.__name__}", file=sys.stderr, flush=True)
+        print(
+            f"cachewitness fault {FAULT}: planted in {module.__name__}", file=sys.stderr, flush=True
+        )
 
     loader.exec_module = exec_module  # type: ignore[method-assign]
 

@@ -1,10 +1,12 @@
-"""cachewitness from a program: the names here are the public API, whatever the folders behind them are called.
+"""cachewitness from a program: the names here are the public API, whatever the folders behind them
+are called.
 
-`verify` runs suites on an engine, `check` judges a recorded history, `suite` makes a pytest test of every trace. An engine is
-an `EngineKind` that opens an `Engine`; the other names are what these take and return. `python -m cachewitness` is the command
-line.
+`verify` runs suites on an engine, `check` judges a recorded history, `suite` makes a pytest test of
+every trace. An engine is an `EngineKind` that opens an `Engine`; the other names are what these
+take and return. `python -m cachewitness` is the command line.
 
-A name is imported when it is first asked for, so that `cachewitness.core`, which judges, imports nothing but itself.
+A name is imported when it is first asked for, so that `cachewitness.core`, which judges, imports
+nothing but itself.
 """
 
 from __future__ import annotations
@@ -51,7 +53,7 @@ _HOMES = {
     "report.summary": ("Failure", "Report"),
 }
 _HOME = {name: module for module, names in _HOMES.items() for name in names}
-__all__ = ["__version__", *_HOME]  # noqa: PLE0604
+__all__ = ["__version__", *_HOME]
 
 
 def __getattr__(name: str) -> Any:

@@ -1,4 +1,6 @@
-"""A crew of processes gives what one process gives, in the same order, and loses nothing when one of them dies."""
+"""A crew of processes gives what one process gives, in the same order, and loses nothing when
+one of them dies.
+"""
 
 from __future__ import annotations
 
@@ -60,7 +62,9 @@ def test_what_an_item_raises_is_raised_for_it(jobs: int) -> None:
 
 
 def test_the_first_items_can_be_carried_out_here_and_the_others_are_not() -> None:
-    """None is begun before their results are there; what one raises does not keep the others here."""
+    """None is begun before their results are there; what one raises does not keep the others
+    here.
+    """
     for first in ((1, 2), (13, 1), (1, 13)):
         with Crew(2, whose, here=2) as crew:
             for item in first:
@@ -77,7 +81,9 @@ def test_the_first_items_can_be_carried_out_here_and_the_others_are_not() -> Non
 
 @pytest.mark.parametrize("how", ["kill", "exit"])
 def test_what_a_dead_process_was_at_is_done_again(how: str, tmp_path: Path) -> None:
-    """Killed from outside, or left for a reason that is gone: every result is there, and one line tells of it."""
+    """Killed from outside, or left for a reason that is gone: every result is there, and one
+    line tells of it.
+    """
     once, told = tmp_path / "once", list[str]()
 
     def mortal(number: int) -> int:
@@ -180,23 +186,33 @@ multiprocessing.set_start_method("forkserver")
 sys.exit(invoke(sys.argv[1:]))
 """
 COMMANDS = {
-    "fuzz --exhaustive --bound requests=1,pages=4 --jobs 2 --layout full": 5,  # one request hits nothing
+    "fuzz --exhaustive --bound requests=1,pages=4 --jobs 2 --layout full": (
+        5
+    ),  # one request hits nothing
     "mutants --mutant block-leaked --tensor-seconds 0 --jobs 2": 0,
     "run --layout full --suite invariants --jobs 2": 0,
 }
 
 
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="elsewhere Python starts processes in one way")
+@pytest.mark.skipif(
+    not sys.platform.startswith("linux"), reason="elsewhere Python starts processes in one way"
+)
 @pytest.mark.parametrize("name", COMMANDS)
 def test_processes_are_children_however_python_would_start_them(name: str, tmp_path: Path) -> None:
-    """From Python 3.14 on, a server forks them by default; they end with the process that they work for all the same."""
+    """From Python 3.14 on, a server forks them by default; they end with the process that they
+    work for all the same.
+    """
     command = [sys.executable, "-c", OTHERWISE, *name.split()]
     surroundings = os.environ | {"PYTHONPATH": PYTHONPATH}
-    ended = subprocess.run(command, cwd=tmp_path, env=surroundings, capture_output=True, text=True, timeout=120)
+    ended = subprocess.run(
+        command, cwd=tmp_path, env=surroundings, capture_output=True, text=True, timeout=120
+    )
     assert ended.returncode == COMMANDS[name], ended.stderr
 
 
-def test_results_behind_one_that_takes_long_are_there_when_it_is_not_waited_for(tmp_path: Path) -> None:
+def test_results_behind_one_that_takes_long_are_there_when_it_is_not_waited_for(
+    tmp_path: Path,
+) -> None:
     """As where somebody interrupts: what others have found meanwhile is not lost."""
     if not possible():
         pytest.skip("one process carries out everything in turn")
@@ -220,7 +236,9 @@ def test_results_behind_one_that_takes_long_are_there_when_it_is_not_waited_for(
                 assert task.result() == number * number
 
 
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="processes are found by their environment in /proc")
+@pytest.mark.skipif(
+    not sys.platform.startswith("linux"), reason="processes are found by their environment in /proc"
+)
 def test_what_a_process_started_ends_with_the_crew() -> None:
     """Also in a session of its own, and though the process was killed that could have ended it."""
 
@@ -230,7 +248,12 @@ def test_what_a_process_started_ends_with_the_crew() -> None:
     with Crew(2, begin) as crew:
         (pid,) = [task.result() for _, task in crew.in_order([1])]
         assert Path(f"/proc/{pid}").exists()
-    until(lambda: not Path(f"/proc/{pid}/cmdline").exists() or not Path(f"/proc/{pid}/cmdline").read_bytes())
+    until(
+        lambda: (
+            not Path(f"/proc/{pid}/cmdline").exists()
+            or not Path(f"/proc/{pid}/cmdline").read_bytes()
+        )
+    )
 
 
 @pytest.mark.parametrize("mark", ["", "PATH", "CACHEWITNESS_WORKERS="])

@@ -1,4 +1,6 @@
-"""Standard output is the harness's alone: what an engine in its process prints, however and whenever, is on the other."""
+"""Standard output is the harness's alone: what an engine in its process prints, however and
+whenever, is on the other.
+"""
 
 from __future__ import annotations
 
@@ -90,7 +92,9 @@ def talker(tmp_path: Path) -> dict[str, str]:
     info = tmp_path / "talker-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: talker\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text("[cachewitness.engines]\ntalker = talker_engine:ENGINE\n")
+    (info / "entry_points.txt").write_text(
+        "[cachewitness.engines]\ntalker = talker_engine:ENGINE\n"
+    )
     return os.environ | {"PYTHONPATH": os.pathsep.join([str(tmp_path), PYTHONPATH])}
 
 
@@ -104,7 +108,9 @@ def said(text: str, when: str) -> set[str]:
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_only_the_document_is_on_standard_output(name: str, talker: dict[str, str], tmp_path: Path) -> None:
+def test_only_the_document_is_on_standard_output(
+    name: str, talker: dict[str, str], tmp_path: Path
+) -> None:
     asked = command(name, *COMMANDS[name], "--json")
     ran = subprocess.run(asked, cwd=tmp_path, env=talker, capture_output=True, text=True)
     document: Any = json.loads(ran.stdout)
@@ -115,16 +121,22 @@ def test_only_the_document_is_on_standard_output(name: str, talker: dict[str, st
         assert {"python", "descriptor", "child"} <= said(ran.stderr, "in a step")
 
 
-def test_neither_is_anything_among_what_a_reader_sees(talker: dict[str, str], tmp_path: Path) -> None:
+def test_neither_is_anything_among_what_a_reader_sees(
+    talker: dict[str, str], tmp_path: Path
+) -> None:
     asked = command("run", *COMMANDS["run"])
     ran = subprocess.run(asked, cwd=tmp_path, env=talker, capture_output=True, text=True)
     assert "verdict: " in ran.stdout and not any(way + " " in ran.stdout for way in WAYS)
 
 
-def test_a_server_tells_its_address_in_one_line_and_nothing_else(talker: dict[str, str], tmp_path: Path) -> None:
+def test_a_server_tells_its_address_in_one_line_and_nothing_else(
+    talker: dict[str, str], tmp_path: Path
+) -> None:
     """`serve --json`: who started it reads one line, and asks there; Ctrl-C ends it with 0."""
     asked = command("serve", "--engine", "talker", "--port", "0", "--json")
-    with subprocess.Popen(asked, cwd=tmp_path, env=talker, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as server:
+    with subprocess.Popen(
+        asked, cwd=tmp_path, env=talker, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as server:
         assert server.stdout is not None
         line = json.loads(server.stdout.readline())
         assert line["engine"] == "talker" and line["url"].startswith("http://127.0.0.1:")
@@ -134,7 +146,9 @@ def test_a_server_tells_its_address_in_one_line_and_nothing_else(talker: dict[st
     assert "stopped after 0 requests" in told and said(told, "when it is imported") == set(WAYS)
 
 
-def test_without_standard_error_the_document_is_whole_as_well(talker: dict[str, str], tmp_path: Path) -> None:
+def test_without_standard_error_the_document_is_whole_as_well(
+    talker: dict[str, str], tmp_path: Path
+) -> None:
     asked = ["bash", "-c", 'exec "$@" 2>&-', "-", *command("ls", "engines", "--json")]
     ran = subprocess.run(asked, cwd=tmp_path, env=talker, stdout=subprocess.PIPE, text=True)
     assert "talker" in {one["name"] for one in json.loads(ran.stdout)}
@@ -143,5 +157,7 @@ def test_without_standard_error_the_document_is_whole_as_well(talker: dict[str, 
 @pytest.mark.parametrize("asked", ["run --help", "--version", "ls layouts"])
 def test_what_the_harness_says_itself_stays_on_standard_output(asked: str, tmp_path: Path) -> None:
     surroundings = os.environ | {"PYTHONPATH": PYTHONPATH}
-    ran = subprocess.run(command(*asked.split()), cwd=tmp_path, env=surroundings, capture_output=True, text=True)
+    ran = subprocess.run(
+        command(*asked.split()), cwd=tmp_path, env=surroundings, capture_output=True, text=True
+    )
     assert ran.stdout and not ran.stderr and ran.returncode == 0

@@ -1,4 +1,6 @@
-"""The public API and the pytest plugin, used in a project of somebody else's: a test for each trace, and no vacuous green."""
+"""The public API and the pytest plugin, used in a project of somebody else's: a test for each
+trace, and no vacuous green.
+"""
 
 from __future__ import annotations
 
@@ -29,24 +31,38 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def pytest_on(project: Path, *arguments: str, body: str, installed: bool = False) -> tuple[int, str]:
-    """Write a test module, run pytest on it in a process of its own, and return its exit code and what it printed.
+def pytest_on(
+    project: Path, *arguments: str, body: str, installed: bool = False
+) -> tuple[int, str]:
+    """Write a test module, run pytest on it in a process of its own, and return its exit code and
+    what it printed.
 
-    Only the plugin of this package is loaded, and those that the arguments name: to load whatever is `installed` takes longer
-    than most tests.
+    Only the plugin of this package is loaded, and those that the arguments name: to load whatever
+    is `installed` takes longer than most tests.
     """
     (project / "test_it.py").write_text(f"import cachewitness\n\n\n{body}")
     alone = [] if installed else ["-p", "cachewitness.api.plugin"]
-    command = [sys.executable, "-m", "pytest", *alone, "-p", "no:cacheprovider", "--color=no", *arguments]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        *alone,
+        "-p",
+        "no:cacheprovider",
+        "--color=no",
+        *arguments,
+    ]
     surroundings = os.environ | ({} if installed else {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"})
-    done = subprocess.run(command, cwd=project, env=surroundings, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(
+        command, cwd=project, env=surroundings, capture_output=True, text=True, timeout=300
+    )
     return done.returncode, done.stdout + done.stderr
 
 
 CLEAN = """@cachewitness.suite("reference", layouts=["full-mamba"], suites=["invariants"], options={"retention_interval": 0})
 def test_cache(tmp_path):
     assert tmp_path.is_dir()
-"""
+"""  # noqa: E501
 
 
 def test_a_decorated_function_is_a_test_for_each_trace(project: Path) -> None:
@@ -54,17 +70,27 @@ def test_a_decorated_function_is_a_test_for_each_trace(project: Path) -> None:
     code, out = pytest_on(project, "--junit-xml=junit.xml", body=body, installed=True)
     assert code == 0, out
     (line,) = re.findall(r"^cachewitness: test_it.py::test_cache: (.*)$", out, re.MULTILINE)
-    ran, of = re.match(r"(\d+) of (\d+) traces, [\d,]+ operations, [1-9][\d,]* hits in [\d,]+ look-ups", line).groups()  # type: ignore[union-attr]
-    names = [case.get("name") for case in xml.parse(project / "junit.xml").getroot().iter("testcase")]
+    ran, of = re.match(
+        r"(\d+) of (\d+) traces, [\d,]+ operations, [1-9][\d,]* hits in [\d,]+ look-ups", line
+    ).groups()  # type: ignore[union-attr]
+    names = [
+        case.get("name") for case in xml.parse(project / "junit.xml").getroot().iter("testcase")
+    ]
     assert ran == of == str(len(names)) and len(set(names)) == len(names) > 20
     assert "test_cache[invariants:exact-replay@full-mamba[retention_interval=0]]" in names
 
 
 def test_a_fault_fails_with_its_witness_and_its_trace_is_kept(project: Path) -> None:
-    code, out = pytest_on(project, "-k", "exact-replay", body=CLEAN.replace('"reference"', f'"{FAULT}"'))
+    code, out = pytest_on(
+        project, "-k", "exact-replay", body=CLEAN.replace('"reference"', f'"{FAULT}"')
+    )
     assert code == 1 and WITNESS in " ".join(out.split()) and "FAIL  group-misalignment" in out
-    (command, *_) = re.findall(r"^replay: cachewitness (replay \S+)", out, re.MULTILINE)
-    assert Path(project, command.split()[1]).is_file() and "Traceback" not in out and "harness/cachewitness/api" not in out
+    command, *_ = re.findall(r"^replay: cachewitness (replay \S+)", out, re.MULTILINE)
+    assert (
+        Path(project, command.split()[1]).is_file()
+        and "Traceback" not in out
+        and "harness/cachewitness/api" not in out
+    )
 
 
 def test_workers_of_xdist_see_the_same_tests_and_gather(project: Path) -> None:
@@ -75,9 +101,13 @@ def test_workers_of_xdist_see_the_same_tests_and_gather(project: Path) -> None:
 def test_a_method_is_a_test_for_each_trace_as_well(project: Path) -> None:
     body = CLEAN.replace("(tmp_path)", "(self, tmp_path)").replace("\n", "\n    ")
     code, out = pytest_on(project, "-k", "siblings", body=f"class TestIt:\n    {body.rstrip()}\n")
-    assert code == 0 and re.search(r"^cachewitness: test_it.py::TestIt::test_cache: [1-9]", out, re.MULTILINE), out
+    assert code == 0 and re.search(
+        r"^cachewitness: test_it.py::TestIt::test_cache: [1-9]", out, re.MULTILINE
+    ), out
     body = body.replace('"reference"', f'"{FAULT}"')
-    code, out = pytest_on(project, "-k", "exact-replay", body=f"class TestIt:\n    {body.rstrip()}\n")
+    code, out = pytest_on(
+        project, "-k", "exact-replay", body=f"class TestIt:\n    {body.rstrip()}\n"
+    )
     assert code == 1 and WITNESS in " ".join(out.split()) and "TypeError" not in out, out
 
 
@@ -91,7 +121,9 @@ def test_a_function_that_had_nothing_to_judge_fails_the_session(project: Path) -
     body = CLEAN.replace('"retention_interval": 0', '"enable_caching": False')
     code, out = pytest_on(project, body=body)
     assert code == 1 and "failed" not in out.splitlines()[-1], out
-    assert re.search(r"FAILS, there was nothing to judge: none of [\d,]+ look-ups hit anything", out)
+    assert re.search(
+        r"FAILS, there was nothing to judge: none of [\d,]+ look-ups hit anything", out
+    )
 
 
 REFUSING = """from dataclasses import replace
@@ -124,14 +156,18 @@ def test_cache():
         ("len(OPENED) > 40", 1, "the engine took some traces of it and refused others"),
     ],
 )
-def test_what_an_engine_refuses_is_skipped_but_not_all_of_it(project: Path, refused: str, code: int, said: str) -> None:
+def test_what_an_engine_refuses_is_skipped_but_not_all_of_it(
+    project: Path, refused: str, code: int, said: str
+) -> None:
     ended, out = pytest_on(project, "-rs", body=REFUSING.replace("REFUSED", refused))
     assert ended == code and "Traceback" not in out and re.search(said, " ".join(out.split())), out
 
 
 @pytest.mark.parametrize("head", ["async def", "def"])
 def test_a_function_whose_body_would_never_run_is_refused(project: Path, head: str) -> None:
-    body = CLEAN.replace("def test_cache", f"{head} test_cache") + ("    yield\n" if head == "def" else "")
+    body = CLEAN.replace("def test_cache", f"{head} test_cache") + (
+        "    yield\n" if head == "def" else ""
+    )
     code, out = pytest_on(project, body=body)
     assert code == 2 and "is no plain function; its body would never run" in out, out
 
@@ -142,30 +178,45 @@ def test_a_trace_that_runs_twice_counts_once(project: Path) -> None:
         "@cachew", "import pytest\n\n\n@pytest.mark.parametrize('x', [1, 2])\n@cachew"
     )
     code, out = pytest_on(project, "-k", "exact-replay", body=body)
-    (ran, of) = re.findall(r"test_cache: (\d+) of (\d+) traces", out)[0]
+    ran, of = re.findall(r"test_cache: (\d+) of (\d+) traces", out)[0]
     passed = int(re.findall(r"(\d+) passed", out)[0])
     assert code == 0 and passed == 2 * int(ran) and int(ran) < int(of), out
 
 
 def test_a_trace_that_cannot_be_kept_says_so(project: Path) -> None:
     (project / ".cachewitness").write_text("a file where the folder would be")
-    code, out = pytest_on(project, "-k", "exact-replay", body=CLEAN.replace('"reference"', f'"{FAULT}"'))
+    code, out = pytest_on(
+        project, "-k", "exact-replay", body=CLEAN.replace('"reference"', f'"{FAULT}"')
+    )
     assert code == 1 and WITNESS in " ".join(out.split()) and "cannot be written to" in out, out
 
 
 def test_a_part_of_the_traces_is_not_called_vacuous(project: Path) -> None:
     code, out = pytest_on(project, "-k", "exact-replay", body=CLEAN)
-    assert code == 0 and re.search(r"test_cache: (\d+) of (?!\1 )\d+ traces", out) and "nothing to judge" not in out, out
+    assert (
+        code == 0
+        and re.search(r"test_cache: (\d+) of (?!\1 )\d+ traces", out)
+        and "nothing to judge" not in out
+    ), out
 
 
 def test_what_does_not_exist_ends_the_session_with_a_line(project: Path) -> None:
     code, out = pytest_on(project, body=CLEAN.replace("full-mamba", "full-mmaba"))
-    assert code == 2 and "Traceback" not in out and re.search(r"test_it.py::test_cache: .*'full-mmaba'.*full-mamba", out), out
+    assert (
+        code == 2
+        and "Traceback" not in out
+        and re.search(r"test_it.py::test_cache: .*'full-mmaba'.*full-mamba", out)
+    ), out
 
 
 def test_the_seed_draws_other_traces(project: Path) -> None:
-    body = '@cachewitness.suite(layouts=["full"], suites=["random"])\ndef test_random():\n    pass\n'
-    printed = [pytest_on(project, "--collect-only", "-q", f"--cachewitness-seed={seed}", body=body)[1] for seed in (1, 1, 2)]
+    body = (
+        '@cachewitness.suite(layouts=["full"], suites=["random"])\ndef test_random():\n    pass\n'
+    )
+    printed = [
+        pytest_on(project, "--collect-only", "-q", f"--cachewitness-seed={seed}", body=body)[1]
+        for seed in (1, 1, 2)
+    ]
     ids = [re.findall(r"^test_it\.py::(\S+)$", text, re.MULTILINE) for text in printed]
     assert ids[0] == ids[1] != ids[2] and "test_random[random:random-1000003@full]" in ids[0]
 
@@ -173,7 +224,11 @@ def test_the_seed_draws_other_traces(project: Path) -> None:
 @pytest.mark.parametrize("seed", ["-1", "two"])
 def test_a_seed_that_is_none_is_a_line(project: Path, seed: str) -> None:
     code, out = pytest_on(project, f"--cachewitness-seed={seed}", body=CLEAN)
-    assert code == 4 and f"argument --cachewitness-seed: '{seed}' is no seed; a seed is a whole number, 0 or more" in out, out
+    assert (
+        code == 4
+        and f"argument --cachewitness-seed: '{seed}' is no seed; a seed is a whole number, 0 or more"  # noqa: E501
+        in out
+    ), out
 
 
 def test_an_engine_of_ones_own_needs_no_registration(project: Path) -> None:
@@ -184,19 +239,27 @@ def test_an_engine_of_ones_own_needs_no_registration(project: Path) -> None:
     assert pytest_on(project, "-k", "exact-replay", body=body)[0] == 0
 
 
-# --- programs -----------------------------------------------------------------------------------------------------------------
+# --- programs -------------------------------------------------------------------------------------
 
 
 def test_verify_reports_what_run_does() -> None:
     report = cachewitness.verify(FAULT, layouts=["full-mamba"], suites=["invariants"])
-    assert report.exit_code == 1 and WITNESS in " ".join(report.failures[0].finding.sentence.split())
-    clean = cachewitness.verify(REFERENCE, layouts=["full-mamba"], suites=["invariants"], options={"retention_interval": 0})
+    assert report.exit_code == 1 and WITNESS in " ".join(
+        report.failures[0].finding.sentence.split()
+    )
+    clean = cachewitness.verify(
+        REFERENCE, layouts=["full-mamba"], suites=["invariants"], options={"retention_interval": 0}
+    )
     assert clean.outcome == "pass" and sum(suite.activity.hits for suite in clean.suites) > 0
 
 
 def test_a_suite_that_was_named_and_did_not_run_is_no_pass() -> None:
-    report = cachewitness.verify("reference", layouts=["full"], suites=["invariants", "cold-vs-cached"])
-    assert report.exit_code == 5 and report.vacuous == ["suite cold-vs-cached was asked for and was not run"]
+    report = cachewitness.verify(
+        "reference", layouts=["full"], suites=["invariants", "cold-vs-cached"]
+    )
+    assert report.exit_code == 5 and report.vacuous == [
+        "suite cold-vs-cached was asked for and was not run"
+    ]
 
 
 @pytest.mark.parametrize(
@@ -215,14 +278,26 @@ def test_what_a_program_gives_wrong_is_one_line(given: dict[str, Any], said: str
 
 
 def test_a_method_of_unittest_is_told_that_it_gets_no_trace(project: Path) -> None:
-    body = CLEAN.replace("(tmp_path)", "(self)").replace("assert tmp_path.is_dir()", "pass").replace("\n", "\n    ")
-    code, out = pytest_on(project, body=f"import unittest\n\n\nclass TestIt(unittest.TestCase):\n    {body.rstrip()}\n")
+    body = (
+        CLEAN.replace("(tmp_path)", "(self)")
+        .replace("assert tmp_path.is_dir()", "pass")
+        .replace("\n", "\n    ")
+    )
+    code, out = pytest_on(
+        project,
+        body=f"import unittest\n\n\nclass TestIt(unittest.TestCase):\n    {body.rstrip()}\n",
+    )
     assert code == 1 and "got no trace; pytest gives none to a unittest.TestCase" in out, out
 
 
 def test_check_judges_a_file_and_a_history_alike(tmp_path: Path) -> None:
-    header = cachewitness.TraceHeader("t", cachewitness.Layout("full", [cachewitness.GroupSpec("full", 16)]), 9)
-    ran = cachewitness.drive(cachewitness.Trace(header, [Submit("a", "x:20"), Step([("a", 20)])]), REFERENCE.open(header, {}))
+    header = cachewitness.TraceHeader(
+        "t", cachewitness.Layout("full", [cachewitness.GroupSpec("full", 16)]), 9
+    )
+    ran = cachewitness.drive(
+        cachewitness.Trace(header, [Submit("a", "x:20"), Step([("a", 20)])]),
+        REFERENCE.open(header, {}),
+    )
     history.save(ran.history, tmp_path / "h.jsonl")
     for given in (ran.history, tmp_path / "h.jsonl", str(tmp_path / "h.jsonl")):
         assert cachewitness.check(given).findings == []
@@ -236,5 +311,7 @@ def test_every_public_name_is_documented_by_its_own_words() -> None:
 
 
 def test_python_dash_m_is_the_command_line() -> None:
-    done = subprocess.run([sys.executable, "-m", "cachewitness", "--version"], capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-m", "cachewitness", "--version"], capture_output=True, text=True
+    )
     assert (done.returncode, done.stdout.strip()) == (0, f"cachewitness {cachewitness.__version__}")

@@ -1,4 +1,6 @@
-"""The command line: exit codes, one line for every mistake of the user's, and reports that programs can read."""
+"""The command line: exit codes, one line for every mistake of the user's, and reports that
+programs can read.
+"""
 
 from __future__ import annotations
 
@@ -47,10 +49,16 @@ def environment() -> dict[str, str]:
 USAGE = {
     "no such command": (("runn",), "Did you mean 'run'?"),  # codespell:ignore runn
     "no such option": (("run", "--suit", "x"), "--suit"),
-    "no such engine": (("run", "--engine", "refrence"), "did you mean 'reference'?"),  # codespell:ignore refrence
+    "no such engine": (
+        ("run", "--engine", "refrence"),
+        "did you mean 'reference'?",
+    ),  # codespell:ignore refrence
     "no such engine option": (("run", "--engine", "reference:mutnt=x"), "did you mean 'mutant'?"),
     "an engine option without a value": (("run", "--engine", "reference:mutant"), "key=value"),
-    "no such mutant": (("run", "--engine", "reference:mutant=block-leakd"), "did you mean 'block-leaked'?"),
+    "no such mutant": (
+        ("run", "--engine", "reference:mutant=block-leakd"),
+        "did you mean 'block-leaked'?",
+    ),
     "no such release": (("run", "--engine", "reference:release=9.9"), "known are 0.22"),
     "no such policy": (("run", "--policy", "vlm"), "did you mean 'vllm'?"),
     "no such layout": (("run", "--layout", "full-mamb"), "did you mean 'full-mamba'?"),
@@ -59,8 +67,14 @@ USAGE = {
     "a policy option without a value": (("run", "--option", "use_eagle"), "key=value"),
     "no such policy option": (("run", "--option", "use_eagel=true"), "'use_eagel' is unknown"),
     "a retention interval off the grid": (("run", "--retention-interval", "7"), "multiple of"),
-    "a retention interval without effect": (("run", "--layout", "full", "--retention-interval", "16"), "has no effect"),
-    "a retention interval that is no number": (("run", "--retention-interval", "often"), "not 'often'"),
+    "a retention interval without effect": (
+        ("run", "--layout", "full", "--retention-interval", "16"),
+        "has no effect",
+    ),
+    "a retention interval that is no number": (
+        ("run", "--retention-interval", "often"),
+        "not 'often'",
+    ),
     "a negative time": (("run", "--seconds", "-1"), "--seconds"),
     "a time that is no number": (("run", "--seconds", "nan"), "nan is not a finite number"),
     "a time without end": (("fuzz", "--seconds", "inf"), "inf is not a finite number"),
@@ -68,14 +82,32 @@ USAGE = {
     "memory that is no number": (("run", "--memory-gib", "nan"), "nan is not a finite number"),
     "a margin that is no number": (("score", "--margin", "nan"), "nan is not a finite number"),
     "a name of 5,000 letters": (("run", "--engine", "r" * 5_000), "characters) known are"),
-    "a file with a name of 5,000 letters": (("report", "r" * 5_000), "cannot be used (File name too long)"),
-    "drafts that are no number": (("run", "--layout", "full", "--option", "num_speculative_tokens="), "whole number"),
-    "a bound beyond all": (("fuzz", "--exhaustive", "--bound", "pages=99999999999"), "from 2 to 64"),
-    "an address that is none": (("score", "--base-url", "http://[", "--limit", "1"), "is no address"),
-    "a fault like no other": (("run", "--engine", "reference:mutant=zzzz"), "(`cachewitness ls mutants` lists all)"),
+    "a file with a name of 5,000 letters": (
+        ("report", "r" * 5_000),
+        "cannot be used (File name too long)",
+    ),
+    "drafts that are no number": (
+        ("run", "--layout", "full", "--option", "num_speculative_tokens="),
+        "whole number",
+    ),
+    "a bound beyond all": (
+        ("fuzz", "--exhaustive", "--bound", "pages=99999999999"),
+        "from 2 to 64",
+    ),
+    "an address that is none": (
+        ("score", "--base-url", "http://[", "--limit", "1"),
+        "is no address",
+    ),
+    "a fault like no other": (
+        ("run", "--engine", "reference:mutant=zzzz"),
+        "(`cachewitness ls mutants` lists all)",
+    ),
     "a seed that is no number": (("run", "--seed", "x"), "--seed"),
     "a report into no folder": (("run", "--junit", "nowhere/x.xml"), "nowhere is no folder"),
-    "a list that is not there": (("run", "--expected", "nowhere.txt"), "nowhere.txt: cannot be read"),
+    "a list that is not there": (
+        ("run", "--expected", "nowhere.txt"),
+        "nowhere.txt: cannot be read",
+    ),
     "a trace that is not there": (("replay", "nowhere.jsonl"), "nowhere.jsonl: cannot be read"),
     "a history that is not there": (("check", "nowhere.jsonl"), "nowhere.jsonl: cannot be read"),
     "no such kind": (("ls", "enginse"), "enginse"),
@@ -99,10 +131,16 @@ def test_no_command_prints_the_help_and_is_no_success(capsys: pytest.CaptureFixt
 
 
 def test_a_clean_run_passes_and_shows_what_was_judged(capsys: pytest.CaptureFixture[str]) -> None:
-    """The tables name every checker with its opportunities, and no line is wider than 100 columns or coloured."""
+    """The tables name every checker with its opportunities, and no line is wider than 100
+    columns or coloured.
+    """
     code, out, err = _run(capsys, *QUICK)
     assert (code, err) == (0, "")
-    assert "no-fabricated-snapshots" in out and "verdict: pass (exit code 0)" in out and "operations/s" in out
+    assert (
+        "no-fabricated-snapshots" in out
+        and "verdict: pass (exit code 0)" in out
+        and "operations/s" in out
+    )
     assert "\x1b" not in out
     assert max(map(len, out.splitlines())) <= 100
 
@@ -117,11 +155,17 @@ def test_a_run_as_json_is_one_document_and_nothing_else(capsys: pytest.CaptureFi
         ["full-swa-mamba[retention_interval=0]"],
     )
     assert whole["suites"][0]["activity"]["restored"] > 0
-    assert {tally["checker"]: tally for tally in whole["checkers"]}["no-fabricated-snapshots"]["opportunities"] > 0
+    assert {tally["checker"]: tally for tally in whole["checkers"]}["no-fabricated-snapshots"][
+        "opportunities"
+    ] > 0
 
 
-def test_a_suite_that_was_asked_for_and_cannot_run_is_not_a_pass(capsys: pytest.CaptureFixture[str]) -> None:
-    """The reference has nothing to be compared with; who asks for the differential alone is told that nothing was checked."""
+def test_a_suite_that_was_asked_for_and_cannot_run_is_not_a_pass(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """The reference has nothing to be compared with; who asks for the differential alone is told
+    that nothing was checked.
+    """
     code, out, _ = _run(capsys, "run", "--suite", "differential")
     assert code == 5
     assert "suite differential was asked for and was not run" in out
@@ -130,29 +174,53 @@ def test_a_suite_that_was_asked_for_and_cannot_run_is_not_a_pass(capsys: pytest.
 def test_a_run_in_which_no_suite_applies_is_not_a_pass(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An engine that declares the only suite inapplicable while it is opened has been checked in nothing."""
+    """An engine that declares the only suite inapplicable while it is opened has been checked in
+    nothing.
+    """
 
     def describe(*args: Any) -> Header:
-        return msgspec.structs.replace(plain(*args), not_applicable={"differential": "of another release"})
+        return msgspec.structs.replace(
+            plain(*args), not_applicable={"differential": "of another release"}
+        )
 
     plain = vllm_header.describe
     monkeypatch.setattr("cachewitness.systems.vllm.reference.engine.describe", describe)
-    code, out, _ = _run(capsys, "run", "--engine", "reference:mutant=block-leaked", "--suite", "differential")
+    code, out, _ = _run(
+        capsys, "run", "--engine", "reference:mutant=block-leaked", "--suite", "differential"
+    )
     assert code == 5 and "suite differential was asked for and was not run" in out
 
 
-def test_an_option_applies_where_it_can_and_is_told_where_it_cannot(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_option_applies_where_it_can_and_is_told_where_it_cannot(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     code, out, _ = _run(capsys, "run", "--suite", "invariants", "--option", "retention_interval=16")
     assert code == 0 and "verdict: pass" in out
-    assert "configuration full[retention_interval=16]: layout 'full': option" in " ".join(out.split())
+    assert "configuration full[retention_interval=16]: layout 'full': option" in " ".join(
+        out.split()
+    )
 
 
-def test_a_layout_is_run_where_the_engine_can_and_is_told_where_it_cannot(capsys: pytest.CaptureFixture[str]) -> None:
-    """Of a layout's kinds of retention a release may lack some; only a configuration that was spelt out has to fit."""
-    asked = ("run", "--engine", "reference:release=0.22", "--suite", "invariants", "--layout", "full-mamba")
+def test_a_layout_is_run_where_the_engine_can_and_is_told_where_it_cannot(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Of a layout's kinds of retention a release may lack some; only a configuration that was
+    spelt out has to fit.
+    """
+    asked = (
+        "run",
+        "--engine",
+        "reference:release=0.22",
+        "--suite",
+        "invariants",
+        "--layout",
+        "full-mamba",
+    )
     code, out, _ = _run(capsys, *asked)
     assert (
-        code == 0 and "configuration full-mamba[retention_interval=0]: layout 'full-mamba': option 'retention_interval'" in out
+        code == 0
+        and "configuration full-mamba[retention_interval=0]: layout 'full-mamba': option 'retention_interval'"  # noqa: E501
+        in out
     )
     code, out, err = _run(capsys, *asked, "--option", "retention_interval=0")
     assert (code, out) == (4, "") and "came with release 0.23" in err
@@ -161,12 +229,16 @@ def test_a_layout_is_run_where_the_engine_can_and_is_told_where_it_cannot(capsys
 def test_a_checker_that_crashes_makes_the_verdict_unknown(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Exit code 2, the checker named; JUnit has an error for it, and what the others judged stays judged."""
+    """Exit code 2, the checker named; JUnit has an error for it, and what the others judged
+    stays judged.
+    """
 
     def crash(*_: object) -> None:
         raise RuntimeError("boom")
 
-    monkeypatch.setattr("cachewitness.core.checkers.reuse.ReuseFloor.handlers", lambda self: {Hit: crash})
+    monkeypatch.setattr(
+        "cachewitness.core.checkers.reuse.ReuseFloor.handlers", lambda self: {Hit: crash}
+    )
     code, out, _ = _run(capsys, *QUICK, "--junit", "unknown.xml")
     assert code == 2 and "verdict: unknown (exit code 2): checker reuse-floor crashed" in out
     errors = [
@@ -177,8 +249,12 @@ def test_a_checker_that_crashes_makes_the_verdict_unknown(
     assert errors == ["reuse-floor"]
 
 
-def test_a_crash_of_the_harness_is_no_verdict(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Exit code 3 with one line and the traceback in a file, or on the screen with --debug; an exit of the engine's too."""
+def test_a_crash_of_the_harness_is_no_verdict(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Exit code 3 with one line and the traceback in a file, or on the screen with --debug; an
+    exit of the engine's too.
+    """
 
     def crash(*_: object, **__: object) -> None:
         raise RuntimeError("boom")
@@ -198,7 +274,9 @@ def test_a_crash_of_the_harness_is_no_verdict(capsys: pytest.CaptureFixture[str]
     assert _run(capsys, *QUICK)[0] == 3
 
 
-def test_an_interruption_is_exit_code_130(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interruption_is_exit_code_130(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     def interrupt(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
@@ -208,7 +286,9 @@ def test_an_interruption_is_exit_code_130(capsys: pytest.CaptureFixture[str], mo
 
 
 def test_a_broken_pipe_is_quiet_and_no_verdict(environment: dict[str, str]) -> None:
-    with subprocess.Popen(_child("ls", "anomalies"), stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment) as child:
+    with subprocess.Popen(
+        _child("ls", "anomalies"), stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment
+    ) as child:
         assert child.stdout is not None and child.stderr is not None
         child.stdout.close()
         said = child.stderr.read()
@@ -217,8 +297,13 @@ def test_a_broken_pipe_is_quiet_and_no_verdict(environment: dict[str, str]) -> N
 
 def test_nothing_but_click_is_imported_for_help(environment: dict[str, str]) -> None:
     """Neither msgspec nor rich, so that it comes at once."""
-    code = "import sys; from cachewitness.cli import invoke; invoke(['--help']); print({'msgspec', 'rich'} & set(sys.modules))"
-    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment).stdout
+    code = (
+        "import sys; from cachewitness.cli import invoke; invoke(['--help']); print({'msgspec',"
+        " 'rich'} & set(sys.modules))"
+    )
+    out = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment
+    ).stdout
     assert out.endswith("set()\n")
 
 
@@ -230,9 +315,22 @@ def test_every_option_has_a_help_text(command: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "kind", ["engines", "policies", "layouts", "suites", "scenarios", "checkers", "anomalies", "mutants", "schemas"]
+    "kind",
+    [
+        "engines",
+        "policies",
+        "layouts",
+        "suites",
+        "scenarios",
+        "checkers",
+        "anomalies",
+        "mutants",
+        "schemas",
+    ],
 )
-def test_every_kind_is_listed_for_people_and_for_programs(kind: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_kind_is_listed_for_people_and_for_programs(
+    kind: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     code, out, _ = _run(capsys, "ls", kind, "--json")
     rows = json.loads(out)
     assert code == 0 and rows and all(row["name"] for row in rows)
@@ -240,13 +338,21 @@ def test_every_kind_is_listed_for_people_and_for_programs(kind: str, capsys: pyt
     assert code == 0 and rows[0]["name"] in out
 
 
-def test_every_rule_of_the_policy_is_marked_there_or_absent(capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_rule_of_the_policy_is_marked_there_or_absent(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     from cachewitness_reference.vllm.spec import RULES
 
     _, out, _ = _run(capsys, "ls", "policies")
     rules = out[out.index("\nrules:") :].splitlines()
-    states = dict(line.split()[1:3] for line in rules if line.split()[:1] == ["vllm"] and line.split()[1] in RULES)
-    assert states == {name: "implemented" if rule.implemented else "absent" for name, rule in RULES.items()}
+    states = dict(
+        line.split()[1:3]
+        for line in rules
+        if line.split()[:1] == ["vllm"] and line.split()[1] in RULES
+    )
+    assert states == {
+        name: "implemented" if rule.implemented else "absent" for name, rule in RULES.items()
+    }
 
 
 def test_versions_are_told(capsys: pytest.CaptureFixture[str]) -> None:
@@ -256,15 +362,21 @@ def test_versions_are_told(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize("option", ["release=0.29", "mamba_cache_mode=align"])
-def test_names_of_releases_and_modes_are_taken_as_names(option: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_names_of_releases_and_modes_are_taken_as_names(
+    option: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     """`0.29` is no number and `none` not nothing where a name is asked for."""
     assert _run(capsys, *QUICK, "--option", option)[0] == 0
-    code, _, error = _run(capsys, "run", "--layout", "full-mamba", "--option", "mamba_cache_mode=none")
+    code, _, error = _run(
+        capsys, "run", "--layout", "full-mamba", "--option", "mamba_cache_mode=none"
+    )
     assert code == 4 and "'mamba_cache_mode' 'none' needs 'enable_caching' false" in error
 
 
 def test_a_device_is_an_option_of_the_engine(capsys: pytest.CaptureFixture[str]) -> None:
-    """`--device` is the engine's own option by a shorter name: an engine without one refuses it, and it is given once."""
+    """`--device` is the engine's own option by a shorter name: an engine without one refuses it,
+    and it is given once.
+    """
     code, _, error = _run(capsys, *QUICK, "--device", "cpu")
     assert code == 4 and "reference has no option 'device'" in error
     code, _, error = _run(capsys, "run", "--engine", "toy:device=cuda", "--device", "cpu")

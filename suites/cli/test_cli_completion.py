@@ -12,7 +12,9 @@ from cachewitness.cli import cli, invoke
 from cachewitness.cli.completion import VARIABLE
 
 
-def completed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], line: str, word: str) -> list[str]:
+def completed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], line: str, word: str
+) -> list[str]:
     """Return what fish is told for a line whose last word is being typed."""
     monkeypatch.setenv(VARIABLE, "fish_complete")
     monkeypatch.setenv("COMP_WORDS", f"{line} {word}")
@@ -41,24 +43,35 @@ def completed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str
     ],
 )
 def test_names_are_completed(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], line: str, word: str, wanted: list[str]
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    line: str,
+    word: str,
+    wanted: list[str],
 ) -> None:
     assert completed(monkeypatch, capsys, line, word) == wanted
 
 
-def test_every_command_is_offered(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_command_is_offered(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert set(completed(monkeypatch, capsys, "cachewitness", "")) == set(cli.commands)
 
 
 def test_bash_completes_by_the_script_that_is_printed(tmp_path: Path) -> None:
     tool = tmp_path / "cachewitness"
-    tool.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m cachewitness.cli "$@"\n', encoding="utf-8")
+    tool.write_text(
+        f'#!/bin/sh\nexec "{sys.executable}" -m cachewitness.cli "$@"\n', encoding="utf-8"
+    )
     tool.chmod(0o755)
     typed = (
-        "COMP_WORDS=(cachewitness explain stale-h) COMP_CWORD=2; _cachewitness_completion cachewitness; echo ${COMPREPLY[@]}"
+        "COMP_WORDS=(cachewitness explain stale-h) COMP_CWORD=2; _cachewitness_completion"
+        " cachewitness; echo ${COMPREPLY[@]}"
     )
     script = f'PATH={tmp_path}:$PATH; eval "$(cachewitness completion bash)" && {typed}'
-    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run(
+        ["bash", "-c", script], capture_output=True, text=True, timeout=60, check=True
+    )
     assert done.stdout.split() == ["stale-hit"] and not done.stderr
 
 
@@ -68,7 +81,9 @@ def test_each_shell_has_its_script(shell: str, capsys: pytest.CaptureFixture[str
     assert VARIABLE in (told := capsys.readouterr().out) and "cachewitness" in told
 
 
-def test_what_asks_in_no_known_way_is_no_crash(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_what_asks_in_no_known_way_is_no_crash(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv(VARIABLE, "nushell_complete")
     assert invoke([]) == 1 and not list(tmp_path.iterdir())

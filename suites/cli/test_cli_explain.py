@@ -1,4 +1,6 @@
-"""`explain` tells what an anomaly is by something that fails there and then, and draws the moment of a finding."""
+"""`explain` tells what an anomaly is by something that fails there and then, and draws the
+moment of a finding.
+"""
 
 from __future__ import annotations
 
@@ -19,14 +21,19 @@ from cachewitness.workloads.answer_stories import write
 
 FAULT = "hit-is-maximum-over-groups"
 WITNESS = folder() / f"{FAULT}.jsonl"
-WRONG = "page 0    WRONG    the state after 16 tokens of c1; but page 0 is the null page, which holds nothing  <-- here"
+WRONG = (
+    "page 0    WRONG    the state after 16 tokens of c1; but page 0 is the null page, which holds"
+    " nothing  <-- here"
+)
 
 
 @pytest.mark.parametrize("anomaly", [anomaly.name for anomaly in CATALOGUE])
 def test_every_anomaly_is_explained(anomaly: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert invoke(["explain", anomaly]) == 0
     out = capsys.readouterr().out
-    assert out.startswith(f"{anomaly}\n  the rule: ") and f"more: docs/anomalies.md#{anomaly}" in out
+    assert (
+        out.startswith(f"{anomaly}\n  the rule: ") and f"more: docs/anomalies.md#{anomaly}" in out
+    )
 
 
 def test_an_anomaly_has_its_example_and_its_look_alikes(capsys: pytest.CaptureFixture[str]) -> None:
@@ -43,7 +50,9 @@ def test_a_trace_is_drawn_on_the_engine_that_is_named(capsys: pytest.CaptureFixt
     assert "nothing is wrong with it" in capsys.readouterr().out
 
 
-def test_a_trace_at_answers_height_is_run_as_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_trace_at_answers_height_is_run_as_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """With prompts spelled, beside the uncached twin: a right engine is not said to die of it."""
     save(write(sample.configurations()[0].shape("answers"), "replays", 0), tmp_path / "asked.jsonl")
     for engine, said in {
@@ -57,15 +66,21 @@ def test_a_trace_at_answers_height_is_run_as_one(tmp_path: Path, capsys: pytest.
 
 def test_a_history_is_drawn_as_well(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     trace = load_trace(WITNESS)
-    history.save(drive(trace, parse(f"reference:mutant={FAULT}").open(trace.header)).history, tmp_path / "h.jsonl")
+    history.save(
+        drive(trace, parse(f"reference:mutant={FAULT}").open(trace.header)).history,
+        tmp_path / "h.jsonl",
+    )
     assert invoke(["explain", str(tmp_path / "h.jsonl")]) == 0
     assert WRONG in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
-    ("what", "said"), [("stale-hitt", "did you mean 'stale-hit'"), ("no/such.jsonl", "is no anomaly and no file")]
+    ("what", "said"),
+    [("stale-hitt", "did you mean 'stale-hit'"), ("no/such.jsonl", "is no anomaly and no file")],
 )
-def test_what_is_neither_is_one_line(what: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_neither_is_one_line(
+    what: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert invoke(["explain", what]) == 4
     err = capsys.readouterr().err
     assert said in err and err.count("\n") == 1

@@ -1,4 +1,6 @@
-"""Every command prints, with `--json`, one document of a published schema, and nothing else, on standard output."""
+"""Every command prints, with `--json`, one document of a published schema, and nothing else, on
+standard output.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,11 @@ def test_every_command_is_tried() -> None:
 
 @pytest.mark.parametrize("name", sorted(commands().keys() - NO_JSON.keys()))
 def test_the_option_names_the_schema_of_what_it_prints(name: str) -> None:
-    (option,) = (one for one in commands()[name].params if isinstance(one, click.Option) and "--json" in one.opts)
+    (option,) = (
+        one
+        for one in commands()[name].params
+        if isinstance(one, click.Option) and "--json" in one.opts
+    )
     named = re.findall(r"`(?:schema )?([\w-]+)`", option.help or "")
     assert named and set(named) <= schemas.KINDS.keys()
     assert "and nothing else, on standard output" in (option.help or "")
@@ -46,7 +52,9 @@ def test_what_is_printed_is_a_document_of_that_schema(
     monkeypatch.chdir(tmp_path)
     claimed: list[str] = []
     monkeypatch.setattr(output, "claim", lambda: claimed.append(name))
-    front, back = (words[: words.index("--")], words[words.index("--") :]) if "--" in words else (words, ())
+    front, back = (
+        (words[: words.index("--")], words[words.index("--") :]) if "--" in words else (words, ())
+    )
     assert invoke([*name.split(), *front, "--json", *back]) == code
     document: Any = json.loads(capsys.readouterr().out)
     assert claimed == [name] or name.startswith("plan "), "what an engine prints would be among it"

@@ -1,4 +1,6 @@
-"""`cachewitness new` writes an engine that works, whose own tests would fail if they found nothing."""
+"""`cachewitness new` writes an engine that works, whose own tests would fail if they found
+nothing.
+"""
 
 from __future__ import annotations
 
@@ -24,9 +26,20 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_its_tests_pass_and_one_of_them_finds_a_fault(folder: Path) -> None:
-    argv = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", str(folder)]
+    argv = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "--rootdir",
+        str(folder),
+    ]
     environment = {**os.environ, "PYTHONPATH": f"{PYTHONPATH}:{folder}"}
-    done = subprocess.run(argv, cwd=folder, env=environment, capture_output=True, text=True, timeout=300, check=False)
+    done = subprocess.run(
+        argv, cwd=folder, env=environment, capture_output=True, text=True, timeout=300, check=False
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     (told,) = [line for line in done.stdout.splitlines() if line.startswith("cachewitness: ")]
     traces, _, rest = told.partition(" traces")
@@ -37,8 +50,12 @@ def test_its_tests_pass_and_one_of_them_finds_a_fault(folder: Path) -> None:
 
 def test_what_is_written_names_the_engine_alike(folder: Path) -> None:
     project = tomllib.loads((folder / "pyproject.toml").read_text(encoding="utf-8"))
-    assert project["project"]["entry-points"]["cachewitness.engines"] == {"my-cache": "my_cache:ENGINE"}
-    workflow = yaml.safe_load((folder / ".github/workflows/cache-gate.yml").read_text(encoding="utf-8"))
+    assert project["project"]["entry-points"]["cachewitness.engines"] == {
+        "my-cache": "my_cache:ENGINE"
+    }
+    workflow = yaml.safe_load(
+        (folder / ".github/workflows/cache-gate.yml").read_text(encoding="utf-8")
+    )
     commands = [step["run"] for step in workflow["jobs"]["gate"]["steps"] if "run" in step]
     assert commands[-1].startswith("cachewitness run --engine my-cache ")
     assert '"my-cache"' in (folder / "my_cache.py").read_text(encoding="utf-8")
@@ -46,28 +63,41 @@ def test_what_is_written_names_the_engine_alike(folder: Path) -> None:
 
 @pytest.mark.parametrize(
     ("name", "told"),
-    [("json", "would hide"), ("cachewitness", "would hide"), ("sample", "an engine that"), ("llama-cpp", "an engine that")],
+    [
+        ("json", "would hide"),
+        ("cachewitness", "would hide"),
+        ("sample", "an engine that"),
+        ("llama-cpp", "an engine that"),
+    ],
 )
-def test_a_name_that_something_has_is_refused(tmp_path: Path, name: str, told: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_name_that_something_has_is_refused(
+    tmp_path: Path, name: str, told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     """The engine's module would be found in place of another, or another engine in place of it."""
     assert invoke(["new", "engine", str(tmp_path / "there"), "--name", name]) == 4
     assert told in capsys.readouterr().err and not (tmp_path / "there").exists()
 
 
 @pytest.mark.parametrize("name", ["2fast", "Mixed", "a.b", "class"])
-def test_a_name_that_is_no_module_is_refused(tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_name_that_is_no_module_is_refused(
+    tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert invoke(["new", "engine", str(tmp_path / "there"), "--name", name]) == 4
     assert "--name" in capsys.readouterr().err and not (tmp_path / "there").exists()
 
 
-def test_nothing_that_is_there_is_overwritten(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_nothing_that_is_there_is_overwritten(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
     assert invoke(["new", "engine", str(folder)]) == 4
     assert "not empty" in capsys.readouterr().err
     assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
 
 
-def test_a_folder_that_cannot_be_made_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_folder_that_cannot_be_made_is_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "file").write_text("")
     assert invoke(["new", "engine", str(tmp_path / "file" / "my-cache")]) == 4
     assert "cannot be made" in capsys.readouterr().err

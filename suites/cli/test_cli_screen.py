@@ -1,4 +1,6 @@
-"""On a narrow terminal no command breaks a word, NO_COLOR takes every escape away, and hints name commands that there are."""
+"""On a narrow terminal no command breaks a word, NO_COLOR takes every escape away, and hints
+name commands that there are.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,12 @@ TIMES = re.compile(r"[0-9.,]+(s|%|operations/s)?[,;]?")
 
 
 def printed(
-    words: list[str], width: int, plain: bool, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    words: list[str],
+    width: int,
+    plain: bool,
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> str:
     """Return what a command prints on a terminal of so many columns, with NO_COLOR or without."""
     folder.mkdir()
@@ -42,7 +49,9 @@ def printed(
 def test_sixty_columns_break_no_word_and_no_color_has_no_escapes(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Every word of the narrow output is one of the wide one; a longer line is a command to copy, or one long word."""
+    """Every word of the narrow output is one of the wide one; a longer line is a command to
+    copy, or one long word.
+    """
     words = [*name.split(), *SHOWN[name][0]]
     narrow = printed(words, WIDTH, True, tmp_path / "narrow", monkeypatch, capsys)
     wide = STYLE.sub("", printed(words, WIDE, False, tmp_path / "wide", monkeypatch, capsys))
@@ -80,26 +89,51 @@ def test_a_table_too_wide_for_its_words_becomes_a_list(
 
 
 ANY = re.compile(r"\bcachewitness ([a-z][a-z-]+)")
-PROSE = {"is", "and", "itself", "again", "for", "that", "wrote", "with", "finds", "in", "under", "planned"}
+PROSE = {
+    "is",
+    "and",
+    "itself",
+    "again",
+    "for",
+    "that",
+    "wrote",
+    "with",
+    "finds",
+    "in",
+    "under",
+    "planned",
+}
 """What follows the name where a sentence is about the tool."""
 
 
 @cache
 def texts() -> list[tuple[str, str]]:
-    """Return every text that the sources of the harness may print, with the file that it is in: docstrings are no such text."""
+    """Return every text that the sources of the harness may print, with the file that it is in:
+    docstrings are no such text.
+    """
     found = []
     for path in sorted((ROOT / "harness").rglob("*.py")):
         source = path.read_text(encoding="utf-8")
         nodes = [*ast.walk(ast.parse(source))] if "cachewitness " in source else []
         unsaid = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}
-        said = [node.value for node in nodes if isinstance(node, ast.Constant) and id(node) not in unsaid]
-        found += [(str(path.relative_to(ROOT)), text) for text in said if isinstance(text, str) and "cachewitness " in text]
+        said = [
+            node.value
+            for node in nodes
+            if isinstance(node, ast.Constant) and id(node) not in unsaid
+        ]
+        found += [
+            (str(path.relative_to(ROOT)), text)
+            for text in said
+            if isinstance(text, str) and "cachewitness " in text
+        ]
     return found
 
 
 def test_every_hint_names_a_command_that_there_is() -> None:
     known = {name.split()[0] for name in commands()}
-    named = [(path, word) for path, text in texts() for word in ANY.findall(text) if word not in PROSE]
+    named = [
+        (path, word) for path, text in texts() for word in ANY.findall(text) if word not in PROSE
+    ]
     assert len(named) > 8
     assert [(path, word) for path, word in named if word not in known] == []
 
@@ -120,7 +154,12 @@ def test_every_option_that_a_hint_gives_a_command_is_one_of_it() -> None:
     checked = 0
     for path, text in texts():
         for command, option in re.findall(r"\bcachewitness ([a-z-]+)[^`;\n]*? (--[a-z-]+)", text):
-            known = {flag for name, one in commands().items() if name.split()[0] == command for flag in flags(one)}
+            known = {
+                flag
+                for name, one in commands().items()
+                if name.split()[0] == command
+                for flag in flags(one)
+            }
             if command in {name.split()[0] for name in commands()}:
                 checked += 1
                 assert option in known, f"{path}: cachewitness {command} {option}"
@@ -132,14 +171,20 @@ def flags(command: click.Command) -> set[str]:
     return {"--help", "--", *(flag for one in options for flag in (*one.opts, *one.secondary_opts))}
 
 
-def test_a_pipe_breaks_no_word_of_a_table(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """It is as wide as its words, even if that is wider than what is printed in a pipe otherwise."""
+def test_a_pipe_breaks_no_word_of_a_table(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It is as wide as its words, even if that is wider than what is printed in a pipe
+    otherwise.
+    """
     monkeypatch.delenv("FORCE_COLOR", raising=False)
     out = console(pipe_width=30)
     table = new_table(out, ["suite", "traces", "hits"])
     table.add_row("differential-scheduler", "1,921", "16")
     table.add_row("some other suite with a long name", "1", "2")
     print_table(table, out)
-    head, first, *_, last = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
+    head, first, *_, last = [
+        " ".join(line.split()) for line in capsys.readouterr().out.splitlines()
+    ]
     assert (head, first) == ("suite traces hits", "differential-scheduler 1,921 16")
     assert last == "name" or (last.endswith("long name") and out.width == 30)

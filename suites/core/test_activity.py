@@ -1,4 +1,6 @@
-"""What a run says of itself: drafts, steps in flight and loads are counted, each only where it happened."""
+"""What a run says of itself: drafts, steps in flight and loads are counted, each only where it
+happened.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,9 @@ def counted(text: str) -> Activity:
     return judge((parsed := history(text)).header, parsed.events).activity
 
 
-@pytest.mark.parametrize(("accepted", "standing"), [("x:2 y:1", 2), ("x:1 y:1", 1), ("y:1", 0), ("x:2", 2)])
+@pytest.mark.parametrize(
+    ("accepted", "standing"), [("x:2 y:1", 2), ("x:1 y:1", 1), ("y:1", 0), ("x:2", 2)]
+)
 def test_drafts_stand_up_to_the_first_that_was_not_sampled(accepted: str, standing: int) -> None:
     """The token behind them, if there is one, is no draft."""
     tokens = 6 + sum(int(part.partition(":")[2]) for part in accepted.split())
@@ -58,12 +62,17 @@ def test_drafts_that_nobody_verified_are_not_counted() -> None:
 
 def test_drafts_count_as_the_step_that_verified_them_turned_out() -> None:
     """When it was scheduled they were other ones."""
-    settled = "begin 2: r1 5..6 ~y:2 | 1 2\nsettle 2: r1 5..6 ~x:2 | 1 2\nend 2\naccept r1 9 x:2 y:1"
+    settled = (
+        "begin 2: r1 5..6 ~y:2 | 1 2\nsettle 2: r1 5..6 ~x:2 | 1 2\nend 2\naccept r1 9 x:2 y:1"
+    )
     assert counted(DRAFTED + settled).drafts_accepted == 2
 
 
 def test_steps_count_that_are_scheduled_while_another_is_in_flight() -> None:
-    steps = "submit r2 b:3\ntake r2 | 3\nbegin 2: r1 5..6 | 1 2\nbegin 3: r2 0..3 | 3\nend 2\nbegin 4:\nend 3\nend 4\nstep 5:"
+    steps = (
+        "submit r2 b:3\ntake r2 | 3\nbegin 2: r1 5..6 | 1 2\nbegin 3: r2 0..3 | 3\nend 2\nbegin"
+        " 4:\nend 3\nend 4\nstep 5:"
+    )
     assert counted(DRAFTED).overlapped_steps == 0 and counted(DRAFTED + steps).overlapped_steps == 2
 
 
@@ -88,14 +97,21 @@ def test_tokens_count_that_some_group_has_from_another_tier(
 def run(options: dict[str, object], layout: str = "full") -> Activity:
     total = Activity()
     for seed in range(3):
-        trace = random_trace(Configuration(layouts.load(layout), options).shape("scheduler"), seed, withdraw=False)
+        trace = random_trace(
+            Configuration(layouts.load(layout), options).shape("scheduler"), seed, withdraw=False
+        )
         total.add(drive(trace, parse("reference").open(trace.header)).activity)
     return total
 
 
 def test_each_is_counted_where_an_option_makes_it_happen_and_nowhere_else() -> None:
     plain = run({})
-    assert (plain.drafts, plain.drafts_accepted, plain.overlapped_steps, plain.loaded_tokens) == (0, 0, 0, 0)
+    assert (plain.drafts, plain.drafts_accepted, plain.overlapped_steps, plain.loaded_tokens) == (
+        0,
+        0,
+        0,
+        0,
+    )
     drafts = run({"num_speculative_tokens": 3})
     assert 0 < drafts.drafts_accepted < drafts.drafts and drafts.overlapped_steps == 0
     assert run({"async_depth": 1}).overlapped_steps > 0
@@ -104,12 +120,17 @@ def test_each_is_counted_where_an_option_makes_it_happen_and_nowhere_else() -> N
 
 def told(activity: Activity) -> str:
     out = Console(width=120, record=True, file=io.StringIO())
-    print_report(Report(engine="mine", suites=[SuiteReport(name="s", traces=1, activity=activity)]), {}, out)
+    print_report(
+        Report(engine="mine", suites=[SuiteReport(name="s", traces=1, activity=activity)]), {}, out
+    )
     return out.export_text()
 
 
 def test_a_run_says_what_happened_and_is_silent_of_what_did_not() -> None:
     busy = Activity(drafts=4000, drafts_accepted=2310, overlapped_steps=1, loaded_tokens=12)
-    line = "2,310 of 4,000 drafts accepted, 1 step scheduled while another was in flight, 12 tokens loaded from another tier"
+    line = (
+        "2,310 of 4,000 drafts accepted, 1 step scheduled while another was in flight, 12 tokens"
+        " loaded from another tier"
+    )
     assert line in told(busy)
     assert not [word for word in ("draft", "in flight", "loaded") if word in told(Activity())]

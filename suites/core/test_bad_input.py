@@ -1,4 +1,5 @@
-"""A trace or a history that cannot be followed is refused in one line that names the file, the line and the field: exit 4.
+"""A trace or a history that cannot be followed is refused in one line that names the file, the line
+and the field: exit 4.
 
 There is no lenient mode: nothing is guessed, skipped or judged of such a file.
 """
@@ -47,13 +48,33 @@ TRACES: dict[str, tuple[dict[str, Any], Lines, int, str]] = {
     "no length at all": ({}, [{**SUBMIT, "prompt": ""}], 2, "`$.prompt`"),
     "a length beyond all": ({}, [{**SUBMIT, "prompt": "x:99999999999999999999"}], 2, "$.prompt"),
     "a length of 5,000 digits": ({}, [{**SUBMIT, "prompt": "x:" + "9" * 5_000}], 2, "$.prompt"),
-    "a start of 5,000 digits": ({}, [{**SUBMIT, "prompt": "x[" + "9" * 5_000 + "]:1"}], 2, "$.prompt"),
+    "a start of 5,000 digits": (
+        {},
+        [{**SUBMIT, "prompt": "x[" + "9" * 5_000 + "]:1"}],
+        2,
+        "$.prompt",
+    ),
     "a negative number of tokens": ({}, [SUBMIT, {"op": "step", "run": [["a", -3]]}], 3, "`$.run`"),
-    "a request twice in a step": ({}, [SUBMIT, {"op": "step", "run": [["a", 3], ["a", 3]]}], 3, "`$.run`"),
+    "a request twice in a step": (
+        {},
+        [SUBMIT, {"op": "step", "run": [["a", 3], ["a", 3]]}],
+        3,
+        "`$.run`",
+    ),
     "a negative budget": ({}, [SUBMIT, {"op": "step", "budget": -3}], 3, "`$.budget`"),
-    "a negative image": ({}, [{**SUBMIT, "media": [{"at": 0, "length": -4, "hash": "c"}]}], 2, "`$.media`"),
+    "a negative image": (
+        {},
+        [{**SUBMIT, "media": [{"at": 0, "length": -4, "hash": "c"}]}],
+        2,
+        "`$.media`",
+    ),
     "a step before its request": ({}, [{"op": "step", "run": [["a", 3]]}, SUBMIT], 2, "`$.run`"),
-    "a stranger withdrawn": ({}, [SUBMIT, {"op": "step", "run": [["a", 3]], "withdraw": ["b"]}], 3, "`$.withdraw`"),
+    "a stranger withdrawn": (
+        {},
+        [SUBMIT, {"op": "step", "run": [["a", 3]], "withdraw": ["b"]}],
+        3,
+        "`$.withdraw`",
+    ),
     "a finish before its request": ({}, [{"op": "finish", "r": "a"}, SUBMIT], 2, "`$.r`"),
     "an abort before its request": ({}, [{"op": "abort", "r": "a"}, SUBMIT], 2, "`$.r`"),
     "a preemption before its request": ({}, [{"op": "preempt", "r": "a"}, SUBMIT], 2, "`$.r`"),
@@ -62,17 +83,52 @@ TRACES: dict[str, tuple[dict[str, Any], Lines, int, str]] = {
     "a request without a name": ({}, [{**SUBMIT, "r": ""}], 2, "`$.r`"),
     "an unknown tier": ({}, [{"op": "reset", "tier": "moon"}], 2, "`$.tier`"),
     "a newer version": ({"version": 99}, [SUBMIT], 1, "version 99"),
-    "a newer version with a field of its own": ({"version": 3, "colour": "red"}, [SUBMIT], 1, "version 3"),
+    "a newer version with a field of its own": (
+        {"version": 3, "colour": "red"},
+        [SUBMIT],
+        1,
+        "version 3",
+    ),
     "another format": ({"format": "csv"}, [SUBMIT], 1, "format 'csv'"),
     "a pool of nothing": ({"pages": -1}, [SUBMIT], 1, "`$.pages`"),
     "a pool beyond all": ({"pages": 10**15}, [SUBMIT], 1, "`$.pages`"),
-    "a tier beyond all": ({"policy": "lmcache", "options": {"tier_pages": 10**15}}, [SUBMIT], 1, "`$.options.tier_pages`"),
-    "layers beyond all": ({"layout": {"name": "l", "groups": [{**FULL, "layers": 10**9}]}}, [], 1, "layers"),
-    "an unknown kind of group": ({"layout": {"name": "l", "groups": [{"kind": "x", "block_size": 4}]}}, [], 1, "kind`"),
-    "a block of nothing": ({"layout": {"name": "l", "groups": [{"kind": "full", "block_size": 0}]}}, [], 1, "block_size 0"),
+    "a tier beyond all": (
+        {"policy": "lmcache", "options": {"tier_pages": 10**15}},
+        [SUBMIT],
+        1,
+        "`$.options.tier_pages`",
+    ),
+    "layers beyond all": (
+        {"layout": {"name": "l", "groups": [{**FULL, "layers": 10**9}]}},
+        [],
+        1,
+        "layers",
+    ),
+    "an unknown kind of group": (
+        {"layout": {"name": "l", "groups": [{"kind": "x", "block_size": 4}]}},
+        [],
+        1,
+        "kind`",
+    ),
+    "a block of nothing": (
+        {"layout": {"name": "l", "groups": [{"kind": "full", "block_size": 0}]}},
+        [],
+        1,
+        "block_size 0",
+    ),
     "no group": ({"layout": {"name": "l", "groups": []}}, [], 1, "$.layout.groups"),
-    "an unknown option": ({"options": {"intervall": 3}}, [SUBMIT], 1, "'intervall'"),  # codespell:ignore intervall
-    "an option that cannot be": ({"options": {"retention_interval": -16}}, [SUBMIT], 1, "'retention_interval'"),
+    "an unknown option": (
+        {"options": {"intervall": 3}},
+        [SUBMIT],
+        1,
+        "'intervall'",
+    ),  # codespell:ignore intervall
+    "an option that cannot be": (
+        {"options": {"retention_interval": -16}},
+        [SUBMIT],
+        1,
+        "'retention_interval'",
+    ),
     "an unknown policy": ({"policy": "vlm"}, [SUBMIT], 1, "'vlm'"),
 }
 """By what is wrong: fields of the header, operations, the line that is named, and what of it."""
@@ -85,13 +141,38 @@ HISTORIES: dict[str, tuple[dict[str, Any], Lines, int, str]] = {
     "an unknown event": ({}, [SUBMITTED, {"e": "fly"}], 3, "`$.e`"),
     "a newer version": ({"version": 3}, [SUBMITTED], 1, "version 3"),
     "an older version": ({"version": 1}, [SUBMITTED], 1, "write it anew"),
-    "a negative length": ({}, [SUBMITTED, {"e": "publish", "group": 0, "page": 1, "r": "a", "length": -4}], 3, "`$.length`"),
-    "a negative length of a key": ({}, [{"e": "unpublish", "group": 0, "page": 1, "length": -4}], 2, "`$.length`"),
-    "a negative hit": ({}, [SUBMITTED, {"e": "hit", "r": "a", "reported": -1, "resume": 0, "pages": [[]]}], 3, "`$.reported`"),
+    "a negative length": (
+        {},
+        [SUBMITTED, {"e": "publish", "group": 0, "page": 1, "r": "a", "length": -4}],
+        3,
+        "`$.length`",
+    ),
+    "a negative length of a key": (
+        {},
+        [{"e": "unpublish", "group": 0, "page": 1, "length": -4}],
+        2,
+        "`$.length`",
+    ),
+    "a negative hit": (
+        {},
+        [SUBMITTED, {"e": "hit", "r": "a", "reported": -1, "resume": 0, "pages": [[]]}],
+        3,
+        "`$.reported`",
+    ),
     "less asked than nothing": ({}, [SUBMITTED, {**BEGUN, "asked": [["a", -4]]}], 3, "`$.asked`"),
-    "a negative image": ({}, [{**SUBMITTED, "media": [{"at": -1, "length": 1, "hash": "c"}]}], 2, "`$.media`"),
+    "a negative image": (
+        {},
+        [{**SUBMITTED, "media": [{"at": -1, "length": 1, "hash": "c"}]}],
+        2,
+        "`$.media`",
+    ),
     "an end before its request": ({}, [{"e": "finish", "r": "a"}, SUBMITTED], 2, "`$.r`"),
-    "a page of a stranger": ({}, [{"e": "take", "pool": 0, "group": 0, "pages": [1], "holder": "b"}], 2, "`$.holder`"),
+    "a page of a stranger": (
+        {},
+        [{"e": "take", "pool": 0, "group": 0, "pages": [1], "holder": "b"}],
+        2,
+        "`$.holder`",
+    ),
     "a step of a stranger": ({}, [BEGUN, SUBMITTED], 2, "`$.asked`"),
     "a request submitted twice": ({}, [SUBMITTED, SUBMITTED], 3, "`$.r`"),
     "a request named like a copy": ({}, [{**SUBMITTED, "r": "copy:1"}], 2, "`$.r`"),
@@ -102,16 +183,51 @@ HISTORIES: dict[str, tuple[dict[str, Any], Lines, int, str]] = {
     "a pool that is not there": ({}, [{"e": "zero", "pool": 5, "pages": []}], 2, "pool 5"),
     "a group that is not there": ({}, [{"e": "unpublish", "group": 3, "page": 1}], 2, "`$.group`"),
     "a tier that is not there": ({}, [{"e": "reset", "ok": True, "tier": "moon"}], 2, "`$.tier`"),
-    "tables of too few groups": ({}, [SUBMITTED, {**BEGUN, "runs": [{**RUN, "tables": []}]}], 3, "`$.runs`"),
-    "tokens that nobody has": ({}, [SUBMITTED, {"e": "accept", "r": "a", "upto": 99, "tokens": [1]}], 3, "`$.upto`"),
+    "tables of too few groups": (
+        {},
+        [SUBMITTED, {**BEGUN, "runs": [{**RUN, "tables": []}]}],
+        3,
+        "`$.runs`",
+    ),
+    "tokens that nobody has": (
+        {},
+        [SUBMITTED, {"e": "accept", "r": "a", "upto": 99, "tokens": [1]}],
+        3,
+        "`$.upto`",
+    ),
     "a pause of what is no session": ({}, [SUBMITTED, {"e": "pause", "r": "a"}], 3, "`$.r`"),
-    "more input for who does not wait": ({}, [SESSION, {"e": "extend", "r": "a", "keep": 3, "tokens": [1]}], 3, "`$.r`"),
-    "more input in place of what was said": ({}, [*PAUSED, {"e": "extend", "r": "a", "keep": 2, "tokens": [1]}], 4, "`$.keep`"),
-    "more input of nothing": ({}, [*PAUSED, {"e": "extend", "r": "a", "keep": 4, "tokens": []}], 4, "`$.tokens`"),
+    "more input for who does not wait": (
+        {},
+        [SESSION, {"e": "extend", "r": "a", "keep": 3, "tokens": [1]}],
+        3,
+        "`$.r`",
+    ),
+    "more input in place of what was said": (
+        {},
+        [*PAUSED, {"e": "extend", "r": "a", "keep": 2, "tokens": [1]}],
+        4,
+        "`$.keep`",
+    ),
+    "more input of nothing": (
+        {},
+        [*PAUSED, {"e": "extend", "r": "a", "keep": 4, "tokens": []}],
+        4,
+        "`$.tokens`",
+    ),
     "a run of who waits for input": ({}, [*PAUSED, BEGUN], 4, "waits for more input"),
-    "logits backwards": ({}, [SUBMITTED, {"e": "compare", "r": "a", "start": 3, "stop": 1}], 3, "`$.start`"),
+    "logits backwards": (
+        {},
+        [SUBMITTED, {"e": "compare", "r": "a", "start": 3, "stop": 1}],
+        3,
+        "`$.start`",
+    ),
     "no group": ({"groups": []}, [], 1, "`$.groups`"),
-    "a copy of a group that is not there": ({"groups": [{"id": 0, "kind": "full", "block_size": 2, "of": 7}]}, [], 1, "of 7"),
+    "a copy of a group that is not there": (
+        {"groups": [{"id": 0, "kind": "full", "block_size": 2, "of": 7}]},
+        [],
+        1,
+        "of 7",
+    ),
     "a pool beyond all": ({"pools": [{"id": 0, "pages": 10**12}]}, [], 1, "`$.pools`"),
     "rules that cannot be": ({"rules": {"alignment": 0, "retention": {}}}, [], 1, "`$.rules`"),
 }
@@ -122,7 +238,10 @@ BYTES = {
     "bytes behind a header": (b"HEADER\n" + bytes(range(128, 256)), ":2: "),
     "a name that is no text": (b'HEADER\n{"op":"submit","e":"submit","r":"\xff"}', ":2: "),
     "no object": (b"HEADER\n\n[1, 2]\n", ":3: "),
-    "brackets without end": (b"HEADER\n" + b'{"e":"finish","op":"finish","r":' + b"[" * 100_000, ":2: "),
+    "brackets without end": (
+        b"HEADER\n" + b'{"e":"finish","op":"finish","r":' + b"[" * 100_000,
+        ":2: ",
+    ),
     "a header of brackets": (b'{"options":{"a":' + b"[" * 100_000, ":1: "),
 }
 """Files that are no JSON lines; HEADER stands for a good one."""
@@ -144,7 +263,9 @@ def written(path: Path, model: Path, header: dict[str, Any], lines: Lines) -> Pa
 
 
 @pytest.mark.parametrize("wrong", TRACES)
-def test_a_trace_is_refused_by_its_line_and_field(wrong: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_trace_is_refused_by_its_line_and_field(
+    wrong: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     header, ops, line, said = TRACES[wrong]
     path = written(tmp_path / "bad.jsonl", TRACE, header, ops)
     refused("replay", path, said, capsys)
@@ -152,7 +273,9 @@ def test_a_trace_is_refused_by_its_line_and_field(wrong: str, tmp_path: Path, ca
 
 
 @pytest.mark.parametrize("wrong", HISTORIES)
-def test_a_history_is_refused_by_its_line_and_field(wrong: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_history_is_refused_by_its_line_and_field(
+    wrong: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     header, events, line, said = HISTORIES[wrong]
     path = written(tmp_path / "bad.jsonl", HISTORY, header, events)
     refused("check", path, said, capsys)
@@ -185,22 +308,37 @@ def test_a_file_cut_off_inside_a_line_is_refused_there(
 
 
 @pytest.mark.parametrize("after", ["{", "\xff", "{}"])
-def test_of_two_lines_that_are_wrong_the_first_is_named(after: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Lines are read in portions before they are followed; a line that cannot be read does not hide one before it."""
+def test_of_two_lines_that_are_wrong_the_first_is_named(
+    after: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Lines are read in portions before they are followed; a line that cannot be read does not
+    hide one before it.
+    """
     events = len(HISTORY.read_bytes().splitlines()) - 1
-    path, stranger = tmp_path / "two.jsonl", json.dumps({"e": "finish", "r": "stranger", "seq": events})
+    path, stranger = (
+        tmp_path / "two.jsonl",
+        json.dumps({"e": "finish", "r": "stranger", "seq": events}),
+    )
     path.write_bytes(HISTORY.read_bytes() + f"{stranger}\n".encode() + after.encode("latin-1"))
     assert invoke(["check", str(path)]) == 4
     assert f"two.jsonl:{events + 2}: request 'stranger'" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_a_file_of_the_other_kind_is_refused(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_file_of_the_other_kind_is_refused(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     (other,) = (path for name, path in COMMANDS.items() if name != command)
     refused(command, other, f"{other.name}:1: ", capsys)
 
 
-LLAMA = {"model_type": "llama", "torch_dtype": "bfloat16", "num_hidden_layers": 4, "hidden_size": 512, "num_attention_heads": 4}
+LLAMA = {
+    "model_type": "llama",
+    "torch_dtype": "bfloat16",
+    "num_hidden_layers": 4,
+    "hidden_size": 512,
+    "num_attention_heads": 4,
+}
 WHOLE = {
     "consume": ("consume",),
     "plan vllm --config": ("plan", "vllm", "--config"),
@@ -247,7 +385,9 @@ def test_whatever_is_read_may_be_packed_or_come_on_standard_input(
         assert {len(text.splitlines()) for text in alike} == {len(told.splitlines())}
 
 
-def test_a_packed_file_does_not_unpack_without_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_packed_file_does_not_unpack_without_end(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     for name, content, said in (
         ("bomb.json.gz", gzip.compress(b" " * (1 << 23)), "larger than"),
         ("cut.json.gz", gzip.compress(b"{}" * 999)[:-12], "cannot be unpacked"),
@@ -257,7 +397,9 @@ def test_a_packed_file_does_not_unpack_without_end(tmp_path: Path, capsys: pytes
         assert said in capsys.readouterr().err, name
 
 
-def test_standard_input_that_is_closed_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_standard_input_that_is_closed_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     reading._standard_input.cache_clear()
     monkeypatch.setattr(sys, "stdin", None)
     assert invoke(["check", "-"]) == 4
@@ -266,7 +408,10 @@ def test_standard_input_that_is_closed_is_one_line(monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_a_file_may_be_packed_or_come_on_standard_input(
-    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    command: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     """With the same verdict; a history is read more than once, also from there."""
     content = COMMANDS[command].read_bytes()
@@ -285,7 +430,10 @@ def test_a_file_may_be_packed_or_come_on_standard_input(
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_a_packed_file_that_is_cut_off_or_unpacks_without_end_is_refused(
-    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    command: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setattr(jsonl, "LINE_MAX", 100_000)
     whole = gzip.compress(COMMANDS[command].read_bytes())
@@ -302,23 +450,35 @@ def test_a_packed_file_that_is_cut_off_or_unpacks_without_end_is_refused(
 
 
 @pytest.mark.parametrize("policy", names())
-def test_what_the_references_record_can_be_checked(policy: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """No history of ours is refused, whatever holds pages in it, and its verdict is that of the run."""
+def test_what_the_references_record_can_be_checked(
+    policy: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """No history of ours is refused, whatever holds pages in it, and its verdict is that of the
+    run.
+    """
     spec = parse("reference")
     plan = Plan(policy, heights_of(spec, policy), Restriction(), seed=7)
     for number in range(6):
         _, trace = plan.draw(number)
         save(drive(trace, spec.open(trace.header)).history, tmp_path / "history.jsonl")
-        assert invoke(["check", str(tmp_path / "history.jsonl"), "--quiet"]) == 0, capsys.readouterr().err
+        assert invoke(["check", str(tmp_path / "history.jsonl"), "--quiet"]) == 0, (
+            capsys.readouterr().err
+        )
 
 
 def test_a_shrunk_trace_names_no_stranger(tmp_path: Path) -> None:
     """Even if no attempt was left before everything that does nothing was taken out of it."""
     shape = Configuration(load_layout("full-mamba")).shape("manager")
-    strange: list[Op] = [Step(run=[("gone", 4), ("a", 3)], withdraw=["gone"]), Step(run=[("gone", 1)]), Preempt("gone")]
+    strange: list[Op] = [
+        Step(run=[("gone", 4), ("a", 3)], withdraw=["gone"]),
+        Step(run=[("gone", 1)]),
+        Preempt("gone"),
+    ]
     header = random_trace(shape, 1, withdraw=False).header
     trace = Trace(header, [Submit("a", "x:20"), *strange, Preempt("a")])
-    shrunk = shrink(trace, lambda one: len(one.ops) - 1 if Preempt("a") in one.ops else -1, attempts=0)
+    shrunk = shrink(
+        trace, lambda one: len(one.ops) - 1 if Preempt("a") in one.ops else -1, attempts=0
+    )
     assert shrunk.ops == [Submit("a", "x:20"), Step(run=[("a", 3)]), Preempt("a")]
     (tmp_path / "t.jsonl").write_bytes(validate.trace.dump(shrunk))
     assert validate.load_trace(tmp_path / "t.jsonl") == shrunk

@@ -1,4 +1,6 @@
-"""A client that goes away while its step is scheduled: the step runs or not, and nothing of it is left behind."""
+"""A client that goes away while its step is scheduled: the step runs or not, and nothing of it
+is left behind.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,16 @@ import pytest
 
 from cachewitness.core.driving import drive
 from cachewitness.core.events import Aborted, Drop, Finished, StepBegin, StepEnd
-from cachewitness.core.trace_format import Abort, Finish, Height, Op, Step, Submit, Trace, TraceHeader
+from cachewitness.core.trace_format import (
+    Abort,
+    Finish,
+    Height,
+    Op,
+    Step,
+    Submit,
+    Trace,
+    TraceHeader,
+)
 from cachewitness.engines import policy as policies
 from cachewitness.engines.registry import parse
 from cachewitness.workloads.capabilities import within
@@ -23,31 +34,59 @@ OPS: list[Op] = [
 
 
 def _trace(policy: str, height: Height) -> Trace:
-    (own, *_) = [c for c in policies.get(policy).configurations() if c.layout.name != "full" and c.runs_at(height)]
-    ops = [Step(budget=66, cancel=op.cancel) if height == "scheduler" and isinstance(op, Step) else op for op in OPS]
-    header = TraceHeader(name="cancel", layout=own.layout, pages=60, height=height, policy=policy, options=own.options)
+    own, *_ = [
+        c
+        for c in policies.get(policy).configurations()
+        if c.layout.name != "full" and c.runs_at(height)
+    ]
+    ops = [
+        Step(budget=66, cancel=op.cancel) if height == "scheduler" and isinstance(op, Step) else op
+        for op in OPS
+    ]
+    header = TraceHeader(
+        name="cancel",
+        layout=own.layout,
+        pages=60,
+        height=height,
+        policy=policy,
+        options=own.options,
+    )
     return Trace(header, ops)
 
 
 @pytest.mark.parametrize("policy", policies.names())
 def test_every_policy_survives_a_client_that_goes_away(policy: str) -> None:
-    """At each of its heights: nothing is found, the request is aborted with its step, and its pages are given back."""
+    """At each of its heights: nothing is found, the request is aborted with its step, and its
+    pages are given back.
+    """
     for height in policies.get(policy).heights:
         trace = _trace(policy, height)
         result = drive(trace, parse("reference").open(trace.header))
         assert not result.findings and not any(tally.crashed for tally in result.tallies)
-        events = [event for event, op in zip(result.history.events, result.history.op_of, strict=True) if op == 2]
+        events = [
+            event
+            for event, op in zip(result.history.events, result.history.op_of, strict=True)
+            if op == 2
+        ]
         assert [event.r for event in events if isinstance(event, Aborted)] == ["a"]
-        assert any(isinstance(event, Drop) and event.holder == "a" for event in result.history.events)
-        assert not any(isinstance(event, Finished) and event.r == "a" for event in result.history.events)
+        assert any(
+            isinstance(event, Drop) and event.holder == "a" for event in result.history.events
+        )
+        assert not any(
+            isinstance(event, Finished) and event.r == "a" for event in result.history.events
+        )
 
 
 @pytest.mark.parametrize("height", ["manager", "scheduler"])
 def test_the_abort_comes_between_the_scheduling_of_a_step_and_its_end(height: Height) -> None:
     trace = _trace("vllm", height)
-    events = [type(event) for event in drive(trace, parse("reference").open(trace.header)).history.events]
+    events = [
+        type(event) for event in drive(trace, parse("reference").open(trace.header)).history.events
+    ]
     first = events.index(Aborted)
-    assert StepBegin in events[:first] and StepEnd not in events[:first] and StepEnd in events[first:]
+    assert (
+        StepBegin in events[:first] and StepEnd not in events[:first] and StepEnd in events[first:]
+    )
 
 
 def test_an_engine_that_cannot_is_asked_to_abort_after_the_step() -> None:

@@ -1,4 +1,6 @@
-"""Long block tables are read anew without reading all of them again, and nothing of a change in them is missed."""
+"""Long block tables are read anew without reading all of them again, and nothing of a change in
+them is missed.
+"""
 
 from __future__ import annotations
 
@@ -11,16 +13,31 @@ from hypothesis import strategies as st
 
 from cachewitness.core import event_reader
 from cachewitness.core.event_reader import LONG, EventReader
-from cachewitness.core.events import Event, Finished, Group, Header, Hit, Pool, Run, StepBegin, StepEnd, Submitted
+from cachewitness.core.events import (
+    Event,
+    Finished,
+    Group,
+    Header,
+    Hit,
+    Pool,
+    Run,
+    StepBegin,
+    StepEnd,
+    Submitted,
+)
 from cachewitness.core.intake import BadEvents, Intake
 from cachewitness.core.nonsense import Nonsense
 from cachewitness.core.trace_format import Step, Submit
 from cachewitness.core.well_formed import WellFormedness
 
-HEADER = Header("test", "manager", [Pool(0, 1000, [0])], [Group(0, "full", 1), Group(1, "recurrent", 1)])
+HEADER = Header(
+    "test", "manager", [Pool(0, 1000, [0])], [Group(0, "full", 1), Group(1, "recurrent", 1)]
+)
 
 
-def _step(number: int, *tables: list[Any] | tuple[Any, ...], r: str = "r1", stop: int = 1) -> StepBegin:
+def _step(
+    number: int, *tables: list[Any] | tuple[Any, ...], r: str = "r1", stop: int = 1
+) -> StepBegin:
     return StepBegin(step=number, asked=[(r, 1)], runs=[Run(r, 0, stop, list(tables))])  # type: ignore[arg-type]
 
 
@@ -35,8 +52,14 @@ NUMBERS = st.integers(-1, 1 << 33)
 @settings(max_examples=100, deadline=None)
 @given(st.lists(st.tuples(CHANGES, st.integers(0, 2 * LONG), NUMBERS, st.booleans()), max_size=12))
 def test_what_is_read_is_what_was_told(script: list[tuple[str, int, int, bool]]) -> None:
-    """Whatever becomes of rows about as long as a long one, events are those that reading all of them gives."""
-    reader, rows, r = EventReader(), [list(range(LONG - 1)), list(range(70_000, 70_000 + 2 * LONG))], "r1"
+    """Whatever becomes of rows about as long as a long one, events are those that reading all of
+    them gives.
+    """
+    reader, rows, r = (
+        EventReader(),
+        [list(range(LONG - 1)), list(range(70_000, 70_000 + 2 * LONG))],
+        "r1",
+    )
     for number, (change, place, value, fixed) in enumerate(script, start=1):
         row = rows[place % 2]
         if change == "append":
@@ -70,7 +93,9 @@ def test_nothing_is_shared_with_the_engine() -> None:
 
 @pytest.mark.parametrize("value", [1.5, "5", None, [5]])
 def test_what_is_no_page_is_told_with_its_place(value: Any) -> None:
-    """A wrong type in the middle of a row that was right in the step before: one line that names the field."""
+    """A wrong type in the middle of a row that was right in the step before: one line that names
+    the field.
+    """
     intake, row = Intake(HEADER), list(range(1, 2 * LONG))
     intake.take([Submitted(r="r1", tokens=[1, 2])], Submit(r="r1", prompt="a:2"), 0)
     hit = Hit(r="r1", reported=0, resume=0, pages=[[], []], step=1)
@@ -106,7 +131,9 @@ def test_tables_of_requests_that_ended_are_forgotten() -> None:
 
 
 class _Raises:
-    """As a tensor of several elements does, of whose comparison nobody can say whether it is true."""
+    """As a tensor of several elements does, of whose comparison nobody can say whether it is
+    true.
+    """
 
     def __eq__(self, other: object) -> bool:
         raise RuntimeError("ambiguous")
@@ -115,7 +142,9 @@ class _Raises:
 
 
 def test_what_cannot_be_compared_is_no_page_and_no_crash() -> None:
-    """In a row that was right in the step before: the reader raises what the intake makes a line of."""
+    """In a row that was right in the step before: the reader raises what the intake makes a line
+    of.
+    """
     reader, row = EventReader(), list[Any](range(2 * LONG))
     reader.read([_step(1, row)])
     row[7] = _Raises()
@@ -123,8 +152,12 @@ def test_what_cannot_be_compared_is_no_page_and_no_crash() -> None:
         reader.read([_step(2, row)])
 
 
-def test_a_row_that_changes_while_it_is_read_is_remembered_as_it_was_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A thread of the engine writes into its own table behind the reading: the next step says what it wrote."""
+def test_a_row_that_changes_while_it_is_read_is_remembered_as_it_was_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A thread of the engine writes into its own table behind the reading: the next step says
+    what it wrote.
+    """
     reader, row, read = EventReader(), list(range(2 * LONG)), event_reader._read_pages
 
     def read_and_changed(pages: list[int]) -> list[int]:

@@ -1,4 +1,6 @@
-"""A run that starts behind its first token was looked up: the same law for a file and for a live engine."""
+"""A run that starts behind its first token was looked up: the same law for a file and for a live
+engine.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,10 @@ HIT = "hit r2 8 | 1 2"
 
 def said(before: str = "", after: str = "", later: str = "") -> list[str]:
     text = HISTORY.format(before=before, after=after, later=later)
-    return [problem for _, problem in validate.problems(parse("\n".join(filter(None, text.splitlines()))))]
+    return [
+        problem
+        for _, problem in validate.problems(parse("\n".join(filter(None, text.splitlines()))))
+    ]
 
 
 def test_in_a_file_the_look_up_comes_with_the_run() -> None:
@@ -44,15 +49,21 @@ def test_in_a_file_the_look_up_comes_with_the_run() -> None:
 
 @pytest.mark.parametrize("later", ["", "preempt r2\nstep 3: r2 8..9 | 1 2 4"])
 def test_in_a_file_a_run_behind_nothing_that_was_looked_up_is_refused(later: str) -> None:
-    """Whatever comes later: its first tokens lie in pages of which nobody said that they were found."""
+    """Whatever comes later: its first tokens lie in pages of which nobody said that they were
+    found.
+    """
     problems = said(later=later)
-    assert problems == ["'r2' runs from token 8 on, and was not looked up; report `hit`, which says where that lies"]
+    assert problems == [
+        "'r2' runs from token 8 on, and was not looked up; report `hit`, which says where that lies"
+    ]
 
 
 def test_who_lost_its_place_is_looked_up_again() -> None:
     """The look-up of before says nothing of where the request resumes now."""
     assert said(before=HIT, later="drop r2\npreempt r2\ntake r2 | 1 2 4\nstep 3: r2 8..9 | 1 2 4")
-    assert not said(before=HIT, later=f"drop r2\npreempt r2\n{HIT}\ntake r2 | 1 2 4\nstep 3: r2 8..9 | 1 2 4")
+    assert not said(
+        before=HIT, later=f"drop r2\npreempt r2\n{HIT}\ntake r2 | 1 2 4\nstep 3: r2 8..9 | 1 2 4"
+    )
 
 
 def test_of_a_live_engine_the_same_is_refused() -> None:
@@ -60,4 +71,9 @@ def test_of_a_live_engine_the_same_is_refused() -> None:
     ops = [op for r in "ab" for op in (Submit(r, f"doc:40 {r}:3"), Step(run=[(r, 43)]), Finish(r))]
     trace = Trace(header, ops)
     with pytest.raises(BadEvents, match="was not looked up; report `hit`"):
-        drive(trace, mistaken(trace, lambda op, events: [event for event in events if not isinstance(event, Hit)]))
+        drive(
+            trace,
+            mistaken(
+                trace, lambda op, events: [event for event in events if not isinstance(event, Hit)]
+            ),
+        )

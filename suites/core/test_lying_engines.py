@@ -1,6 +1,8 @@
-"""Engines that are sound to look at and say what is not so: of themselves, of what they were asked, of why a key ended.
+"""Engines that are sound to look at and say what is not so: of themselves, of what they were asked,
+of why a key ended.
 
-The cache behind each is the reference's and right unless the lie is about it, so without the check every one of them passes.
+The cache behind each is the reference's and right unless the lie is about it, so without the check
+every one of them passes.
 """
 
 from __future__ import annotations
@@ -43,7 +45,16 @@ from cachewitness.core.events import (
 from cachewitness.core.intake import BadEvents
 from cachewitness.core.nonsense import Nonsense
 from cachewitness.core.result import EXIT_NOTHING_CHECKED, UNCOUNTED, Result
-from cachewitness.core.trace_format import Abort, Finish, Op, Reset, Step, Submit, Trace, TraceHeader
+from cachewitness.core.trace_format import (
+    Abort,
+    Finish,
+    Op,
+    Reset,
+    Step,
+    Submit,
+    Trace,
+    TraceHeader,
+)
 from cachewitness.core.well_formed import WellFormedness
 from cachewitness.engines.kind import EngineKind
 from cachewitness.engines.registry import EngineSpec, parse
@@ -56,7 +67,13 @@ from suites.support.mistaken_engine import Mistake, lively, mistaken
 
 Say = Callable[[Header], Header]
 FULL = Configuration(load("full"))
-REPLAYED = [Submit("a", "doc:40 q:3"), Step(run=[("a", 43)]), Finish("a"), Submit("b", "doc:40 z:3"), Step(run=[("b", 43)])]
+REPLAYED = [
+    Submit("a", "doc:40 q:3"),
+    Step(run=[("a", 43)]),
+    Finish("a"),
+    Submit("b", "doc:40 z:3"),
+    Step(run=[("b", 43)]),
+]
 
 CROWDED = Trace(
     TraceHeader("crowded", FULL.layout, pages=4),
@@ -95,33 +112,79 @@ def says(**fields: Any) -> Say:
 
 
 def each_group(**fields: Any) -> Say:
-    return lambda header: replace(header, groups=[replace(group, **fields) for group in header.groups])
+    return lambda header: replace(
+        header, groups=[replace(group, **fields) for group in header.groups]
+    )
 
 
 DECLARED: dict[str, tuple[Say, str]] = {
-    "nothing applies": (says(not_applicable=dict.fromkeys(ALWAYS, "trust me")), "'safety-law' - at `$.not_applicable`"),
-    "no rule of keys applies, and there are keys": (says(not_applicable={OF_KEYS[1]: "trust me"}), "a key in group 0"),
-    "no state is kept, and states have keys": (says(not_applicable={OF_STATES: "trust me"}), "a key in group 1"),
-    "nothing is cached, and things are hit": (rules(caching=False), "the header says `caching` false"),
-    "a patience without end": (rules(progress_steps=10**9), "1000000000 - at `$.rules.progress_steps`"),
+    "nothing applies": (
+        says(not_applicable=dict.fromkeys(ALWAYS, "trust me")),
+        "'safety-law' - at `$.not_applicable`",
+    ),
+    "no rule of keys applies, and there are keys": (
+        says(not_applicable={OF_KEYS[1]: "trust me"}),
+        "a key in group 0",
+    ),
+    "no state is kept, and states have keys": (
+        says(not_applicable={OF_STATES: "trust me"}),
+        "a key in group 1",
+    ),
+    "nothing is cached, and things are hit": (
+        rules(caching=False),
+        "the header says `caching` false",
+    ),
+    "a patience without end": (
+        rules(progress_steps=10**9),
+        "1000000000 - at `$.rules.progress_steps`",
+    ),
     "no patience": (rules(progress_steps=-1), "-1 - at `$.rules.progress_steps`"),
-    "everything is reserved": (rules(reserved_pages=10**9), "1000000000 - at `$.rules.reserved_pages`"),
+    "everything is reserved": (
+        rules(reserved_pages=10**9),
+        "1000000000 - at `$.rules.reserved_pages`",
+    ),
     "drafts without end": (rules(drafts=10**9), "1000000000 - at `$.rules.drafts`"),
     "a negative distance": (rules(reuse_distance=-3), "-3 - at `$.rules.reuse_distance`"),
-    "a watermark that is no number": (pools(eviction=Eviction("lru", watermark=float("nan"))), "nan of pool 0 - at `$.pools`"),
-    "room from the first page on": (pools(eviction=Eviction("lru", watermark=0.0)), "0.0 of pool 0 - at `$.pools`"),
-    "a capability that writes on the terminal": (says(capabilities=["abort", "\x1b[2Jreset"]), r"reset' - at `$.capabilities`"),
-    "a tier of two lines": (pools(tier="local\nverdict: pass"), r"'local\nverdict: pass' - at `$.pools`"),
-    "a pool without end": (pools(pages=1 << 22), "4,194,304 pages of pool 0 - at `$.pools`; the trace gives the engine"),
-    "another height": (says(height="answers"), "'answers' - at `$.height`; the trace has height 'manager'"),
-    "a verdict in its name": (says(engine="mine\nverdict: pass"), r"'mine\nverdict: pass' - at `$.engine`"),
-    "colours in its version": (says(engine_version="\x1b[31m1.0"), r"'\x1b[31m1.0' - at `$.engine_version`"),
+    "a watermark that is no number": (
+        pools(eviction=Eviction("lru", watermark=float("nan"))),
+        "nan of pool 0 - at `$.pools`",
+    ),
+    "room from the first page on": (
+        pools(eviction=Eviction("lru", watermark=0.0)),
+        "0.0 of pool 0 - at `$.pools`",
+    ),
+    "a capability that writes on the terminal": (
+        says(capabilities=["abort", "\x1b[2Jreset"]),
+        r"reset' - at `$.capabilities`",
+    ),
+    "a tier of two lines": (
+        pools(tier="local\nverdict: pass"),
+        r"'local\nverdict: pass' - at `$.pools`",
+    ),
+    "a pool without end": (
+        pools(pages=1 << 22),
+        "4,194,304 pages of pool 0 - at `$.pools`; the trace gives the engine",
+    ),
+    "another height": (
+        says(height="answers"),
+        "'answers' - at `$.height`; the trace has height 'manager'",
+    ),
+    "a verdict in its name": (
+        says(engine="mine\nverdict: pass"),
+        r"'mine\nverdict: pass' - at `$.engine`",
+    ),
+    "colours in its version": (
+        says(engine_version="\x1b[31m1.0"),
+        r"'\x1b[31m1.0' - at `$.engine_version`",
+    ),
 }
 
 
 @pytest.mark.parametrize(("say", "told"), DECLARED.values(), ids=DECLARED.keys())
 def test_a_declaration_that_cannot_be_or_that_events_belie_is_refused(say: Say, told: str) -> None:
-    """What an engine says of itself switches rules off, so it is input: one line that names the field."""
+    """What an engine says of itself switches rules off, so it is input: one line that names the
+    field.
+    """
     trace = lively()
     with pytest.raises(BadEvents) as refused:
         drive(trace, Declaring(trace.header, say))
@@ -150,12 +213,16 @@ def test_an_engine_of_another_layout_is_refused() -> None:
     def all_full(header: Header) -> Header:
         return each_group(kind="full")(rules(retention=Retention())(header))
 
-    with pytest.raises(BadEvents, match=r"full - at `\$.groups`; the trace's layout has full, recurrent"):
+    with pytest.raises(
+        BadEvents, match=r"full - at `\$.groups`; the trace's layout has full, recurrent"
+    ):
         drive(trace, Declaring(trace.header, all_full))
 
 
 def test_a_window_narrower_than_the_layouts_is_refused() -> None:
-    """What lies left of the window is never read, so an engine could declare itself out of every fault in it."""
+    """What lies left of the window is never read, so an engine could declare itself out of every
+    fault in it.
+    """
     header = TraceHeader("narrow", load("full-swa"), pages=20)
     with pytest.raises(BadEvents, match="window 1 - at"):
         drive(Trace(header, REPLAYED), Declaring(header, each_group(window=1)))
@@ -163,13 +230,20 @@ def test_a_window_narrower_than_the_layouts_is_refused() -> None:
 
 def test_the_rules_that_nobody_may_deny_are_rules() -> None:
     """Their names are those of checkers."""
-    assert {*ALWAYS, *OF_KEYS, OF_STATES, OF_INTERVAL} <= {checker.invariant or checker.name for checker in ALL}
+    assert {*ALWAYS, *OF_KEYS, OF_STATES, OF_INTERVAL} <= {
+        checker.invariant or checker.name for checker in ALL
+    }
 
 
 def test_a_distance_beyond_every_hit_leaves_the_floors_nothing_to_judge() -> None:
-    """An engine may declare how much it forgoes, but a rule that cannot fail then has not been passed."""
+    """An engine may declare how much it forgoes, but a rule that cannot fail then has not been
+    passed.
+    """
     trace = lively()
-    tallies = {tally.checker: tally for tally in drive(trace, Declaring(trace.header, rules(reuse_distance=10**9))).tallies}
+    tallies = {
+        tally.checker: tally
+        for tally in drive(trace, Declaring(trace.header, rules(reuse_distance=10**9))).tallies
+    }
     assert (tallies["reuse-floor"].opportunities, tallies["content-floor"].opportunities) == (0, 0)
 
 
@@ -194,7 +268,11 @@ def alone() -> Mistake:
             if isinstance(event, Submitted):
                 moved[event.r] = (len(moved) + 1) << 30
         return [
-            replace(e, tokens=[token + moved[e.r] for token in e.tokens]) if isinstance(e, Submitted | Accept) else e
+            (
+                replace(e, tokens=[token + moved[e.r] for token in e.tokens])
+                if isinstance(e, Submitted | Accept)
+                else e
+            )
             for e in events
         ]
 
@@ -202,7 +280,10 @@ def alone() -> Mistake:
 
 
 ANSWERED: dict[str, tuple[Mistake, str]] = {
-    "nobody was asked for": (changed(StepBegin, with_(asked=[])), "asked [] - at `$.asked`; the operation asks for"),
+    "nobody was asked for": (
+        changed(StepBegin, with_(asked=[])),
+        "asked [] - at `$.asked`; the operation asks for",
+    ),
     "all tokens are one": (
         changed(Submitted, lambda e: replace(e, tokens=[7] * len(e.tokens))),
         "different segments are different",
@@ -212,10 +293,15 @@ ANSWERED: dict[str, tuple[Mistake, str]] = {
         left_out(lambda e: isinstance(e, Hit) and not e.resume),
         "runs and was not looked up",
     ),
-    "keys end with a reset that never was": (changed(Unpublish, with_(reason="reset")), "keys ended for 'reset' without"),
+    "keys end with a reset that never was": (
+        changed(Unpublish, with_(reason="reset")),
+        "keys ended for 'reset' without",
+    ),
     "keys end with a step that ran": (changed(Unpublish, with_(reason="withdraw")), "keys of step"),
     "a reset that nobody asked for": (
-        lambda op, events: [*events, ResetDone(step=events[-1].step, ok=True)] if isinstance(op, Step) else events,
+        lambda op, events: (
+            [*events, ResetDone(step=events[-1].step, ok=True)] if isinstance(op, Step) else events
+        ),
         "`reset`, which nobody asked for",
     ),
 }
@@ -239,8 +325,13 @@ def flushing(header: TraceHeader, eviction: Eviction, reason: UnpublishReason) -
             events = self._engine.apply(op)
             if not isinstance(op, Finish | Abort):
                 return events
-            more = [event for event in self._engine.apply(Reset()) if not isinstance(event, ResetDone)]
-            return events + [replace(event, reason=reason) if isinstance(event, Unpublish) else event for event in more]
+            more = [
+                event for event in self._engine.apply(Reset()) if not isinstance(event, ResetDone)
+            ]
+            return events + [
+                replace(event, reason=reason) if isinstance(event, Unpublish) else event
+                for event in more
+            ]
 
     engine.close()
     return drive(Trace(header, REPLAYED), Flushing(header, pools(eviction=eviction)))
@@ -248,15 +339,22 @@ def flushing(header: TraceHeader, eviction: Eviction, reason: UnpublishReason) -
 
 @pytest.mark.parametrize("order", ["lru", "lru-used", "fifo", "random"])
 @pytest.mark.parametrize("free_first", [True, False])
-def test_a_cache_that_forgets_everything_is_found_whatever_order_it_declares(order: Any, free_first: bool) -> None:
+def test_a_cache_that_forgets_everything_is_found_whatever_order_it_declares(
+    order: Any, free_first: bool
+) -> None:
     """One queue for pages with and without a key is no reason to end a key for nobody."""
     header = TraceHeader("replayed", FULL.layout, pages=20)
-    found = {finding.anomaly for finding in flushing(header, Eviction(order, free_first=free_first), "evict").findings}
+    found = {
+        finding.anomaly
+        for finding in flushing(header, Eviction(order, free_first=free_first), "evict").findings
+    }
     assert "needless-eviction" in found
 
 
 def test_a_configuration_that_was_run_and_then_refused_was_not_checked() -> None:
-    """An engine that takes one trace of each configuration and refuses all others has not passed them."""
+    """An engine that takes one trace of each configuration and refuses all others has not passed
+    them.
+    """
     opened = count()
 
     def once(header: TraceHeader, options: Mapping[str, str]) -> Engine:
@@ -264,10 +362,16 @@ def test_a_configuration_that_was_run_and_then_refused_was_not_checked() -> None
             raise UsageError("not any more")
         return parse("reference").open(header)
 
-    spec = EngineSpec(EngineKind("once", "a reference that tires", ("manager",), once, replays=False), {}, "once")
-    report = Runner(spec, [Configuration(load("full-mamba"))]).run([suite for suite in SUITES if suite.name == "random"])
+    spec = EngineSpec(
+        EngineKind("once", "a reference that tires", ("manager",), once, replays=False), {}, "once"
+    )
+    report = Runner(spec, [Configuration(load("full-mamba"))]).run(
+        [suite for suite in SUITES if suite.name == "random"]
+    )
     assert report.exit_code == EXIT_NOTHING_CHECKED
-    assert any("refused it after 1 of its traces had run: not any more" in line for line in report.vacuous)
+    assert any(
+        "refused it after 1 of its traces had run: not any more" in line for line in report.vacuous
+    )
 
 
 def test_a_configuration_that_one_suite_ran_and_another_was_refused_was_not_checked() -> None:
@@ -276,15 +380,24 @@ def test_a_configuration_that_one_suite_ran_and_another_was_refused_was_not_chec
             raise UsageError("not any more")
         return parse("reference").open(header)
 
-    spec = EngineSpec(EngineKind("tired", "a reference that tires", ("manager",), tired, replays=False), {}, "tired")
+    spec = EngineSpec(
+        EngineKind("tired", "a reference that tires", ("manager",), tired, replays=False),
+        {},
+        "tired",
+    )
     suites = [suite for suite in SUITES if suite.name in ("invariants", "random")]
     report = Runner(spec, [Configuration(load("full-mamba"))]).run(suites)
     assert report.exit_code == EXIT_NOTHING_CHECKED
-    assert any("refused it after another suite had run on it: not any more" in line for line in report.vacuous)
+    assert any(
+        "refused it after another suite had run on it: not any more" in line
+        for line in report.vacuous
+    )
 
 
 def test_an_engine_without_counts_is_told_that_they_were_not_judged() -> None:
-    """Its free list is nobody's word against the ledger's; the report and its last line but one say so."""
+    """Its free list is nobody's word against the ledger's; the report and its last line but one
+    say so.
+    """
 
     class Uncounted(Declaring):
         def apply(self, op: Op) -> list[Event]:
@@ -293,10 +406,16 @@ def test_an_engine_without_counts_is_told_that_they_were_not_judged() -> None:
     def opened(header: TraceHeader, options: Mapping[str, str]) -> Engine:
         return Uncounted(header, lambda said: said)
 
-    spec = EngineSpec(EngineKind("silent", "a reference without counts", ("manager",), opened, replays=False), {}, "silent")
+    spec = EngineSpec(
+        EngineKind("silent", "a reference without counts", ("manager",), opened, replays=False),
+        {},
+        "silent",
+    )
     asked = [suite for suite in SUITES if suite.name == "invariants"]
     silent, counted = (Runner(engine, [FULL]).run(asked) for engine in (spec, parse("reference")))
-    assert UNCOUNTED[0] in [entry.what for entry in silent.not_run] and UNCOUNTED[0] in covered(silent)
+    assert UNCOUNTED[0] in [entry.what for entry in silent.not_run] and UNCOUNTED[0] in covered(
+        silent
+    )
     assert UNCOUNTED[0] not in [entry.what for entry in counted.not_run]
 
 
@@ -309,9 +428,15 @@ DENIED: dict[str, tuple[Say, str]] = {
     ),
     "hits that no prompt is long enough for": (
         rules(alignment=4096),
-        "4096 - at `$.rules.alignment`; all blocks end together every 16 tokens, and hits are multiples of 128 tokens at most",
+        (
+            "4096 - at `$.rules.alignment`; all blocks end together every 16 tokens, and hits are"
+            " multiples of 128 tokens at most"
+        ),
     ),
-    "captures that lie nowhere": (rules(captures=Captures()), "no pool of another tier - at `$.pools`"),
+    "captures that lie nowhere": (
+        rules(captures=Captures()),
+        "no pool of another tier - at `$.pools`",
+    ),
 }
 
 
@@ -327,13 +452,19 @@ def test_pools_are_known_by_their_ids_and_not_by_their_place() -> None:
     happened = drive(CROWDED, parse("reference").open(CROWDED.header)).history
     (pool,), (group,) = happened.header.pools, happened.header.groups
     header = replace(happened.header, pools=[replace(pool, id=7)], groups=[replace(group, pool=7)])
-    events = [replace(e, pool=7) if hasattr(e, "pool") else e for e in map(_of_pool_7, happened.events)]
+    events = [
+        replace(e, pool=7) if hasattr(e, "pool") else e for e in map(_of_pool_7, happened.events)
+    ]
     result = check(History(header, events, happened.op_of))
     assert result.findings == [] and not any(tally.crashed for tally in result.tallies)
 
 
 def _of_pool_7(event: Event) -> Event:
-    return replace(event, zeros=[(7, pages) for _, pages in event.zeros]) if isinstance(event, StepBegin) else event
+    return (
+        replace(event, zeros=[(7, pages) for _, pages in event.zeros])
+        if isinstance(event, StepBegin)
+        else event
+    )
 
 
 def test_a_copy_ends_with_the_pages_that_it_began_with() -> None:
@@ -345,7 +476,9 @@ def test_a_copy_ends_with_the_pages_that_it_began_with() -> None:
 
 def test_a_capture_lies_in_a_page_at_least() -> None:
     with pytest.raises(Nonsense, match="no page of 'capture:1'"):
-        WellFormedness(replace(DECLARED, pools=WITH_TIER)).follow(Take(pool=0, group=0, pages=[], holder="capture:1"))
+        WellFormedness(replace(DECLARED, pools=WITH_TIER)).follow(
+            Take(pool=0, group=0, pages=[], holder="capture:1")
+        )
 
 
 def sparse(interval: int | None) -> Say:
@@ -353,10 +486,17 @@ def sparse(interval: int | None) -> Say:
 
 
 @pytest.mark.parametrize(("asked", "said"), [(None, 0), (None, 64), (64, 0), (64, None), (0, None)])
-def test_a_retention_that_the_trace_does_not_ask_for_is_refused(asked: int | None, said: int | None) -> None:
-    """Where each state is to be kept, an engine that keeps one in an interval would owe nothing for the others."""
+def test_a_retention_that_the_trace_does_not_ask_for_is_refused(
+    asked: int | None, said: int | None
+) -> None:
+    """Where each state is to be kept, an engine that keeps one in an interval would owe nothing
+    for the others.
+    """
     header = TraceHeader("kept", load("full-swa"), pages=20, options={"retention_interval": asked})
-    told = f"{said} - at `$.rules.retention.interval`; the trace's option retention_interval is {asked}"
+    told = (
+        f"{said} - at `$.rules.retention.interval`; the trace's option retention_interval is"
+        f" {asked}"
+    )
     with pytest.raises(BadEvents, match=re.escape(told.replace("None", "null"))):
         drive(Trace(header, REPLAYED), Declaring(header, sparse(said)))
     assert drive(Trace(header, REPLAYED), Declaring(header, sparse(asked))).findings == []
@@ -375,7 +515,9 @@ def test_hits_may_be_as_coarse_as_the_blocks_of_all_groups_together() -> None:
 
 
 def test_where_nothing_is_hit_it_is_all_the_same_of_what_hits_would_be_multiples() -> None:
-    """In vLLM's mode `none` a block holds the state of a whole request, and the common multiple of blocks is as long."""
+    """In vLLM's mode `none` a block holds the state of a whole request, and the common multiple
+    of blocks is as long.
+    """
     options = {"mamba_cache_mode": "none", "enable_caching": False}
     header = TraceHeader("whole", load("full-mamba"), pages=40, options=options)
     engine = parse("reference").open(header)
@@ -384,7 +526,9 @@ def test_where_nothing_is_hit_it_is_all_the_same_of_what_hits_would_be_multiples
 
 
 def test_counts_that_stop_are_found() -> None:
-    """What was counted last stands until the engine counts again; where it stops, every rule about counts would be silent."""
+    """What was counted last stands until the engine counts again; where it stops, every rule
+    about counts would be silent.
+    """
     trace, asked = lively(), count()
 
     def stops(op: Op, events: list[Any]) -> list[Any]:
@@ -393,6 +537,10 @@ def test_counts_that_stop_are_found() -> None:
 
     result = drive(trace, mistaken(trace, stops))
     found = result.findings
-    assert result.counted and {finding.checker for finding in found} == {"ownership"} and len(found) == 1
+    assert (
+        result.counted
+        and {finding.checker for finding in found} == {"ownership"}
+        and len(found) == 1
+    )
     assert "and what it counts stands until it counts again" in found[0].sentence
     assert drive(trace, mistaken(trace, lambda op, events: events)).findings == []

@@ -1,4 +1,5 @@
-"""Streams of events with one random mistake each, driven live: every one ends with a verdict or with one line.
+"""Streams of events with one random mistake each, driven live: every one ends with a verdict or
+with one line.
 
 The soak runs ten thousand of them: `python -m suites.core.test_malformed_streams 10000`.
 """
@@ -25,7 +26,9 @@ def ended(seeds: range) -> Counter[tuple[str, int]]:
 
 
 def test_malformed_streams_end_with_a_verdict_or_one_line() -> None:
-    """What no history can have is always exit code 4; what may still be a lawful history, or shows a contradiction, may not."""
+    """What no history can have is always exit code 4; what may still be a lawful history, or
+    shows a contradiction, may not.
+    """
     codes = ended(range(STREAMS))
     assert {kind for kind, _ in codes} == set(KINDS)
     assert {code for kind, code in codes if kind in REFUSED} == {4}

@@ -25,12 +25,18 @@ STEP = Step(run=[("r1", 5)])
 def reported(text: str) -> tuple[Header, list[Event]]:
     """Return what an engine reports of a history: all that the worker does not add."""
     history = parse(text)
-    return history.header, [event for event in history.events if not isinstance(event, Read | Write)]
+    return history.header, [
+        event for event in history.events if not isinstance(event, Read | Write)
+    ]
 
 
 def taken(header: Header, *answers: tuple[Op, list[Event]]) -> list[Event]:
     intake = Intake(header)
-    return [event for index, (op, answer) in enumerate(answers) for event in intake.take(answer, op, index)]
+    return [
+        event
+        for index, (op, answer) in enumerate(answers)
+        for event in intake.take(answer, op, index)
+    ]
 
 
 def test_one_object_reported_twice_in_a_row_is_two_events() -> None:
@@ -39,13 +45,18 @@ def test_one_object_reported_twice_in_a_row_is_two_events() -> None:
     twice = [event for event in events for _ in range(1 + isinstance(event, Publish))]
     mine = taken(header, (SUBMIT, twice[:1]), (STEP, twice[1:]))
     assert len({id(event) for event in mine}) == len(mine) == len(events) + 1
-    result, other = judge(header, Worker(header).extend(mine)), parse(ONE_KEY.replace(KEY, KEY + KEY))
+    result, other = (
+        judge(header, Worker(header).extend(mine)),
+        parse(ONE_KEY.replace(KEY, KEY + KEY)),
+    )
     alike = judge(other.header, other.events)
     assert (result.outcome, result.tallies) == (alike.outcome, alike.tallies)
 
 
 def test_what_an_engine_does_to_its_events_later_reaches_nobody() -> None:
-    """A list that it keeps, and changes in the next operation, is as it was when it was reported."""
+    """A list that it keeps, and changes in the next operation, is as it was when it was
+    reported.
+    """
     header, events = reported(ONE_KEY)
     take = next(event for event in events if isinstance(event, Take))
     mine = taken(header, (SUBMIT, events[:1]), (STEP, events[1:]))
@@ -62,6 +73,13 @@ def test_an_event_of_a_class_of_ones_own_is_the_event_that_it_says() -> None:
         why: str = ""
 
     header, events = reported(ONE_KEY)
-    own = [Mine(pool=0, group=0, pages=[1, 2], holder="r1", step=1, why="room") if type(e) is Take else e for e in events]
+    own = [
+        (
+            Mine(pool=0, group=0, pages=[1, 2], holder="r1", step=1, why="room")
+            if type(e) is Take
+            else e
+        )
+        for e in events
+    ]
     mine = taken(header, (SUBMIT, own[:1]), (STEP, own[1:]))
     assert [type(event) for event in mine] == [type(event) for event in events]

@@ -1,4 +1,6 @@
-"""Operations are carried out a few ahead of their judgement, and nothing that is found depends on how many."""
+"""Operations are carried out a few ahead of their judgement, and nothing that is found depends
+on how many.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,12 @@ from cachewitness.engines.registry import parse
 from cachewitness.workloads.layouts import load
 
 HEADER = TraceHeader(name="portions", layout=load("full-mamba"), pages=16)
-OPS: list[Op] = [Submit("r1", "a:40"), *[Step(run=[("r1", 16)])] * 9, Submit("r2", "a:40"), *[Step(run=[("r2", 16)])] * 9]
+OPS: list[Op] = [
+    Submit("r1", "a:40"),
+    *[Step(run=[("r1", 16)])] * 9,
+    Submit("r2", "a:40"),
+    *[Step(run=[("r2", 16)])] * 9,
+]
 TRACE = Trace(HEADER, OPS)
 WITNESS = Path(__file__).parents[2] / "fixtures" / "traces" / "mutants" / "block-leaked.jsonl"
 NO_BLOCK = RuntimeError("no block")
@@ -33,7 +40,9 @@ Change = Callable[[int, list[Event]], list[Event]]
 
 @dataclass
 class Changed:
-    """The reference whose events are changed, by the number of the operation; it may raise there."""
+    """The reference whose events are changed, by the number of the operation; it may raise
+    there.
+    """
 
     change: Change = lambda number, events: events
 
@@ -65,7 +74,11 @@ def _nonsense_at(number: int, then: Change) -> Change:
     """Take a page that does not exist in an operation, and go on as `then` says."""
 
     def change(at: int, events: list[Event]) -> list[Event]:
-        return [Take(pool=0, group=0, pages=[999], holder="r1", step=1), *events] if at == number else then(at, events)
+        return (
+            [Take(pool=0, group=0, pages=[999], holder="r1", step=1), *events]
+            if at == number
+            else then(at, events)
+        )
 
     return change
 
@@ -97,10 +110,15 @@ def _outcome(monkeypatch: pytest.MonkeyPatch, portion: int, engine: Any) -> tupl
 def test_what_is_found_does_not_depend_on_the_portion(
     monkeypatch: pytest.MonkeyPatch, change: Change, operations: int, said: str, found: list[str]
 ) -> None:
-    """Whatever comes first in the trace is told, and only operations up to there count, however far the engine has gone."""
+    """Whatever comes first in the trace is told, and only operations up to there count, however
+    far the engine has gone.
+    """
     alone, line = _outcome(monkeypatch, 1, Changed(change))
     result = msgspec.json.decode(alone, type=Result)
-    assert (result.activity.operations, [finding.anomaly for finding in result.findings]) == (operations, found)
+    assert (result.activity.operations, [finding.anomaly for finding in result.findings]) == (
+        operations,
+        found,
+    )
     assert said in line and bool(said) == bool(line)
     for portion in (2, 5, 16, 64):
         assert _outcome(monkeypatch, portion, Changed(change)) == (alone, line)
@@ -118,7 +136,9 @@ def test_findings_are_of_the_same_operations(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_an_engine_may_change_later_what_it_has_returned() -> None:
-    """What it reports is read at once: what it does with its lists in later operations changes nothing."""
+    """What it reports is read at once: what it does with its lists in later operations changes
+    nothing.
+    """
     returned: list[Event] = []
 
     def spoil(number: int, events: list[Event]) -> list[Event]:
@@ -134,20 +154,31 @@ def test_an_engine_may_change_later_what_it_has_returned() -> None:
 
 
 def test_who_stops_at_a_finding_is_not_carried_further() -> None:
-    """With `until`, the engine is asked for nothing behind the operation that raised the finding."""
+    """With `until`, the engine is asked for nothing behind the operation that raised the
+    finding.
+    """
     engine = Changed(_raises_at(3))
     drive(TRACE, engine, until=lambda finding: True)
     assert engine.asked == 4
 
 
-@pytest.mark.parametrize("error", [UsageError("not with drafts"), EngineMissing("no torch"), OwnMistake("ours")])
+@pytest.mark.parametrize(
+    "error", [UsageError("not with drafts"), EngineMissing("no torch"), OwnMistake("ours")]
+)
 def test_what_passes_through_ends_the_run_at_once(error: Exception) -> None:
-    """An engine that refuses an operation, and nothing before it that cannot be followed: its own line is the answer."""
+    """An engine that refuses an operation, and nothing before it that cannot be followed: its
+    own line is the answer.
+    """
     with pytest.raises(type(error), match=str(error)):
         drive(TRACE, Changed(_raises_at(7, error)))
 
 
 def test_an_answer_that_is_none_comes_first() -> None:
-    """A process that floods its pipe has said nothing that counts, so what it said before is not what is told."""
+    """A process that floods its pipe has said nothing that counts, so what it said before is not
+    what is told.
+    """
     with pytest.raises(NoAnswer, match="nothing that was asked"):
-        drive(TRACE, Changed(_nonsense_at(5, _raises_at(7, NoAnswer("answers nothing that was asked")))))
+        drive(
+            TRACE,
+            Changed(_nonsense_at(5, _raises_at(7, NoAnswer("answers nothing that was asked")))),
+        )

@@ -52,6 +52,9 @@ def test_group_comes_from_a_tier_if_its_last_column_was_fetched_there(
     resume: int, aside: list[list[int]], expected: dict[str, int]
 ) -> None:
     """Pages of the device beside it are not counted, whatever they hold."""
-    copies = [Group(id=2, kind="full", block_size=4, pool=1, of=0), Group(id=3, kind="recurrent", block_size=8, pool=1, of=1)]
+    copies = [
+        Group(id=2, kind="full", block_size=4, pool=1, of=0),
+        Group(id=3, kind="recurrent", block_size=8, pool=1, of=1),
+    ]
     hit = Hit(r="a", reported=resume, resume=resume, pages=[[6, 7], [8], *aside], tier="cpu")
     assert from_tier(header(FULL, STATE, *copies), hit) == expected

@@ -1,4 +1,6 @@
-"""A history is read many lines at a time, and what is read, and what is refused, is as if each line were read alone."""
+"""A history is read many lines at a time, and what is read, and what is refused, is as if each
+line were read alone.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,9 @@ from cachewitness._util.errors import UsageError
 from cachewitness.core import stored
 from cachewitness.core.events import Event
 
-HEADER, *LINES = (fixtures() / "histories" / "legal" / "window-keeps-one-more.jsonl").read_bytes().splitlines()
+HEADER, *LINES = (
+    (fixtures() / "histories" / "legal" / "window-keeps-one-more.jsonl").read_bytes().splitlines()
+)
 ONE, TWO, THREE = LINES[:3]
 IN_TWO = ONE.replace(b",", b",\n", 1)
 CONTENTS = {
@@ -27,7 +31,9 @@ CONTENTS = {
     "an event in two lines": TWO + b"\n" + IN_TWO + b"\n" + THREE + b"\n",
     "two events in a line and one in two": TWO + b"\n" + ONE + IN_TWO + b"\n" + THREE + b"\n",
     "two events in a line and a blank one": ONE + TWO + b"\n\n" + THREE + b"\n",
-    "an event in two lines, parted at a brace": b'{"e":"submit","r":"r","tokens":[1],"media":[{}\n{}]}\n' + ONE + b"\n",
+    "an event in two lines, parted at a brace": (
+        b'{"e":"submit","r":"r","tokens":[1],"media":[{}\n{}]}\n' + ONE + b"\n"
+    ),
     "no JSON": ONE + b"\n" + TWO + b"\n{" + b"\n",
     "no UTF-8": ONE + b"\n" + TWO.replace(b'"e"', b'"\xff"') + b"\n",
     "of another shape": ONE + b"\n" + b'{"e":"take"}\n' + TWO + b"\n",
@@ -36,7 +42,9 @@ CONTENTS = {
 
 
 def line_by_line(content: bytes) -> tuple[list[tuple[int, Event]], int]:
-    """Return the events of a file's lines behind its header, with their numbers, and the number of the first bad line."""
+    """Return the events of a file's lines behind its header, with their numbers, and the number
+    of the first bad line.
+    """
     events = []
     for number, line in enumerate(content.split(b"\n"), start=2):
         if line.strip():
@@ -71,7 +79,11 @@ def test_lines_read_together_are_read_as_if_alone(
 def test_the_contents_are_refused_or_not_as_they_should_be() -> None:
     """The cases above are what they are called: these have a line that is refused."""
     refused = {name for name, content in CONTENTS.items() if line_by_line(content)[1]}
-    assert refused == {name for name in CONTENTS if name.startswith(("two events", "an event", "no ", "of another", "cut"))}
+    assert refused == {
+        name
+        for name in CONTENTS
+        if name.startswith(("two events", "an event", "no ", "of another", "cut"))
+    }
 
 
 @pytest.mark.parametrize(("longest", "fits"), [(200, True), (201, False)])

@@ -14,15 +14,24 @@ from cachewitness.core.trace_format import SEGMENT_TOKENS_MAX, Submit, Vocabular
 
 
 class Table:
-    """The rule told token by token: one token at each place, and in prompts one place for each token."""
+    """The rule told token by token: one token at each place, and in prompts one place for each
+    token.
+    """
 
     def __init__(self) -> None:
         self.token_at: dict[tuple[str, int], int] = {}
         self.place_of: dict[int, tuple[str, int]] = {}
 
     def prompt(self, prompt: str, tokens: list[int]) -> bool:
-        places = [(text, at) for text, first, count in segments(prompt) for at in range(first, first + count)]
-        return all(self.is_right(place, token, alone=True) for place, token in zip(places, tokens, strict=True))
+        places = [
+            (text, at)
+            for text, first, count in segments(prompt)
+            for at in range(first, first + count)
+        ]
+        return all(
+            self.is_right(place, token, alone=True)
+            for place, token in zip(places, tokens, strict=True)
+        )
 
     def is_right(self, place: tuple[str, int], token: int, *, alone: bool) -> bool:
         right = self.token_at.setdefault(place, token) == token
@@ -39,13 +48,18 @@ def accepted(texts: Texts, r: str, prompt: str, tokens: list[int]) -> str:
 
 
 def drawn_prompt(draw: random.Random) -> str:
-    terms = [(draw.choice("ABC"), draw.choice((0, 0, 0, draw.randrange(9)))) for _ in range(draw.randint(1, 3))]
+    terms = [
+        (draw.choice("ABC"), draw.choice((0, 0, 0, draw.randrange(9))))
+        for _ in range(draw.randint(1, 3))
+    ]
     return " ".join(f"{text}[{first}]:{draw.randint(0, 9)}" for text, first in terms)
 
 
 @pytest.mark.parametrize("scattered", [False, True])
 def test_runs_refuse_what_a_table_of_every_token_refuses(scattered: bool) -> None:
-    """Right tokens, and tokens of which some stand elsewhere; also of an engine whose neighbours are no neighbours."""
+    """Right tokens, and tokens of which some stand elsewhere; also of an engine whose neighbours
+    are no neighbours.
+    """
     refused = 0
     for seed in range(300):
         draw, texts, table, words = random.Random(seed), Texts(), Table(), Vocabulary()
@@ -104,4 +118,6 @@ def test_a_text_takes_the_room_of_a_run_and_not_of_its_tokens() -> None:
         held, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert held < 300 * 2_000, "bytes for a text of 500 tokens, each of which takes 250 in a table of its own"
+    assert held < 300 * 2_000, (
+        "bytes for a text of 500 tokens, each of which takes 250 in a table of its own"
+    )

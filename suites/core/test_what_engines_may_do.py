@@ -1,4 +1,6 @@
-"""What an engine declares or does that leaves little to judge: it is counted, said in one line, and not taken for a pass."""
+"""What an engine declares or does that leaves little to judge: it is counted, said in one line,
+and not taken for a pass.
+"""
 
 from __future__ import annotations
 
@@ -11,10 +13,29 @@ from msgspec.structs import replace
 from cachewitness.core.checkers.finding import excused, reused
 from cachewitness.core.driving import drive
 from cachewitness.core.engine import Engine
-from cachewitness.core.events import Aborted, Event, Eviction, Finished, Header, ResetDone, StepBegin, Submitted, Unpublish
+from cachewitness.core.events import (
+    Aborted,
+    Event,
+    Eviction,
+    Finished,
+    Header,
+    ResetDone,
+    StepBegin,
+    Submitted,
+    Unpublish,
+)
 from cachewitness.core.intake import BadEvents
 from cachewitness.core.result import EXIT_FAIL, EXIT_NOTHING_CHECKED, EXIT_PASS
-from cachewitness.core.trace_format import Abort, Finish, Op, Reset, Step, Submit, Trace, TraceHeader
+from cachewitness.core.trace_format import (
+    Abort,
+    Finish,
+    Op,
+    Reset,
+    Step,
+    Submit,
+    Trace,
+    TraceHeader,
+)
 from cachewitness.engines.kind import EngineKind
 from cachewitness.engines.registry import EngineSpec, parse
 from cachewitness.report.summary import Report
@@ -29,11 +50,15 @@ INVARIANTS = [suite for suite in SUITES if suite.name == "invariants"]
 
 
 class Changed:
-    """The reference, which says something else of itself, and gives up the requests that `gives_up` picks by their number."""
+    """The reference, which says something else of itself, and gives up the requests that
+    `gives_up` picks by their number.
+    """
 
     ends: type[Abort | Finish] = Abort
 
-    def __init__(self, header: TraceHeader, say: Callable[[Header], Header], gives_up: Callable[[int], bool]) -> None:
+    def __init__(
+        self, header: TraceHeader, say: Callable[[Header], Header], gives_up: Callable[[int], bool]
+    ) -> None:
         self._engine, self._say, self._gives_up = parse("reference").open(header), say, gives_up
         self._numbers = count()
 
@@ -44,7 +69,9 @@ class Changed:
         events = self._engine.apply(op)
         if isinstance(op, Submit) and self._gives_up(next(self._numbers)):
             # An `Aborted` that calls itself asked for is marked as what it is.
-            events = [event for event in events if isinstance(event, Submitted)] + [*self._engine.apply(self.ends(op.r))]
+            events = [event for event in events if isinstance(event, Submitted)] + [
+                *self._engine.apply(self.ends(op.r))
+            ]
         return events
 
     def close(self) -> None:
@@ -58,19 +85,25 @@ class EndsEarly(Changed):
 
 
 def declaring(
-    say: Callable[[Header], Header], gives_up: Callable[[int], bool] = lambda number: False, changed: type[Changed] = Changed
+    say: Callable[[Header], Header],
+    gives_up: Callable[[int], bool] = lambda number: False,
+    changed: type[Changed] = Changed,
 ) -> Report:
     """Run the scenarios of one layout on the reference that says so, or gives requests up."""
 
     def opened(header: TraceHeader, options: Mapping[str, str]) -> Engine:
         return changed(header, say, gives_up)
 
-    spec = EngineSpec(EngineKind("changed", "a reference", ("manager",), opened, replays=False), {}, "changed")
+    spec = EngineSpec(
+        EngineKind("changed", "a reference", ("manager",), opened, replays=False), {}, "changed"
+    )
     return Runner(spec, [FULL]).run(INVARIANTS)
 
 
 def evicting(eviction: Eviction) -> Callable[[Header], Header]:
-    return lambda header: replace(header, pools=[replace(pool, eviction=eviction) for pool in header.pools])
+    return lambda header: replace(
+        header, pools=[replace(pool, eviction=eviction) for pool in header.pools]
+    )
 
 
 def taking(most: int) -> Callable[[Header], Header]:
@@ -79,13 +112,21 @@ def taking(most: int) -> Callable[[Header], Header]:
 
 def test_a_window_over_answers_that_the_trace_does_not_ask_for_is_refused() -> None:
     """An engine that says of itself that it may forget its answers is not judged by that."""
-    with pytest.raises(BadEvents, match=r"answer_window 4 - at `\$.groups`; the trace's option rswa_window is 0"):
-        declaring(lambda header: replace(header, groups=[replace(group, answer_window=4) for group in header.groups]))
+    with pytest.raises(
+        BadEvents, match=r"answer_window 4 - at `\$.groups`; the trace's option rswa_window is 0"
+    ):
+        declaring(
+            lambda header: replace(
+                header, groups=[replace(group, answer_window=4) for group in header.groups]
+            )
+        )
 
 
 @pytest.mark.parametrize("changed", [Changed, EndsEarly])
 def test_an_engine_that_gives_requests_up_is_found(changed: type[Changed]) -> None:
-    """Every second one, though the pool has room for each: nobody asked for it, however the engine calls their end."""
+    """Every second one, though the pool has room for each: nobody asked for it, however the
+    engine calls their end.
+    """
     report = declaring(lambda header: header, lambda number: number % 2 == 0, changed)
     assert report.exit_code == EXIT_FAIL
     assert {failure.finding.anomaly for failure in report.failures} == {"stuck"}
@@ -94,16 +135,21 @@ def test_an_engine_that_gives_requests_up_is_found(changed: type[Changed]) -> No
 
 
 def test_an_engine_that_declares_that_it_gives_up_is_counted() -> None:
-    """OpenVINO GenAI ignores whoever runs when nothing can be scheduled; the report says how often that was excused."""
+    """OpenVINO GenAI ignores whoever runs when nothing can be scheduled; the report says how
+    often that was excused.
+    """
     report = declaring(
-        lambda header: replace(header, rules=replace(header.rules, gives_up=True)), lambda number: number % 4 == 0
+        lambda header: replace(header, rules=replace(header.rules, gives_up=True)),
+        lambda number: number % 4 == 0,
     )
     assert not report.failures and "by gives_up" in covered(report)
 
 
 @pytest.mark.parametrize("changed", [Changed, EndsEarly])
 def test_an_engine_that_takes_no_prompt_was_not_checked(changed: type[Changed]) -> None:
-    """Where it declares that it takes no prompt of more than a token, it may give up all of them, and nothing was judged."""
+    """Where it declares that it takes no prompt of more than a token, it may give up all of
+    them, and nothing was judged.
+    """
     report = declaring(taking(1), lambda number: True, changed)
     assert report.exit_code == EXIT_NOTHING_CHECKED
     assert any("requests, more than half" in line for line in report.vacuous)
@@ -113,17 +159,29 @@ def test_what_is_longer_than_the_engine_takes_is_given_up_lawfully() -> None:
     """A prompt beyond `max_model_len`, and one beyond the pool: neither can ever run."""
     header = TraceHeader("long", FULL.layout, pages=9, options={"max_model_len": 100})
     result = drive(
-        Trace(header, [Submit("a", "doc:100"), Submit("b", "doc:40"), Step(run=[("b", 40)]), Finish("b")]), opened(header)
+        Trace(
+            header,
+            [Submit("a", "doc:100"), Submit("b", "doc:40"), Step(run=[("b", 40)]), Finish("b")],
+        ),
+        opened(header),
     )
-    assert [event.r for event in result.history.events if isinstance(event, Aborted) and event.by_engine] == ["a"]
+    assert [
+        event.r for event in result.history.events if isinstance(event, Aborted) and event.by_engine
+    ] == ["a"]
     assert not result.findings and (result.activity.requests, result.activity.given_up) == (2, 1)
 
 
 def test_what_has_grown_as_long_as_the_engine_lets_it_ends_lawfully() -> None:
-    """A prompt of 99 tokens where a request may have 100: its first token is its last, and the engine ends it."""
-    header = TraceHeader("grown", FULL.layout, pages=20, height="scheduler", options={"max_model_len": 100})
+    """A prompt of 99 tokens where a request may have 100: its first token is its last, and the
+    engine ends it.
+    """
+    header = TraceHeader(
+        "grown", FULL.layout, pages=20, height="scheduler", options={"max_model_len": 100}
+    )
     result = drive(Trace(header, [Submit("a", "doc:99"), Step(), Step()]), opened(header))
-    assert [event.by_engine for event in result.history.events if isinstance(event, Finished)] == [False]
+    assert [event.by_engine for event in result.history.events if isinstance(event, Finished)] == [
+        False
+    ]
     assert not result.findings and not result.activity.given_up
 
 
@@ -134,16 +192,28 @@ def opened(header: TraceHeader) -> Engine:
 def test_a_client_that_goes_away_is_no_request_given_up() -> None:
     """Whether it goes between two steps, or while one is scheduled."""
     header = TraceHeader("gone", FULL.layout, pages=20)
-    ops = [Submit("a", "doc:40"), Submit("b", "doc:40"), Step(run=[("a", 9), ("b", 9)], cancel=["a"]), Abort("b")]
+    ops = [
+        Submit("a", "doc:40"),
+        Submit("b", "doc:40"),
+        Step(run=[("a", 9), ("b", 9)], cancel=["a"]),
+        Abort("b"),
+    ]
     result = drive(Trace(header, ops), opened(header))
-    assert [event.by_engine for event in result.history.events if isinstance(event, Aborted)] == [False, False]
+    assert [event.by_engine for event in result.history.events if isinstance(event, Aborted)] == [
+        False,
+        False,
+    ]
 
 
 def test_what_a_declared_order_switches_off_is_said() -> None:
-    """The line that the gate repeats names the rule, the declaration, and how often each was and was not judged."""
+    """The line that the gate repeats names the rule, the declaration, and how often each was and
+    was not judged.
+    """
     report = declaring(evicting(Eviction("random")))
     assert report.exit_code == EXIT_PASS
-    assert "not judged, as the engine declares: eviction" in covered(report) and "by order random" in covered(report)
+    assert "not judged, as the engine declares: eviction" in covered(
+        report
+    ) and "by order random" in covered(report)
     assert "not judged" not in covered(declaring(lambda header: header))
 
 
@@ -155,10 +225,17 @@ class Flushing(Changed):
         if not isinstance(op, Finish | Step):
             return events
         more = [event for event in self._engine.apply(Reset()) if not isinstance(event, ResetDone)]
-        return events + [replace(event, reason="evict") if isinstance(event, Unpublish) else event for event in more]
+        return events + [
+            replace(event, reason="evict") if isinstance(event, Unpublish) else event
+            for event in more
+        ]
 
 
-REPLAYED = [op for r in "abc" for op in (Submit(r, f"doc:40 {r}:3"), Step(run=[(r, 43)]), Step(run=[(r, 1)]), Finish(r))]
+REPLAYED = [
+    op
+    for r in "abc"
+    for op in (Submit(r, f"doc:40 {r}:3"), Step(run=[(r, 43)]), Step(run=[(r, 1)]), Finish(r))
+]
 
 
 @pytest.mark.parametrize(
@@ -171,9 +248,13 @@ REPLAYED = [op for r in "abc" for op in (Submit(r, f"doc:40 {r}:3"), Step(run=[(
 def test_keys_that_ended_while_a_page_was_free_are_counted(eviction: Eviction, told: str) -> None:
     """Lawful by what the engine declares, and said."""
     header = TraceHeader("replayed", FULL.layout, pages=20)
-    result = drive(Trace(header, REPLAYED), Flushing(header, evicting(eviction), lambda number: False))
+    result = drive(
+        Trace(header, REPLAYED), Flushing(header, evicting(eviction), lambda number: False)
+    )
     assert not result.findings and told in excused(result.tallies)
-    assert "0 tokens got, 0 owed by what was kept; 64 had been computed before" in reused(result.tallies)
+    assert "0 tokens got, 0 owed by what was kept; 64 had been computed before" in reused(
+        result.tallies
+    )
 
 
 def test_a_request_may_not_be_declared_shorter_than_nothing() -> None:
@@ -183,7 +264,9 @@ def test_a_request_may_not_be_declared_shorter_than_nothing() -> None:
 
 
 class Starving(Changed):
-    """Runs the first request of a trace alone, and answers that it was asked for the others as well."""
+    """Runs the first request of a trace alone, and answers that it was asked for the others as
+    well.
+    """
 
     first = ""
 
@@ -192,8 +275,13 @@ class Starving(Changed):
             self.first = self.first or op.r
         if not isinstance(op, Step):
             return super().apply(op)
-        events = super().apply(replace(op, run=[(r, tokens) for r, tokens in op.run if r == self.first]))
-        return [replace(event, asked=op.run) if isinstance(event, StepBegin) else event for event in events]
+        events = super().apply(
+            replace(op, run=[(r, tokens) for r, tokens in op.run if r == self.first])
+        )
+        return [
+            replace(event, asked=op.run) if isinstance(event, StepBegin) else event
+            for event in events
+        ]
 
 
 def patient(steps: int) -> Callable[[Header], Header]:
@@ -202,22 +290,31 @@ def patient(steps: int) -> Callable[[Header], Header]:
 
 def reserving(share: float) -> Callable[[Header], Header]:
     """Say that so large a share of the pool, of which a page is left, is reserved."""
-    return lambda header: replace(header, rules=replace(header.rules, reserved_pages=int(share * (header.pools[0].pages - 1))))
+    return lambda header: replace(
+        header, rules=replace(header.rules, reserved_pages=int(share * (header.pools[0].pages - 1)))
+    )
 
 
 def nobody(number: int) -> bool:
     return False
 
 
-BOUNDS = [(patient(1024), "progress_steps 1024"), (reserving(1), "reserved_pages of more than half a pool")]
+BOUNDS = [
+    (patient(1024), "progress_steps 1024"),
+    (reserving(1), "reserved_pages of more than half a pool"),
+]
 
 
 @pytest.mark.parametrize("changed", [Changed, Starving])
-@pytest.mark.parametrize(("say", "declaration"), BOUNDS, ids=[declaration for _, declaration in BOUNDS])
+@pytest.mark.parametrize(
+    ("say", "declaration"), BOUNDS, ids=[declaration for _, declaration in BOUNDS]
+)
 def test_a_patience_that_no_trace_is_long_enough_for_was_not_checked(
     say: Callable[[Header], Header], declaration: str, changed: type[Changed]
 ) -> None:
-    """Of an engine that starves everybody but one, and of one without a fault, the run says that it could not tell."""
+    """Of an engine that starves everybody but one, and of one without a fault, the run says that
+    it could not tell.
+    """
     report = declaring(say, nobody, changed)
     assert (report.failures, report.exit_code) == ([], EXIT_NOTHING_CHECKED)
     assert [
@@ -229,7 +326,11 @@ def test_a_patience_that_no_trace_is_long_enough_for_was_not_checked(
 
 
 @pytest.mark.parametrize("say", [patient(4), patient(16), reserving(0.5)])
-def test_a_patience_that_traces_are_long_enough_for_is_judged(say: Callable[[Header], Header]) -> None:
-    assert {failure.finding.anomaly for failure in declaring(say, nobody, Starving).failures} == {"stuck"}
+def test_a_patience_that_traces_are_long_enough_for_is_judged(
+    say: Callable[[Header], Header],
+) -> None:
+    assert {failure.finding.anomaly for failure in declaring(say, nobody, Starving).failures} == {
+        "stuck"
+    }
     report = declaring(say)
     assert report.exit_code == EXIT_PASS and "progress" not in covered(report)

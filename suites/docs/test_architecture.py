@@ -1,4 +1,6 @@
-"""The page on the architecture names the rooms of the code as they are, in the order that the lint enforces."""
+"""The page on the architecture names the rooms of the code as they are, in the order that the
+lint enforces.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,11 @@ PAGE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
 def flow() -> tuple[str, ...]:
     """Return FLOW of ci/lint_imports.py, which tests do not import."""
     tree = ast.parse((ROOT / "ci" / "lint_imports.py").read_text(encoding="utf-8"))
-    (value,) = [node.value for node in tree.body if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "FLOW"]
+    (value,) = [
+        node.value
+        for node in tree.body
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "FLOW"
+    ]
     rooms: tuple[str, ...] = ast.literal_eval(value)
     return rooms
 
@@ -24,7 +30,9 @@ def test_rooms_are_listed_in_the_order_of_the_lint() -> None:
 
 
 def test_rooms_are_the_folders_of_harness() -> None:
-    folders = {path.parent.name for path in (ROOT / "harness" / "cachewitness").glob("*/__init__.py")}
+    folders = {
+        path.parent.name for path in (ROOT / "harness" / "cachewitness").glob("*/__init__.py")
+    }
     assert folders == set(flow())
 
 

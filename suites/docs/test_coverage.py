@@ -1,8 +1,10 @@
-"""The map from documents to tests is complete and true: every test that it names exists, and every line has one or a reason.
+"""The map from documents to tests is complete and true: every test that it names exists, and every
+line has one or a reason.
 
-A line is `| statement | rule | tests |`. Tests are named `file.py::test`, the file from the root of the repository or, where
-no other one below `suites` has its name, by that alone. A line without a test gives the reason: "not testable: needs" something
-that is not here (a GPU, a device, a model's weights), or "no rule:" where the document states none that a cache could break.
+A line is `| statement | rule | tests |`. Tests are named `file.py::test`, the file from the root of
+the repository or, where no other one below `suites` has its name, by that alone. A line without a
+test gives the reason: "not testable: needs" something that is not here (a GPU, a device, a model's
+weights), or "no rule:" where the document states none that a cache could break.
 """
 
 from __future__ import annotations
@@ -42,8 +44,12 @@ def lines_of(text: str) -> Iterator[Line]:
         if raw.startswith("## "):
             section = raw[3:].partition(":")[0].strip()
         elif raw.startswith("|"):
-            configurations = [configuration.strip() for configuration in re.split(r"(?<!\\)\|", raw.strip())[1:-1]]
-            if configurations != HEAD and not all(re.fullmatch(r":?-+:?", configuration) for configuration in configurations):
+            configurations = [
+                configuration.strip() for configuration in re.split(r"(?<!\\)\|", raw.strip())[1:-1]
+            ]
+            if configurations != HEAD and not all(
+                re.fullmatch(r":?-+:?", configuration) for configuration in configurations
+            ):
                 yield Line(number, section, configurations)
 
 
@@ -55,7 +61,11 @@ def names_in(path: Path) -> frozenset[str]:
         if isinstance(node, ast.FunctionDef):
             found.add(node.name)
         elif isinstance(node, ast.ClassDef):
-            found |= {f"{node.name}::{inner.name}" for inner in node.body if isinstance(inner, ast.FunctionDef)}
+            found |= {
+                f"{node.name}::{inner.name}"
+                for inner in node.body
+                if isinstance(inner, ast.FunctionDef)
+            }
     return frozenset(name for name in found if name.rpartition("::")[2].startswith("test"))
 
 
@@ -67,7 +77,11 @@ def files_below(folder: Path) -> tuple[Path, ...]:
 
 def paths_of(file: str) -> list[Path]:
     """Return the files that a name on the page can mean."""
-    return [ROOT / file] if "/" in file else [path for path in files_below(ROOT / "suites") if path.name == file]
+    return (
+        [ROOT / file]
+        if "/" in file
+        else [path for path in files_below(ROOT / "suites") if path.name == file]
+    )
 
 
 def problem(file: str, name: str) -> str:
@@ -93,14 +107,20 @@ def findings(text: str) -> list[str]:
         where = f"line {number} ({section}: {configurations[0][:60]!r})"
         if len(configurations) != len(HEAD):
             found.append(
-                f"{where}: {len(configurations)} cells, not statement, rule and test; write \\| for a bar inside a cell"
+                f"{where}: {len(configurations)} cells, not statement, rule and test; write \\| for"
+                " a bar inside a cell"
             )
             continue
         if not all(configurations):
             found.append(f"{where}: the cell {HEAD[configurations.index('')]!r} is empty")
         named = NAMED.findall(configurations[2])
-        if not REASON.match(configurations[2]) and (not named or "not testable" in configurations[2]):
-            found.append(f"{where}: neither a test (`file.py::name`), 'not testable: needs …' nor 'no rule: …'")
+        if not REASON.match(configurations[2]) and (
+            not named or "not testable" in configurations[2]
+        ):
+            found.append(
+                f"{where}: neither a test (`file.py::name`), 'not testable: needs …' nor 'no"
+                " rule: …'"
+            )
         found += [f"{where}: {what}" for file, name in named if (what := problem(file, name))]
     return found
 
@@ -112,14 +132,31 @@ def test_every_statement_has_a_test_that_exists_or_a_reason() -> None:
 
 
 def test_pytest_finds_every_test_that_is_named() -> None:
-    """By its id, with all its cases. Files whose extra is not installed are listed as not run, and left to the test above."""
+    """By its id, with all its cases. Files whose extra is not installed are listed as not run,
+    and left to the test above.
+    """
     named = NAMED.findall(PAGE.read_text(encoding="utf-8"))
-    tests = {f"{path.relative_to(ROOT).as_posix()}::{name}" for file, name in named for path in paths_of(file)}
+    tests = {
+        f"{path.relative_to(ROOT).as_posix()}::{name}"
+        for file, name in named
+        for path in paths_of(file)
+    }
     files = sorted({test.partition("::")[0] for test in tests})
-    flags = ["--collect-only", "-q", "-p", "no:cacheprovider", "-o", "addopts=--import-mode=importlib"]
+    flags = [
+        "--collect-only",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "-o",
+        "addopts=--import-mode=importlib",
+    ]
     command = [sys.executable, "-m", "pytest", *flags, *files]
-    alone = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}  # it is no worker of ours
-    printed = subprocess.run(command, cwd=ROOT, env=alone, capture_output=True, text=True, check=False).stdout
+    alone = {
+        name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")
+    }  # it is no worker of ours
+    printed = subprocess.run(
+        command, cwd=ROOT, env=alone, capture_output=True, text=True, check=False
+    ).stdout
     collected, _, not_run = printed.partition("= not run =")
     found = {line.partition("[")[0] for line in collected.splitlines()}
     lost = {test for test in tests - found if f"{test.partition('::')[0]}: " not in not_run}
@@ -129,7 +166,10 @@ def test_pytest_finds_every_test_that_is_named() -> None:
 def page(row: str) -> str:
     """Return a page on which every section has a good line, and the first one this row besides."""
     good = "| it holds | rule | `test_coverage.py::test_a_good_page_passes` |"
-    sections = [f"## {name}: a document\n\n| statement | rule | test |\n|---|---|---|\n{good}\n" for name in SECTIONS]
+    sections = [
+        f"## {name}: a document\n\n| statement | rule | test |\n|---|---|---|\n{good}\n"
+        for name in SECTIONS
+    ]
     return "\n".join([sections[0] + row + "\n", *sections[1:]])
 
 
@@ -157,13 +197,22 @@ def test_a_good_page_passes(row: str) -> None:
         ),
         ("| a | b | `test_coverage.py::findings` |", "there is no test findings"),
         ("| a | b | `test_nowhere.py::test_x` |", "there is no file test_nowhere.py below suites"),
-        ("| a | b | `suites/test_coverage.py::test_x` |", "there is no file suites/test_coverage.py"),
-        ("| a | b | `conftest.py::test_x` |", "files conftest.py below suites; name it from the root"),
+        (
+            "| a | b | `suites/test_coverage.py::test_x` |",
+            "there is no file suites/test_coverage.py",
+        ),
+        (
+            "| a | b | `conftest.py::test_x` |",
+            "files conftest.py below suites; name it from the root",
+        ),
         ("| a | b | tested somewhere |", "neither a test"),
         ("| a | b | not testable: |", "neither a test"),
         ("| a | b | not testable: nobody has written one |", "neither a test"),
         ("| a | b | no rule: |", "neither a test"),
-        ("| a | b | not testable: left out; `test_coverage.py::test_a_good_page_passes` |", "neither a test"),
+        (
+            "| a | b | not testable: left out; `test_coverage.py::test_a_good_page_passes` |",
+            "neither a test",
+        ),
         ("| a | b |  |", "the cell 'test' is empty"),
         ("|  | b | no rule: advice |", "the cell 'statement' is empty"),
         ("| a | b | c | no rule: advice |", "4 cells"),
@@ -172,7 +221,11 @@ def test_a_good_page_passes(row: str) -> None:
 def test_a_bad_line_is_found_where_it_stands(row: str, what: str) -> None:
     """The message says which line, and what to do about it."""
     found = findings(page(row))
-    assert found and what in " ".join(found) and all(message.startswith("line 6 (OpenVINO GenAI: ") for message in found)
+    assert (
+        found
+        and what in " ".join(found)
+        and all(message.startswith("line 6 (OpenVINO GenAI: ") for message in found)
+    )
 
 
 def test_a_section_without_lines_is_found() -> None:

@@ -1,4 +1,6 @@
-"""docs/findings.md is what the register of findings makes, and the register names every file of its folder."""
+"""docs/findings.md is what the register of findings makes, and the register names every file of
+its folder.
+"""
 
 from __future__ import annotations
 
@@ -23,19 +25,30 @@ def test_the_page_and_its_pictures_are_fresh() -> None:
     """If not: `python -m benchmarks.findings`."""
     assert (DOCS / "findings.md").read_text(encoding="utf-8") == findings.page()
     drawn_now = findings.pictures()
-    assert {path.name: path.read_text(encoding="utf-8") for path in (DOCS / "findings").iterdir()} == drawn_now
+    assert {
+        path.name: path.read_text(encoding="utf-8") for path in (DOCS / "findings").iterdir()
+    } == drawn_now
 
 
 def test_every_file_of_the_folder_is_in_the_register_and_the_other_way_round() -> None:
-    named = {name for one in FOUND for name in (one.trace, *one.alone) if name and not name.startswith("../")}
-    assert named == {path.name for path in findings.folder().iterdir() if path.suffix in (".jsonl", ".py")}
+    named = {
+        name
+        for one in FOUND
+        for name in (one.trace, *one.alone)
+        if name and not name.startswith("../")
+    }
+    assert named == {
+        path.name for path in findings.folder().iterdir() if path.suffix in (".jsonl", ".py")
+    }
     assert all((findings.folder() / one.trace).is_file() for one in FOUND if one.trace)
     assert len({one.name for one in FOUND}) == len(FOUND)
 
 
 @pytest.mark.parametrize("one", FOUND, ids=lambda one: one.anchor)
 def test_a_finding_can_be_seen_again(one: findings.Finding) -> None:
-    """It has a trace, or a program; its anomaly is one; the operation at which it shows is in its trace."""
+    """It has a trace, or a program; its anomaly is one; the operation at which it shows is in
+    its trace.
+    """
     assert one.trace or one.alone
     assert one.anomaly in BY_NAME
     assert 0 <= one.shows <= (len(load(findings.folder() / one.trace).ops) if one.trace else 0)
@@ -43,14 +56,21 @@ def test_a_finding_can_be_seen_again(one: findings.Finding) -> None:
 
 def test_a_public_report_is_a_link() -> None:
     one = next(one for one in FOUND if "vllm-project/vllm#57580" in one.report)
-    assert "[vllm-project/vllm#57580](https://github.com/vllm-project/vllm/issues/57580)" in one.reports
+    assert (
+        "[vllm-project/vllm#57580](https://github.com/vllm-project/vllm/issues/57580)"
+        in one.reports
+    )
 
 
 def test_a_picture_has_a_bar_for_each_text_as_long_as_it_is() -> None:
-    """Equal texts have one colour, others another; the marked line is where the finding shows; equal steps are one line."""
+    """Equal texts have one colour, others another; the marked line is where the finding shows;
+    equal steps are one line.
+    """
     ops = [Submit("a", "doc:32"), Step(), Step(), Submit("b", "doc:32 own:16", salt="<s>"), Step()]
     root = ElementTree.fromstring(drawn(Trace(TraceHeader("told", layout("full"), 9), ops), 4))
-    rects = [(rect.get("class") or "", float(rect.get("width") or 0)) for rect in root.iter(f"{SVG}rect")]
+    rects = [
+        (rect.get("class") or "", float(rect.get("width") or 0)) for rect in root.iter(f"{SVG}rect")
+    ]
     bars = [(style, width) for style, width in rects if re.fullmatch(r"t\d+", style)]
     assert [style for style, _ in bars] == ["t0", "t0", "t1"]
     assert bars[0][1] == bars[1][1] == pytest.approx(2 * bars[2][1], abs=2)

@@ -1,4 +1,6 @@
-"""Readers can find every page: the index links all of docs/, and no link of a page or of the README leads nowhere."""
+"""Readers can find every page: the index links all of docs/, and no link of a page or of the
+README leads nowhere.
+"""
 
 from __future__ import annotations
 
@@ -18,13 +20,18 @@ NOT_YET: set[Path] = set()
 
 def links(page: Path) -> list[str]:
     """Return where the links of a page lead, code blocks left out."""
-    return LINK.findall(re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE))
+    return LINK.findall(
+        re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
+    )
 
 
 def anchors(page: Path) -> set[str]:
     """Return the anchors of a page's headings, as GitHub makes them."""
     headings = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
-    return {re.sub(r"[^\w\- ]", "", heading.replace("`", "").lower()).replace(" ", "-") for heading in headings}
+    return {
+        re.sub(r"[^\w\- ]", "", heading.replace("`", "").lower()).replace(" ", "-")
+        for heading in headings
+    }
 
 
 def broken(page: Path) -> list[str]:
@@ -42,7 +49,9 @@ def broken(page: Path) -> list[str]:
 
 
 def test_every_page_is_linked_from_the_index() -> None:
-    """A page that the index does not link is found by nobody; a page below a folder may be linked by the folder."""
+    """A page that the index does not link is found by nobody; a page below a folder may be
+    linked by the folder.
+    """
     index = DOCS / "index.md"
     linked = {(DOCS / link.partition("#")[0]).resolve() for link in links(index)}
     lost = [page for page in PAGES if page != index and not linked & {page, *page.parents}]
@@ -50,7 +59,9 @@ def test_every_page_is_linked_from_the_index() -> None:
 
 
 @pytest.mark.parametrize(
-    "page", [*PAGES, *ROOT.glob("*.md"), *ROOT.glob("*/README.md")], ids=lambda p: str(p.relative_to(ROOT))
+    "page",
+    [*PAGES, *ROOT.glob("*.md"), *ROOT.glob("*/README.md")],
+    ids=lambda p: str(p.relative_to(ROOT)),
 )
 def test_links_lead_somewhere(page: Path) -> None:
     """To a file of this repository, and to a heading where the link names one."""
@@ -58,9 +69,14 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 
 def test_a_broken_link_is_found(tmp_path: Path) -> None:
-    """The check is able to fail: a missing file, a missing heading; what stands in a code block is no link."""
+    """The check is able to fail: a missing file, a missing heading; what stands in a code block
+    is no link.
+    """
     page = tmp_path / "page.md"
-    page.write_text("# A title\n\n[a](#a-title) [b](#b) [c](page.md#a-title) [d](no.md)\n\n```\n[e](no.md)\n```\n")
+    page.write_text(
+        "# A title\n\n[a](#a-title) [b](#b) [c](page.md#a-title)"
+        " [d](no.md)\n\n```\n[e](no.md)\n```\n"
+    )
     assert broken(page) == ["#b", "no.md"]
 
 

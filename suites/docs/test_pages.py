@@ -1,4 +1,6 @@
-"""The generated pages are what their templates and the code make of them, and every page says which command writes it."""
+"""The generated pages are what their templates and the code make of them, and every page says
+which command writes it.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ def test_page_is_fresh(name: str) -> None:
 
 
 def test_list_of_faults_is_fresh() -> None:
-    """The end of the kill matrix, which no hunt changes. If not: `cachewitness mutants --seeds 5 --write`."""
+    """The end of the kill matrix, which no hunt changes. If not: `cachewitness mutants --seeds 5
+    --write`.
+    """
     assert (DOCS / "kill-matrix.md").read_text(encoding="utf-8").endswith(kill_matrix.faults())
 
 
@@ -36,7 +40,9 @@ def test_picture_of_a_failure_is_fresh() -> None:
 def test_generated_page_names_the_command_that_writes_it(name: str) -> None:
     """In its first lines, so that nobody edits the page by hand."""
     head = "\n".join((DOCS / name).read_text(encoding="utf-8").splitlines()[:4])
-    assert re.search(r"^Written by `[^`]+` from `docs/templates`; not edited by hand\.$", head, re.MULTILINE)
+    assert re.search(
+        r"^Written by `[^`]+` from `docs/templates`; not edited by hand\.$", head, re.MULTILINE
+    )
 
 
 def test_every_command_is_on_the_page_of_the_command_line() -> None:

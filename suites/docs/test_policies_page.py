@@ -16,13 +16,19 @@ KINDS = [policies.get(name) for name in policies.names()]
 @pytest.mark.parametrize("axis", policies.AXES)
 def test_every_policy_is_on_the_page_at_every_axis(axis: str) -> None:
     """A row for each axis, a column for each policy, in the words of the policy's specification."""
-    row = f"| **{axis}**: {policies.AXES[axis]} | " + " | ".join(kind.axes[axis] for kind in KINDS) + " |"
+    row = (
+        f"| **{axis}**: {policies.AXES[axis]} | "
+        + " | ".join(kind.axes[axis] for kind in KINDS)
+        + " |"
+    )
     assert row in PAGE
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
 def test_what_does_not_apply_is_on_the_page_with_its_reason(kind: policies.PolicyKind) -> None:
-    """Nothing that a run prints as not applicable for the whole policy is missing, and the rules are counted right."""
+    """Nothing that a run prints as not applicable for the whole policy is missing, and the rules
+    are counted right.
+    """
     for invariant, why in kind.not_applicable.items():
         assert f"| `{kind.name}` | {invariant} | {why} |" in PAGE
     there = sum(rule.implemented for rule in kind.rules)

@@ -1,4 +1,6 @@
-"""What the recipes show works: their code runs, what they quote stands in the files, and their commands end with 0."""
+"""What the recipes show works: their code runs, what they quote stands in the files, and their
+commands end with 0.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,11 @@ _QUOTED = re.compile(r"# (docs/\S+)\n")
 
 def blocks(name: str, language: str) -> list[str]:
     """Return the code blocks of a recipe in one language."""
-    return [code for found, code in _BLOCK.findall((RECIPES / f"{name}.md").read_text(encoding="utf-8")) if found == language]
+    return [
+        code
+        for found, code in _BLOCK.findall((RECIPES / f"{name}.md").read_text(encoding="utf-8"))
+        if found == language
+    ]
 
 
 @pytest.fixture
@@ -66,7 +72,9 @@ def test_what_is_quoted_stands_in_the_file(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.usefixtures("sample")
-def test_the_commands_of_a_recipe_end_with_0(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_commands_of_a_recipe_end_with_0(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """One after the other, in an empty folder."""
     monkeypatch.chdir(tmp_path)
     for line in "".join(blocks(name, "sh")).splitlines():

@@ -1,4 +1,6 @@
-"""The documentation as a site: in the index's order, and no link of it leads out of the pages into nothing."""
+"""The documentation as a site: in the index's order, and no link of it leads out of the pages
+into nothing.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,13 @@ HOME = "https://example.org/x"
 def test_every_page_is_in_the_navigation_once_in_the_order_of_the_index() -> None:
     sections = hooks.order((ROOT / "docs" / "index.md").read_text(encoding="utf-8"))
     assert next(name for section in sections for name in section) == "Everybody"
-    paths = [path for section in sections for pages in section.values() for page in pages for path in page.values()]
+    paths = [
+        path
+        for section in sections
+        for pages in section.values()
+        for page in pages
+        for path in page.values()
+    ]
     assert len(paths) == len(set(paths))
     own = {path.relative_to(ROOT / "docs").as_posix() for path in (ROOT / "docs").rglob("*.md")}
     own = {path for path in own if not path.startswith(("samples/", "templates/"))}
@@ -25,20 +33,29 @@ def test_every_page_is_in_the_navigation_once_in_the_order_of_the_index() -> Non
 
 def test_links_out_of_the_pages_lead_into_the_repository() -> None:
     """A file, a folder, samples; a page and an address stay as they are."""
-    text = "[a](../ci/gate.sh) [b](../fixtures) [c](samples/) [d](score.md#run) [e](https://a.b/c) ![f](report.png) [g](#here)"
-    assert hooks.rewritten(text, "index.md", HOME) == (
-        f"[a]({HOME}/blob/main/ci/gate.sh) [b]({HOME}/tree/main/fixtures) [c]({HOME}/tree/main/docs/samples) "
-        "[d](score.md#run) [e](https://a.b/c) ![f](report.png) [g](#here)"
+    text = (
+        "[a](../ci/gate.sh) [b](../fixtures) [c](samples/) [d](score.md#run) [e](https://a.b/c)"
+        " ![f](report.png) [g](#here)"
     )
-    assert hooks.rewritten("[a](../index.md) [b](../../ci/gate.sh#L3)", "recipes/engine.md", HOME) == (
-        f"[a](../index.md) [b]({HOME}/blob/main/ci/gate.sh#L3)"
+    assert (
+        hooks.rewritten(text, "index.md", HOME)
+        == f"[a]({HOME}/blob/main/ci/gate.sh) [b]({HOME}/tree/main/fixtures)"
+        f" [c]({HOME}/tree/main/docs/samples) [d](score.md#run) [e](https://a.b/c)"
+        " ![f](report.png) [g](#here)"
+    )
+    assert (
+        hooks.rewritten("[a](../index.md) [b](../../ci/gate.sh#L3)", "recipes/engine.md", HOME)
+        == f"[a](../index.md) [b]({HOME}/blob/main/ci/gate.sh#L3)"
     )
 
 
 def test_a_page_asks_nothing_of_github() -> None:
     """The theme's script fetches the stars of a repository for the link that is marked so."""
     link = '<a class="md-source" data-md-component="source" href="https://github.com/x/y">'
-    assert hooks.on_post_page(f"<p>{link}</p>") == '<p><a class="md-source" href="https://github.com/x/y"></p>'
+    assert (
+        hooks.on_post_page(f"<p>{link}</p>")
+        == '<p><a class="md-source" href="https://github.com/x/y"></p>'
+    )
 
 
 def test_anchors_are_those_that_github_makes() -> None:

@@ -1,4 +1,6 @@
-"""What the engines that only answer have in common: they refuse a chunk that is none, and wait for nobody for ever."""
+"""What the engines that only answer have in common: they refuse a chunk that is none, and wait
+for nobody for ever.
+"""
 
 from __future__ import annotations
 
@@ -25,8 +27,12 @@ def header(name: str, **options: object) -> TraceHeader:
 @pytest.mark.parametrize("chunk", [0, -1, 2.5, True, "many"])
 @pytest.mark.parametrize("name", ["mlx-lm", "sample", "transformers"])
 def test_a_chunk_is_a_number_of_tokens(name: str, chunk: Any) -> None:
-    """An engine that computes no token in a step would be taken for one that hangs; it is refused before it is imported."""
-    with pytest.raises(UsageError, match=rf"--engine {name}: chunk is a number of tokens, 1 or more, not {chunk!r}"):
+    """An engine that computes no token in a step would be taken for one that hangs; it is
+    refused before it is imported.
+    """
+    with pytest.raises(
+        UsageError, match=rf"--engine {name}: chunk is a number of tokens, 1 or more, not {chunk!r}"
+    ):
         parse(name).open(header(name, chunk=chunk))
 
 
@@ -59,6 +65,10 @@ twin_of(replace(parse("sample"), isolation=engine.Isolation()), trace.header)
 
 
 def test_a_twin_is_closed_before_its_process_ends() -> None:
-    """What an engine clears away when it is closed, such as folders and servers, is not left behind by the twin."""
-    ran = subprocess.run([sys.executable, "-c", AT_THE_END], capture_output=True, text=True, timeout=60, check=False)
+    """What an engine clears away when it is closed, such as folders and servers, is not left
+    behind by the twin.
+    """
+    ran = subprocess.run(
+        [sys.executable, "-c", AT_THE_END], capture_output=True, text=True, timeout=60, check=False
+    )
     assert (ran.stderr, ran.stdout.split()) == ("", ["Open", "Close"])

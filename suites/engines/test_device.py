@@ -1,7 +1,8 @@
-"""The engine's steps say all that happens to pages: a device that only follows them finds what every run needs.
+"""The engine's steps say all that happens to pages: a device that only follows them finds what
+every run needs.
 
-The device keeps, in place of numbers, which prefix each token and each state was computed from. It sees steps in the order in
-which they run, and nothing of keys, holders or the ledger.
+The device keeps, in place of numbers, which prefix each token and each state was computed from. It
+sees steps in the order in which they run, and nothing of keys, holders or the ledger.
 """
 
 from __future__ import annotations
@@ -16,7 +17,10 @@ from cachewitness.core.events import Accept, Group, Move, Run, StepBegin
 from cachewitness.core.trace_format import Step, TraceHeader
 from cachewitness.engines.driver import Driver
 from cachewitness.systems.vllm.reference.engine import assemble, configure
-from cachewitness.systems.vllm.reference.policy import default_configurations, scheduler_configurations
+from cachewitness.systems.vllm.reference.policy import (
+    default_configurations,
+    scheduler_configurations,
+)
 from cachewitness.systems.vllm.reference.reporting_pool import observable_manager
 from cachewitness.workloads import layouts
 from cachewitness.workloads.configurations import Configuration
@@ -40,7 +44,9 @@ class Symbolic:
         self.compared = 0
         self.under_way: dict[int, tuple[Move, dict[int, int]]] = {}
 
-    def execute(self, begin: StepBegin, withdrawn: Collection[str], tokens: Mapping[str, list[int]]) -> None:
+    def execute(
+        self, begin: StepBegin, withdrawn: Collection[str], tokens: Mapping[str, list[int]]
+    ) -> None:
         self.steps.append(begin.step)
         for pool, pages in begin.zeros:
             self.contents |= {(pool, page): {} for page in pages}
@@ -57,7 +63,11 @@ class Symbolic:
         for run, spelt in runs:
             for group in self.attention:
                 for position in range(first_needed(group, run.start), run.stop):
-                    self._expect(self._column(group, run, position), position % group.block_size, spelt[position + 1])
+                    self._expect(
+                        self._column(group, run, position),
+                        position % group.block_size,
+                        spelt[position + 1],
+                    )
         self._copy(begin.stores)
         self._begin([entry for entry in begin.begun if not entry[1].src_pool])
         for number in begin.failed:
@@ -70,7 +80,9 @@ class Symbolic:
             }
 
     def _begin(self, begun: list[tuple[int, Move]]) -> None:
-        """Begin copies: what they fill has nothing until they end, and then what was in the source all the time."""
+        """Begin copies: what they fill has nothing until they end, and then what was in the
+        source all the time.
+        """
         for number, move in begun:
             self.under_way[number] = move, dict(self.contents.get((move.src_pool, move.src), {}))
             self.contents[move.dst_pool, move.dst] = {}
@@ -79,10 +91,14 @@ class Symbolic:
         for group in self.recurrent:
             self._column(group, run, run.known - 1)[STATE] = spelt[run.known]
             for index in range(len(run.drafts)):
-                self.contents[group.pool, run.scratch[group.id][index]] = {STATE: spelt[run.known + index + 1]}
+                self.contents[group.pool, run.scratch[group.id][index]] = {
+                    STATE: spelt[run.known + index + 1]
+                }
         for group in self.attention:
             for position in range(run.start, run.stop):
-                self._column(group, run, position)[position % group.block_size] = spelt[position + 1]
+                self._column(group, run, position)[position % group.block_size] = spelt[
+                    position + 1
+                ]
 
     def _column(self, group: Group, run: Run, position: int) -> dict[int, int]:
         page = run.tables[group.id][position // group.block_size]
@@ -114,8 +130,12 @@ def _engine(header: TraceHeader, sampler: Sampler | None = None) -> tuple[Driver
     return engine, device
 
 
-@pytest.mark.parametrize("configuration", CONFIGURATIONS, ids=lambda configuration: configuration.name)
-def test_a_device_that_follows_the_steps_has_what_every_run_needs(configuration: Configuration) -> None:
+@pytest.mark.parametrize(
+    "configuration", CONFIGURATIONS, ids=lambda configuration: configuration.name
+)
+def test_a_device_that_follows_the_steps_has_what_every_run_needs(
+    configuration: Configuration,
+) -> None:
     for seed in range(SEEDS):
         trace = random_trace(configuration.shape("scheduler"), seed, withdraw=True)
         engine, device = _engine(trace.header)
@@ -128,7 +148,9 @@ def test_a_device_that_follows_the_steps_has_what_every_run_needs(configuration:
 def test_a_forgotten_copy_leaves_a_run_without_what_it_needs() -> None:
     """The device itself is not blind: it is a test of the steps."""
     trace = random_trace(
-        Configuration(layouts.load("full-mamba"), {"num_speculative_tokens": 3}).shape("scheduler"), 0, withdraw=False
+        Configuration(layouts.load("full-mamba"), {"num_speculative_tokens": 3}).shape("scheduler"),
+        0,
+        withdraw=False,
     )
     engine, device = _engine(trace.header)
     device._copy = lambda moves: None  # type: ignore[method-assign]
@@ -137,7 +159,9 @@ def test_a_forgotten_copy_leaves_a_run_without_what_it_needs() -> None:
 
 
 class Repeating:
-    """Generates the prompt over and over, guesses two tokens of which the second is wrong, and says what it was asked."""
+    """Generates the prompt over and over, guesses two tokens of which the second is wrong, and
+    says what it was asked.
+    """
 
     def __init__(self) -> None:
         self.drafted: list[list[int]] = []
@@ -156,13 +180,22 @@ class Repeating:
 def test_tokens_may_be_submitted_and_a_sampler_of_one_s_own_continues_them() -> None:
     """Token ids go in as they are; what the sampler says comes out, drafts that stand included."""
     header = TraceHeader(
-        name="service", layout=layouts.load("full-mamba"), pages=30, height="scheduler", options={"num_speculative_tokens": 2}
+        name="service",
+        layout=layouts.load("full-mamba"),
+        pages=30,
+        height="scheduler",
+        options={"num_speculative_tokens": 2},
     )
     sampler = Repeating()
     engine, device = _engine(header, sampler)
     submitted = engine.submit_tokens("a", [7, 8, 9], salt="one")
     assert [(event.r, event.tokens, event.salt) for event in submitted] == [("a", [7, 8, 9], "one")]  # type: ignore[union-attr]
     events = [event for _ in range(4) for event in engine.apply(Step())]
-    assert [event.tokens for event in events if isinstance(event, Accept)] == [[7], [8, 9], [7, 8], [9, 7]]
+    assert [event.tokens for event in events if isinstance(event, Accept)] == [
+        [7],
+        [8, 9],
+        [7, 8],
+        [9, 7],
+    ]
     assert sampler.drafted == [[], [8, -1], [7, -1], [9, -1]]
     assert device.steps == [1, 2, 3, 4]

@@ -1,4 +1,6 @@
-"""An adapter that asks a system for what it does not have says so in one line, and the system is not said to have died."""
+"""An adapter that asks a system for what it does not have says so in one line, and the system is
+not said to have died.
+"""
 
 from __future__ import annotations
 
@@ -38,9 +40,13 @@ def adapter_over(change: Any) -> VllmEngine:
     return VllmEngine(engine.header, engine.adapter, Clock())
 
 
-@pytest.mark.parametrize("gone", ["allocate_slots", "get_computed_blocks", "free", "reset_prefix_cache"])
+@pytest.mark.parametrize(
+    "gone", ["allocate_slots", "get_computed_blocks", "free", "reset_prefix_cache"]
+)
 def test_a_method_that_is_gone_is_drift(gone: str) -> None:
-    """The line names what is missing, the release that is installed and those that the adapter was written for."""
+    """The line names what is missing, the release that is installed and those that the adapter
+    was written for.
+    """
     with pytest.raises(Drift) as caught:
         drive(TRACE, adapter_over(lambda manager: lookup_in_the_adapter(manager, gone)))
     line = str(caught.value)
@@ -48,8 +54,14 @@ def test_a_method_that_is_gone_is_drift(gone: str) -> None:
 
 
 def lookup_in_the_adapter(manager: Any, gone: str) -> Any:
-    """Return the manager as a plain object without the method, so that the look-up of the name itself fails."""
-    names = {name: getattr(manager, name) for name in dir(manager) if name != gone and not name.startswith("__")}
+    """Return the manager as a plain object without the method, so that the look-up of the name
+    itself fails.
+    """
+    names = {
+        name: getattr(manager, name)
+        for name in dir(manager)
+        if name != gone and not name.startswith("__")
+    }
     return SimpleNamespace(**names)
 
 

@@ -1,6 +1,7 @@
 """The driver and the comparison of block tables, on a policy small enough to be checked by hand.
 
-`Bump` hands out pages 0, 1, 2, ... of two pools, one for attention and one for states, and keys whole blocks.
+`Bump` hands out pages 0, 1, 2, ... of two pools, one for attention and one for states, and keys
+whole blocks.
 """
 
 from __future__ import annotations
@@ -53,7 +54,9 @@ LONGEST = 24
 
 
 class Bump(Adapter):
-    """Attention blocks of four tokens in pool 0; one state for each request, in pool 1; keys for prompts that were computed."""
+    """Attention blocks of four tokens in pool 0; one state for each request, in pool 1; keys for
+    prompts that were computed.
+    """
 
     max_model_len = LONGEST
 
@@ -89,7 +92,9 @@ class Bump(Adapter):
         for r, (_, stop) in scheduled.chunks.items():
             self.done[r] = stop
             for column in range(stop // SIZE):
-                self.claims.setdefault((0, self.held[r][0][column], "key"), Claim((column + 1) * SIZE))
+                self.claims.setdefault(
+                    (0, self.held[r][0][column], "key"), Claim((column + 1) * SIZE)
+                )
             self.diff.settle([r], served=r)
 
     def accept(self, r: str, tokens: Sequence[int]) -> None:
@@ -119,13 +124,18 @@ class Bump(Adapter):
 
     def tables(self, r: str) -> Tables:
         attention, state = self.held.get(r, [[], []])
-        return [attention, state and [*[ABSENT] * max(0, -(-self.done.get(r, 0) // LONGEST)), *state][-1:]]
+        return [
+            attention,
+            state and [*[ABSENT] * max(0, -(-self.done.get(r, 0) // LONGEST)), *state][-1:],
+        ]
 
     def keys(self) -> Mapping[Any, Claim]:
         return dict(self.claims)
 
     def counts(self) -> Mapping[int, Count]:
-        cached = {page for _, page, _ in self.claims} - {page for tables in self.held.values() for page in tables[0]}
+        cached = {page for _, page, _ in self.claims} - {
+            page for tables in self.held.values() for page in tables[0]
+        }
         held = [sum(len(tables[pool]) for tables in self.held.values()) for pool in (0, 1)]
         free = len(self.free[0]) - len(cached)
         return {0: Count(free, held[0], len(cached)), 1: Count(len(self.free[1]), held[1], 0)}
@@ -136,8 +146,16 @@ class Bump(Adapter):
 
 def header(height: Height = "manager") -> Header:
     """Return two pools: eight blocks of attention, two states."""
-    groups = [Group(id=0, kind="full", block_size=SIZE), Group(id=1, kind="recurrent", block_size=LONGEST, pool=1)]
-    return Header(engine="bump", height=height, pools=[Pool(id=0, pages=8), Pool(id=1, pages=2)], groups=groups)
+    groups = [
+        Group(id=0, kind="full", block_size=SIZE),
+        Group(id=1, kind="recurrent", block_size=LONGEST, pool=1),
+    ]
+    return Header(
+        engine="bump",
+        height=height,
+        pools=[Pool(id=0, pages=8), Pool(id=1, pages=2)],
+        groups=groups,
+    )
 
 
 def engine(height: Height = "manager") -> Driver:
@@ -146,17 +164,33 @@ def engine(height: Height = "manager") -> Driver:
 
 
 def test_a_step_is_told_as_hit_takes_keys_and_counts() -> None:
-    """Five tokens take two blocks and a state; the first block is keyed when the step has run, and the books add up."""
+    """Five tokens take two blocks and a state; the first block is keyed when the step has run,
+    and the books add up.
+    """
     bump = engine()
     bump.apply(Submit("a", "doc:5"))
     events = bump.apply(Step(run=[("a", 5)]))
     kinds = [type(event).__name__ for event in events]
-    assert kinds == ["Hit", "Take", "Take", "Counts", "Counts", "StepBegin", "StepEnd", "Publish", "Accept"]
+    assert kinds == [
+        "Hit",
+        "Take",
+        "Take",
+        "Counts",
+        "Counts",
+        "StepBegin",
+        "StepEnd",
+        "Publish",
+        "Accept",
+    ]
     takes = [(event.pool, event.group, event.pages) for event in events if isinstance(event, Take)]
     assert takes == [(0, 0, [0, 1]), (1, 1, [0])]
     books = [(e.pool, e.free, e.held, e.cached, e.refs) for e in events if isinstance(e, Counts)]
     assert books == [(0, 6, 2, 0, [(0, 1), (1, 1)]), (1, 1, 1, 0, [(0, 1)])]
-    published = [(event.group, event.page, event.r, event.length) for event in events if isinstance(event, Publish)]
+    published = [
+        (event.group, event.page, event.r, event.length)
+        for event in events
+        if isinstance(event, Publish)
+    ]
     assert published == [(0, 0, "a", 4)]
     assert [event.tokens for event in events if isinstance(event, Accept)] == [[2 * 65536]]
 
@@ -169,7 +203,10 @@ def test_a_request_that_ends_gives_back_what_it_held() -> None:
     events = bump.apply(Finish("a"))
     assert isinstance(events[0], Finished)
     assert [(e.group, e.pages) for e in events if isinstance(e, Drop)] == [(0, [0, 1]), (1, [0])]
-    assert [(e.free, e.held, e.cached) for e in events if isinstance(e, Counts)] == [(7, 0, 1), (2, 0, 0)]
+    assert [(e.free, e.held, e.cached) for e in events if isinstance(e, Counts)] == [
+        (7, 0, 1),
+        (2, 0, 0),
+    ]
 
 
 def test_a_preemption_is_told_before_its_pages_go() -> None:
@@ -188,7 +225,10 @@ def test_keys_end_for_the_reason_at_hand(op: Any, reason: str) -> None:
     bump = engine()
     bump.apply(Submit("a", "doc:9"))
     bump.apply(Step(run=[("a", 9)]))
-    assert [(e.length, e.reason) for e in bump.apply(op) if isinstance(e, Unpublish)] == [(4, reason), (8, reason)]
+    assert [(e.length, e.reason) for e in bump.apply(op) if isinstance(e, Unpublish)] == [
+        (4, reason),
+        (8, reason),
+    ]
 
 
 class Waiting(Bump):
@@ -203,16 +243,24 @@ class Waiting(Bump):
 
 @pytest.mark.parametrize("op", [Reset(running=True), UpdateWeights(1)])
 @pytest.mark.parametrize(("left", "ok"), [(4, True), (1 << 30, False)])
-def test_what_never_comes_to_rest_is_not_waited_for_and_the_reset_is_told_as_refused(op: Any, left: int, ok: bool) -> None:
-    """A cache whose transfers end is reset. One that does nothing for too long is not, and gets no new weights."""
+def test_what_never_comes_to_rest_is_not_waited_for_and_the_reset_is_told_as_refused(
+    op: Any, left: int, ok: bool
+) -> None:
+    """A cache whose transfers end is reset. One that does nothing for too long is not, and gets
+    no new weights.
+    """
     bump = Driver(header(), adapter := Waiting(header()))
     bump.apply(Submit("a", "doc:9"))
     bump.apply(Step(run=[("a", 9)]))
     adapter.left = left
     events = bump.apply(op)
     assert [event.ok for event in events if isinstance(event, ResetDone)] == [ok]
-    assert any(isinstance(event, Version) for event in events) == (ok and isinstance(op, UpdateWeights))
-    assert sum(isinstance(event, StepBegin) for event in events) == (4 if ok else header().rules.progress_steps + 1)
+    assert any(isinstance(event, Version) for event in events) == (
+        ok and isinstance(op, UpdateWeights)
+    )
+    assert sum(isinstance(event, StepBegin) for event in events) == (
+        4 if ok else header().rules.progress_steps + 1
+    )
 
 
 def test_a_key_that_ends_over_a_held_page_was_replaced() -> None:
@@ -238,7 +286,9 @@ def test_a_request_ends_at_the_longest_length() -> None:
 
 
 def test_a_request_that_can_never_run_is_aborted_at_once() -> None:
-    """It was submitted, and it ended; a second one of a name that is in use is the trace's mistake."""
+    """It was submitted, and it ended; a second one of a name that is in use is the trace's
+    mistake.
+    """
     bump = engine()
     assert isinstance(bump.apply(Submit("a", f"doc:{LONGEST}"))[-1], Aborted)
     bump.apply(Submit("b", "doc:3"))
@@ -248,9 +298,19 @@ def test_a_request_that_can_never_run_is_aborted_at_once() -> None:
 
 def test_several_pools_are_lawful_to_all_checkers() -> None:
     """A whole trace over two pools of different sizes raises nothing."""
-    ops = [Submit("a", "doc:9"), Step(run=[("a", 9)]), Step(run=[("a", 1)]), Submit("b", "doc:5"), Step(run=[("b", 5)])]
+    ops = [
+        Submit("a", "doc:9"),
+        Step(run=[("a", 9)]),
+        Step(run=[("a", 1)]),
+        Submit("b", "doc:5"),
+        Step(run=[("b", 5)]),
+    ]
     trace = Trace(
-        TraceHeader("two pools", Layout("two", [GroupSpec("full", SIZE), GroupSpec("recurrent", LONGEST)]), pages=8),
+        TraceHeader(
+            "two pools",
+            Layout("two", [GroupSpec("full", SIZE), GroupSpec("recurrent", LONGEST)]),
+            pages=8,
+        ),
         [*ops, Finish("a"), Finish("b")],
     )
     assert drive(trace, engine()).findings == []

@@ -1,4 +1,6 @@
-"""The variables that documents tell a reader to export: a run, a fuzz campaign and a plan read them alike, and say so."""
+"""The variables that documents tell a reader to export: a run, a fuzz campaign and a plan read
+them alike, and say so.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,10 @@ def said(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = EXIT_P
 
 @pytest.mark.parametrize(
     ("variable", "policy", "value", "option"),
-    [(LENGTH, "furiosa", "8192", "expected_average_seq_length"), (INTERVAL, "vllm", "2048", "retention_interval")],
+    [
+        (LENGTH, "furiosa", "8192", "expected_average_seq_length"),
+        (INTERVAL, "vllm", "2048", "retention_interval"),
+    ],
 )
 def test_a_run_reads_what_the_document_exports(
     variable: str,
@@ -40,14 +45,20 @@ def test_a_run_reads_what_the_document_exports(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """`export VARIABLE=…`, then `cachewitness run`: every configuration has it, and the report says where it comes from."""
+    """`export VARIABLE=…`, then `cachewitness run`: every configuration has it, and the report
+    says where it comes from.
+    """
     monkeypatch.setenv(variable, value)
     report = json.loads(said(capsys, "run", "--policy", policy, "--suite", "invariants", "--json"))
-    assert report["configurations"] and all(f"{option}={value}" in name for name in report["configurations"])
+    assert report["configurations"] and all(
+        f"{option}={value}" in name for name in report["configurations"]
+    )
     assert report["suites"][0]["traces"] > 10 and report["suites"][0]["activity"]["hits"] > 10
     (origin,) = report["environment"]
     assert origin.startswith(f"{option}={value} (tokens) from the environment variable {variable}")
-    assert origin in said(capsys, "run", "--policy", policy, "--suite", "invariants", "--layout", "full-swa")
+    assert origin in said(
+        capsys, "run", "--policy", policy, "--suite", "invariants", "--layout", "full-swa"
+    )
 
 
 def test_a_campaign_reads_it_and_names_it_in_the_command_that_repeats_it(
@@ -60,10 +71,15 @@ def test_a_campaign_reads_it_and_names_it_in_the_command_that_repeats_it(
     assert "--option expected_average_seq_length=64" in printed.splitlines()[-1]
 
 
-def test_a_plan_says_where_a_number_comes_from(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_plan_says_where_a_number_comes_from(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Unset, from the environment, or as given, which outranks it."""
     words = ("plan", "furiosa", "--layout", "gemma-3-27b", "--json")
-    assert json.loads(said(capsys, *words))["how"]["seq_length_tokens"] == f"{LENGTH} is unset: the longest sequence"
+    assert (
+        json.loads(said(capsys, *words))["how"]["seq_length_tokens"]
+        == f"{LENGTH} is unset: the longest sequence"
+    )
     monkeypatch.setenv(LENGTH, "8192")
     answer = json.loads(said(capsys, *words))
     assert (answer["results"]["seq_length_tokens"], answer["how"]["seq_length_tokens"]) == (
@@ -71,10 +87,15 @@ def test_a_plan_says_where_a_number_comes_from(monkeypatch: pytest.MonkeyPatch, 
         f"{LENGTH}, from the environment",
     )
     answer = json.loads(said(capsys, *words, "--expected-average-seq-length", "1024"))
-    assert (answer["results"]["seq_length_tokens"], answer["how"]["seq_length_tokens"]) == (1024, f"{LENGTH}, as given")
+    assert (answer["results"]["seq_length_tokens"], answer["how"]["seq_length_tokens"]) == (
+        1024,
+        f"{LENGTH}, as given",
+    )
 
 
-def test_the_plan_of_vllm_reads_the_interval(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_plan_of_vllm_reads_the_interval(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """The unified block of this model is 544 tokens; an interval is a multiple of it."""
     monkeypatch.setenv(INTERVAL, str(544 * 4))
     answer = json.loads(said(capsys, "plan", "vllm", "--layout", "qwen3.5-0.8b", "--json"))
@@ -92,7 +113,10 @@ def test_the_plan_of_vllm_reads_the_interval(monkeypatch: pytest.MonkeyPatch, ca
     ],
 )
 def test_a_length_that_is_none_is_one_line(
-    text: str, command: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    text: str,
+    command: tuple[str, ...],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     """The variable is named, and nothing runs."""
     monkeypatch.setenv(LENGTH, text)
@@ -108,7 +132,9 @@ def test_an_interval_that_is_none_is_one_line(
     """The same for vLLM's variable, of which 0 is a lawful value."""
     monkeypatch.setenv(INTERVAL, text)
     error = said(capsys, "run", code=EXIT_USAGE)
-    assert error.startswith(f"cachewitness: environment: {INTERVAL} must be a whole number of tokens, at least 0, not ")
+    assert error.startswith(
+        f"cachewitness: environment: {INTERVAL} must be a whole number of tokens, at least 0, not "
+    )
     assert error.count("\n") == 1 and len(error) < 300
 
 
@@ -127,20 +153,35 @@ HYBRIDS = [
 
 
 @pytest.mark.parametrize("name", HYBRIDS)
-@pytest.mark.parametrize(("length", "ratio"), list(product((None, 1, 1024, 8192, 4096), ("max_model_len", "per_token"))))
+@pytest.mark.parametrize(
+    ("length", "ratio"), list(product((None, 1, 1024, 8192, 4096), ("max_model_len", "per_token")))
+)
 def test_a_run_splits_memory_as_the_plan_does(name: str, length: int | None, ratio: str) -> None:
-    """The same bytes give the same blocks of either pool, layers of unequal size included; and one byte too few is refused."""
+    """The same bytes give the same blocks of either pool, layers of unequal size included; and
+    one byte too few is refused.
+    """
     layout, longest = layouts.load(name), 4096
-    options = {"default_ratio": ratio, "expected_average_seq_length": length, "max_model_len": longest}
+    options = {
+        "default_ratio": ratio,
+        "expected_average_seq_length": length,
+        "max_model_len": longest,
+    }
     pages = least_pages(layout, options) + 7
     header = TraceHeader(name="t", layout=layout, pages=pages, policy="furiosa", options=options)
     config = configure(header)
     model = layouts.model(name)
     size = config.layers.block_size
-    average = size * sum(cache.layers * cache.token_bytes for cache in model.caches if isinstance(cache, Full | Sliding))
+    average = size * sum(
+        cache.layers * cache.token_bytes
+        for cache in model.caches
+        if isinstance(cache, Full | Sliding)
+    )
     unequal = any(group.token_bytes for group in layout.groups)
     if not unequal:
-        assert len({cache.token_bytes for cache in model.caches if isinstance(cache, Full | Sliding)}) == 1
+        assert (
+            len({cache.token_bytes for cache in model.caches if isinstance(cache, Full | Sliding)})
+            == 1
+        )
     answer = plan(
         Request(
             name,
@@ -151,17 +192,32 @@ def test_a_run_splits_memory_as_the_plan_does(name: str, length: int | None, rat
             default_ratio=ratio,
         )
     )
-    assert (answer.value("global_blocks"), answer.value("sliding_blocks")) == (config.global_blocks, config.sliding_blocks)
+    assert (answer.value("global_blocks"), answer.value("sliding_blocks")) == (
+        config.global_blocks,
+        config.sliding_blocks,
+    )
 
 
-def test_memory_without_room_for_one_sequence_is_refused_by_plan_and_run_alike(capsys: pytest.CaptureFixture[str]) -> None:
+def test_memory_without_room_for_one_sequence_is_refused_by_plan_and_run_alike(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     """16 GiB do not hold one sequence of 262,144 tokens of this model."""
-    error = said(capsys, "plan", "furiosa", "--layout", "gemma-4-31b", "--kv-gib", "16", code=EXIT_USAGE)
+    error = said(
+        capsys, "plan", "furiosa", "--layout", "gemma-4-31b", "--kv-gib", "16", code=EXIT_USAGE
+    )
     assert "holds not even one sequence of 262144 tokens" in error
     options = {"expected_average_seq_length": 4096}
     pages = least_pages(layouts.load("gemma-4-31b"), options)
-    header = TraceHeader(name="t", layout=layouts.load("gemma-4-31b"), pages=pages, policy="furiosa", options=options)
+    header = TraceHeader(
+        name="t", layout=layouts.load("gemma-4-31b"), pages=pages, policy="furiosa", options=options
+    )
     assert configure(header).global_blocks == 2 * 256
-    header = TraceHeader(name="t", layout=layouts.load("gemma-4-31b"), pages=pages // 2 - 1, policy="furiosa", options=options)
+    header = TraceHeader(
+        name="t",
+        layout=layouts.load("gemma-4-31b"),
+        pages=pages // 2 - 1,
+        policy="furiosa",
+        options=options,
+    )
     with pytest.raises(UsageError, match="holds not even one sequence of 4096 tokens"):
         configure(header)

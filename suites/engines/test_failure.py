@@ -1,4 +1,6 @@
-"""Who is at fault if an operation raises: the engine, which is a finding, or our own adapter, which is exit code 3."""
+"""Who is at fault if an operation raises: the engine, which is a finding, or our own adapter,
+which is exit code 3.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ TRACE = Trace(
 
 @pytest.fixture
 def broken_observer(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have the comparison of block tables look for the null pages of a pool that it does not know."""
+    """Have the comparison of block tables look for the null pages of a pool that it does not
+    know.
+    """
     prepare = BlockTableDiff.__init__
 
     def without_pools(self: BlockTableDiff, *given: Any) -> None:
@@ -43,7 +47,11 @@ def test_our_own_observer_is_no_death_of_the_engine(
     monkeypatch.chdir(tmp_path)
     assert invoke(["run", "--seconds", "1"]) == 3
     said = capsys.readouterr()
-    assert "no verdict on the engine" in said.err and "block_table_diff.py:" in said.err and "in the harness" in said.err
+    assert (
+        "no verdict on the engine" in said.err
+        and "block_table_diff.py:" in said.err
+        and "in the harness" in said.err
+    )
     assert "died" not in said.out
 
 
@@ -58,7 +66,9 @@ def test_so_in_a_process_of_the_engine() -> None:
 
 
 def test_the_engine_that_raised_died(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The sentence names the file, the line and the layer; Python's own functions below it are not to blame."""
+    """The sentence names the file, the line and the layer; Python's own functions below it are
+    not to blame.
+    """
     monkeypatch.setattr(BlockPool, "get_new_blocks", lambda pool, count: json.loads("{"))
     (finding,) = drive(TRACE, parse("reference").open(TRACE.header)).findings
     assert finding.anomaly == "died"

@@ -1,7 +1,9 @@
-"""Engines are asked for their keys directly: what differs in one place or part has another key, what is equal the same.
+"""Engines are asked for their keys directly: what differs in one place or part has another key,
+what is equal the same.
 
-A history shows a collision only if somebody hits it. Here requests are submitted and nobody runs, so thousands of near misses
-are compared in seconds, on every engine of this package that shows its keys. Seeded faults show that the probe sees.
+A history shows a collision only if somebody hits it. Here requests are submitted and nobody runs,
+so thousands of near misses are compared in seconds, on every engine of this package that shows its
+keys. Seeded faults show that the probe sees.
 """
 
 from __future__ import annotations
@@ -23,8 +25,13 @@ BLOCK = 8
 TEXT = Said("A:16 B[3]:16", "one", "tuned")
 SALTED = Said("A:16 B[3]:16", "one")
 TENANT = Said("A:16 B[3]:16", "tenant-of-a-name-longer-than-a-field-a")
-PICTURES = Said("A:16 B[3]:16", "", "", (Media(1, 2, "cat-2"), Media(4, 2, "dog-2"), Media(9, 3, "owl-3")))
-GALLERY = [Said(PICTURES.prompt, media=(Media(2, 4, f"picture-{number}"),)) for number in range(fewer(2000, 1000))]
+PICTURES = Said(
+    "A:16 B[3]:16", "", "", (Media(1, 2, "cat-2"), Media(4, 2, "dog-2"), Media(9, 3, "owl-3"))
+)
+GALLERY = [
+    Said(PICTURES.prompt, media=(Media(2, 4, f"picture-{number}"),))
+    for number in range(fewer(2000, 1000))
+]
 FAMILIES = (TEXT, SALTED, TENANT, PICTURES)
 FULL = Layout("keys", [GroupSpec("full", BLOCK)])
 WINDOWED = Layout("keys", [GroupSpec("full", BLOCK), GroupSpec("sliding", BLOCK, window=2 * BLOCK)])
@@ -67,11 +74,27 @@ READERS: dict[str, tuple[Reader, TraceHeader]] = {
     "vllm": (_of_vllm, TraceHeader(name="keys", layout=FULL, pages=40, policy="vllm")),
     "lmcache": (
         _of_lmcache,
-        TraceHeader(name="keys", layout=FULL, pages=40, height="scheduler", policy="lmcache", options={"tier_pages": 40}),
+        TraceHeader(
+            name="keys",
+            layout=FULL,
+            pages=40,
+            height="scheduler",
+            policy="lmcache",
+            options={"tier_pages": 40},
+        ),
     ),
-    "openvino_genai": (_of_openvino, TraceHeader(name="keys", layout=FULL, pages=40, policy="openvino_genai")),
-    "furiosa": (_of_furiosa, TraceHeader(name="keys", layout=WINDOWED, pages=2000, policy="furiosa")),
-    "tensorrt_edge": (_of_edge, TraceHeader(name="keys", layout=FULL, pages=40, policy="tensorrt_edge")),
+    "openvino_genai": (
+        _of_openvino,
+        TraceHeader(name="keys", layout=FULL, pages=40, policy="openvino_genai"),
+    ),
+    "furiosa": (
+        _of_furiosa,
+        TraceHeader(name="keys", layout=WINDOWED, pages=2000, policy="furiosa"),
+    ),
+    "tensorrt_edge": (
+        _of_edge,
+        TraceHeader(name="keys", layout=FULL, pages=40, policy="tensorrt_edge"),
+    ),
 }
 SEEN = {
     "vllm": (
@@ -88,26 +111,57 @@ SEEN = {
         "image-without-its-place",
         "first-image-of-a-block-alone",
     ),
-    "lmcache": ("lmcache-image-ids-of-16-bits", "lmcache-adapter-joined-to-salt", "lmcache-tokens-of-two-bytes"),
+    "lmcache": (
+        "lmcache-image-ids-of-16-bits",
+        "lmcache-adapter-joined-to-salt",
+        "lmcache-tokens-of-two-bytes",
+    ),
     "openvino_genai": ("openvino-image-without-its-place", "openvino-salt-joined-to-adapter"),
     "furiosa": ("furiosa-root-of-joined-names", "furiosa-image-hash-of-8-bits"),
-    "tensorrt_edge": ("edge-weights-folded-into-salt", "edge-image-without-its-place", "edge-last-image-left-out"),
+    "tensorrt_edge": (
+        "edge-weights-folded-into-salt",
+        "edge-image-without-its-place",
+        "edge-last-image-left-out",
+    ),
 }
 
 
 def _family(said: Said) -> list[Said]:
-    """Return what was said and hundreds of near misses; of a prompt with images, those of the images alone."""
+    """Return what was said and hundreds of near misses; of a prompt with images, those of the
+    images alone.
+    """
     edges = [] if said.media else [BLOCK, 2 * BLOCK, 3 * BLOCK]
-    return list(dict.fromkeys([said, *(near_miss(Seeded(seed), said, edges, f"x{seed}") for seed in range(fewer(400, 160)))]))
+    return list(
+        dict.fromkeys(
+            [
+                said,
+                *(
+                    near_miss(Seeded(seed), said, edges, f"x{seed}")
+                    for seed in range(fewer(400, 160))
+                ),
+            ]
+        )
+    )
 
 
 def _prefix(said: Said, tokens: Sequence[int], end: int) -> Hashable:
-    """Return what the first tokens of a prompt are made of; an image belongs to them from its first token on."""
-    return said.salt, said.adapter, tuple(tokens[:end]), tuple((item.at, item.hash) for item in said.media if item.at < end)
+    """Return what the first tokens of a prompt are made of; an image belongs to them from its
+    first token on.
+    """
+    return (
+        said.salt,
+        said.adapter,
+        tuple(tokens[:end]),
+        tuple((item.at, item.hash) for item in said.media if item.at < end),
+    )
 
 
-def _collisions(policy: str, engine: str, family: Iterable[Said]) -> tuple[list[tuple[Said, Said]], list[Said]]:
-    """Return pairs of which some prefixes differ and share a key, and what has another key when it is said again."""
+def _collisions(
+    policy: str, engine: str, family: Iterable[Said]
+) -> tuple[list[tuple[Said, Said]], list[Said]]:
+    """Return pairs of which some prefixes differ and share a key, and what has another key when
+    it is said again.
+    """
     read, header = READERS[policy]
     driver: Any = parse(engine).open(header)
     known: dict[Hashable, tuple[Hashable, Said]] = {}
@@ -116,7 +170,15 @@ def _collisions(policy: str, engine: str, family: Iterable[Said]) -> tuple[list[
     for index, said in enumerate(family):
         keys = []
         for r in (f"r{index}", f"s{index}"):
-            driver.apply(Submit(r=r, prompt=said.prompt, salt=said.salt, adapter=said.adapter, media=list(said.media)))
+            driver.apply(
+                Submit(
+                    r=r,
+                    prompt=said.prompt,
+                    salt=said.salt,
+                    adapter=said.adapter,
+                    media=list(said.media),
+                )
+            )
             keys.append(read(driver.adapter, r))
         unequal += [said] if keys[0] != keys[1] else []
         tokens = words.tokens(said.prompt)
@@ -140,7 +202,9 @@ def test_near_misses_have_keys_of_their_own_and_equals_the_same(policy: str) -> 
 @pytest.mark.vllm
 @pytest.mark.filterwarnings("ignore")
 def test_a_real_vllm_has_such_keys_too() -> None:
-    """It hashes its own requests; before 0.31 a salt and an adapter of one name make one key of the first block."""
+    """It hashes its own requests; before 0.31 a salt and an adapter of one name make one key of
+    the first block.
+    """
     _, header = READERS["vllm"]
     engine = f"vllm:source={SOURCE}"
     release = parse(engine).open(header).describe().engine_version
@@ -151,9 +215,15 @@ def test_a_real_vllm_has_such_keys_too() -> None:
     assert all({one.salt, one.adapter} == {other.salt, other.adapter} for one, other in pairs)
 
 
-@pytest.mark.parametrize(("policy", "name"), [(p, name) for p, names in SEEN.items() for name in names])
+@pytest.mark.parametrize(
+    ("policy", "name"), [(p, name) for p, names in SEEN.items() for name in names]
+)
 def test_the_probe_sees_seeded_faults(policy: str, name: str) -> None:
     assert name in all_mutants()
     families = [*map(_family, FAMILIES), GALLERY]
-    found = [pair for family in families for pair in _collisions(policy, f"reference:mutant={name}", family)[0]]
+    found = [
+        pair
+        for family in families
+        for pair in _collisions(policy, f"reference:mutant={name}", family)[0]
+    ]
     assert found

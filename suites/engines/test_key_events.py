@@ -24,19 +24,27 @@ def test_hashes_become_names_that_are_the_same_in_every_run() -> None:
     stored = BlockStored([ONE, TWO], PARENT, [1, 2, 3, 4], 2, GroupId(1))
     events = reader.read([stored, BlockRemoved([TWO], GroupId(1)), AllBlocksCleared()], 7)
     assert events == [
-        KvStored(step=7, hashes=["h1", "h2"], tokens=[1, 2, 3, 4], block_size=2, group=1, parent="h3"),
+        KvStored(
+            step=7, hashes=["h1", "h2"], tokens=[1, 2, 3, 4], block_size=2, group=1, parent="h3"
+        ),
         KvRemoved(step=7, hashes=["h2"], group=1),
         KvCleared(step=7),
     ]
 
 
 def test_a_salt_that_is_the_adapters_name_is_still_a_salt() -> None:
-    """Extra keys have no tags: the adapter comes first if there is one, items are pairs, and the salt is what is left."""
+    """Extra keys have no tags: the adapter comes first if there is one, items are pairs, and the
+    salt is what is left.
+    """
     keys = [("tuned", ("cat", 1), "tuned"), ("tuned", ("cat", -1))]
     stored = BlockStored([ONE, TWO], None, [1, 2, 3, 4], 2, GroupId(0), "tuned", keys)
     (event,) = KeyEventReader().read([stored], 1)
     assert isinstance(event, KvStored)
-    assert (event.salt, event.adapter, event.media) == ("tuned", "tuned", [[("cat", 1)], [("cat", -1)]])
+    assert (event.salt, event.adapter, event.media) == (
+        "tuned",
+        "tuned",
+        [[("cat", 1)], [("cat", -1)]],
+    )
 
 
 def test_an_event_of_another_kind_is_named() -> None:
@@ -46,12 +54,18 @@ def test_an_event_of_another_kind_is_named() -> None:
 
 def _run(engine: str, layout: str, height: Height, seed: int = 0) -> Result:
     """Run a random trace on real vLLM."""
-    configuration = next(one for one in default_configurations() if one.name.startswith(layout) and one.runs_at(height))
+    configuration = next(
+        one
+        for one in default_configurations()
+        if one.name.startswith(layout) and one.runs_at(height)
+    )
     trace = random_trace(configuration.shape(height), seed, withdraw=False)
     return drive(trace, parse(f"vllm:source={SOURCE}{engine}").open(trace.header))
 
 
-@pytest.mark.parametrize("height", [pytest.param("manager", marks=REAL), pytest.param("scheduler", marks=REAL)])
+@pytest.mark.parametrize(
+    "height", [pytest.param("manager", marks=REAL), pytest.param("scheduler", marks=REAL)]
+)
 def test_a_real_vllm_tells_routers_of_every_key(height: Height) -> None:
     kinds: set[type] = set()
     for seed in range(4):
@@ -66,17 +80,25 @@ def test_a_real_vllm_tells_routers_of_every_key(height: Height) -> None:
 @pytest.mark.parametrize("layout", [pytest.param("full-mamba", marks=REAL)])
 def test_what_its_events_leave_open_is_reported_on_demand(layout: str) -> None:
     """vllm-project/vllm#44451; without groups that are pruned nothing is left open."""
-    assert {finding.anomaly for finding in _run(",key_events=strict", layout, "manager").findings} == {"malformed-key-event"}
+    assert {
+        finding.anomaly for finding in _run(",key_events=strict", layout, "manager").findings
+    } == {"malformed-key-event"}
     assert not _run(",key_events=strict", "full", "manager").findings
 
 
-@pytest.mark.parametrize("height", [pytest.param("manager", marks=REAL), pytest.param("scheduler", marks=REAL)])
+@pytest.mark.parametrize(
+    "height", [pytest.param("manager", marks=REAL), pytest.param("scheduler", marks=REAL)]
+)
 def test_routers_are_told_of_hits_on_demand(height: Height) -> None:
-    """Full attention's are told right; of pruned groups 0.33 tells blocks that have no key (vllm-project/vllm#57358)."""
+    """Full attention's are told right; of pruned groups 0.33 tells blocks that have no key
+    (vllm-project/vllm#57358).
+    """
     stored = {}
     for engine in ("", ",key_events=full"):
         result = _run(engine, "full", height)
         assert not result.findings
         stored[engine] = sum(isinstance(event, KvStored) for event in result.history.events)
     assert stored[",key_events=full"] > stored[""]
-    assert {finding.anomaly for finding in _run(",key_events=full", "full-mamba", height).findings} == {"false-key-event"}
+    assert {
+        finding.anomaly for finding in _run(",key_events=full", "full-mamba", height).findings
+    } == {"false-key-event"}

@@ -1,4 +1,6 @@
-"""A cache that shows its keys by entry: what several entries have in common ends with the last of them."""
+"""A cache that shows its keys by entry: what several entries have in common ends with the last
+of them.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ class Tree(CacheState):
 
     def keys(self) -> KeysByEntry:
         entries = ((name, tuple(lengths)) for name, lengths in self.entries.items())
-        return KeysByEntry((entry, {(0, 3, length): Claim(length) for length in entry[1]}) for entry in entries)
+        return KeysByEntry(
+            (entry, {(0, 3, length): Claim(length) for length in entry[1]}) for entry in entries
+        )
 
     def counts(self) -> Mapping[int, Count]:
         return {}
@@ -36,7 +40,11 @@ def test_a_key_of_two_entries_begins_with_the_first_and_ends_with_the_last() -> 
     def settled(**entries: range) -> list[tuple[type, int]]:
         tree.entries, diff.events = entries, []
         diff.settle(served="r")
-        return [(type(event), event.length) for event in diff.events if isinstance(event, Publish | Unpublish)]
+        return [
+            (type(event), event.length)
+            for event in diff.events
+            if isinstance(event, Publish | Unpublish)
+        ]
 
     assert settled(a=range(1, 3)) == [(Publish, 1), (Publish, 2)]
     assert settled(a=range(1, 3), b=range(2, 4)) == [(Publish, 3)]

@@ -1,4 +1,6 @@
-"""At manager height the harness schedules as vLLM does: what a trace asks becomes steps, tokens and lives of requests."""
+"""At manager height the harness schedules as vLLM does: what a trace asks becomes steps, tokens
+and lives of requests.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,17 @@ from cachewitness.core.events import (
     Unpublish,
     Version,
 )
-from cachewitness.core.trace_format import Abort, Finish, Preempt, Reset, Step, Submit, TraceHeader, UpdateWeights, Vocabulary
+from cachewitness.core.trace_format import (
+    Abort,
+    Finish,
+    Preempt,
+    Reset,
+    Step,
+    Submit,
+    TraceHeader,
+    UpdateWeights,
+    Vocabulary,
+)
 from cachewitness.systems.vllm.reference.engine import open_engine
 from cachewitness.workloads import layouts
 
@@ -50,7 +62,9 @@ def test_tokens_asked_are_capped_by_those_that_exist() -> None:
 
 
 def test_sampled_tokens_are_the_scripted_text() -> None:
-    """The first tokens sampled are the first of the request's text, which prompts can name as @r."""
+    """The first tokens sampled are the first of the request's text, which prompts can name as
+    @r.
+    """
     built = engine()
     built.apply(Submit("a", "x:16"))
     accepts = [e for _ in range(3) for e in built.apply(Step([("a", 16)])) if isinstance(e, Accept)]
@@ -70,10 +84,16 @@ def test_streams_can_be_shared() -> None:
 
 
 def test_chunks_end_where_a_state_is_kept() -> None:
-    """With recurrent groups a chunk of 40 tokens ends on a block of 16, and the last boundary before the end is met."""
+    """With recurrent groups a chunk of 40 tokens ends on a block of 16, and the last boundary
+    before the end is met.
+    """
     built = engine("full-mamba", retention_interval=0)
     built.apply(Submit("a", "x:60"))
-    assert [spans(built.apply(Step([("a", 40)])))[0][1:] for _ in range(3)] == [(0, 32), (32, 48), (48, 60)]
+    assert [spans(built.apply(Step([("a", 40)])))[0][1:] for _ in range(3)] == [
+        (0, 32),
+        (32, 48),
+        (48, 60),
+    ]
 
 
 def test_without_pages_a_request_does_not_run() -> None:
@@ -87,7 +107,9 @@ def test_without_pages_a_request_does_not_run() -> None:
 
 
 def test_withdrawn_requests_hold_nothing_and_start_again() -> None:
-    """A withdrawn request is not in the step, gives back what it took before the step begins, and then starts anew."""
+    """A withdrawn request is not in the step, gives back what it took before the step begins,
+    and then starts anew.
+    """
     built = engine()
     for r in ("a", "b"):
         built.apply(Submit(r, f"{r}:32"))
@@ -105,7 +127,9 @@ def test_withdrawn_requests_hold_nothing_and_start_again() -> None:
 
 
 def test_withdrawal_takes_along_who_shares() -> None:
-    """Who adopted blocks of the withdrawn request in the same step is withdrawn with it: they will not be written."""
+    """Who adopted blocks of the withdrawn request in the same step is withdrawn with it: they
+    will not be written.
+    """
     built = engine()
     built.apply(Submit("a", "x:32"))
     built.apply(Submit("b", "x:32 y:8"))
@@ -152,7 +176,9 @@ def test_reset_is_refused_while_blocks_are_held() -> None:
 
 
 def test_new_weights_end_every_key() -> None:
-    """New weights: everybody is preempted, every key unpublished for that reason, and the version told last."""
+    """New weights: everybody is preempted, every key unpublished for that reason, and the
+    version told last.
+    """
     built = engine()
     built.apply(Submit("a", "x:32"))
     built.apply(Step([("a", 32)]))
@@ -174,7 +200,9 @@ def test_names_must_be_known_and_new() -> None:
 
 
 def test_a_prompt_that_is_too_long_is_refused_as_the_front_end_does() -> None:
-    """A request of so many tokens as a sequence may have, or of none, ends as it comes; one token less is taken in."""
+    """A request of so many tokens as a sequence may have, or of none, ends as it comes; one
+    token less is taken in.
+    """
     built = engine(max_model_len=64)
     assert [type(event) for event in built.apply(Submit("long", "x:64"))] == [Submitted, Aborted]
     assert [type(event) for event in built.apply(Submit("fits", "x:63"))] == [Submitted]
@@ -190,10 +218,16 @@ def test_who_has_ended_is_left_alone() -> None:
 
 
 def test_a_request_finishes_at_the_longest_model_length() -> None:
-    """A request that has max_model_len tokens is over: it gives its blocks back, and who asks for it is not heard."""
+    """A request that has max_model_len tokens is over: it gives its blocks back, and who asks
+    for it is not heard.
+    """
     built = engine(max_model_len=18)
     built.apply(Submit("a", "x:16"))
     events = [event for _ in range(4) for event in built.apply(Step([("a", 16)]))]
     assert [event.upto for event in events if isinstance(event, Accept)] == [17, 18]
-    assert [type(event) for event in events if isinstance(event, Finished | StepBegin)] == [StepBegin, StepBegin, Finished]
+    assert [type(event) for event in events if isinstance(event, Finished | StepBegin)] == [
+        StepBegin,
+        StepBegin,
+        Finished,
+    ]
     assert isinstance(events[-1], Counts) and events[-1].held == 0

@@ -1,4 +1,6 @@
-"""The observer says neither more nor less than what happened to blocks: its events add up to the manager's own books."""
+"""The observer says neither more nor less than what happened to blocks: its events add up to the
+manager's own books.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +55,9 @@ def traces() -> list[Trace]:
     ]
 
 
-def small(layout: str, prompts: list[str], pages: int = 40, **options: Any) -> tuple[Any, TraceHeader]:
+def small(
+    layout: str, prompts: list[str], pages: int = 40, **options: Any
+) -> tuple[Any, TraceHeader]:
     header = TraceHeader("small", layouts.load(layout), pages, options=options)
     built = engine(header)
     for number, prompt in enumerate(prompts):
@@ -61,9 +65,13 @@ def small(layout: str, prompts: list[str], pages: int = 40, **options: Any) -> t
     return built, header
 
 
-@pytest.mark.parametrize("trace", traces(), ids=lambda trace: f"{trace.header.layout.name}-{trace.header.seed}")
+@pytest.mark.parametrize(
+    "trace", traces(), ids=lambda trace: f"{trace.header.layout.name}-{trace.header.seed}"
+)
 def test_takes_and_drops_add_up_to_reference_counts(trace: Trace) -> None:
-    """Whenever the engine states its counts, the takes less the drops of each page are its reference count."""
+    """Whenever the engine states its counts, the takes less the drops of each page are its
+    reference count.
+    """
     holders: Counter[int] = Counter()
     refs: dict[int, int] = {}
     stated = 0
@@ -75,15 +83,21 @@ def test_takes_and_drops_add_up_to_reference_counts(trace: Trace) -> None:
         elif isinstance(event, Counts):
             refs.update(event.refs)
             stated += 1
-            assert {page: n for page, n in holders.items() if n} == {page: n for page, n in refs.items() if n}
+            assert {page: n for page, n in holders.items() if n} == {
+                page: n for page, n in refs.items() if n
+            }
             assert event.held == sum(n > 0 for n in refs.values())
             assert event.free + event.held + event.cached == trace.header.pages - 1
     assert stated > 5
 
 
-@pytest.mark.parametrize("trace", traces()[:9], ids=lambda trace: f"{trace.header.layout.name}-{trace.header.seed}")
+@pytest.mark.parametrize(
+    "trace", traces()[:9], ids=lambda trace: f"{trace.header.layout.name}-{trace.header.seed}"
+)
 def test_published_keys_are_those_of_the_pool(trace: Trace) -> None:
-    """What was published and not unpublished is what the pool can be hit as, page by page and length by length."""
+    """What was published and not unpublished is what the pool can be hit as, page by page and
+    length by length.
+    """
     built = engine(trace.header)
     keys: set[tuple[int, int, int]] = set()
     for op in trace.ops:
@@ -94,12 +108,22 @@ def test_published_keys_are_those_of_the_pool(trace: Trace) -> None:
             elif isinstance(event, Unpublish):
                 keys.remove((event.group, event.page, event.length))
     pool = built.adapter.manager.manager.block_pool
-    cached = {(block.block_id, block.block_hash_num_tokens) for block in pool.blocks if block.block_hash is not None}
-    cached |= {(page, length) for page, more in pool.cached_block_hashes_by_block.items() for length in more.values()}
+    cached = {
+        (block.block_id, block.block_hash_num_tokens)
+        for block in pool.blocks
+        if block.block_hash is not None
+    }
+    cached |= {
+        (page, length)
+        for page, more in pool.cached_block_hashes_by_block.items()
+        for length in more.values()
+    }
     assert {(page, length) for _, page, length in keys} == cached
 
 
-@pytest.mark.parametrize("configuration", default_configurations()[::4], ids=lambda configuration: configuration.name)
+@pytest.mark.parametrize(
+    "configuration", default_configurations()[::4], ids=lambda configuration: configuration.name
+)
 def test_looking_at_every_block_tells_the_same(configuration: Configuration) -> None:
     """A pool that does not say what changed is observed to the same events as one that does."""
     trace = random_trace(configuration.shape("manager"), 11, withdraw=True)
@@ -107,7 +131,9 @@ def test_looking_at_every_block_tells_the_same(configuration: Configuration) -> 
 
 
 def test_events_of_a_call_come_in_order() -> None:
-    """One call that hits, evicts, takes and publishes says so in that order, and states its counts last."""
+    """One call that hits, evicts, takes and publishes says so in that order, and states its
+    counts last.
+    """
     built, _ = small("full", ["a:64", "b:64", "a:32 c:32"], pages=10)
     for r in ("r0", "r1"):
         built.apply(Step([(r, 64)]))
@@ -119,7 +145,9 @@ def test_events_of_a_call_come_in_order() -> None:
 
 
 def test_hit_is_told_when_pages_are_given() -> None:
-    """A request that is looked up and gets no pages is not hit; the hit that counts is that of the successful look-up."""
+    """A request that is looked up and gets no pages is not hit; the hit that counts is that of
+    the successful look-up.
+    """
     built, _ = small("full", ["a:64", "b:64"], pages=6)
     assert [e for e in built.apply(Step([("r0", 64), ("r1", 64)])) if isinstance(e, Hit)] == [
         Hit(step=1, r="r0", reported=0, resume=0, pages=[[]])
@@ -140,7 +168,9 @@ def test_reasons_follow_the_call() -> None:
 
 
 def test_both_ends_of_a_copy_are_held_until_it_is_made() -> None:
-    """A hit inside a block copies the page on write; source and target are held by the copy while it is due."""
+    """A hit inside a block copies the page on write; source and target are held by the copy
+    while it is due.
+    """
     built, _ = small("full-mamba", ["a:63", "a:63"], retention_interval=0, hash_block_size=4)
     for _ in range(3):
         built.apply(Step([("r0", 64)]))
@@ -149,14 +179,20 @@ def test_both_ends_of_a_copy_are_held_until_it_is_made() -> None:
     assert len(begin.copies) == 2
     ends = [page for move in begin.copies for page in (move.src, move.dst)]
     before, after = events[: events.index(begin)], events[events.index(begin) :]
-    held = [s for e in before if isinstance(e, Take) and e.holder.startswith("copy:") for s in e.pages]
-    given_back = [s for e in after if isinstance(e, Drop) and e.holder.startswith("copy:") for s in e.pages]
+    held = [
+        s for e in before if isinstance(e, Take) and e.holder.startswith("copy:") for s in e.pages
+    ]
+    given_back = [
+        s for e in after if isinstance(e, Drop) and e.holder.startswith("copy:") for s in e.pages
+    ]
     assert held == ends
     assert given_back == ends
 
 
 def test_a_key_that_moves_is_replaced() -> None:
-    """A running request keeps its page when its cached tail is copied: the key leaves the page for its copy."""
+    """A running request keeps its page when its cached tail is copied: the key leaves the page
+    for its copy.
+    """
     built, _ = small("full-mamba", ["a:63"], retention_interval=0, hash_block_size=4)
     events: list[Event] = []
     for _ in range(3):
@@ -169,7 +205,9 @@ def test_a_key_that_moves_is_replaced() -> None:
 
 
 def test_a_snapshot_of_several_pages_is_held_and_keyed_as_one() -> None:
-    """With two pages to a snapshot each is taken with its companion, and the key names the companion."""
+    """With two pages to a snapshot each is taken with its companion, and the key names the
+    companion.
+    """
     built, _ = small("full-mamba", ["a:33"], retention_interval=None, pages_per_snapshot=2)
     events = built.apply(Step([("r0", 32)]))
     (take,) = [e for e in events if isinstance(e, Take) and e.group == 1]
@@ -189,11 +227,15 @@ def test_free_blocks_are_counted_by_the_queue() -> None:
 
 
 def test_a_table_without_references_is_reported_as_it_is() -> None:
-    """The observer believes tables and counts apart: a page that joins a table unreferenced is taken all the same."""
+    """The observer believes tables and counts apart: a page that joins a table unreferenced is
+    taken all the same.
+    """
     built, _ = small("full", ["a:16"])
     built.apply(Step([("r0", 16)]))
     observed: ObservedManager = built.adapter.manager
-    observed.manager.coordinator.single_type_managers[0].req_to_blocks["r0"].append(observed.manager.block_pool.blocks[7])
+    observed.manager.coordinator.single_type_managers[0].req_to_blocks["r0"].append(
+        observed.manager.block_pool.blocks[7]
+    )
     observed.events = events = []
     observed.cache_blocks(built.adapter.placed["r0"].request, 16)
     assert events == [Take(pool=0, group=0, pages=[7], holder="r0", step=1)]

@@ -1,4 +1,6 @@
-"""A package that registers a policy badly says so when it is asked for, and is in nobody else's way."""
+"""A package that registers a policy badly says so when it is asked for, and is in nobody else's
+way.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,11 @@ def broken(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_
 
     def registered(group: str) -> dict[str, EntryPoint]:
         found = own(group)
-        return found | {name: EntryPoint(name, BROKEN[name][0], group)} if group == policy.GROUP else found
+        return (
+            found | {name: EntryPoint(name, BROKEN[name][0], group)}
+            if group == policy.GROUP
+            else found
+        )
 
     monkeypatch.setattr(plugins, "registered", registered)
     return name
@@ -47,20 +53,30 @@ def test_it_says_why_when_it_is_asked_for(broken: str) -> None:
 def test_whatever_does_not_need_it_goes_on(broken: str) -> None:
     """Planting, the canary, plans and the differential find what they need in other policies."""
     assert broken in policy.names() and broken not in {kind.name for kind in policy.loadable()}
-    assert "salt-left-out" in faults.fitting("vllm") and "furiosa-window-matched-short" in faults.fitting("furiosa")
+    assert "salt-left-out" in faults.fitting(
+        "vllm"
+    ) and "furiosa-window-matched-short" in faults.fitting("furiosa")
     assert systems()[0] == "vllm" and followed()[0] == "vllm" and broken not in followed()
     assert invoke(["fuzz", "--operations", str(fewer(1500, 800))]) == 0
 
 
-def test_what_is_about_every_policy_is_refused_in_one_line(broken: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_about_every_policy_is_refused_in_one_line(
+    broken: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     """A list, or a hunt, that left a policy out would be taken for a whole one."""
     for command in (["ls", "policies"], ["ls", "mutants"], ["fill"]):
         assert invoke(command) == 4
         assert BROKEN[broken][1] in capsys.readouterr().err
 
 
-def test_an_engine_that_is_something_else_is_listed_as_broken(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_engine_that_is_something_else_is_listed_as_broken(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     own = plugins.registered
     other = EntryPoint("other", "cachewitness.engines.policy:AXES", registry.GROUP)
-    monkeypatch.setattr(plugins, "registered", lambda group: own(group) | ({"other": other} if group == registry.GROUP else {}))
+    monkeypatch.setattr(
+        plugins,
+        "registered",
+        lambda group: own(group) | ({"other": other} if group == registry.GROUP else {}),
+    )
     assert "not an EngineKind" in registry.kinds()["other"].summary

@@ -1,4 +1,6 @@
-"""`--release` on every command that has one, and what is said to an option that a policy does not have."""
+"""`--release` on every command that has one, and what is said to an option that a policy does
+not have.
+"""
 
 from __future__ import annotations
 
@@ -26,27 +28,52 @@ def said(capsys: pytest.CaptureFixture[str], *arguments: object, code: int) -> s
 
 
 @pytest.mark.parametrize("policy", RELEASED)
-def test_a_run_takes_every_release_of_a_policy_by_the_same_option(policy: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_takes_every_release_of_a_policy_by_the_same_option(
+    policy: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     """The oldest and the newest; the report names the one that it ran."""
-    suite, exact = ("scheduler", ["--option", "tier_pages=64"]) if policy == "lmcache" else ("invariants", [])
+    suite, exact = (
+        ("scheduler", ["--option", "tier_pages=64"]) if policy == "lmcache" else ("invariants", [])
+    )
     for release in (policies.get(policy).releases[0], policies.get(policy).releases[-1]):
-        words = ("run", "--policy", policy, "--release", release, "--suite", suite, "--layout", "full", *exact)
+        words = (
+            "run",
+            "--policy",
+            policy,
+            "--release",
+            release,
+            "--suite",
+            suite,
+            "--layout",
+            "full",
+            *exact,
+        )
         report = json.loads(said(capsys, *words, "--json", code=EXIT_PASS))
-        assert (report["engine"], report["engine_version"]) == (f"reference:release={release}", release)
+        assert (report["engine"], report["engine_version"]) == (
+            f"reference:release={release}",
+            release,
+        )
 
 
 @pytest.mark.parametrize("policy", RELEASED)
 @pytest.mark.parametrize("command", ["run", "fuzz", "score"])
-def test_an_unknown_release_is_told_the_known_ones(command: str, policy: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unknown_release_is_told_the_known_ones(
+    command: str, policy: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     pytest.importorskip("lm_eval") if command == "score" else None
     error = said(capsys, command, "--policy", policy, "--release", "1.x", code=EXIT_USAGE)
     known = ", ".join(policies.get(policy).releases)
     assert error == f"cachewitness: --release: '1.x' is unknown; known are {known}\n"
 
 
-def test_an_engine_that_is_a_release_has_no_choice_of_it(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_engine_that_is_a_release_has_no_choice_of_it(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     error = said(capsys, "run", "--engine", "vllm", "--release", "0.29", code=EXIT_USAGE)
-    assert error.startswith("cachewitness: --release: engine vllm has the release that is installed") and "reference" in error
+    assert (
+        error.startswith("cachewitness: --release: engine vllm has the release that is installed")
+        and "reference" in error
+    )
 
 
 def test_a_campaign_is_repeated_with_its_release(capsys: pytest.CaptureFixture[str]) -> None:
@@ -56,13 +83,19 @@ def test_a_campaign_is_repeated_with_its_release(capsys: pytest.CaptureFixture[s
 
 
 def test_a_trace_is_replayed_on_a_release(capsys: pytest.CaptureFixture[str]) -> None:
-    assert "no contradiction" in said(capsys, "replay", TRACE, "--release", "2026.3", code=EXIT_PASS)
+    assert "no contradiction" in said(
+        capsys, "replay", TRACE, "--release", "2026.3", code=EXIT_PASS
+    )
     error = said(capsys, "replay", TRACE, "--release", "1.x", code=EXIT_USAGE)
     assert "release '1.x' is unknown; known are 2026.2, 2026.3, 2026.4" in error
 
 
-def test_vectors_that_name_no_release_are_asked_of_the_one_named(capsys: pytest.CaptureFixture[str]) -> None:
-    """What was filled from the newest release is answered otherwise by 2026.2, where the unset multiplier is 8."""
+def test_vectors_that_name_no_release_are_asked_of_the_one_named(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """What was filled from the newest release is answered otherwise by 2026.2, where the unset
+    multiplier is 8.
+    """
     path = VECTORS / "openvino_genai" / "sizing.json"
     assert "failed: 0" in said(capsys, "consume", path, "--release", "2026.4", code=EXIT_PASS)
     printed = said(capsys, "consume", path, "--release", "2026.2", code=1)
@@ -88,15 +121,22 @@ def test_an_unknown_option_is_told_the_options_of_that_policy(
 
 
 @pytest.mark.parametrize("system", systems())
-def test_an_unknown_option_of_a_plan_is_told_the_options_of_that_plan(system: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unknown_option_of_a_plan_is_told_the_options_of_that_plan(
+    system: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     command = policies.get(system).plan
     assert command is not None
     error = said(capsys, "plan", system, "--zzz", "1", code=EXIT_USAGE)
-    assert error.startswith("cachewitness: No such option '--zzz'; known are --") and error.count("\n") == 1
+    assert (
+        error.startswith("cachewitness: No such option '--zzz'; known are --")
+        and error.count("\n") == 1
+    )
     for option in command().params:
         assert option.opts[0] in error
 
 
-def test_a_mistyped_option_of_any_command_is_told_the_known_ones(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_mistyped_option_of_any_command_is_told_the_known_ones(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     error = said(capsys, "consume", tmp_path, "--layoot", "x", code=EXIT_USAGE)
     assert "known are --engine, --release, --report, --quiet" in error

@@ -1,4 +1,6 @@
-"""The sample adapters in docs/samples work with `run` and `fuzz`: lawful as they are, and a fault in either is found."""
+"""The sample adapters in docs/samples work with `run` and `fuzz`: lawful as they are, and a
+fault in either is found.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,9 @@ LINES_MAX = 200
 
 @pytest.fixture
 def sample(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """Return a sample as a module of its own, so that a fault planted into it is gone with the test."""
+    """Return a sample as a module of its own, so that a fault planted into it is gone with the
+    test.
+    """
     name = f"{request.param}_adapter"
     spec = importlib.util.spec_from_file_location(name, SAMPLES / f"{name}.py")
     assert spec is not None and spec.loader is not None
@@ -50,18 +54,30 @@ def fuzzed(sample: ModuleType, seed: int, operations: int = 1000) -> Campaign:
 
 
 def anomalies(campaign: Campaign) -> list[str]:
-    return [failure.finding.anomaly for suite in campaign.report.suites for failure in suite.failures]
+    return [
+        failure.finding.anomaly for suite in campaign.report.suites for failure in suite.failures
+    ]
 
 
 @pytest.mark.parametrize("sample", NAMES, indirect=True)
 def test_run_passes_and_is_not_vacuous(sample: ModuleType) -> None:
-    """The default suites at the sample's heights find nothing, and every rule that applies had something to judge."""
-    report = Runner(engine(sample), sampled(policies.get("vllm").configurations())).run(list(SUITES))
+    """The default suites at the sample's heights find nothing, and every rule that applies had
+    something to judge.
+    """
+    report = Runner(engine(sample), sampled(policies.get("vllm").configurations())).run(
+        list(SUITES)
+    )
     heights = {suite.name: suite.height for suite in SUITES if not suite.paired}
-    assert {suite.name for suite in report.suites} == {n for n, height in heights.items() if height in sample.ENGINE.heights}
+    assert {suite.name for suite in report.suites} == {
+        n for n, height in heights.items() if height in sample.ENGINE.heights
+    }
     assert (report.exit_code, report.vacuous) == (0, [])
     for suite in report.suites:
-        assert suite.activity.hits > 0 and suite.activity.evictions > 0 and suite.activity.preemptions > 0
+        assert (
+            suite.activity.hits > 0
+            and suite.activity.evictions > 0
+            and suite.activity.preemptions > 0
+        )
 
 
 @pytest.mark.parametrize("seed", sampled(range(3)))
@@ -69,9 +85,14 @@ def test_run_passes_and_is_not_vacuous(sample: ModuleType) -> None:
 def test_a_thousand_operations_of_fuzz_pass(sample: ModuleType, seed: int) -> None:
     """Random work finds nothing, and it hit and evicted."""
     campaign = fuzzed(sample, seed)
-    assert campaign.operations >= 1000 and anomalies(campaign) == [] and campaign.report.vacuous == []
+    assert (
+        campaign.operations >= 1000 and anomalies(campaign) == [] and campaign.report.vacuous == []
+    )
     activities = [suite.activity for suite in campaign.report.suites]
-    assert sum(activity.hits for activity in activities) > 0 and sum(activity.evictions for activity in activities) > 0
+    assert (
+        sum(activity.hits for activity in activities) > 0
+        and sum(activity.evictions for activity in activities) > 0
+    )
 
 
 def inert_paged(module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -84,8 +105,12 @@ def inert_radix(module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module.RadixCache, "insert", lambda cache, row, places: list(places))
 
 
-@pytest.mark.parametrize(("sample", "plant"), [("paged", inert_paged), ("radix", inert_radix)], indirect=["sample"])
-def test_a_sample_that_keeps_nothing_fails(sample: ModuleType, plant: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("sample", "plant"), [("paged", inert_paged), ("radix", inert_radix)], indirect=["sample"]
+)
+def test_a_sample_that_keeps_nothing_fails(
+    sample: ModuleType, plant: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It ended as vacuous: there were no keys to judge by."""
     plant(sample, monkeypatch)
     report = Runner(engine(sample), policies.get("vllm").configurations()).run(SUITES[:1])
@@ -94,8 +119,12 @@ def test_a_sample_that_keeps_nothing_fails(sample: ModuleType, plant: Any, monke
 
 
 @pytest.mark.parametrize("sample", ["paged"], indirect=True)
-def test_publication_before_the_write_is_found(sample: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A paged cache that keys every page of a prompt as soon as it runs lets others hit what nobody has written."""
+def test_publication_before_the_write_is_found(
+    sample: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A paged cache that keys every page of a prompt as soon as it runs lets others hit what
+    nobody has written.
+    """
     compute = sample.PagedAdapter.compute
 
     def publish_early(adapter: Any, r: str, tokens: int) -> tuple[int, int] | None:
@@ -113,7 +142,9 @@ def test_publication_before_the_write_is_found(sample: ModuleType, monkeypatch: 
 
 @pytest.mark.parametrize("sample", ["radix"], indirect=True)
 def test_a_hit_on_a_stale_row_is_found(sample: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A radix tree that remembers where a row was put, whatever was evicted since, lets others read overwritten places."""
+    """A radix tree that remembers where a row was put, whatever was evicted since, lets others
+    read overwritten places.
+    """
     compute, insert = sample.RadixAdapter._compute, sample.RadixCache.insert
 
     def insert_and_remember(cache: Any, row: list[Any], places: list[int]) -> list[int]:
@@ -124,7 +155,9 @@ def test_a_hit_on_a_stale_row_is_found(sample: ModuleType, monkeypatch: pytest.M
 
     def match_from_memory(cache: Any, row: list[Any]) -> tuple[Any, list[int]]:
         rows = cache.__dict__.setdefault("rows", {})
-        return None, max((rows.get(tuple(row[:length]), []) for length in range(len(row) + 1)), key=len)
+        return None, max(
+            (rows.get(tuple(row[:length]), []) for length in range(len(row) + 1)), key=len
+        )
 
     def compute_from_memory(*args: Any) -> None:
         with pytest.MonkeyPatch.context() as looking_up:
@@ -139,11 +172,15 @@ def test_a_hit_on_a_stale_row_is_found(sample: ModuleType, monkeypatch: pytest.M
 @pytest.mark.parametrize("name", NAMES)
 def test_a_sample_is_read_in_minutes(name: str) -> None:
     """A sample, cache and adapter and all, stays under so many lines."""
-    assert len((SAMPLES / f"{name}_adapter.py").read_text(encoding="utf-8").splitlines()) < LINES_MAX
+    assert (
+        len((SAMPLES / f"{name}_adapter.py").read_text(encoding="utf-8").splitlines()) < LINES_MAX
+    )
 
 
 def test_the_guide_quotes_the_sample() -> None:
     """The methods that docs/engines.md shows are the paged sample's, to the letter."""
     guide = (SAMPLES.parent / "engines.md").read_text(encoding="utf-8")
     quoted = guide.split("```python\n", 1)[1].split("```", 1)[0].replace("\n\n\n", "\n\n")
-    assert textwrap.indent(quoted, "    ") in (SAMPLES / "paged_adapter.py").read_text(encoding="utf-8")
+    assert textwrap.indent(quoted, "    ") in (SAMPLES / "paged_adapter.py").read_text(
+        encoding="utf-8"
+    )

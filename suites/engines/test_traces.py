@@ -1,4 +1,5 @@
-"""The stored traces of real faults: the reference survives each, and the releases of vLLM that have the fault do not.
+"""The stored traces of real faults: the reference survives each, and the releases of vLLM that have
+the fault do not.
 
 Those in the folder `mutants` are witnesses of seeded faults; suites/sessions/mutants replays them.
 """

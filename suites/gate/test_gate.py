@@ -1,7 +1,8 @@
-"""The gate tells a fork with a planted fault from one without, by its exit code, its witness and its artefacts.
+"""The gate tells a fork with a planted fault from one without, by its exit code, its witness and
+its artefacts.
 
-Two kinds of forks: a package of its own, made of a copy of the reference policy and of the example in docs/gate.md, that
-registers an engine; and, where there is one, a tree of the real vLLM.
+Two kinds of forks: a package of its own, made of a copy of the reference policy and of the example
+in docs/gate.md, that registers an engine; and, where there is one, a tree of the real vLLM.
 """
 
 from __future__ import annotations
@@ -45,9 +46,17 @@ class Bug(NamedTuple):
         path.write_text(text.replace(self.old, self.new), encoding="utf-8")
 
 
-EARLY = Bug("premature-release", "sliding_window.py", "- self.sliding_window + 1", "- self.sliding_window + 2")
+EARLY = Bug(
+    "premature-release",
+    "sliding_window.py",
+    "- self.sliding_window + 1",
+    "- self.sliding_window + 2",
+)
 FORGETFUL = Bug(
-    "lost-replay-boundary", "single_type_manager.py", "(request, self.config, replay,", "(request, self.config, (),"
+    "lost-replay-boundary",
+    "single_type_manager.py",
+    "(request, self.config, replay,",
+    "(request, self.config, (),",
 )
 
 
@@ -72,15 +81,26 @@ class Gated(NamedTuple):
 
 
 def surroundings(folder: Path, **more: str) -> dict[str, str]:
-    """Return an environment in which only the package in `folder` is added and no CI system is noticed."""
-    kept = {key: value for key, value in os.environ.items() if not key.startswith(("CACHEWITNESS_", "GITHUB_"))}
+    """Return an environment in which only the package in `folder` is added and no CI system is
+    noticed.
+    """
+    kept = {
+        key: value
+        for key, value in os.environ.items()
+        if not key.startswith(("CACHEWITNESS_", "GITHUB_"))
+    }
     return kept | {"PYTHONPATH": str(folder), "CACHEWITNESS_PYTHON": sys.executable} | more
 
 
 def gate(folder: Path, engine: str, *arguments: str, **environment: str) -> Gated:
     command = ["bash", str(ROOT / "ci" / "gate.sh"), engine, *arguments]
     done = subprocess.run(
-        command, cwd=folder, env=surroundings(folder, **environment), capture_output=True, text=True, timeout=300
+        command,
+        cwd=folder,
+        env=surroundings(folder, **environment),
+        capture_output=True,
+        text=True,
+        timeout=300,
     )
     return Gated(done.returncode, done.stdout, done.stderr, folder)
 
@@ -94,17 +114,27 @@ def example(language: str, first: str) -> str:
 
 
 def make_fork(folder: Path, bug: Bug | None = None) -> Path:
-    """Make a package that is a copy of the reference policy, and install it as far as entry points go."""
+    """Make a package that is a copy of the reference policy, and install it as far as entry
+    points go.
+    """
     package = folder / "forked_vllm"
     package.mkdir(parents=True)
     for path in sorted((ROOT / "reference_impl" / "cachewitness_reference" / "vllm").glob("*.py")):
-        text = path.read_text(encoding="utf-8").replace("cachewitness_reference.vllm", "forked_vllm")
+        text = path.read_text(encoding="utf-8").replace(
+            "cachewitness_reference.vllm", "forked_vllm"
+        )
         (package / path.name).write_text(text, encoding="utf-8")
-    (package / "witness.py").write_text(example("python", "# forked_vllm/witness.py"), encoding="utf-8")
+    (package / "witness.py").write_text(
+        example("python", "# forked_vllm/witness.py"), encoding="utf-8"
+    )
     if bug:
         bug.plant(package)
     registered = tomllib.loads(example("toml", "# pyproject.toml"))["project"]["entry-points"]
-    lines = [line for group, names in registered.items() for line in (f"[{group}]", *(f"{k} = {v}" for k, v in names.items()))]
+    lines = [
+        line
+        for group, names in registered.items()
+        for line in (f"[{group}]", *(f"{k} = {v}" for k, v in names.items()))
+    ]
     info = folder / "forked_vllm-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: forked-vllm\nVersion: 1.0\n")
@@ -129,7 +159,9 @@ SUMMARY = "step summary"
 
 @pytest.fixture(scope="module")
 def red(broken: Path) -> Gated:
-    """Return what the gate said to the broken fork, on GitHub, whose summary of the step has a line already."""
+    """Return what the gate said to the broken fork, on GitHub, whose summary of the step has a
+    line already.
+    """
     summary = broken / SUMMARY
     summary.write_text("before\n")
     return gate(broken, "fork", *SHORT, GITHUB_ACTIONS="true", GITHUB_STEP_SUMMARY=str(summary))
@@ -139,10 +171,22 @@ def test_a_fork_without_a_fault_is_green(clean: Path) -> None:
     """Exit code 0 and whole reports; what does not apply is told, and so is what was run."""
     done = gate(clean, "fork", *SHORT)
     assert done.code == 0, done.out + done.err
-    assert re.search(r"^no-fabricated-snapshots [ -]+ not applicable: no recurrent group$", done.out, re.MULTILINE)
+    assert re.search(
+        r"^no-fabricated-snapshots [ -]+ not applicable: no recurrent group$",
+        done.out,
+        re.MULTILINE,
+    )
     assert "--suite invariants --layout full-swa" in done.out
     assert done.report()["verdict"] == "pass"
-    kept = ["badge.json", "junit.xml", "report.html", "report.json", "report.sarif", "report.txt", "summary.md"]
+    kept = [
+        "badge.json",
+        "junit.xml",
+        "report.html",
+        "report.json",
+        "report.sarif",
+        "report.txt",
+        "summary.md",
+    ]
     assert sorted(path.name for path in done.artefacts.iterdir()) == kept
 
 
@@ -151,7 +195,10 @@ def test_suites_that_the_fork_cannot_run_are_listed(clean: Path) -> None:
     done = gate(clean, "fork", "--layout", "full", CACHEWITNESS_SECONDS="1")
     assert done.code in (0, 5), done.out + done.err
     assert "not run:" in done.out
-    refused = r"suite scheduler, suite scheduler-random[^:]*: engine fork does not run at scheduler height"
+    refused = (
+        r"suite scheduler, suite scheduler-random[^:]*: engine fork does not run at scheduler"
+        r" height"
+    )
     assert re.search(refused, " ".join(done.out.split())), done.out
 
 
@@ -173,22 +220,30 @@ def test_the_printed_command_replays_the_failure(red: Gated) -> None:
     (line,) = re.findall(r"^replay: cachewitness (.*)$", red.out, re.MULTILINE)
     environment = surroundings(red.folder, PYTHONPATH=os.pathsep.join([*SOURCES, str(red.folder)]))
     command = [sys.executable, "-P", "-m", "cachewitness.cli", *shlex.split(line)]
-    again = subprocess.run(command, cwd=red.folder, env=environment, capture_output=True, text=True, timeout=60)
+    again = subprocess.run(
+        command, cwd=red.folder, env=environment, capture_output=True, text=True, timeout=60
+    )
     assert again.returncode == 1, again.stdout + again.stderr
     assert "premature-release" in again.stdout
 
 
 def test_another_fault_is_another_anomaly(tmp_path: Path) -> None:
-    """A retention mask that knows no replay boundary is red as lost-replay-boundary, not merely red."""
+    """A retention mask that knows no replay boundary is red as lost-replay-boundary, not merely
+    red.
+    """
     done = gate(make_fork(tmp_path / "fork", FORGETFUL), "fork", *SHORT)
     assert done.code == 1, done.out + done.err
     assert {failure["anomaly"] for failure in done.failures()} == {FORGETFUL.anomaly}
 
 
-def test_listed_failures_are_expected_and_one_that_is_not_listed_is_not(red: Gated, tmp_path: Path) -> None:
+def test_listed_failures_are_expected_and_one_that_is_not_listed_is_not(
+    red: Gated, tmp_path: Path
+) -> None:
     """The ids of all failures, listed, make the gate green; without one of them it is red."""
     folder = shutil.copytree(red.folder, tmp_path / "fork")
-    lines = [f"{failure['id']}  {failure['anomaly']}  # our issue 17\n" for failure in red.failures()]
+    lines = [
+        f"{failure['id']}  {failure['anomaly']}  # our issue 17\n" for failure in red.failures()
+    ]
     (folder / ".cachewitness-expected").write_text("".join(lines))
     listed = gate(folder, "fork", *SHORT)
     assert listed.code == 0, listed.out + listed.err
@@ -210,14 +265,21 @@ def test_unexpected_passes_are_shown(red: Gated, clean: Path, tmp_path: Path) ->
     assert sorted(line.strip() for line in told.splitlines()) == sorted(entries)
 
 
-@pytest.mark.parametrize("line", ["invariants:*  leak", "one:* two:*  # why", "no-id-at-all  leak  # why"])
+@pytest.mark.parametrize(
+    "line", ["invariants:*  leak", "one:* two:*  # why", "no-id-at-all  leak  # why"]
+)
 def test_a_malformed_list_ends_with_4(clean: Path, tmp_path: Path, line: str) -> None:
-    """A list that cannot be read is a mistake in set-up, told in one line with its place; nothing is run."""
+    """A list that cannot be read is a mistake in set-up, told in one line with its place;
+    nothing is run.
+    """
     listed = tmp_path / "listed"
     listed.write_text(f"# known\n{line}\n")
     done = gate(clean, "fork", *SHORT, CACHEWITNESS_EXPECTED=str(listed))
     assert done.code == 4
-    assert len(re.findall(rf"^cachewitness: {re.escape(str(listed))}:2: .*$", done.out, re.MULTILINE)) == 1
+    assert (
+        len(re.findall(rf"^cachewitness: {re.escape(str(listed))}:2: .*$", done.out, re.MULTILINE))
+        == 1
+    )
     assert not (done.artefacts / "report.json").exists()
     assert "the engine was neither cleared nor convicted" in done.out
 
@@ -232,7 +294,9 @@ def test_artefacts_of_an_earlier_run_are_gone(red: Gated, tmp_path: Path) -> Non
 
 
 def test_on_github_failures_are_annotated_and_summed_up(red: Gated) -> None:
-    """The summary is appended to what is there, without the workflow commands; those are in the log."""
+    """The summary is appended to what is there, without the workflow commands; those are in the
+    log.
+    """
     assert "::error title=premature-release in invariants" in red.out
     text = (red.folder / SUMMARY).read_text()
     assert text.startswith("before\n### cachewitness: FAIL (exit code 1)\n")
@@ -254,7 +318,9 @@ def test_on_github_failures_are_annotated_and_summed_up(red: Gated) -> None:
 def test_a_wrong_call_is_refused(tmp_path: Path, arguments: tuple[str, ...], said: str) -> None:
     """A call that makes no sense ends with 4 and one line, before anything is written."""
     command = ["bash", str(ROOT / "ci" / "gate.sh"), *arguments]
-    done = subprocess.run(command, cwd=tmp_path, env=surroundings(tmp_path), capture_output=True, text=True)
+    done = subprocess.run(
+        command, cwd=tmp_path, env=surroundings(tmp_path), capture_output=True, text=True
+    )
     assert done.returncode == 4
     assert said in done.stderr
     assert done.stderr.count("\n") == 1
@@ -262,7 +328,9 @@ def test_a_wrong_call_is_refused(tmp_path: Path, arguments: tuple[str, ...], sai
 
 
 def test_a_harness_that_does_not_start_is_no_verdict(tmp_path: Path) -> None:
-    """A Python without the packages leaves with 1, which the gate must not pass on as a failure of the engine."""
+    """A Python without the packages leaves with 1, which the gate must not pass on as a failure
+    of the engine.
+    """
     python = tmp_path / "python"
     python.write_text("#!/bin/sh\necho 'No module named click' >&2\nexit 1\n")
     python.chmod(0o755)
@@ -272,12 +340,21 @@ def test_a_harness_that_does_not_start_is_no_verdict(tmp_path: Path) -> None:
 
 
 def installed(folder: Path, *commands: str) -> dict[str, str]:
-    """Put a `cachewitness` of shell commands on the path; it tells its version and its arguments first."""
+    """Put a `cachewitness` of shell commands on the path; it tells its version and its arguments
+    first.
+    """
     path = folder / "bin" / "cachewitness"
     path.parent.mkdir()
-    path.write_text("\n".join(["#!/bin/sh", 'echo "cachewitness 9.9 $*"', '[ "$1" = run ] || exit 0', *commands, ""]))
+    path.write_text(
+        "\n".join(
+            ["#!/bin/sh", 'echo "cachewitness 9.9 $*"', '[ "$1" = run ] || exit 0', *commands, ""]
+        )
+    )
     path.chmod(0o755)
-    return {"CACHEWITNESS_PYTHON": "", "PATH": os.pathsep.join([str(path.parent), os.environ["PATH"]])}
+    return {
+        "CACHEWITNESS_PYTHON": "",
+        "PATH": os.pathsep.join([str(path.parent), os.environ["PATH"]]),
+    }
 
 
 def report_of(code: int) -> str:
@@ -286,10 +363,15 @@ def report_of(code: int) -> str:
 
 
 def test_an_installed_harness_is_taken_from_the_path(tmp_path: Path) -> None:
-    """Without CACHEWITNESS_PYTHON the gate runs the `cachewitness` that is installed, not this checkout's."""
+    """Without CACHEWITNESS_PYTHON the gate runs the `cachewitness` that is installed, not this
+    checkout's.
+    """
     done = gate(tmp_path, "some:engine", "--layout", "a b", **installed(tmp_path, report_of(0)))
     assert done.code == 0, done.out + done.err
-    asked = "run --engine some:engine --seed 0 --seconds 60 --report cachewitness-artefacts --layout a b"
+    asked = (
+        "run --engine some:engine --seed 0 --seconds 60 --report cachewitness-artefacts"
+        " --layout a b"
+    )
     assert (done.artefacts / "report.txt").read_text() == f"cachewitness 9.9 {asked}\n"
 
 
@@ -308,7 +390,9 @@ def test_an_installed_harness_is_taken_from_the_path(tmp_path: Path) -> None:
         (("exit 130",), 130),
     ],
 )
-def test_no_code_is_a_verdict_without_a_report_that_says_the_same(tmp_path: Path, commands: tuple[str, ...], code: int) -> None:
+def test_no_code_is_a_verdict_without_a_report_that_says_the_same(
+    tmp_path: Path, commands: tuple[str, ...], code: int
+) -> None:
     """Whoever ends the process chooses its code; only a whole report makes it a verdict."""
     done = gate(tmp_path, "some", **installed(tmp_path, *commands))
     assert done.code == code, done.out + done.err
@@ -317,8 +401,15 @@ def test_no_code_is_a_verdict_without_a_report_that_says_the_same(tmp_path: Path
 
 
 def test_an_engine_that_ends_the_process_is_not_green(tmp_path: Path) -> None:
-    """With a code of 0, from inside an operation: it died, or the gate says that nobody was judged."""
-    quits = Bug("died", "witness.py", "        media = [", "        __import__('os')._exit(0)\n        media = [")
+    """With a code of 0, from inside an operation: it died, or the gate says that nobody was
+    judged.
+    """
+    quits = Bug(
+        "died",
+        "witness.py",
+        "        media = [",
+        "        __import__('os')._exit(0)\n        media = [",
+    )
     done = gate(make_fork(tmp_path / "fork", quits), "fork", *SHORT, "--fail-fast")
     assert done.code in (1, 3), done.out + done.err
     assert "verdict: pass" not in done.out and "gate: pass" not in done.out
@@ -327,15 +418,22 @@ def test_an_engine_that_ends_the_process_is_not_green(tmp_path: Path) -> None:
 def test_the_gate_says_in_one_line_what_it_covered(red: Gated) -> None:
     """Suites, traces, operations, hits, and what was not run."""
     (line,) = re.findall(r"^gate: covered (.*)$", red.out, re.MULTILINE)
-    assert re.fullmatch(r"1 suite, \d+ traces, [\d,]+ operations, [\d,]+ hits in [\d,]+ look-ups; not run: nothing", line)
+    assert re.fullmatch(
+        r"1 suite, \d+ traces, [\d,]+ operations, [\d,]+ hits in [\d,]+ look-ups; not run: nothing",
+        line,
+    )
 
 
 def test_the_guide_and_the_examples_are_in_step(tmp_path: Path) -> None:
-    """The list in the guide can be read, and every file of this repository that guide and examples name is there."""
+    """The list in the guide can be read, and every file of this repository that guide and
+    examples name is there.
+    """
     listed = tmp_path / "listed"
     listed.write_text(example("text", "# ids read"))
     assert len(expected.load(listed)) == 3
-    examples = [path.read_text(encoding="utf-8") for path in sorted((ROOT / "ci" / "examples").iterdir())]
+    examples = [
+        path.read_text(encoding="utf-8") for path in sorted((ROOT / "ci" / "examples").iterdir())
+    ]
     named = set(re.findall(r"\b((?:ci|harness|docs)/[\w./-]+\.\w+)", "\n".join([GUIDE, *examples])))
     assert {"ci/gate.sh", "ci/vllm_requirements.txt"} <= named
     assert [name for name in sorted(named) if not (ROOT / name).exists()] == []
@@ -343,15 +441,33 @@ def test_the_guide_and_the_examples_are_in_step(tmp_path: Path) -> None:
 
 def test_what_is_skipped_is_listed(tmp_path: Path) -> None:
     """A test run that leaves the real vLLM out ends with a list that says so and why."""
-    command = [sys.executable, "-m", "pytest", "-o", f"cache_dir={tmp_path}", __file__, "-k", "fork_of_vllm"]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-o",
+        f"cache_dir={tmp_path}",
+        __file__,
+        "-k",
+        "fork_of_vllm",
+    ]
     alone = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
-    done = subprocess.run(command, cwd=ROOT, env=surroundings(ROOT, **alone), capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        command,
+        cwd=ROOT,
+        env=surroundings(ROOT, **alone),
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     listed = done.stdout.partition(" not run ")[2]
-    assert re.search(r"test_a_fork_of_vllm_is_green\S*: CACHEWITNESS_VLLM_SOURCE does not name", listed)
+    assert re.search(
+        r"test_a_fork_of_vllm_is_green\S*: CACHEWITNESS_VLLM_SOURCE does not name", listed
+    )
 
 
-# --- the real vLLM --------------------------------------------------------------------------------------------------------
+# --- the real vLLM --------------------------------------------------------------------------------
 
 
 def why_no_vllm() -> str:
@@ -364,7 +480,9 @@ def why_no_vllm() -> str:
 
 
 def make_vllm(folder: Path) -> Path:
-    """Make a tree of vLLM as a checkout has it: `v1/core` and the files on the way copied, everything else linked."""
+    """Make a tree of vLLM as a checkout has it: `v1/core` and the files on the way copied,
+    everything else linked.
+    """
     here = (Path(VLLM_SOURCE) / "vllm").resolve()
     for copied, but in (("", "v1"), ("v1", "core"), ("v1/core", "")):
         (folder / "vllm" / copied).mkdir(parents=True)
@@ -380,7 +498,9 @@ def make_vllm(folder: Path) -> Path:
 @pytest.mark.vllm
 @pytest.mark.skipif(bool(why_no_vllm()), reason=why_no_vllm())
 def test_a_fork_of_vllm_is_green_and_with_the_fault_red(tmp_path: Path) -> None:
-    """Real vLLM passes as it is; its window blocks given back one token early are a premature release."""
+    """Real vLLM passes as it is; its window blocks given back one token early are a premature
+    release.
+    """
     fork = make_vllm(tmp_path / "vllm fork")
     arguments = ("--suite", "invariants", "--layout", "full-swa-mamba")
     clean = gate(fork, "vllm:source=.", *arguments)

@@ -20,13 +20,31 @@ EXAMPLES = {
     "openvino_genai": ["--kv-blocks", "1024", "--multiplier", "8"],
     "lmcache": ["--layout", "qwen3.5-0.8b"],
     "furiosa": ["--layout", "gemma-3-27b", "--expected-average-seq-length", "8192"],
-    "vllm": ["--layout", "kimi-linear-48b-a3b", "--retention-interval", "2048", "--block-size", "128", "--context", "65536"],
-    "tensorrt_edge": ["--layout", "qwen3.5-0.8b", "--max-batch-size", "4", "--max-sequence-length", "4096"],
+    "vllm": [
+        "--layout",
+        "kimi-linear-48b-a3b",
+        "--retention-interval",
+        "2048",
+        "--block-size",
+        "128",
+        "--context",
+        "65536",
+    ],
+    "tensorrt_edge": [
+        "--layout",
+        "qwen3.5-0.8b",
+        "--max-batch-size",
+        "4",
+        "--max-sequence-length",
+        "4096",
+    ],
 }
 
 
 @pytest.mark.parametrize("system", systems())
-def test_a_plan_is_a_table_or_json_with_the_same_values(system: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_plan_is_a_table_or_json_with_the_same_values(
+    system: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Every value of the JSON is in the table, in the form that people read."""
     assert invoke(["plan", system, *EXAMPLES[system]]) == 0
     table = capsys.readouterr().out
@@ -51,7 +69,9 @@ def test_a_plan_is_a_table_or_json_with_the_same_values(system: str, capsys: pyt
         ("vLLM", "vllm"),
     ],
 )
-def test_a_system_has_many_spellings(spelling: str, system: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_system_has_many_spellings(
+    spelling: str, system: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Hyphens, capitals and the products' own names."""
     assert system_of(spelling) == system
     assert invoke(["plan", spelling, *EXAMPLES[system], "--json"]) == 0
@@ -73,15 +93,28 @@ def test_a_system_has_many_spellings(spelling: str, system: str, capsys: pytest.
         (["openvino", "--kv-blocks", "9" * 5000], "'--kv-blocks'"),
         (["openvino", "--device", "npu"], "'--device'"),
         (["openvino", "--max-num-batched-tokens", "all"], "'--max-num-batched-tokens'"),
-        (["furiosa", "--layout", "gemma-3-27b", "--expected-average-seq-length", "long"], "EXPECTED_AVERAGE_SEQ_LENGTH"),
         (
-            ["tensorrt-edge", "--layout", "qwen3.5-0.8b", "--max-batch-size", "0", "--max-sequence-length", "1"],
+            ["furiosa", "--layout", "gemma-3-27b", "--expected-average-seq-length", "long"],
+            "EXPECTED_AVERAGE_SEQ_LENGTH",
+        ),
+        (
+            [
+                "tensorrt-edge",
+                "--layout",
+                "qwen3.5-0.8b",
+                "--max-batch-size",
+                "0",
+                "--max-sequence-length",
+                "1",
+            ],
             "'--max-batch-size'",
         ),
         (["vllm", "--layout", "qwen3.5-0.8b", "--context", str(2**62)], "--prompt-tokens"),
     ],
 )
-def test_bad_input_is_one_line_and_exit_code_4(arguments: list[str], named: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bad_input_is_one_line_and_exit_code_4(
+    arguments: list[str], named: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     """It names the option or the field, and leaves no traceback."""
     assert invoke(["plan", *arguments]) == EXIT_USAGE
     printed = capsys.readouterr()
@@ -90,9 +123,15 @@ def test_bad_input_is_one_line_and_exit_code_4(arguments: list[str], named: str,
     assert named in printed.err and "Traceback" not in printed.err
 
 
-def test_a_layout_of_ones_own_with_a_mistyped_field_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_layout_of_ones_own_with_a_mistyped_field_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """File and field, in one line."""
-    text = (data.fixtures() / "layouts" / "qwen3.5-0.8b.toml").read_text().replace("kv_heads = 2", 'kv_heads = "two"')
+    text = (
+        (data.fixtures() / "layouts" / "qwen3.5-0.8b.toml")
+        .read_text()
+        .replace("kv_heads = 2", 'kv_heads = "two"')
+    )
     path = tmp_path / "mine.toml"
     path.write_text(text)
     assert invoke(["plan", "lmcache", "--layout", str(path)]) == EXIT_USAGE
@@ -112,9 +151,9 @@ def test_the_manual_lists_the_models_and_what_of_them_is_unverified() -> None:
 def test_nothing_heavy_is_imported(system: str) -> None:
     """No extra, no test tool, no runner, no other policy's scheduler; for JSON not even rich."""
     code = (
-        "import sys; from cachewitness.cli import invoke; invoke(sys.argv[1:]); "
-        "print(*(name for name in ('torch', 'transformers', 'hypothesis', 'jinja2', 'rich', 'cachewitness.sessions.run') "
-        "if name in sys.modules), file=sys.stderr)"
+        "import sys; from cachewitness.cli import invoke; invoke(sys.argv[1:]); print(*(name for"
+        " name in ('torch', 'transformers', 'hypothesis', 'jinja2', 'rich',"
+        " 'cachewitness.sessions.run') if name in sys.modules), file=sys.stderr)"
     )
     command = [sys.executable, "-c", code, "plan", system, *EXAMPLES[system], "--json"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
@@ -132,7 +171,9 @@ def test_nothing_heavy_is_imported(system: str) -> None:
         ("most", None, "-"),
     ],
 )
-def test_values_are_told_in_their_units(name: str, value: int | float | bool | None, shown: str) -> None:
+def test_values_are_told_in_their_units(
+    name: str, value: int | float | bool | None, shown: str
+) -> None:
     """The unit is the end of the name."""
     assert told(name, value) == shown
 

@@ -1,4 +1,6 @@
-"""`plan layout`: the file that it writes is the layout and the model of the configuration, and a run takes it."""
+"""`plan layout`: the file that it writes is the layout and the model of the configuration, and a
+run takes it.
+"""
 
 from __future__ import annotations
 
@@ -23,13 +25,17 @@ from suites.support.model_configs import PUBLISHED, written
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_the_file_is_what_a_plan_of_the_configuration_works_from(name: str, tmp_path: Path) -> None:
     config, out = written(tmp_path, PUBLISHED[name]), tmp_path / "mine.toml"
-    assert invoke(["plan", "layout", "--config", str(config), "--out", str(out), "--name", name]) == 0
+    assert (
+        invoke(["plan", "layout", "--config", str(config), "--out", str(out), "--name", name]) == 0
+    )
     assert layouts.load(out).groups == sources.layout(str(config)).groups
     assert layouts.model(out) == sources.model(str(config))
     assert layouts.load(out).name == name
 
 
-def test_the_file_goes_to_standard_output(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_file_goes_to_standard_output(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     config = written(tmp_path, PUBLISHED["gpt-oss-20b"])
     assert invoke(["plan", "layout", "--config", str(config)]) == 0
     assert capsys.readouterr().out == text_of(config)
@@ -43,7 +49,9 @@ def test_a_kernel_that_exports_states_at_multiples_coarsens_the_blocks(tmp_path:
     assert layouts.model(out).checkpoint_alignment == 64
 
 
-@pytest.mark.parametrize("name", ["jamba-1.5-mini", "nemotron-3-nano-4b", "lfm2-8b-a1b", "gemma-3-27b"])
+@pytest.mark.parametrize(
+    "name", ["jamba-1.5-mini", "nemotron-3-nano-4b", "lfm2-8b-a1b", "gemma-3-27b"]
+)
 def test_a_run_takes_it(name: str, tmp_path: Path) -> None:
     """Random work on the reference, on the groups of the file, with hits and without a finding."""
     out = tmp_path / "mine.toml"
@@ -66,16 +74,23 @@ def test_a_path_of_any_letters_is_written_as_toml(folder: str, tmp_path: Path) -
 @pytest.mark.parametrize(
     ("changed", "says"),
     [
-        ({"layer_types": ["linear_attention"] * 40}, "the block size follows from one attention and one recurrent kind"),
+        (
+            {"layer_types": ["linear_attention"] * 40},
+            "the block size follows from one attention and one recurrent kind",
+        ),
         ({"model_type": "gpt2"}, "model_type: 'gpt2' is not known here"),
     ],
 )
-def test_a_model_that_the_rules_do_not_fit_is_refused(changed: dict[str, Any], says: str, tmp_path: Path) -> None:
+def test_a_model_that_the_rules_do_not_fit_is_refused(
+    changed: dict[str, Any], says: str, tmp_path: Path
+) -> None:
     with pytest.raises(UsageError, match=says):
         text_of(written(tmp_path, PUBLISHED["granite-4.0-h-small"] | changed))
 
 
-def test_a_run_of_a_configuration_says_how_to_make_a_layout(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_of_a_configuration_says_how_to_make_a_layout(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     config = written(tmp_path, PUBLISHED["gpt-oss-20b"])
     assert invoke(["run", "--layout", str(config)]) == EXIT_USAGE
     assert "`cachewitness plan layout` makes a layout of a configuration" in capsys.readouterr().err

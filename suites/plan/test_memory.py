@@ -1,4 +1,6 @@
-"""`plan vllm --memory`, `--intervals`, `--chart`: requests that fit, and what a retention interval keeps and costs."""
+"""`plan vllm --memory`, `--intervals`, `--chart`: requests that fit, and what a retention
+interval keeps and costs.
+"""
 
 from __future__ import annotations
 
@@ -23,20 +25,31 @@ NEXT = "qwen3-next-80b-a3b"
 
 
 def test_requests_of_a_hybrid_by_hand() -> None:
-    """12 layers a group of pages of 544 x 2 048 bytes; 8 192 tokens are 16 blocks of attention, and two states in 3 groups."""
+    """12 layers a group of pages of 544 x 2 048 bytes; 8 192 tokens are 16 blocks of attention,
+    and two states in 3 groups.
+    """
     answer = plan(Request(NEXT, prompt_tokens=8192, memory=40 * GIB))
     assert answer.value("pool_block_bytes") == 12 * 544 * 2048
     assert answer.value("pool_blocks") == 40 * GIB // (12 * 544 * 2048) == 3212
     assert answer.value("request_blocks") == 16 + 3 * 2
     assert answer.value("concurrency") == 3212 / 22
     assert answer.value("requests_running") == 3211 // 22
-    # A finished request leaves 15 full blocks, and in each recurrent group one state, or with dense retention 15.
-    assert answer.value("cached_request_blocks") == 15 + 3 and answer.value("requests_cached") == 3211 // 18
-    assert answer.value("cached_dense_request_blocks") == 15 * 4 and answer.value("requests_dense_cached") == 3211 // 60
+    # A finished request leaves 15 full blocks, and in each recurrent group one state, or with dense
+    # retention 15.
+    assert (
+        answer.value("cached_request_blocks") == 15 + 3
+        and answer.value("requests_cached") == 3211 // 18
+    )
+    assert (
+        answer.value("cached_dense_request_blocks") == 15 * 4
+        and answer.value("requests_dense_cached") == 3211 // 60
+    )
 
 
 def test_requests_of_windows_by_hand() -> None:
-    """A window of 128 with 2 048 tokens in flight holds 2 175 tokens, in 136 blocks and one more; 12 layers of 32 KiB."""
+    """A window of 128 with 2 048 tokens in flight holds 2 175 tokens, in 136 blocks and one
+    more; 12 layers of 32 KiB.
+    """
     answer = plan(Request("gpt-oss-20b", prompt_tokens=8192, memory=GIB))
     assert answer.value("pool_blocks") == GIB // (12 * 32768)
     assert answer.value("request_blocks") == 8192 // 16 + (127 + 2048 + 15) // 16 + 1
@@ -50,16 +63,22 @@ def test_ranks_divide_the_heads_and_keep_one_at_least() -> None:
     for ranks, share in ((1, 1), (2, 2), (8, 8), (16, 8)):
         answer = plan(Request("gpt-oss-20b", memory=GIB, tensor_parallel_size=ranks))
         assert answer.value("pool_block_bytes") == 12 * 32768 // share == int(whole or 0) // share
-    with pytest.raises(UsageError, match="--tensor-parallel-size: 8 KV heads cannot be divided by 3"):
+    with pytest.raises(
+        UsageError, match="--tensor-parallel-size: 8 KV heads cannot be divided by 3"
+    ):
         plan(Request("gpt-oss-20b", memory=GIB, tensor_parallel_size=3))
 
 
 def test_a_shared_beginning_is_held_once() -> None:
-    """2 048 tokens are three blocks of 544; from 0.26 on the second request keeps the boundary, before it is what is kept."""
+    """2 048 tokens are three blocks of 544; from 0.26 on the second request keeps the boundary,
+    before it is what is kept.
+    """
     answer = plan(Request(NEXT, prompt_tokens=8192, memory=40 * GIB, shared_prefix=2048))
     assert (answer.value("shared_hit_tokens"), answer.value("shared_blocks")) == (3 * 544, 3)
     assert answer.value("requests_running_shared") == (3212 - 1 - 3) // (22 - 3)
-    sparse = plan(Request(NEXT, "0", prompt_tokens=8192, memory=40 * GIB, shared_prefix=2048, release="0.25"))
+    sparse = plan(
+        Request(NEXT, "0", prompt_tokens=8192, memory=40 * GIB, shared_prefix=2048, release="0.25")
+    )
     assert sparse.value("shared_hit_tokens") == 0
     assert sparse.value("requests_running_shared") == sparse.value("requests_running")
 
@@ -87,8 +106,12 @@ def planned(name: str, interval: int | None) -> Kept:
 
 @pytest.mark.parametrize("interval", [None, 0, 16, 32, 64, 128])
 @pytest.mark.parametrize("name", GROUPS)
-def test_what_is_kept_and_hit_is_what_the_reference_keeps_and_hits(name: str, interval: int | None) -> None:
-    """A request is served, then one that shares a beginning of some length: its hit ends at the last planned boundary."""
+def test_what_is_kept_and_hit_is_what_the_reference_keeps_and_hits(
+    name: str, interval: int | None
+) -> None:
+    """A request is served, then one that shares a beginning of some length: its hit ends at the
+    last planned boundary.
+    """
     plan_of = planned(name, interval)
     cold = scheduler(GROUPS[name], retention_interval=interval)
     serve(cold, "cold", PROMPT, generate=GENERATED)
@@ -107,7 +130,8 @@ def test_what_an_interval_loses_is_counted_over_every_length() -> None:
         for interval in (0, 32, 64, 128):
             hits = planned(name, interval).hits
             lost = [
-                max((end for end in dense if end <= shared), default=0) - max((end for end in hits if end <= shared), default=0)
+                max((end for end in dense if end <= shared), default=0)
+                - max((end for end in hits if end <= shared), default=0)
                 for shared in range(1, 241)
             ]
             assert lost_tokens(dense, hits, 240) == (max(lost), Fraction(sum(lost), 240))
@@ -115,7 +139,9 @@ def test_what_an_interval_loses_is_counted_over_every_length() -> None:
 
 
 def test_a_hit_of_a_window_needs_all_its_blocks_or_the_beginning() -> None:
-    """Blocks of 16 and a window of 33: two blocks; the first block alone reaches back to the beginning."""
+    """Blocks of 16 and a window of 33: two blocks; the first block alone reaches back to the
+    beginning.
+    """
     assert window_hits([True, False, True, True, True, False], 16, 33, 16) == [16, 64, 80]
     assert window_hits([True, False, True, True, True, False], 16, 33, 32) == [64]
 
@@ -127,11 +153,22 @@ def rows(request: Request) -> list[dict[str, Any]]:
 
 
 def test_the_table_goes_from_dense_to_the_replay_boundary_alone() -> None:
-    """Dense is 15 blocks in each of 4 groups; every doubling halves the states, and the last row keeps one in each group."""
+    """Dense is 15 blocks in each of 4 groups; every doubling halves the states, and the last row
+    keeps one in each group.
+    """
     found = rows(Request(NEXT, prompt_tokens=8192, intervals=True, memory=40 * GIB))
     assert [row["interval"] for row in found] == ["none", "544", "1088", "2176", "4352", "0"]
-    assert [row["request_blocks"] for row in found] == [60, 60, 15 + 3 * 8, 15 + 3 * 4, 15 + 3 * 2, 18]
-    assert [row["requests_cached"] for row in found] == [3211 // row["request_blocks"] for row in found]
+    assert [row["request_blocks"] for row in found] == [
+        60,
+        60,
+        15 + 3 * 8,
+        15 + 3 * 4,
+        15 + 3 * 2,
+        18,
+    ]
+    assert [row["requests_cached"] for row in found] == [
+        3211 // row["request_blocks"] for row in found
+    ]
     assert [row["lost_most_tokens"] for row in found] == [0, 0, 544, 3 * 544, 7 * 544, 14 * 544]
     assert found[0]["kept_share"] == 1 and found[-1]["kept_share"] == 18 / 60
 
@@ -142,13 +179,19 @@ def test_intervals_below_a_window_are_told_once() -> None:
     assert "requests_cached" not in found[0]
 
 
-def test_the_chart_is_drawn_and_says_what_it_is_of(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_chart_is_drawn_and_says_what_it_is_of(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = tmp_path / "chart.svg"
     arguments = ["plan", "vllm", "--layout", NEXT, "--request-tokens", "8192", "--chart", str(path)]
     assert invoke(arguments) == 0
     text = path.read_text()
     assert ElementTree.fromstring(text).tag.endswith("svg")
-    assert "qwen3-next-80b-a3b: 8,192 tokens" in text and text.count("<polyline") == 3 and ">2176<" in text
+    assert (
+        "qwen3-next-80b-a3b: 8,192 tokens" in text
+        and text.count("<polyline") == 3
+        and ">2176<" in text
+    )
     assert f"note: the chart is in {path}" in capsys.readouterr().out
     assert invoke([*arguments[:-1], str(tmp_path / "gone" / "chart.svg")]) == EXIT_USAGE
     assert "cannot be written" in capsys.readouterr().err
@@ -156,14 +199,25 @@ def test_the_chart_is_drawn_and_says_what_it_is_of(tmp_path: Path, capsys: pytes
 
 @pytest.mark.parametrize(
     ("given", "amount"),
-    [("40GiB", 40 * GIB), ("40 GB", 40 * 10**9), ("0.5GiB", GIB // 2), ("1048576", 2**20), ("3B", 3), ("80kB", 80_000)],
+    [
+        ("40GiB", 40 * GIB),
+        ("40 GB", 40 * 10**9),
+        ("0.5GiB", GIB // 2),
+        ("1048576", 2**20),
+        ("3B", 3),
+        ("80kB", 80_000),
+    ],
 )
-def test_memory_is_a_number_and_a_unit(given: str, amount: int, capsys: pytest.CaptureFixture[str]) -> None:
+def test_memory_is_a_number_and_a_unit(
+    given: str, amount: int, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert invoke(["plan", "vllm", "--layout", NEXT, "--memory", given, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["results"]["memory_bytes"] == amount
 
 
-@pytest.mark.parametrize("given", ["much", "-1GiB", "0", "1e9", "nan", "40GiBB", "80G", "9" * 19, "99999PiB", "٤GiB", ""])
+@pytest.mark.parametrize(
+    "given", ["much", "-1GiB", "0", "1e9", "nan", "40GiBB", "80G", "9" * 19, "99999PiB", "٤GiB", ""]
+)
 def test_what_is_no_memory_is_refused(given: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert invoke(["plan", "vllm", "--layout", NEXT, f"--memory={given}"]) == EXIT_USAGE
     assert "'--memory'" in capsys.readouterr().err
@@ -173,9 +227,18 @@ def test_what_is_no_memory_is_refused(given: str, capsys: pytest.CaptureFixture[
     ("request_", "says"),
     [
         (Request(NEXT, shared_prefix=100), "--shared-prefix: says nothing without --memory"),
-        (Request(NEXT, prompt_tokens=100, memory=GIB, shared_prefix=100), "--shared-prefix: 100 tokens are not fewer"),
-        (Request(NEXT, block_size=128, memory=GIB), "--block-size: a snapshot takes several blocks"),
-        (Request("deepseek-v4-flash", memory=GIB), "what a page weighs is worked out for heads, or for latent vectors alone"),
+        (
+            Request(NEXT, prompt_tokens=100, memory=GIB, shared_prefix=100),
+            "--shared-prefix: 100 tokens are not fewer",
+        ),
+        (
+            Request(NEXT, block_size=128, memory=GIB),
+            "--block-size: a snapshot takes several blocks",
+        ),
+        (
+            Request("deepseek-v4-flash", memory=GIB),
+            "what a page weighs is worked out for heads, or for latent vectors alone",
+        ),
     ],
 )
 def test_what_does_not_fit_is_refused_by_name(request_: Request, says: str) -> None:

@@ -26,7 +26,9 @@ def results(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, An
 
 
 def held(capacity: Capacity, size: int, tokens: int, *, caching: bool) -> int:
-    """Return how many sequences of so many tokens the reference gives blocks to before a pool is empty."""
+    """Return how many sequences of so many tokens the reference gives blocks to before a pool is
+    empty.
+    """
     caches = CacheOrchestrator(capacity, size, hybrid=True, caching=caching)
     count = 0
     while True:
@@ -48,28 +50,51 @@ def test_openvino_holds_as_many_sequences_as_are_planned(tokens: int, caching: b
     answer = plan(Request(options, MODEL, request_tokens=tokens))
     numbers = {name: answer.value(name) for name in ("kv_blocks", "la_blocks")}
     interval = answer.value("interval_tokens") if caching else None
-    capacity = Capacity(**numbers, kv_bytes=0, la_bytes=0, multiplier=None, interval=interval, dynamic=False)  # type: ignore[arg-type]
+    capacity = Capacity(
+        **numbers, kv_bytes=0, la_bytes=0, multiplier=None, interval=interval, dynamic=False
+    )  # type: ignore[arg-type]
     assert answer.value("requests_running") == held(capacity, 32, tokens, caching=caching) > 0
 
 
-def test_openvino_counts_whole_gib_and_nothing_of_a_cache_that_grows(capsys: pytest.CaptureFixture[str]) -> None:
+def test_openvino_counts_whole_gib_and_nothing_of_a_cache_that_grows(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     base = ["openvino", "--layout", MODEL, "--prefix-caching", "--request-tokens", "4096"]
-    assert results(capsys, *base, "--memory", "2GiB") == results(capsys, *base, "--cache-size-gib", "2")
+    assert results(capsys, *base, "--memory", "2GiB") == results(
+        capsys, *base, "--cache-size-gib", "2"
+    )
     assert "requests_running" not in results(capsys, *base)
     for more, says in (
         (["--memory", "2GB"], "no whole number of GiB"),
-        (["--memory", "2GiB", "--cache-size-gib", "2"], "--memory and --cache-size-gib say the same"),
+        (
+            ["--memory", "2GiB", "--cache-size-gib", "2"],
+            "--memory and --cache-size-gib say the same",
+        ),
     ):
         assert invoke(["plan", *base, *more]) == EXIT_USAGE
         assert says in capsys.readouterr().err
 
 
-def test_furiosa_fits_requests_into_the_split_of_another_length(capsys: pytest.CaptureFixture[str]) -> None:
-    """Split for 8 192 tokens: the pool of windows is full first with shorter requests, the global pool with longer ones."""
-    base = ["furiosa", "--layout", "gemma-3-27b", "--expected-average-seq-length", "8192", "--memory", "16GiB"]
+def test_furiosa_fits_requests_into_the_split_of_another_length(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Split for 8 192 tokens: the pool of windows is full first with shorter requests, the
+    global pool with longer ones.
+    """
+    base = [
+        "furiosa",
+        "--layout",
+        "gemma-3-27b",
+        "--expected-average-seq-length",
+        "8192",
+        "--memory",
+        "16GiB",
+    ]
     same = results(capsys, *base, "--request-tokens", "8192")
     assert same["requests_running"] == same["sequences"] == 15
-    short, long = (results(capsys, *base, "--request-tokens", tokens) for tokens in ("4096", "65536"))
+    short, long = (
+        results(capsys, *base, "--request-tokens", tokens) for tokens in ("4096", "65536")
+    )
     assert short["requests_running"] == min(7895 // 256, 1002 // 65) == 15
     assert long["requests_running"] == min(7895 // 4096, 1002 // 65) == 1
     assert results(capsys, *base[:-2], "--kv-gib", "16") == results(capsys, *base)
@@ -88,23 +113,41 @@ def test_the_rows_that_fit_are_the_largest_batch_that_memory_holds(release: str)
         return int(answer.value("total_bytes") or 0)
 
     for rows in (1, 4):
-        answer = tensorrt_edge.plan(tensorrt_edge.Request(MODEL, rows, 4000, release=release, memory=GIB))
+        answer = tensorrt_edge.plan(
+            tensorrt_edge.Request(MODEL, rows, 4000, release=release, memory=GIB)
+        )
         fit = int(answer.value("requests_running") or 0)
         assert total(fit) <= GIB < total(fit + 1)
 
 
 def test_openvino_s_intervals_from_every_block_to_256(capsys: pytest.CaptureFixture[str]) -> None:
-    """A larger multiplier leaves fewer states and more tokens; each row is the plan with that multiplier."""
-    base = ["openvino", "--layout", MODEL, "--prefix-caching", "--memory", "2GiB", "--request-tokens", "4096"]
+    """A larger multiplier leaves fewer states and more tokens; each row is the plan with that
+    multiplier.
+    """
+    base = [
+        "openvino",
+        "--layout",
+        MODEL,
+        "--prefix-caching",
+        "--memory",
+        "2GiB",
+        "--request-tokens",
+        "4096",
+    ]
     assert invoke(["plan", *base, "--intervals", "--json"]) == 0
     rows = json.loads(capsys.readouterr().out)["tables"]["intervals"]
     assert [row["multiplier"] for row in rows] == [1, 2, 4, 8, 16, 32, 64, 128]
     for row in rows:
         one = results(capsys, *base, "--multiplier", str(row["multiplier"]))
-        assert {name: one[name] for name in row if name in one} == {name: row[name] for name in row if name in one}
+        assert {name: one[name] for name in row if name in one} == {
+            name: row[name] for name in row if name in one
+        }
         interval = row["interval_tokens"]
         lost = [shared // 32 * 32 - shared // interval * interval for shared in range(1, 4097)]
-        assert (row["lost_most_tokens"], row["lost_mean_tokens"]) == (max(lost), round(Fraction(sum(lost), 4096)))
+        assert (row["lost_most_tokens"], row["lost_mean_tokens"]) == (
+            max(lost),
+            round(Fraction(sum(lost), 4096)),
+        )
     assert invoke(["plan", "openvino", "--layout", MODEL, "--intervals"]) == EXIT_USAGE
     assert "--intervals: give --request-tokens" in capsys.readouterr().err
     assert invoke(["plan", *base[:-1], str(2**60), "--intervals"]) == EXIT_USAGE

@@ -1,4 +1,6 @@
-"""The page of a run shows each failure where it is, says nothing that is not so, and runs no text of a trace."""
+"""The page of a run shows each failure where it is, says nothing that is not so, and runs no
+text of a trace.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,17 @@ from cachewitness.core import stored as history
 from cachewitness.core.checkers.finding import Finding
 from cachewitness.core.checkers.safety import SafetyLaw
 from cachewitness.core.driving import drive, judge
-from cachewitness.core.events import Answer, Answering, Cold, Group, Header, Publish, Read, Rules, Submitted
+from cachewitness.core.events import (
+    Answer,
+    Answering,
+    Cold,
+    Group,
+    Header,
+    Publish,
+    Read,
+    Rules,
+    Submitted,
+)
 from cachewitness.core.result import Result
 from cachewitness.core.trace_format import Finish, Preempt, Step, Submit, Trace, TraceHeader
 from cachewitness.engines.registry import parse
@@ -32,22 +44,39 @@ FAULT = "reference:mutant=hit-is-maximum-over-groups"
 EVIL = '</script><img src=x onerror="document.title=1">'
 
 
-def told(ops: list[object], engine: str = "reference", layout: str = "full-mamba", pages: int = 9, **options: object) -> Result:
+def told(
+    ops: list[object],
+    engine: str = "reference",
+    layout: str = "full-mamba",
+    pages: int = 9,
+    **options: object,
+) -> Result:
     header = TraceHeader("told", layouts.load(layout), pages, options=options)
     return drive(Trace(header, ops), parse(engine).open(header))  # type: ignore[arg-type]
 
 
 def replayed(engine: str = FAULT) -> Result:
-    """Hit what the attention group alone can serve; in the recurrent group the block table has the null page."""
+    """Hit what the attention group alone can serve; in the recurrent group the block table has
+    the null page.
+    """
     return told(
-        [Submit("b1", "doc:16"), Step([("b1", 16)]), Submit("c1", "doc:16 more:1"), Step([("c1", 1)])],
+        [
+            Submit("b1", "doc:16"),
+            Step([("b1", 16)]),
+            Submit("c1", "doc:16 more:1"),
+            Step([("c1", 1)]),
+        ],
         engine,
         retention_interval=0,
     )
 
 
 def filmed(result: Result) -> Film:
-    return frames.film(result.history.header, result.history.events, result.findings[0] if result.findings else None)
+    return frames.film(
+        result.history.header,
+        result.history.events,
+        result.findings[0] if result.findings else None,
+    )
 
 
 def cells(frame: Frame, r: str, group: int) -> list[Cell]:
@@ -66,7 +95,10 @@ def test_the_wrong_cell_is_marked_in_the_moment_before_it_is_read() -> None:
         (4, "not-yet", False),
     ]
     assert cells(failing, "c1", 1)[0].claim == "the state after 16 tokens of c1"
-    assert [(cell.looks, cell.marked) for cell in cells(failing, "c1", 0)] == [("right", False), ("not-yet", False)]
+    assert [(cell.looks, cell.marked) for cell in cells(failing, "c1", 0)] == [
+        ("right", False),
+        ("not-yet", False),
+    ]
 
 
 def test_what_is_computed_from_something_wrong_is_not_called_right() -> None:
@@ -76,16 +108,32 @@ def test_what_is_computed_from_something_wrong_is_not_called_right() -> None:
 
 def test_a_clean_history_has_no_wrong_cell_and_no_mark() -> None:
     film = filmed(replayed("reference"))
-    every = [cell for frame in film.frames for lane in frame.lanes for row in lane.rows for cell in row.cells]
-    assert {cell.looks for cell in every} <= {"right", "not-yet", "left", "null"} and "right" in {cell.looks for cell in every}
-    assert not any(cell.marked for cell in every) and not any(frame.failing for frame in film.frames)
+    every = [
+        cell
+        for frame in film.frames
+        for lane in frame.lanes
+        for row in lane.rows
+        for cell in row.cells
+    ]
+    assert {cell.looks for cell in every} <= {"right", "not-yet", "left", "null"} and "right" in {
+        cell.looks for cell in every
+    }
+    assert not any(cell.marked for cell in every) and not any(
+        frame.failing for frame in film.frames
+    )
 
 
 def test_columns_that_left_the_window_are_not_called_wrong() -> None:
-    result = told([Submit("r1", "A:80"), Step([("r1", 64)]), Step([("r1", 16)])], layout="full-swa", pages=33)
+    result = told(
+        [Submit("r1", "A:80"), Step([("r1", 64)]), Step([("r1", 16)])], layout="full-swa", pages=33
+    )
     assert result.findings == []
     looks = [cell.looks for cell in cells(filmed(result).frames[-1], "r1", 1)]
-    assert looks[-2:] == ["right", "right"] and set(looks[:2]) <= {"left", "null"} and "wrong" not in looks
+    assert (
+        looks[-2:] == ["right", "right"]
+        and set(looks[:2]) <= {"left", "null"}
+        and "wrong" not in looks
+    )
 
 
 def test_columns_between_a_prompt_and_the_window_over_its_answer_are_not_read() -> None:
@@ -96,7 +144,9 @@ def test_columns_between_a_prompt_and_the_window_over_its_answer_are_not_read() 
 
 
 def test_pages_are_told_by_what_the_ledger_knows_of_them() -> None:
-    """A page that a request wrote and keyed is committed, idle when it has finished, and free when nobody ever came."""
+    """A page that a request wrote and keyed is committed, idle when it has finished, and free
+    when nobody ever came.
+    """
     result = told([Submit("r1", "A:17"), Step([("r1", 17)]), Finish("r1")], layout="full")
     film = filmed(result)
     states = [{one.page: one.state for one in frame.pools[0]} for frame in film.frames]
@@ -105,14 +155,28 @@ def test_pages_are_told_by_what_the_ledger_knows_of_them() -> None:
 
 
 def test_a_preempted_request_is_told_once_and_has_no_table() -> None:
-    film = filmed(told([Submit("r1", "A:20"), Step([("r1", 20)]), Preempt("r1"), Submit("r2", "B:4"), Step([("r2", 4)])]))
+    film = filmed(
+        told(
+            [
+                Submit("r1", "A:20"),
+                Step([("r1", 20)]),
+                Preempt("r1"),
+                Submit("r2", "B:4"),
+                Step([("r2", 4)]),
+            ]
+        )
+    )
     (at,) = [index for index, frame in enumerate(film.frames) if frame.title == "r1 was preempted"]
     assert [(lane.r, lane.rows) for lane in film.frames[at].lanes] == [("r1", [])]
     assert "r1" not in {lane.r for lane in film.frames[at + 1].lanes}
 
 
 def test_a_failing_key_is_marked_in_its_pool() -> None:
-    result = told([Submit("r1", "A:40"), Step([("r1", 40)])], "reference:mutant=null-block-published", retention_interval=None)
+    result = told(
+        [Submit("r1", "A:40"), Step([("r1", 40)])],
+        "reference:mutant=null-block-published",
+        retention_interval=None,
+    )
     event = result.history.events[result.findings[0].seq]
     assert isinstance(event, Publish)
     assert any(frame.failing for frame in filmed(result).frames)
@@ -120,7 +184,9 @@ def test_a_failing_key_is_marked_in_its_pool() -> None:
 
 def test_long_histories_and_rows_are_cut_around_the_failure_and_say_so() -> None:
     steps = [Step([("r1", 1)]) for _ in range(frames.FRAMES_MAX)]
-    film = filmed(told([Submit("r1", "A:1000"), Step([("r1", 1000)]), *steps], layout="full", pages=200))
+    film = filmed(
+        told([Submit("r1", "A:1000"), Step([("r1", 1000)]), *steps], layout="full", pages=200)
+    )
     assert len(film.frames) == frames.FRAMES_MAX and film.left_out > 0
     row = cells(film.frames[-1], "r1", 0)
     (fold,) = [cell for cell in row if cell.looks == "fold"]
@@ -135,11 +201,17 @@ def test_what_frames_have_alike_stands_in_the_page_once() -> None:
     film = filmed(told([*begun, *steps], layout="full", pages=300))
     small = packed(film)
     for frame, own in zip(film.frames, small["frames"], strict=True):
-        numbered = [[r, doing, [small["rows"][row] for row in rows]] for r, doing, rows in own["lanes"]]
-        lanes = [
-            [r, doing, [[group, [small["cells"][n] for n in cells]] for group, cells in rows]] for r, doing, rows in numbered
+        numbered = [
+            [r, doing, [small["rows"][row] for row in rows]] for r, doing, rows in own["lanes"]
         ]
-        assert lanes == [[lane.r, lane.doing, [[row.group, row.cells] for row in lane.rows]] for lane in frame.lanes]
+        lanes = [
+            [r, doing, [[group, [small["cells"][n] for n in cells]] for group, cells in rows]]
+            for r, doing, rows in numbered
+        ]
+        assert lanes == [
+            [lane.r, lane.doing, [[row.group, row.cells] for row in lane.rows]]
+            for lane in frame.lanes
+        ]
         assert [[small["pages"][page] for page in pool] for pool in own["pools"]] == frame.pools
         assert (own["title"], own["failing"]) == (frame.title, frame.failing)
     assert 10 * len(msgspec.json.encode(small)) < len(msgspec.json.encode(film))
@@ -157,17 +229,24 @@ def test_only_the_moments_that_are_shown_are_looked_at(monkeypatch: pytest.Monke
 
 
 def test_charts_count_as_the_ledger_does() -> None:
-    film = filmed(told([Submit("r1", "A:32"), Step([("r1", 32)]), Submit("r2", "A:32 B:1"), Step([("r2", 1)])], layout="full"))
-    assert [sample.pools for sample in film.samples] == [[(2, 0, 8)], [(3, 0, 8)]] and film.hits == [
-        (1, "r1", 0),
-        (2, "r2", 32),
-    ]
+    film = filmed(
+        told(
+            [Submit("r1", "A:32"), Step([("r1", 32)]), Submit("r2", "A:32 B:1"), Step([("r2", 1)])],
+            layout="full",
+        )
+    )
+    assert [sample.pools for sample in film.samples] == [
+        [(2, 0, 8)],
+        [(3, 0, 8)],
+    ] and film.hits == [(1, "r1", 0), (2, "r2", 32)]
     (chart,) = page.charts.occupancy(film)
-    assert "pool 0: of 8 pages at most 3 held by requests, 3 with those kept for their keys" in chart
+    assert (
+        "pool 0: of 8 pages at most 3 held by requests, 3 with those kept for their keys" in chart
+    )
     assert "1 of 2 look-ups found something, at most 32 tokens" in page.charts.hits(film)
 
 
-# --- the page -----------------------------------------------------------------------------------------------------------------
+# --- the page -------------------------------------------------------------------------------------
 
 
 class Elements(HTMLParser):
@@ -190,7 +269,16 @@ class Elements(HTMLParser):
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = tmp_path_factory.mktemp("run") / "report"
-    arguments = ["--engine", FAULT, "--layout", "full-mamba", "--suite", "invariants", "--fail-fast", "--quiet"]
+    arguments = [
+        "--engine",
+        FAULT,
+        "--layout",
+        "full-mamba",
+        "--suite",
+        "invariants",
+        "--fail-fast",
+        "--quiet",
+    ]
     assert invoke(["run", *arguments, "--report", str(made)]) == 1
     return made
 
@@ -199,28 +287,62 @@ def test_a_run_with_a_report_has_a_page_that_shows_its_failure(folder: Path) -> 
     text = (folder / "report.html").read_text()
     shown = Elements(text)
     report = json.loads((folder / "report.json").read_bytes())
-    (failure, *_) = [failure for suite in report["suites"] for failure in suite["failures"]]
-    assert failure["stored"]["replay"] in shown.text and "FAIL (exit code 1)" in re.sub(r"\s+", " ", shown.text)
+    failure, *_ = [failure for suite in report["suites"] for failure in suite["failures"]]
+    assert failure["stored"]["replay"] in shown.text and "FAIL (exit code 1)" in re.sub(
+        r"\s+", " ", shown.text
+    )
     assert " ".join(failure["sentence"].split()) in " ".join(shown.text.split())
-    (film,) = [json.loads(one) for one in re.findall(r'<script type="application/json">(.*?)</script>', text, re.DOTALL)]
-    rows = [film["rows"][row] for frame in film["frames"] for _, _, rows in frame["lanes"] for row in rows]
-    marked = [film["cells"][cell] for _, cells in rows for cell in cells if film["cells"][cell].get("marked")]
+    (film,) = [
+        json.loads(one)
+        for one in re.findall(r'<script type="application/json">(.*?)</script>', text, re.DOTALL)
+    ]
+    rows = [
+        film["rows"][row]
+        for frame in film["frames"]
+        for _, _, rows in frame["lanes"]
+        for row in rows
+    ]
+    marked = [
+        film["cells"][cell]
+        for _, cells in rows
+        for cell in cells
+        if film["cells"][cell].get("marked")
+    ]
     assert [cell["looks"] for cell in marked] == ["wrong"]
-    assert "//" not in re.sub(r"<script.*?</script>", "", text, flags=re.DOTALL), "the page asks the network for nothing"
+    assert "//" not in re.sub(r"<script.*?</script>", "", text, flags=re.DOTALL), (
+        "the page asks the network for nothing"
+    )
 
 
 def test_the_page_of_a_run_that_passes_says_so_and_what_was_not_run(tmp_path: Path) -> None:
-    assert invoke(["run", "--layout", "full", "--suite", "invariants", "--quiet", "--report", str(tmp_path)]) in (0, 5)
+    assert invoke(
+        ["run", "--layout", "full", "--suite", "invariants", "--quiet", "--report", str(tmp_path)]
+    ) in (0, 5)
     text = " ".join(Elements((tmp_path / "report.html").read_text()).text.split())
-    assert "No trace of this run contradicts a rule." in text and "Not run:" in text and "FAIL" not in text
+    assert (
+        "No trace of this run contradicts a rule." in text
+        and "Not run:" in text
+        and "FAIL" not in text
+    )
 
 
 def test_a_page_that_cannot_be_drawn_takes_the_verdict_from_nobody(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It is said in a line, the report is whole, and a run that passes has not delivered what was asked for."""
+    """It is said in a line, the report is whole, and a run that passes has not delivered what
+    was asked for.
+    """
     monkeypatch.setattr(page, "of_run", lambda document, folder: {}["no"])
-    arguments = ["run", "--layout", "full-mamba", "--suite", "invariants", "--quiet", "--report", str(tmp_path)]
+    arguments = [
+        "run",
+        "--layout",
+        "full-mamba",
+        "--suite",
+        "invariants",
+        "--quiet",
+        "--report",
+        str(tmp_path),
+    ]
     assert invoke([*arguments, "--engine", FAULT, "--fail-fast"]) == 1
     assert json.loads((tmp_path / "report.json").read_bytes())["exit_code"] == 1
     assert "report.html: cannot be drawn: KeyError: 'no'" in capsys.readouterr().err
@@ -229,25 +351,42 @@ def test_a_page_that_cannot_be_drawn_takes_the_verdict_from_nobody(
 
 def test_a_history_has_a_page_as_well(tmp_path: Path) -> None:
     history.save(replayed().history, tmp_path / "some.jsonl")
-    assert invoke(["report", str(tmp_path / "some.jsonl"), "--out", str(tmp_path / "page.html")]) == 0
+    assert (
+        invoke(["report", str(tmp_path / "some.jsonl"), "--out", str(tmp_path / "page.html")]) == 0
+    )
     assert "group-misalignment" in (tmp_path / "page.html").read_text()
 
 
-def test_the_page_of_a_history_passes_only_what_was_judged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a history in which nothing happened, and of one whose checker crashed, it says what `check` says."""
+def test_the_page_of_a_history_passes_only_what_was_judged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a history in which nothing happened, and of one whose checker crashed, it says what
+    `check` says.
+    """
     history.save(told([]).history, tmp_path / "idle.jsonl")
     history.save(replayed("reference").history, tmp_path / "some.jsonl")
 
     def crash(*_: object) -> None:
         raise RuntimeError("boom")
 
-    for name, code, word, patched in (("idle", 5, "nothing checked", False), ("some", 2, "unknown", True)):
+    for name, code, word, patched in (
+        ("idle", 5, "nothing checked", False),
+        ("some", 2, "unknown", True),
+    ):
         if patched:
             monkeypatch.setattr(SafetyLaw, "on_read", crash)
         assert invoke(["check", str(tmp_path / f"{name}.jsonl"), "--quiet"]) == code
-        assert invoke(["report", str(tmp_path / f"{name}.jsonl"), "--out", str(tmp_path / "page.html")]) == 0
+        assert (
+            invoke(
+                ["report", str(tmp_path / f"{name}.jsonl"), "--out", str(tmp_path / "page.html")]
+            )
+            == 0
+        )
         text = " ".join(Elements((tmp_path / "page.html").read_text()).text.split())
-        assert f"{word} (exit code {code})" in text and ("Not judged: safety-law: RuntimeError: boom" in text) == patched
+        assert (
+            f"{word} (exit code {code})" in text
+            and ("Not judged: safety-law: RuntimeError: boom" in text) == patched
+        )
 
 
 def test_failures_that_are_expected_are_not_called_none(folder: Path, tmp_path: Path) -> None:
@@ -258,12 +397,19 @@ def test_failures_that_are_expected_are_not_called_none(folder: Path, tmp_path: 
     (tmp_path / "report.json").write_text(json.dumps(report))
     assert invoke(["report", str(tmp_path)]) == 0
     text = Elements((tmp_path / "report.html").read_text()).text
-    assert "No trace of this run contradicts" not in text and "What failed is listed as expected." in text
+    assert (
+        "No trace of this run contradicts" not in text
+        and "What failed is listed as expected." in text
+    )
 
 
 def test_what_was_stopped_or_not_judged_is_on_the_page(folder: Path, tmp_path: Path) -> None:
     report = json.loads((folder / "report.json").read_bytes())
-    report["suites"][0] |= {"crashed": ["reuse: boom"], "bad_events": ["trace t: no page 9"], "failures": []}
+    report["suites"][0] |= {
+        "crashed": ["reuse: boom"],
+        "bad_events": ["trace t: no page 9"],
+        "failures": [],
+    }
     report["exit_code"] = 4
     (tmp_path / "report.json").write_text(json.dumps(report))
     assert invoke(["report", str(tmp_path)]) == 0
@@ -275,13 +421,21 @@ def test_what_was_stopped_or_not_judged_is_on_the_page(folder: Path, tmp_path: P
 def test_a_failure_found_at_the_end_has_its_moment() -> None:
     """A history whose finding belongs to no event is told to fail where it ends."""
     result = replayed("reference")
-    film = frames.film(result.history.header, result.history.events, Finding(anomaly="leak", sentence="s", seq=-1))
+    film = frames.film(
+        result.history.header, result.history.events, Finding(anomaly="leak", sentence="s", seq=-1)
+    )
     assert [frame.failing for frame in film.frames] == [False] * (len(film.frames) - 1) + [True]
 
 
 def test_what_a_history_names_is_text_on_the_page(tmp_path: Path) -> None:
     result = told(
-        [Submit(EVIL, "A:16", salt=EVIL), Step([(EVIL, 16)]), Submit("r2", "A:16 B:4", salt=EVIL), Step([("r2", 4)])], FAULT
+        [
+            Submit(EVIL, "A:16", salt=EVIL),
+            Step([(EVIL, 16)]),
+            Submit("r2", "A:16 B:4", salt=EVIL),
+            Step([("r2", 4)]),
+        ],
+        FAULT,
     )
     text = page.of_history(result.history.header, result.history.events, EVIL, result).decode()
     shown = Elements(text)
@@ -334,14 +488,19 @@ def test_a_browser_shows_the_failing_moment_first(folder: Path, tmp_path: Path) 
 BOX = """<script>addEventListener("load", () => {
   const box = document.querySelector(".cell.marked").getBoundingClientRect();
   document.title = JSON.stringify([box.left, innerWidth - box.right, box.top, innerHeight - box.bottom]);
-});</script>"""
+});</script>"""  # noqa: E501
 
 
 @pytest.mark.skipif(not CHROMIUM, reason="needs chromium, to see the page as a browser does")
 def test_a_browser_shows_the_wrong_cell_without_scrolling(tmp_path: Path) -> None:
     """Though it is the fortieth column of the last of nineteen requests."""
     others = [op for n in range(18) for op in (Submit(f"o{n}", f"d{n}:96"), Step([(f"o{n}", 96)]))]
-    cached = [Submit("b1", "doc:640"), *[Step([("b1", 640)])] * 2, Submit("c1", "doc:640 more:1"), Step([("c1", 1)])]
+    cached = [
+        Submit("b1", "doc:640"),
+        *[Step([("b1", 640)])] * 2,
+        Submit("c1", "doc:640 more:1"),
+        Step([("c1", 1)]),
+    ]
     result = told([*others, *cached], FAULT, pages=400, retention_interval=0)
     shown = page.of_history(result.history.header, result.history.events, "wide", result).decode()
     (tmp_path / "wide.html").write_text(shown.replace("</body>", f"{BOX}</body>"))
@@ -354,17 +513,47 @@ ANSWERS = [
     Submitted(r="a", tokens=[1, 2, 3], generate=3),
     Submitted(r="<b>", tokens=[1, 2], generate=2, seq=1),
     Answer(r="a", tokens=[7, 8, 9], logprobs=[-1.0, -2.0, -3.0], restored=2, seq=2),
-    Cold(r="a", tokens=[7, 8, 9], logprobs=[-1.0, -2.25, -3.0], restored=0, tolerance=1e-6, ceiling=1e-3, seq=3),
+    Cold(
+        r="a",
+        tokens=[7, 8, 9],
+        logprobs=[-1.0, -2.25, -3.0],
+        restored=0,
+        tolerance=1e-6,
+        ceiling=1e-3,
+        seq=3,
+    ),
     Answer(r="<b>", tokens=[5, 6], logprobs=[-1.0, -1.0], restored=0, seq=4),
-    Cold(r="<b>", tokens=[4, 4], logprobs=[-1.0, -1.0], restored=0, tolerance=1e-6, ceiling=1e-3, seq=5),
-    Cold(r="<b>", tokens=[6], logprobs=[-1.0], start=1, restored=0, tolerance=1e-6, ceiling=1e-3, seq=6),
+    Cold(
+        r="<b>",
+        tokens=[4, 4],
+        logprobs=[-1.0, -1.0],
+        restored=0,
+        tolerance=1e-6,
+        ceiling=1e-3,
+        seq=5,
+    ),
+    Cold(
+        r="<b>",
+        tokens=[6],
+        logprobs=[-1.0],
+        start=1,
+        restored=0,
+        tolerance=1e-6,
+        ceiling=1e-3,
+        seq=6,
+    ),
 ]
 
 
 def test_answers_stand_beside_the_cold_ones_and_what_differs_is_marked() -> None:
-    """The second answer parts at a near tie, and goes on as the twin does behind the engine's own token: nothing is marked."""
+    """The second answer parts at a near tie, and goes on as the twin does behind the engine's
+    own token: nothing is marked.
+    """
     rows, left_out = spoken(ANSWERS, Finding(anomaly="answer-differs", sentence="", r="a"))
-    assert not left_out and [(row.r, row.restored, row.failing) for row in rows] == [("a", "2", True), ("<b>", "0", False)]
+    assert not left_out and [(row.r, row.restored, row.failing) for row in rows] == [
+        ("a", "2", True),
+        ("<b>", "0", False),
+    ]
     assert [(token.said, token.cold, token.differs) for token in rows[0].tokens] == [
         ("7 (-1)", "7 (-1)", False),
         ("8 (-2)", "8 (-2.25)", True),
@@ -378,14 +567,25 @@ def test_answers_stand_beside_the_cold_ones_and_what_differs_is_marked() -> None
 
 def test_long_answers_are_cut_around_what_differs() -> None:
     many = list(range(100))
-    said, right = Answer(r="a", tokens=many), Cold(r="a", tokens=[*many[:60], 0, *many[61:]], tolerance=1e-6, ceiling=1e-3)
+    said, right = (
+        Answer(r="a", tokens=many),
+        Cold(r="a", tokens=[*many[:60], 0, *many[61:]], tolerance=1e-6, ceiling=1e-3),
+    )
     events = [ANSWERS[0], said, right]
-    ((row,), _) = spoken(events, None)
-    assert len(row.tokens) + row.left_out == 100 and [token.at for token in row.tokens if token.differs] == [61]
+    (row,), _ = spoken(events, None)
+    assert len(row.tokens) + row.left_out == 100 and [
+        token.at for token in row.tokens if token.differs
+    ] == [61]
 
 
 def test_the_page_of_answers_has_no_block_tables(tmp_path: Path) -> None:
-    header = Header(engine="e", height="answers", pools=[], groups=[], rules=Rules(answering=Answering("float64", 99)))
+    header = Header(
+        engine="e",
+        height="answers",
+        pools=[],
+        groups=[],
+        rules=Rules(answering=Answering("float64", 99)),
+    )
     told = page.of_history(header, ANSWERS, "answers", judge(header, iter(ANSWERS))).decode()
     assert "8 (-2) ✗" in told and "8 (-2.25)" in told and "&lt;b&gt;" in told
     assert "<b>" not in told and "Block tables: " not in told and "answer-differs" in told

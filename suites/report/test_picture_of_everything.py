@@ -1,4 +1,6 @@
-"""Of all policies at both heights: a clean history shows no cell as wrong, and every read that fails is shown where it is."""
+"""Of all policies at both heights: a clean history shows no cell as wrong, and every read that
+fails is shown where it is.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,13 @@ def run(trace: Trace, engine: str = "reference") -> Result:
 
 
 def shown(frame: Frame, looks: str) -> list[cells.Cell]:
-    return [cell for lane in frame.lanes for row in lane.rows for cell in row.cells if cell.looks == looks]
+    return [
+        cell
+        for lane in frame.lanes
+        for row in lane.rows
+        for cell in row.cells
+        if cell.looks == looks
+    ]
 
 
 def drawn(policy: str) -> Iterator[Trace]:
@@ -51,15 +59,21 @@ def drawn(policy: str) -> Iterator[Trace]:
             yield random_trace(configuration.shape(height), seed, withdraw=seed % 4 == 0)
 
 
-@pytest.mark.parametrize("policy", ["vllm", "openvino_genai", "lmcache", "furiosa", "tensorrt_edge"])
+@pytest.mark.parametrize(
+    "policy", ["vllm", "openvino_genai", "lmcache", "furiosa", "tensorrt_edge"]
+)
 def test_a_clean_history_shows_no_cell_as_wrong(policy: str) -> None:
-    """Though pages are claimed before they are filled, steps are in flight, and tables of those who wait grow old."""
+    """Though pages are claimed before they are filled, steps are in flight, and tables of those
+    who wait grow old.
+    """
     right = 0
     for trace in drawn(policy):
         result = run(trace)
         assert result.findings == []
         for frame in frames.film(result.history.header, result.history.events).frames:
-            assert not shown(frame, "wrong") and not shown(frame, "tainted") and not frame.failing, (trace.header, frame.title)
+            assert (
+                not shown(frame, "wrong") and not shown(frame, "tainted") and not frame.failing
+            ), (trace.header, frame.title)
             right += len(shown(frame, "right"))
     assert right > 100
 

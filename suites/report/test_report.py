@@ -16,7 +16,17 @@ from cachewitness.core import events as history
 from cachewitness.core import trace_format as trace
 from cachewitness.core.checkers.anomalies import BY_NAME
 from cachewitness.core.checkers.finding import Finding, Tally
-from cachewitness.core.trace_format import GroupSpec, Layout, Media, Reset, Step, Submit, Trace, TraceHeader, UpdateWeights
+from cachewitness.core.trace_format import (
+    GroupSpec,
+    Layout,
+    Media,
+    Reset,
+    Step,
+    Submit,
+    Trace,
+    TraceHeader,
+    UpdateWeights,
+)
 from cachewitness.engines.isolation.engine import Isolation
 from cachewitness.engines.registry import parse
 from cachewitness.report import badge, github, junit, sarif
@@ -24,19 +34,36 @@ from cachewitness.report import counterexample as witness
 from cachewitness.report.summary import Failure, NotRun, Report, Stored, SuiteReport
 from cachewitness.sessions.run import store
 
-LAYOUT = Layout("mine", [GroupSpec("full", 16), GroupSpec("sliding", 8, window=32), GroupSpec("sliding", 8, window=32)])
-FINDING = Finding(anomaly="leak", sentence="Let a\x00 be 100% wrong;\nhowever: a contradiction.", checker="ownership", op=1)
+LAYOUT = Layout(
+    "mine",
+    [GroupSpec("full", 16), GroupSpec("sliding", 8, window=32), GroupSpec("sliding", 8, window=32)],
+)
+FINDING = Finding(
+    anomaly="leak",
+    sentence="Let a\x00 be 100% wrong;\nhowever: a contradiction.",
+    checker="ownership",
+    op=1,
+)
 
 
 def _trace(steps: int) -> Trace:
-    header = TraceHeader(name="t", layout=LAYOUT, pages=9, options={"retention_interval": None, "use_eagle": True})
+    header = TraceHeader(
+        name="t", layout=LAYOUT, pages=9, options={"retention_interval": None, "use_eagle": True}
+    )
     return Trace(header, [Submit("a", "x:64"), *(Step(run=[("a", 1)]) for _ in range(steps))])
 
 
 def _report() -> Report:
     failures = [
         Failure(id="s:t,1@mine", finding=FINDING, trace=_trace(9), shrunk=_trace(1), offending=1),
-        Failure(id="s:t2@mine", finding=FINDING, trace=_trace(1), shrunk=_trace(1), offending=1, expected="known"),
+        Failure(
+            id="s:t2@mine",
+            finding=FINDING,
+            trace=_trace(1),
+            shrunk=_trace(1),
+            offending=1,
+            expected="known",
+        ),
     ]
     tallies = [
         Tally(checker="ownership", opportunities=9, findings=2),
@@ -45,8 +72,19 @@ def _report() -> Report:
         Tally(checker="progress", opportunities=1, crashed="RuntimeError: boom"),
         Tally(checker="interval-sparsity", not_applicable="no keys"),
     ]
-    suite = SuiteReport(name="s", traces=2, tallies=tallies, failures=failures, crashed=["progress: RuntimeError: boom"])
-    return Report(engine="mine", suites=[suite], not_run=[NotRun("suite x", "no scheduler")], vacuous=["checker identity"])
+    suite = SuiteReport(
+        name="s",
+        traces=2,
+        tallies=tallies,
+        failures=failures,
+        crashed=["progress: RuntimeError: boom"],
+    )
+    return Report(
+        engine="mine",
+        suites=[suite],
+        not_run=[NotRun("suite x", "no scheduler")],
+        vacuous=["checker identity"],
+    )
 
 
 def test_junit_counts_what_it_contains() -> None:
@@ -74,17 +112,28 @@ def test_junit_counts_what_it_contains() -> None:
 
 def test_annotations_are_escaped_as_the_runner_reads_them() -> None:
     first, crash, idle = github.commands(_report(), {})
-    assert first == "::error title=leak in s%3At%2C1@mine::Let a\x00 be 100%25 wrong;%0Ahowever: a contradiction."
+    assert (
+        first == "::error title=leak in s%3At%2C1@mine::Let a\x00 be 100%25 wrong;%0Ahowever: a"
+        " contradiction."
+    )
     assert "progress" in crash and "identity" in idle
 
 
 def test_a_witness_reads_as_it_ran() -> None:
-    """Operations are numbered from 1, the offending one is marked, and what lies far before and behind is counted."""
+    """Operations are numbered from 1, the offending one is marked, and what lies far before and
+    behind is counted.
+    """
     lines = witness.witness(FINDING, _trace(1), whole=10, replay="cachewitness replay x")
     assert "trace t, shrunk from 10 operations to 2" in lines
-    assert "  layout mine (full 16 + 2 × sliding 8 window 32), 9 pages, retention_interval=none, use_eagle=true" in lines
+    assert (
+        "  layout mine (full 16 + 2 × sliding 8 window 32), 9 pages, retention_interval=none,"
+        " use_eagle=true" in lines
+    )
     assert "  1  submit a  x:64" in lines and "> 2  step a+1" in lines
-    assert any(BY_NAME["leak"].implies in line for line in lines) and lines[-1] == "replay: cachewitness replay x"
+    assert (
+        any(BY_NAME["leak"].implies in line for line in lines)
+        and lines[-1] == "replay: cachewitness replay x"
+    )
     long = witness.witness(msgspec.structs.replace(FINDING, op=80), _trace(99))
     assert "> 81  step a+1" not in long and ">  81  step a+1" in long
     assert "  … 44 operations before" in long and "  … 19 operations after" in long
@@ -93,7 +142,10 @@ def test_a_witness_reads_as_it_ran() -> None:
 @pytest.mark.parametrize(
     ("op", "text"),
     [
-        (Submit("a", "x:1 @b:2", salt="s", media=[Media(3, 4, "cat")]), "submit a  x:1 @b:2  salt=s  media=cat@3+4"),
+        (
+            Submit("a", "x:1 @b:2", salt="s", media=[Media(3, 4, "cat")]),
+            "submit a  x:1 @b:2  salt=s  media=cat@3+4",
+        ),
         (Step(run=[("a", 4), ("b", 1)], withdraw=["b"]), "step a+4 b+1  withdraw b"),
         (Step(budget=64), "step budget 64"),
         (Step(), "step budget default"),
@@ -131,13 +183,21 @@ def test_a_replay_command_survives_the_shell() -> None:
     [
         ("reference", None, ""),
         ("reference", Isolation(), "--isolate yes"),
-        ("reference", Isolation(deadline=5, memory_gib=2), "--isolate yes --deadline 5 --memory-gib 2"),
+        (
+            "reference",
+            Isolation(deadline=5, memory_gib=2),
+            "--isolate yes --deadline 5 --memory-gib 2",
+        ),
         ("vllm", None, "--isolate no"),
         ("vllm", Isolation(), ""),
     ],
 )
-def test_an_engine_is_replayed_where_it_failed(name: str, isolation: Isolation | None, held: str) -> None:
-    """In a process of its own or in the harness's, with its deadline; what is usual for that engine is left out."""
+def test_an_engine_is_replayed_where_it_failed(
+    name: str, isolation: Isolation | None, held: str
+) -> None:
+    """In a process of its own or in the harness's, with its deadline; what is usual for that
+    engine is left out.
+    """
     spec = parse(name) if isolation is None else parse(name).isolated(isolation)
     assert spec.arguments == f"--engine {name} {held}".rstrip()
 
@@ -153,22 +213,43 @@ def test_a_schema_knows_every_operation_and_every_event() -> None:
     for kind, union, tag in (("trace", trace.Op, "op"), ("history", history.Event, "e")):
         definitions = json.loads(schemas.schema(kind))["$defs"]
         for member in union.__args__:
-            assert definitions[member.__name__]["properties"][tag] == {"enum": [member.__struct_config__.tag]}
+            assert definitions[member.__name__]["properties"][tag] == {
+                "enum": [member.__struct_config__.tag]
+            }
 
 
 def test_the_documented_formats_name_every_operation_event_and_field() -> None:
-    """docs/formats.md is read by people who write histories; nothing that a line may contain is missing there."""
+    """docs/formats.md is read by people who write histories; nothing that a line may contain is
+    missing there.
+    """
     path = data.fixtures().parent / "docs" / "formats.md"
     text = path.read_text(encoding="utf-8")
-    structs = [trace.TraceHeader, *trace.Op.__args__, history.Header, *history.Event.__args__, history.Rules, history.Retention]
+    structs = [
+        trace.TraceHeader,
+        *trace.Op.__args__,
+        history.Header,
+        *history.Event.__args__,
+        history.Rules,
+        history.Retention,
+    ]
     missing = {
         name
-        for struct in [*structs, trace.GroupSpec, history.Pool, history.Group, history.Run, trace.Media]
+        for struct in [
+            *structs,
+            trace.GroupSpec,
+            history.Pool,
+            history.Group,
+            history.Run,
+            trace.Media,
+        ]
         for name in struct.__struct_fields__
         if f"`{name}`" not in text
     }
     assert missing == set()
-    assert all(f"`{member.__struct_config__.tag}`" in text for member in (*trace.Op.__args__, *history.Event.__args__))
+    assert all(
+        f"`{member.__struct_config__.tag}`" in text
+        for member in (*trace.Op.__args__, *history.Event.__args__)
+    )
 
 
 def test_the_documented_examples_are_what_they_say(tmp_path: Path) -> None:
@@ -193,10 +274,15 @@ def _sarif(report: Report, stored: dict[str, Stored] | None = None) -> dict:
 
 
 def test_sarif_has_a_result_for_each_failure_and_suppresses_what_was_expected() -> None:
-    stored = {"s:t,1@mine": Stored(trace="out/failures/a b.trace.jsonl", replay="cachewitness replay x")}
+    stored = {
+        "s:t,1@mine": Stored(trace="out/failures/a b.trace.jsonl", replay="cachewitness replay x")
+    }
     failed, expected = _sarif(_report(), stored)["results"]
     assert (failed["ruleId"], failed["level"], expected["level"]) == ("leak", "error", "note")
-    assert failed["message"]["text"].endswith("\ncachewitness replay x") and "suppressions" not in failed
+    assert (
+        failed["message"]["text"].endswith("\ncachewitness replay x")
+        and "suppressions" not in failed
+    )
     assert expected["suppressions"] == [{"kind": "external", "justification": "known"}]
     where = failed["locations"][0]
     assert where["physicalLocation"]["artifactLocation"]["uri"] == "out/failures/a%20b.trace.jsonl"
@@ -222,7 +308,11 @@ def test_a_defect_is_the_same_alert_under_another_seed_and_name() -> None:
     one = _trace(1)
     renamed = Trace(msgspec.structs.replace(one.header, name="u", seed=7, story="other"), one.ops)
     assert sarif.fingerprint("leak", one) == sarif.fingerprint("leak", renamed)
-    others = {sarif.fingerprint("leak", one), sarif.fingerprint("leak", _trace(2)), sarif.fingerprint("stuck", one)}
+    others = {
+        sarif.fingerprint("leak", one),
+        sarif.fingerprint("leak", _trace(2)),
+        sarif.fingerprint("stuck", one),
+    }
     assert len(others) == 3
 
 
@@ -230,5 +320,9 @@ def test_a_badge_is_green_for_a_pass_alone() -> None:
     red = json.loads(badge.render(_report()))
     assert (red["color"], red["message"], red["isError"]) == ("red", "fail, 0 operations", False)
     vacuous = json.loads(badge.render(Report(engine="mine", vacuous=["x"])))
-    assert (vacuous["color"], vacuous["message"], vacuous["isError"]) == ("orange", "nothing checked, 0 operations", True)
+    assert (vacuous["color"], vacuous["message"], vacuous["isError"]) == (
+        "orange",
+        "nothing checked, 0 operations",
+        True,
+    )
     assert json.loads(badge.render(Report(engine="mine")))["color"] == "brightgreen"

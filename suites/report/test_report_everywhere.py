@@ -1,4 +1,6 @@
-"""`--report DIR` of replay, check and fuzz: the same folder as that of a run, and never a better verdict than the exit code."""
+"""`--report DIR` of replay, check and fuzz: the same folder as that of a run, and never a better
+verdict than the exit code.
+"""
 
 from __future__ import annotations
 
@@ -28,14 +30,18 @@ FILES = {"badge.json", "junit.xml", "report.html", "report.json", "report.sarif"
 
 
 def told(folder: Path) -> tuple[int, str]:
-    """Return the exit code of the report in a folder, and its page, after looking whether all its files say the same."""
+    """Return the exit code of the report in a folder, and its page, after looking whether all
+    its files say the same.
+    """
     document = json.loads((folder / "report.json").read_text())
     code, page = document["exit_code"], (folder / "report.html").read_text()
     junit = ElementTree.parse(folder / "junit.xml").getroot()
     invocation = json.loads((folder / "report.sarif").read_text())["runs"][0]["invocations"][0]
     assert invocation["exitCode"] == code and f"(exit code {code})" in page
     assert (int(junit.get("failures", "")) + int(junit.get("errors", "")) == 0) == (code == 0)
-    assert (json.loads((folder / "badge.json").read_text())["color"] == "brightgreen") == (code == 0)
+    assert (json.loads((folder / "badge.json").read_text())["color"] == "brightgreen") == (
+        code == 0
+    )
     return code, page
 
 
@@ -62,7 +68,10 @@ def test_an_engine_that_breaks_when_it_runs_again_takes_the_verdict_from_nobody(
 
     monkeypatch.setattr("cachewitness.sessions.run.store.runs", broken)
     assert invoke(["replay", str(TRACE), "--engine", FAULT, "--report", str(tmp_path)]) == 1
-    assert "it cannot be run again: OwnMistake: the adapter has lost its pool" in capsys.readouterr().err
+    assert (
+        "it cannot be run again: OwnMistake: the adapter has lost its pool"
+        in capsys.readouterr().err
+    )
     assert told(tmp_path)[0] == 1
 
 
@@ -70,7 +79,9 @@ def test_what_a_replay_kept_fails_again_and_is_not_cleared_away(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert invoke(["replay", str(TRACE), "--engine", FAULT, "--differential", "--report", "out"]) == 1
+    assert (
+        invoke(["replay", str(TRACE), "--engine", FAULT, "--differential", "--report", "out"]) == 1
+    )
     (failure,) = json.loads(Path("out/report.json").read_text())["suites"][0]["failures"]
     capsys.readouterr()
     again = failure["stored"]["replay"].split()[1:]
@@ -82,13 +93,26 @@ def test_what_a_replay_kept_fails_again_and_is_not_cleared_away(
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ([], "replay: the trace came on standard input; to run it again, keep it in a file or name --report DIR"),
-        (["--report", "out"], "replay: the trace came on standard input; it is kept in out/failures"),
+        (
+            [],
+            (
+                "replay: the trace came on standard input; to run it again, keep it in a file or"
+                " name --report DIR"
+            ),
+        ),
+        (
+            ["--report", "out"],
+            "replay: the trace came on standard input; it is kept in out/failures",
+        ),
         (["--shrink"], f"replay: cachewitness replay standard-input.shrunk.jsonl --engine {FAULT}"),
     ],
 )
 def test_no_command_names_standard_input_as_a_file(
-    options: list[str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    options: list[str],
+    said: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(reading, "_standard_input", lambda: TRACE)
@@ -99,7 +123,9 @@ def test_no_command_names_standard_input_as_a_file(
 
 def test_a_trace_is_told_how_it_is_drawn(capsys: pytest.CaptureFixture[str]) -> None:
     assert invoke(["report", str(TRACE)]) == 4
-    assert "a trace has to be run: `cachewitness replay FILE --report DIR`" in capsys.readouterr().err
+    assert (
+        "a trace has to be run: `cachewitness replay FILE --report DIR`" in capsys.readouterr().err
+    )
 
 
 def test_a_history_that_is_checked_has_a_page(tmp_path: Path) -> None:
@@ -117,7 +143,11 @@ def test_the_page_of_a_history_knows_the_list_of_expected_failures(tmp_path: Pat
     asked = ["check", str(recorded), "--expected", str(listed), "--report", str(tmp_path / "out")]
     assert invoke(asked) == 0
     page = (tmp_path / "out" / "report.html").read_text()
-    assert "<strong>pass</strong> (exit code 0)" in page and "our issue &lt;17&gt;" in page and SENTENCE in page
+    assert (
+        "<strong>pass</strong> (exit code 0)" in page
+        and "our issue &lt;17&gt;" in page
+        and SENTENCE in page
+    )
 
 
 FUZZ = ["fuzz", "--layout", "full-mamba", "--operations", "150", "--jobs", "1", "--no-lockstep"]
@@ -126,17 +156,26 @@ FUZZ = ["fuzz", "--layout", "full-mamba", "--operations", "150", "--jobs", "1", 
 def test_a_campaign_that_finds_something_has_the_report_of_a_run(tmp_path: Path) -> None:
     assert invoke([*FUZZ, "--engine", FAULT, "--report", str(tmp_path)]) == 1
     code, page = told(tmp_path)
-    assert code == 1 and 'class="film"' in page and len(list((tmp_path / "failures").glob("*.history.jsonl"))) == 1
+    assert (
+        code == 1
+        and 'class="film"' in page
+        and len(list((tmp_path / "failures").glob("*.history.jsonl"))) == 1
+    )
 
 
 MISSED = CanaryResult(mutant="a-fault", anomaly="leak", reported=False, checker="", operations=9)
 
 
 @pytest.mark.parametrize(
-    ("canary", "codes", "said"), [(MISSED, {3}, "was NOT reported as leak"), (None, {5}, "no fault could be")]
+    ("canary", "codes", "said"),
+    [(MISSED, {3}, "was NOT reported as leak"), (None, {5}, "no fault could be")],
 )
 def test_a_campaign_that_proved_nothing_has_no_green_report(
-    canary: CanaryResult | None, codes: set[int], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    canary: CanaryResult | None,
+    codes: set[int],
+    said: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("cachewitness.sessions.fuzz.canary.run_canary", lambda plan: canary)
     ended = invoke([*FUZZ, "--operations", "400", "--report", str(tmp_path)])
@@ -144,9 +183,14 @@ def test_a_campaign_that_proved_nothing_has_no_green_report(
     assert {ended} == {code} == codes and said in page
 
 
-def test_an_exhaustive_search_is_told_how_it_is_drawn(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_exhaustive_search_is_told_how_it_is_drawn(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert invoke(["fuzz", "--exhaustive", "--report", str(tmp_path / "out")]) == 4
-    assert "`replay FILE --report DIR` draws it" in capsys.readouterr().err and not (tmp_path / "out").exists()
+    assert (
+        "`replay FILE --report DIR` draws it" in capsys.readouterr().err
+        and not (tmp_path / "out").exists()
+    )
 
 
 IDLE, BUSY = Tally(checker="identity"), Tally(checker="ownership", opportunities=3)
@@ -158,9 +202,13 @@ OWN = Finding(anomaly=DISAGREEMENTS[0].name, sentence="Let b.", checker="tensors
 @pytest.mark.parametrize("bad", ["", "events that cannot be followed"])
 @pytest.mark.parametrize("tallies", [[IDLE], [BUSY], [BUSY, CRASHED]])
 @pytest.mark.parametrize("findings", [[], [LEAK], [LEAK, OWN]])
-def test_the_report_of_one_trace_has_its_exit_code(findings: list[Finding], tallies: list[Tally], bad: str) -> None:
+def test_the_report_of_one_trace_has_its_exit_code(
+    findings: list[Finding], tallies: list[Tally], bad: str
+) -> None:
     trace = load(TRACE)
     empty = history.History(header=history.Header("mine", "manager", [], []), events=[], op_of=[])
-    result = Result(trace=trace, history=empty, findings=findings, tallies=tallies, activity=Activity())
+    result = Result(
+        trace=trace, history=empty, findings=findings, tallies=tallies, activity=Activity()
+    )
     report = report_of(result, trace, "mine", "replay", seconds=0.0, bad=bad)
     assert report.exit_code == exit_code(result, bad)

@@ -1,4 +1,6 @@
-"""`--report DIR` of campaign, mutants and consume: a page that says what the verdict says, and what was not run."""
+"""`--report DIR` of campaign, mutants and consume: a page that says what the verdict says, and
+what was not run.
+"""
 
 from __future__ import annotations
 
@@ -28,10 +30,14 @@ EVIL = '</script><img src=x onerror="document.title=1">'
 
 
 def told(folder: Path, code: int) -> str:
-    """Return the text of a page, after looking whether it and the report have this code, and whether it is drawn again."""
+    """Return the text of a page, after looking whether it and the report have this code, and
+    whether it is drawn again.
+    """
     page = (folder / "report.html").read_text()
     assert json.loads((folder / "report.json").read_text())["exit_code"] == code
-    assert f"(exit code {code})" in page and "//" not in re.sub(r"<script.*?</script>", "", page, flags=re.DOTALL)
+    assert f"(exit code {code})" in page and "//" not in re.sub(
+        r"<script.*?</script>", "", page, flags=re.DOTALL
+    )
     assert invoke(["report", str(folder), "--out", str(folder / "again.html")]) == 0
     assert (folder / "again.html").read_text() == page
     return " ".join(re.sub(r"<(script|style).*?</\1>|<[^>]*>", " ", page, flags=re.DOTALL).split())
@@ -40,17 +46,37 @@ def told(folder: Path, code: int) -> str:
 def test_a_hunt_has_its_heat_map_and_says_what_was_left_out(tmp_path: Path) -> None:
     assert invoke([*HUNT, "--report", str(tmp_path)]) == 0
     text = told(tmp_path, 0)
-    assert "No fault survived" in text and "further faults, which the options left out" in text and "tensor, score" in text
+    assert (
+        "No fault survived" in text
+        and "further faults, which the options left out" in text
+        and "tensor, score" in text
+    )
     assert "H, ownership: 1 of 1" in text, "a cell of the heat map"
 
 
 def test_survivors_come_first_with_what_to_do(tmp_path: Path) -> None:
-    assert invoke([*HUNT, "--budget", "0.0001", "--mutant", "memory-restored-without-a-head", "--report", str(tmp_path)]) == 1
+    assert (
+        invoke(
+            [
+                *HUNT,
+                "--budget",
+                "0.0001",
+                "--mutant",
+                "memory-restored-without-a-head",
+                "--report",
+                str(tmp_path),
+            ]
+        )
+        == 1
+    )
     text = told(tmp_path, 1)
     command = "cachewitness mutants --mutant block-leaked --budget 600"
     assert text.index(command) < text.index("All faults") and "1 of 1 faults survived" in text
     assert text.index("torch is missing") < text.index(command)
-    rows = [page_reports.row("a", killed=False, detectors={}), page_reports.row("b", not_run="gone", detectors={})]
+    rows = [
+        page_reports.row("a", killed=False, detectors={}),
+        page_reports.row("b", not_run="gone", detectors={}),
+    ]
     assert "survived" not in heat_map.of_rows(rows) and "1 seeded faults" in heat_map.of_rows(rows)
 
 
@@ -66,13 +92,19 @@ def test_a_hunt_that_was_interrupted_names_whose_turn_did_not_come(tmp_path: Pat
 
 
 def test_wrong_answers_are_beside_the_right_ones_and_traces_step_by_step(tmp_path: Path) -> None:
-    assert invoke(["consume", str(LIVES), "--engine", FAULT, "--quiet", "--report", str(tmp_path)]) == 1
+    assert (
+        invoke(["consume", str(LIVES), "--engine", FAULT, "--quiet", "--report", str(tmp_path)])
+        == 1
+    )
     text = told(tmp_path, 1)
     report = json.loads((tmp_path / "report.json").read_text())
-    (first, *_) = [failure for failure in report["files"][0]["failures"] if "stored" in failure]
+    first, *_ = [failure for failure in report["files"][0]["failures"] if "stored" in failure]
     assert first["vector"] in text and "Not run: nothing was left out" in text
     page = (tmp_path / "report.html").read_text()
-    films = [json.loads(one) for one in re.findall(r'<script type="application/json">(.*?)</script>', page, re.DOTALL)]
+    films = [
+        json.loads(one)
+        for one in re.findall(r'<script type="application/json">(.*?)</script>', page, re.DOTALL)
+    ]
     assert len(films) == len(list((tmp_path / "failures").glob("*.history.jsonl"))) > 1
     assert any(frame["failing"] for film in films for frame in film["frames"])
 
@@ -86,15 +118,30 @@ def test_an_engine_that_breaks_when_it_runs_again_takes_the_verdict_from_nobody(
         raise OwnMistake("the adapter has lost its pool")
 
     monkeypatch.setattr("cachewitness.vectors.document.lived", broken)
-    assert invoke(["consume", str(LIVES), "--engine", FAULT, "--quiet", "--report", str(tmp_path)]) == 1
+    assert (
+        invoke(["consume", str(LIVES), "--engine", FAULT, "--quiet", "--report", str(tmp_path)])
+        == 1
+    )
     printed = capsys.readouterr()
-    assert "it cannot be run again: OwnMistake: the adapter has lost its pool" in printed.err and "failed: " in printed.out
+    assert (
+        "it cannot be run again: OwnMistake: the adapter has lost its pool" in printed.err
+        and "failed: " in printed.out
+    )
     assert "its history was not stored" in told(tmp_path, 1)
 
 
 def test_vectors_that_cannot_be_asked_are_said_not_to_be_run(tmp_path: Path) -> None:
     openvino = vectors.folder() / "openvino_genai" / "lookup.json"
-    ended = invoke(["consume", str(openvino), "--engine", "reference:mutant=block-leaked", "--report", str(tmp_path)])
+    ended = invoke(
+        [
+            "consume",
+            str(openvino),
+            "--engine",
+            "reference:mutant=block-leaked",
+            "--report",
+            str(tmp_path),
+        ]
+    )
     assert ended == 5
     text = told(tmp_path, 5)
     assert "the engine could be asked nothing" in text and "Not run: " + str(openvino) in text
@@ -102,7 +149,9 @@ def test_vectors_that_cannot_be_asked_are_said_not_to_be_run(tmp_path: Path) -> 
 
 @pytest.fixture(scope="module")
 def run_of(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """Return the result of a campaign that finds something, and the folder that it has its state and its traces in."""
+    """Return the result of a campaign that finds something, and the folder that it has its state
+    and its traces in.
+    """
     folder = tmp_path_factory.mktemp("campaign")
     return driven(planned(SMALL, folder), settings(folder, workers=1), InTurn(perform)), folder
 
@@ -113,34 +162,58 @@ def driven_before(run_of: Any, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     result, folder = run_of
     driver = type("Driven", (), {"__init__": lambda self, *_: None, "run": lambda self: result})
     monkeypatch.setattr("cachewitness.sessions.campaign.driver.Driver", driver)
-    return ["campaign", str(folder / "campaign.toml"), "--workers", "1", "--traces", str(folder / "traces")]
+    return [
+        "campaign",
+        str(folder / "campaign.toml"),
+        "--workers",
+        "1",
+        "--traces",
+        str(folder / "traces"),
+    ]
 
 
-def test_a_campaign_shows_its_findings_step_by_step(driven_before: list[str], tmp_path: Path) -> None:
+def test_a_campaign_shows_its_findings_step_by_step(
+    driven_before: list[str], tmp_path: Path
+) -> None:
     assert invoke([*driven_before, "--report", str(tmp_path)]) == 1
     text = told(tmp_path, 1)
-    page, report = (tmp_path / "report.html").read_text(), json.loads((tmp_path / "report.json").read_text())
+    page, report = (
+        (tmp_path / "report.html").read_text(),
+        json.loads((tmp_path / "report.json").read_text()),
+    )
     assert report["findings"] and page.count('class="film"') == len(report["findings"])
     for finding in report["findings"]:
         assert finding["anomaly"] in text and Path(finding["stored"]["history"]).is_file()
     assert "was found as" in text and "Not run on reference, vllm" in text
 
 
-def test_only_who_drives_a_campaign_draws_it(driven_before: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_only_who_drives_a_campaign_draws_it(
+    driven_before: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
     assert invoke([*driven_before, "--join", "--report", "out"]) == 4
-    assert "a worker that joins draws nothing" in capsys.readouterr().err and not Path("out").exists()
+    assert (
+        "a worker that joins draws nothing" in capsys.readouterr().err and not Path("out").exists()
+    )
 
 
 COMMANDS = {
     "cachewitness.sessions.mutants.report_page.of_hunt": HUNT,
-    "cachewitness.vectors.page.of_vectors": ["consume", str(LIVES.with_name("split.json")), "--quiet"],
+    "cachewitness.vectors.page.of_vectors": [
+        "consume",
+        str(LIVES.with_name("split.json")),
+        "--quiet",
+    ],
     "cachewitness.sessions.campaign.page.of_campaign": ["campaign"],
 }
 
 
 @pytest.mark.parametrize("drawn", COMMANDS)
 def test_a_page_that_cannot_be_drawn_is_a_line_and_takes_the_verdict_from_nobody(
-    drawn: str, driven_before: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    drawn: str,
+    driven_before: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     command = driven_before if "campaign" in drawn else COMMANDS[drawn]
     monkeypatch.setattr(drawn, lambda *_: {}["no"])
@@ -151,7 +224,11 @@ def test_a_page_that_cannot_be_drawn_is_a_line_and_takes_the_verdict_from_nobody
 
 @pytest.mark.parametrize("drawn", COMMANDS)
 def test_a_folder_that_cannot_be_written_to_ends_it_before_anything_runs(
-    drawn: str, driven_before: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    drawn: str,
+    driven_before: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     def never(*_: Any, **__: Any) -> None:
         raise AssertionError("it runs")
@@ -168,11 +245,16 @@ def test_a_folder_that_cannot_be_written_to_ends_it_before_anything_runs(
     assert f"--report: {tmp_path / 'file'} cannot be written to" in capsys.readouterr().err
 
 
-def test_vectors_in_the_folder_of_the_report_are_not_cleared_away(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_vectors_in_the_folder_of_the_report_are_not_cleared_away(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = tmp_path / "report.json"
     shutil.copy(LIVES, path)
     assert invoke(["consume", str(path), "--report", str(tmp_path)]) == 4
-    assert "lies in it; name another folder" in capsys.readouterr().err and path.read_bytes() == LIVES.read_bytes()
+    assert (
+        "lies in it; name another folder" in capsys.readouterr().err
+        and path.read_bytes() == LIVES.read_bytes()
+    )
 
 
 MADE = (page_reports.hunt, page_reports.consumed, page_reports.campaign)
@@ -188,7 +270,11 @@ def _drawn(document: Any, folder: Path) -> str:
 def test_names_with_markup_are_text(made: Any, tmp_path: Path) -> None:
     _drawn(made(EVIL), tmp_path)
     page = (tmp_path / "report.html").read_text()
-    assert "<img" not in page and "&lt;img" in page and page.count("</script>") == page.count("<script")
+    assert (
+        "<img" not in page
+        and "&lt;img" in page
+        and page.count("</script>") == page.count("<script")
+    )
 
 
 @pytest.mark.parametrize("code", [0, 1, 2, 3, 4, 5, 130])
@@ -196,19 +282,27 @@ def test_names_with_markup_are_text(made: Any, tmp_path: Path) -> None:
 def test_a_page_is_green_only_for_a_pass(made: Any, code: int, tmp_path: Path) -> None:
     _drawn(made(code=code), tmp_path)
     page = (tmp_path / "report.html").read_text()
-    assert ('class="verdict pass"' in page) == (code == 0) and ('class="verdict fail"' in page) == (code == 1)
+    assert ('class="verdict pass"' in page) == (code == 0) and ('class="verdict fail"' in page) == (
+        code == 1
+    )
 
 
-@pytest.mark.parametrize(("made", "field"), [(page_reports.consumed, "valid"), (page_reports.hunt, "witness")])
+@pytest.mark.parametrize(
+    ("made", "field"), [(page_reports.consumed, "valid"), (page_reports.hunt, "witness")]
+)
 def test_a_number_without_end_is_text_or_refused(
     made: Any, field: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """As a count it is shown; what is computed with it is no figure."""
-    report = re.sub(rf'"{field}":\d+', f'"{field}":1{"0" * 400}', msgspec.json.encode(made()).decode())
+    report = re.sub(
+        rf'"{field}":\d+', f'"{field}":1{"0" * 400}', msgspec.json.encode(made()).decode()
+    )
     (tmp_path / "report.json").write_text(report)
     code = invoke(["report", str(tmp_path)])
     said = capsys.readouterr().err
-    assert (code, said) == (0, "") or (code == 4 and "report.json: a number in it is too large" in said)
+    assert (code, said) == (0, "") or (
+        code == 4 and "report.json: a number in it is too large" in said
+    )
 
 
 @pytest.mark.skipif(not CHROMIUM, reason="needs chromium, to see the page as a browser does")
@@ -216,7 +310,9 @@ def test_a_browser_shows_the_film_of_a_campaign(driven_before: list[str], tmp_pa
     """Without an error on its console, and not wider than a phone's screen."""
     assert invoke([*driven_before, "--report", str(tmp_path / "out")]) == 1
     page = (tmp_path / "out" / "report.html").read_text()
-    wide = page.replace("</body>", "<script>document.title = document.documentElement.scrollWidth</script></body>")
+    wide = page.replace(
+        "</body>", "<script>document.title = document.documentElement.scrollWidth</script></body>"
+    )
     (tmp_path / "wide.html").write_text(wide)
     dom = seen(tmp_path / "wide.html", tmp_path / "profile", "--window-size=500,800")
     assert "(here it fails)" in dom

@@ -1,4 +1,6 @@
-"""The benchmarks measure what they say: their workloads are what the pages claim, and their sums add up."""
+"""The benchmarks measure what they say: their workloads are what the pages claim, and their sums
+add up.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,9 @@ PAGES = 61
 
 
 def served(**options: object) -> Served:
-    header = TraceHeader(name="talk", layout=layouts.load("full-mamba"), pages=PAGES, options=options)
+    header = TraceHeader(
+        name="talk", layout=layouts.load("full-mamba"), pages=PAGES, options=options
+    )
     return Loop(header, parse("reference").open(header), PLAN).run()
 
 
@@ -38,7 +42,9 @@ def dense() -> Served:
 
 
 def test_every_prompt_is_looked_up_once_with_all_its_tokens(dense: Served) -> None:
-    """Turn t of a talker looks up the system prompt, the words of turns 0..t and the answers of turns 0..t-1; no thoughts."""
+    """Turn t of a talker looks up the system prompt, the words of turns 0..t and the answers of
+    turns 0..t-1; no thoughts.
+    """
     for turn, seen in enumerate(dense.turns):
         lengths = [
             PLAN.system
@@ -92,14 +98,21 @@ def test_workload_keeps_its_number_of_requests_and_ends_them() -> None:
 def test_workload_is_under_pressure_and_prefills_four_blocks_a_step() -> None:
     trace = Trace(workload.header(), list(workload.operations(600)))
     result = drive(trace, parse("reference").open(trace.header))
-    chunks = [run.stop - run.start for e in result.history.events if isinstance(e, StepBegin) for run in e.runs]
+    chunks = [
+        run.stop - run.start
+        for e in result.history.events
+        if isinstance(e, StepBegin)
+        for run in e.runs
+    ]
     assert result.findings == []
     assert result.activity.evictions and result.activity.hits and result.activity.restored
     assert max(chunks) >= 4 * workload.BLOCK
 
 
 def test_filling_leaves_a_pool_full_of_keys() -> None:
-    """At rest only what the last prompt's window gave back has no key: no more blocks than that prompt has."""
+    """At rest only what the last prompt's window gave back has no key: no more blocks than that
+    prompt has.
+    """
     trace = Trace(workload.header(400), list(workload.filling(400)))
     result = drive(trace, parse("reference").open(trace.header))
     counts = [event for event in result.history.events if isinstance(event, Counts)][-1]
@@ -108,7 +121,9 @@ def test_filling_leaves_a_pool_full_of_keys() -> None:
 
 
 def test_bare_policy_computes_the_same_tokens_as_the_harness() -> None:
-    """What the harness is compared with does the same work: every live request stands where it stands under the harness."""
+    """What the harness is compared with does the same work: every live request stands where it
+    stands under the harness.
+    """
     ops = list(workload.operations(500))
     bare = Bare(workload.header())
     bare.run(ops)
@@ -118,16 +133,23 @@ def test_bare_policy_computes_the_same_tokens_as_the_harness() -> None:
         for event in engine.apply(op):
             if isinstance(event, StepBegin):
                 reached |= {run.r: run.stop for run in event.runs}
-    assert bare.requests and all(request.num_computed_tokens == reached[r] for r, request in bare.requests.items())
+    assert bare.requests and all(
+        request.num_computed_tokens == reached[r] for r, request in bare.requests.items()
+    )
 
 
 def test_charts_are_well_formed_and_thinning_keeps_the_mean() -> None:
     samples = [(index / 10, [index, 10 - index, 0, 0, 0]) for index in range(10)]
     picture = stacked([Area("a & b", samples, [0.5])], KINDS, "hit rate")
     assert ElementTree.fromstring(picture).tag.endswith("svg")
-    drawn = curves([Curves("a & b", ["1", "2"], {f"line {index}": [0.5, 1.0] for index in range(len(LINES))})])
+    drawn = curves(
+        [Curves("a & b", ["1", "2"], {f"line {index}": [0.5, 1.0] for index in range(len(LINES))})]
+    )
     assert len(ElementTree.fromstring(drawn).findall("{*}polyline")) == len(LINES)
-    assert thinned(samples, 2) == [(pytest.approx(0.2), [2, 8, 0, 0, 0]), (pytest.approx(0.7), [7, 3, 0, 0, 0])]
+    assert thinned(samples, 2) == [
+        (pytest.approx(0.2), [2, 8, 0, 0, 0]),
+        (pytest.approx(0.7), [7, 3, 0, 0, 0]),
+    ]
 
 
 def test_choices_that_are_replayed_make_the_same_trace() -> None:
@@ -136,7 +158,10 @@ def test_choices_that_are_replayed_make_the_same_trace() -> None:
     first = Choices([], random.Random(1))
     trace = write(shape, first, withdraw=False, operations=30, name="t")
     again = Choices(first.made, random.Random(2))
-    assert write(shape, again, withdraw=False, operations=30, name="t") == trace and again.made == first.made
+    assert (
+        write(shape, again, withdraw=False, operations=30, name="t") == trace
+        and again.made == first.made
+    )
     other = Choices(first.made[: len(first.made) // 2], random.Random(2))
     assert write(shape, other, withdraw=False, operations=30, name="t") != trace
 
@@ -159,13 +184,18 @@ def test_a_corpus_keeps_what_is_new_and_takes_what_is_rare_more_often() -> None:
 
 
 def test_a_swarm_takes_the_factors_more_often_that_showed_something_new() -> None:
-    """Of two kinds of operations, traces without the first show something new; what becomes of the second does not matter."""
+    """Of two kinds of operations, traces without the first show something new; what becomes of
+    the second does not matter.
+    """
     swarm = Swarm(random.Random(0))
     for number in range(2_000):
         source = swarm.source()
         first, _ = source.choice(SWARM), source.choice(SWARM)
         swarm.learn({number} if not first else set())
-    drawn = [(source.choice(SWARM), source.choice(SWARM)) for source in (swarm.source() for _ in range(1_000))]
+    drawn = [
+        (source.choice(SWARM), source.choice(SWARM))
+        for source in (swarm.source() for _ in range(1_000))
+    ]
     none = [sum(factor == 0 for factor in kind) / 1_000 for kind in zip(*drawn, strict=True)]
     assert none[0] > 0.9 and 0.2 < none[1] < 0.7, "drawn blindly, both are left out of two in five"
 

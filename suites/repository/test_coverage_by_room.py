@@ -11,12 +11,19 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def _file(lines: int, run: int, branches: int = 0, taken: int = 0) -> dict[str, dict[str, int]]:
-    counts = {"num_statements": lines, "covered_lines": run, "num_branches": branches, "covered_branches": taken}
+    counts = {
+        "num_statements": lines,
+        "covered_lines": run,
+        "num_branches": branches,
+        "covered_branches": taken,
+    }
     return {"summary": counts | {"excluded_lines": 7}}
 
 
 def test_files_are_added_up_by_room(tmp_path: Path) -> None:
-    """A room is the second folder, however deep a file lies; a room without branches has no share of them."""
+    """A room is the second folder, however deep a file lies; a room without branches has no
+    share of them.
+    """
     files = {
         "harness/cachewitness/__init__.py": _file(1, 1),
         "harness/cachewitness/sessions/run/a.py": _file(10, 5, 4, 1),

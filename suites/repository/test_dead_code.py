@@ -24,7 +24,11 @@ def test_every_name_that_is_passed_over_is_still_unused() -> None:
     found = vulture.Vulture(ignore_decorators=TOLD["ignore_decorators"])
     found.scavenge([str(ROOT / path) for path in TOLD["paths"]])
     unused = {item.name for item in found.get_unused_code()}
-    assert [name for name in TOLD["ignore_names"] if not any(fnmatch.fnmatch(one, name) for one in unused)] == []
+    assert [
+        name
+        for name in TOLD["ignore_names"]
+        if not any(fnmatch.fnmatch(one, name) for one in unused)
+    ] == []
 
 
 def test_every_name_that_is_passed_over_has_a_reason() -> None:

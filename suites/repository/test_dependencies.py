@@ -42,7 +42,9 @@ def declared(extra: str = "") -> set[str]:
 
 
 def imported(files: Mapping[Path, str]) -> set[str]:
-    """Return the top-level packages that files import, at any depth, that are neither Python's own nor ours."""
+    """Return the top-level packages that files import, at any depth, that are neither Python's
+    own nor ours.
+    """
     found = set()
     for path, text in files.items():
         for node in ast.walk(ast.parse(text, str(path))):
@@ -50,7 +52,10 @@ def imported(files: Mapping[Path, str]) -> set[str]:
                 found |= {alias.name.split(".")[0] for alias in node.names}
             elif isinstance(node, ast.ImportFrom) and not node.level:
                 found.add(str(node.module).split(".")[0])
-            elif isinstance(node, ast.Call) and ast.unparse(node.func) in ("importlib.import_module", "pytest.importorskip"):
+            elif isinstance(node, ast.Call) and ast.unparse(node.func) in (
+                "importlib.import_module",
+                "pytest.importorskip",
+            ):
                 name = node.args[0]
                 found |= {name.value.split(".")[0]} if isinstance(name, ast.Constant) else set()
     return found - set(sys.stdlib_module_names) - OURS
@@ -58,7 +63,11 @@ def imported(files: Mapping[Path, str]) -> set[str]:
 
 def below(*rooms: str) -> dict[Path, str]:
     """Return the source files of rooms."""
-    return {path: path.read_text(encoding="utf-8") for room in rooms for path in (ROOT / room).rglob("*.py")}
+    return {
+        path: path.read_text(encoding="utf-8")
+        for room in rooms
+        for path in (ROOT / room).rglob("*.py")
+    }
 
 
 @cache
@@ -73,18 +82,23 @@ def as_imports(distributions: Iterable[str]) -> set[str]:
 
 
 BY_MODULE = {"vllm", "lmcache"}
-"""Engines under test: their adapters import them module by module, under names that are put together."""
+"""Engines under test: their adapters import them module by module, under names that are put
+together."""
 EXTRAS = {name for name in PROJECT["optional-dependencies"] if not name.startswith("dev")}
 
 
 def test_whatever_users_install_is_imported() -> None:
-    """An import that waits for the extra to be there counts; a package that only another one needs is that one's to ask for."""
+    """An import that waits for the extra to be there counts; a package that only another one
+    needs is that one's to ask for.
+    """
     for extra in ("", *sorted(EXTRAS)):
         assert as_imports(declared(extra)) - BY_MODULE <= product(), extra
 
 
 def test_the_extra_vllm_is_imported_by_name() -> None:
-    """Its modules move between releases, so their names are joined before they are imported: no import statement has them."""
+    """Its modules move between releases, so their names are joined before they are imported: no
+    import statement has them.
+    """
     text = "".join(below("harness/cachewitness/systems/vllm").values())
     assert declared("vllm") == {"vllm"} and "import_module(" in text and '"vllm' in text
 
@@ -102,12 +116,17 @@ def test_whatever_developers_install_is_imported_or_run() -> None:
     theirs = imported(below("suites", "benchmarks"))
     for extra in set(PROJECT["optional-dependencies"]) - EXTRAS:
         for name in declared(extra):
-            assert as_imports([name]) <= theirs or TOOLS.get(name, "\0") in scripts, f"{extra}: {name}"
+            assert as_imports([name]) <= theirs or TOOLS.get(name, "\0") in scripts, (
+                f"{extra}: {name}"
+            )
 
 
 def test_imports_are_seen_wherever_they_stand() -> None:
-    """The checks above are able to fail: an import in a function, by a name below the top, and by a call."""
+    """The checks above are able to fail: an import in a function, by a name below the top, and
+    by a call.
+    """
     code = (
-        "import os, cachewitness.cli\ndef f():\n    from torch.nn import Linear\n    return importlib.import_module('yaml.x')\n"
+        "import os, cachewitness.cli\ndef f():\n    from torch.nn import Linear\n    return"
+        " importlib.import_module('yaml.x')\n"
     )
     assert imported({Path("a.py"): code}) == {"torch", "yaml"}

@@ -9,12 +9,16 @@ import pytest
 
 yaml: Any = pytest.importorskip("yaml", reason="PyYAML is missing: pip install -e '.[dev]'")
 
-FORMS = sorted((Path(__file__).resolve().parents[2] / ".github" / "ISSUE_TEMPLATE").glob("[!c]*.yml"))
+FORMS = sorted(
+    (Path(__file__).resolve().parents[2] / ".github" / "ISSUE_TEMPLATE").glob("[!c]*.yml")
+)
 
 
 @pytest.mark.parametrize("path", FORMS, ids=lambda path: path.stem)
 def test_a_form_names_itself_and_each_of_its_questions_once(path: Path) -> None:
-    """What GitHub asks of a form: a name, a description, and questions with ids of their own and a label."""
+    """What GitHub asks of a form: a name, a description, and questions with ids of their own and
+    a label.
+    """
     form = yaml.safe_load(path.read_text(encoding="utf-8"))
     questions = [part for part in form["body"] if part["type"] != "markdown"]
     ids = [question["id"] for question in questions]

@@ -13,38 +13,71 @@ ROOT = Path(__file__).resolve().parents[2]
 CLEAN = {
     "reference_impl/cachewitness_reference/__init__.py": '"""Policies."""\n',
     "reference_impl/cachewitness_reference/primitives/__init__.py": "import dataclasses\n",
-    "reference_impl/cachewitness_reference/vllm/__init__.py": "from cachewitness_reference.primitives import ids\nfrom . import pool\n",
+    "reference_impl/cachewitness_reference/vllm/__init__.py": (
+        "from cachewitness_reference.primitives import ids\nfrom . import pool\n"
+    ),
     "reference_impl/cachewitness_reference/vllm/spec.py": "",
-    "reference_impl/cachewitness_reference/vllm/pool.py": "import re\nfrom cachewitness_reference.vllm import spec\nfrom ..primitives import ids\n",
-    "reference_impl/cachewitness_reference/vllm_extended/tier.py": "from cachewitness_reference.vllm import pool\n",
+    "reference_impl/cachewitness_reference/vllm/pool.py": (
+        "import re\nfrom cachewitness_reference.vllm import spec\nfrom ..primitives import ids\n"
+    ),
+    "reference_impl/cachewitness_reference/vllm_extended/tier.py": (
+        "from cachewitness_reference.vllm import pool\n"
+    ),
     "reference_impl/cachewitness_reference/toy_model/model.py": "import torch\n",
     "reference_impl/cachewitness_reference/tensorrt_edge/tensors.py": "from torch import nn\n",
     "harness/cachewitness/__init__.py": "",
     "harness/cachewitness/_util/names.py": "import difflib\n",
     "harness/cachewitness/core/ledger/trie.py": "import msgspec\n",
-    "harness/cachewitness/core/ledger/loop.py": "def f():\n    from cachewitness.core.ledger import ledger\n",
-    "harness/cachewitness/core/ledger/ledger.py": "from cachewitness.core.ledger import trie\nfrom cachewitness._util import names\n",
-    "harness/cachewitness/core/checkers/leak.py": "from cachewitness.core.ledger.ledger import Ledger\nfrom cachewitness.core.checkers import protocol\n",
+    "harness/cachewitness/core/ledger/loop.py": (
+        "def f():\n    from cachewitness.core.ledger import ledger\n"
+    ),
+    "harness/cachewitness/core/ledger/ledger.py": (
+        "from cachewitness.core.ledger import trie\nfrom cachewitness._util import names\n"
+    ),
+    "harness/cachewitness/core/checkers/leak.py": (
+        "from cachewitness.core.ledger.ledger import Ledger\nfrom cachewitness.core.checkers import"
+        " protocol\n"
+    ),
     "harness/cachewitness/engines/reference.py": "from cachewitness_reference.vllm import pool\n",
-    "harness/cachewitness/systems/vllm/reference/engine.py": "from cachewitness.engines import reference\n",
-    "harness/cachewitness/systems/lmcache/reference/engine.py": "from cachewitness.systems.vllm.reference import engine\n",
-    "harness/cachewitness/cli/run.py": "from cachewitness.core.checkers import leak\n\n\ndef f():\n    from cachewitness.core.ledger import trie\n",
-    "suites/sessions/fuzz/test_fuzz.py": "import pytest\nfrom cachewitness.core.ledger.ledger import Ledger\nimport cachewitness_reference.vllm\n",
+    "harness/cachewitness/systems/vllm/reference/engine.py": (
+        "from cachewitness.engines import reference\n"
+    ),
+    "harness/cachewitness/systems/lmcache/reference/engine.py": (
+        "from cachewitness.systems.vllm.reference import engine\n"
+    ),
+    "harness/cachewitness/cli/run.py": (
+        "from cachewitness.core.checkers import leak\n\n\ndef f():\n    from"
+        " cachewitness.core.ledger import trie\n"
+    ),
+    "suites/sessions/fuzz/test_fuzz.py": (
+        "import pytest\nfrom cachewitness.core.ledger.ledger import Ledger\nimport"
+        " cachewitness_reference.vllm\n"
+    ),
     "suites/support/stub.py": "from suites.support import words\n",
-    "suites/parity/scores/test_run.py": "from suites.support.stub import Stub\nfrom ...support import words\n",
+    "suites/parity/scores/test_run.py": (
+        "from suites.support.stub import Stub\nfrom ...support import words\n"
+    ),
     "ci/gate.py": "from cachewitness.core.ledger import ledger\n",
 }
 
 VIOLATIONS = {
     "harness imports suites": ("harness/cachewitness/cli/a.py", "import suites.fuzz\n", 1),
-    "harness imports ci": ("harness/cachewitness/cli/a.py", "import json\nfrom ci import gate\n", 2),
+    "harness imports ci": (
+        "harness/cachewitness/cli/a.py",
+        "import json\nfrom ci import gate\n",
+        2,
+    ),
     "suites import ci": ("suites/sessions/fuzz/test_a.py", "from ci import gate\n", 1),
     "a test imports another": (
         "suites/sessions/fuzz/test_a.py",
         "import suites.support\nfrom suites.fuzz.test_b import run\n",
         2,
     ),
-    "a test imports its neighbour by a relative path": ("suites/sessions/fuzz/test_a.py", "from .stub import Stub\n", 1),
+    "a test imports its neighbour by a relative path": (
+        "suites/sessions/fuzz/test_a.py",
+        "from .stub import Stub\n",
+        1,
+    ),
     "support imports a test": ("suites/support/stub.py", "from suites.fuzz import test_fuzz\n", 1),
     "ci imports suites": ("ci/gate.py", "import suites\n", 1),
     "reference_impl imports harness": (
@@ -72,8 +105,16 @@ VIOLATIONS = {
         "import cachewitness_reference.vllm.spec\n",
         1,
     ),
-    "a policy imports a package": ("reference_impl/cachewitness_reference/vllm/pool.py", "import json\nimport msgspec\n", 2),
-    "a policy imports torch outside tensors.py": ("reference_impl/cachewitness_reference/vllm/pool.py", "import torch\n", 1),
+    "a policy imports a package": (
+        "reference_impl/cachewitness_reference/vllm/pool.py",
+        "import json\nimport msgspec\n",
+        2,
+    ),
+    "a policy imports torch outside tensors.py": (
+        "reference_impl/cachewitness_reference/vllm/pool.py",
+        "import torch\n",
+        1,
+    ),
     "primitives import a policy": (
         "reference_impl/cachewitness_reference/primitives/ids.py",
         "from cachewitness_reference.vllm import spec\n",
@@ -109,7 +150,11 @@ VIOLATIONS = {
         "import json\nfrom cachewitness.workloads import layouts\n",
         2,
     ),
-    "what all share imports the judge": ("harness/cachewitness/_util/names.py", "from cachewitness.core import events\n", 1),
+    "what all share imports the judge": (
+        "harness/cachewitness/_util/names.py",
+        "from cachewitness.core import events\n",
+        1,
+    ),
     "a module imports the private name of another": (
         "harness/cachewitness/systems/vllm/kind.py",
         "from cachewitness.engines.driver import _guess\n",
@@ -142,9 +187,17 @@ VIOLATIONS = {
         "import re\nfrom cachewitness.core.ledger import loop\n",
         2,
     ),
-    "a function has 71 lines": ("harness/cachewitness/cli/long.py", "x = 1\n\n\ndef f():\n" + "    x = 1\n" * 70, 4),
-    "a file has 701 lines": ("harness/cachewitness/cli/long.py", "x = 1\n" * 701, 701),
-    "a file of a policy has 301 lines": ("reference_impl/cachewitness_reference/vllm/long.py", "x = 1\n" * 301, 301),
+    "a function has 101 lines": (
+        "harness/cachewitness/cli/long.py",
+        "x = 1\n\n\ndef f():\n" + "    x = 1\n" * 100,
+        4,
+    ),
+    "a file has 951 lines": ("harness/cachewitness/cli/long.py", "x = 1\n" * 951, 951),
+    "a file of a policy has 381 lines": (
+        "reference_impl/cachewitness_reference/vllm/long.py",
+        "x = 1\n" * 381,
+        381,
+    ),
 }
 
 
@@ -169,16 +222,23 @@ def test_a_violation_is_reported_where_it_stands(tmp_path: Path, rule: str) -> N
     path, text, line = VIOLATIONS[rule]
     result = _lint(tmp_path, CLEAN | {path: text})
     assert result.returncode == 1
-    assert {found.split(": ")[0] for found in result.stdout.splitlines()} == {f"{path}:{line}"}, result.stdout
+    assert {found.split(": ")[0] for found in result.stdout.splitlines()} == {f"{path}:{line}"}, (
+        result.stdout
+    )
 
 
 def test_lengths_at_the_limit_pass(tmp_path: Path) -> None:
-    """70 lines of function and 700 lines of file are still allowed."""
+    """100 lines of function and 950 lines of file are still allowed."""
     function = "def f():\n" + "    x = 1\n" * 69
-    result = _lint(tmp_path, CLEAN | {"harness/cachewitness/cli/long.py": function + "x = 1\n" * 630})
+    result = _lint(
+        tmp_path, CLEAN | {"harness/cachewitness/cli/long.py": function + "x = 1\n" * 850}
+    )
     assert (result.returncode, result.stdout) == (0, "")
 
 
 def test_the_judge_knows_no_reference_through_what_all_share(tmp_path: Path) -> None:
-    result = _lint(tmp_path, CLEAN | {"harness/cachewitness/_util/names.py": "import cachewitness_reference.vllm\n"})
+    result = _lint(
+        tmp_path,
+        CLEAN | {"harness/cachewitness/_util/names.py": "import cachewitness_reference.vllm\n"},
+    )
     assert "_util imports _util of the package" in result.stdout

@@ -1,4 +1,6 @@
-"""Files of others take no memory out of proportion, write nowhere else, run nothing, and do not steer the terminal."""
+"""Files of others take no memory out of proportion, write nowhere else, run nothing, and do not
+steer the terminal.
+"""
 
 from __future__ import annotations
 
@@ -37,11 +39,22 @@ def refused(capsys: pytest.CaptureFixture[str], *command: str) -> str:
 
 @pytest.mark.parametrize(
     "command",
-    [["run", "--expected"], ["consume"], ["replay"], ["check"], ["explain"], ["run", "--engines"], ["doctor", "--engines"]],
+    [
+        ["run", "--expected"],
+        ["consume"],
+        ["replay"],
+        ["check"],
+        ["explain"],
+        ["run", "--engines"],
+        ["doctor", "--engines"],
+    ],
     ids=" ".join,
 )
 def test_a_file_without_end_is_refused(
-    command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    command: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     """As a device is; no more of it is read than the limit."""
     monkeypatch.setattr(jsonl, "LINE_MAX", 100_000)
@@ -55,7 +68,9 @@ def test_a_file_without_end_is_refused(
 def test_a_file_of_too_many_lines_is_not_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Packed or not; a history is read line by line, and only what unpacks out of all proportion is given up."""
+    """Packed or not; a history is read line by line, and only what unpacks out of all proportion
+    is given up.
+    """
     monkeypatch.setattr(jsonl, "LINES_MAX", 1_000)
     monkeypatch.setattr(jsonl, "UNPACKED_MAX", 100_000)
     monkeypatch.setattr(jsonl, "RATIO_MAX", 50)
@@ -81,8 +96,14 @@ def test_a_file_may_be_as_large_as_the_limit_and_no_larger(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("lines", "said"),
     [
-        ([traces.Submit("a", "x:65536 " * 64), traces.Submit("b", "x:65536 " * 65)], ":3: $.prompt: 4,259,840 tokens"),
-        ([traces.Submit(f"a{number}", "x:65536 " * 64) for number in range(5)], ":6: the trace has 20,971,520 tokens"),
+        (
+            [traces.Submit("a", "x:65536 " * 64), traces.Submit("b", "x:65536 " * 65)],
+            ":3: $.prompt: 4,259,840 tokens",
+        ),
+        (
+            [traces.Submit(f"a{number}", "x:65536 " * 64) for number in range(5)],
+            ":6: the trace has 20,971,520 tokens",
+        ),
         ([traces.Submit("a", "x:1", generate=1 << 40)], ":2: $.generate: 1,099,511,627,776 tokens"),
     ],
 )
@@ -102,21 +123,31 @@ def test_what_lies_where_a_file_is_prepared_is_not_written_through(tmp_path: Pat
         (tmp_path / name).symlink_to(victim)
     files.write(tmp_path / "report.json", [b"{}"])
     assert victim.read_text() == "mine"
-    assert (tmp_path / "report.json").read_bytes() == b"{}" and not (tmp_path / "report.json").is_symlink()
+    assert (tmp_path / "report.json").read_bytes() == b"{}" and not (
+        tmp_path / "report.json"
+    ).is_symlink()
     assert not (tmp_path / "report.json.part").exists()
 
 
 @pytest.mark.parametrize("command", ["replay", "check", "explain", "report", "consume"])
-def test_a_name_in_a_message_does_not_steer_the_terminal(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_name_in_a_message_does_not_steer_the_terminal(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     refused(capsys, command, f"{STEERS}.jsonl")
 
 
 def test_what_is_printed_does_not_steer_the_terminal(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In lines, tables and a witness, on a terminal and in a pipe; and what looks like markup stands as it is."""
+    """In lines, tables and a witness, on a terminal and in a pipe; and what looks like markup
+    stands as it is.
+    """
     for terminal_like in ("", "1"):
-        monkeypatch.setenv("FORCE_COLOR", terminal_like) if terminal_like else monkeypatch.delenv("FORCE_COLOR", raising=False)
+        (
+            monkeypatch.setenv("FORCE_COLOR", terminal_like)
+            if terminal_like
+            else monkeypatch.delenv("FORCE_COLOR", raising=False)
+        )
         out = terminal.console()
         table = new_table(out, ["x", STEERS])
         table.add_row(STEERS, "1")
@@ -126,24 +157,44 @@ def test_what_is_printed_does_not_steer_the_terminal(
         printed = capsys.readouterr().out
         assert "\\x1b[31m" in printed and "[bold]b[/bold]" in printed and ":smile:" in printed
         assert not {"\x07", "\x9b", "\x08", "\u202e"} & set(printed)
-        assert ("\x1b[1;31m" in printed) == bool(terminal_like) and "\x1b[31m" not in printed and "\x1b]" not in printed
+        assert (
+            ("\x1b[1;31m" in printed) == bool(terminal_like)
+            and "\x1b[31m" not in printed
+            and "\x1b]" not in printed
+        )
 
 
 def test_nothing_that_runs_code_reads_a_file() -> None:
     """No pickle, no eval, no YAML with objects, and torch.load of tensors alone."""
     sources = [*(ROOT / "harness").rglob("*.py"), *(ROOT / "reference_impl").rglob("*.py")]
-    found = [f"{path.relative_to(ROOT)}: {call}" for path in sources for call in running(path.read_text(encoding="utf-8"))]
-    assert found == ["harness/cachewitness/systems/sglang/stubs.py: exec"]  # the source of the installed SGLang
+    found = [
+        f"{path.relative_to(ROOT)}: {call}"
+        for path in sources
+        for call in running(path.read_text(encoding="utf-8"))
+    ]
+    assert found == [
+        "harness/cachewitness/systems/sglang/stubs.py: exec"
+    ]  # the source of the installed SGLang
     assert running("import pickle\npickle.load(file)") == ["pickle.load"]
-    assert running("torch.load(file)") == ["torch.load"] and not running("torch.load(file, weights_only=True)")
+    assert running("torch.load(file)") == ["torch.load"] and not running(
+        "torch.load(file, weights_only=True)"
+    )
 
 
 def running(source: str) -> list[str]:
     """Return the calls of a source that run what they read."""
     if not any(f"{name}(" in source for name in RUNS):
         return []
-    calls = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call) and ast.unparse(node.func) in RUNS]
-    plain = [call for call in calls if not any(ast.unparse(word) == "weights_only=True" for word in call.keywords)]
+    calls = [
+        node
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in RUNS
+    ]
+    plain = [
+        call
+        for call in calls
+        if not any(ast.unparse(word) == "weights_only=True" for word in call.keywords)
+    ]
     return [ast.unparse(call.func) for call in plain]
 
 

@@ -1,4 +1,6 @@
-"""The page on what a run enters of vLLM: shares are those of all functions, and each that is left out has its reason."""
+"""The page on what a run enters of vLLM: shares are those of all functions, and each that is
+left out has its reason.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ def test_a_share_is_that_of_all_lines_and_not_the_mean_of_functions() -> None:
 
 
 def test_who_is_never_entered_is_listed_once_with_the_first_reason_that_fits() -> None:
-    """What has lines that ran, or none, is not; of what no reason fits it is said that none is known."""
+    """What has lines that ran, or none, is not; of what no reason fits it is said that none is
+    known.
+    """
     functions = {
         "BlockPool.touch": function(3, 3),
         "KVCacheManager.get_block_ids@66": function(0, 0),
@@ -47,6 +51,10 @@ def test_who_is_never_entered_is_listed_once_with_the_first_reason_that_fits() -
 def test_every_part_is_a_command_of_its_own_in_the_process_that_is_measured() -> None:
     commands = parts(Path("tree"), 120, Path("list"))
     assert all(" ".join(words).count("--isolate no") == 1 for words in commands.values())
-    assert {words[0] for words in commands.values()} == {"run", "fuzz", "replay"} and "120" in commands["fuzz"]
+    assert {words[0] for words in commands.values()} == {
+        "run",
+        "fuzz",
+        "replay",
+    } and "120" in commands["fuzz"]
     replayed = [words[1] for words in commands.values() if words[0] == "replay"]
     assert replayed and all((ROOT / path).is_file() for path in replayed)

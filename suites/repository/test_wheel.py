@@ -26,7 +26,16 @@ CARRIED = ("gsm8k_format", "layouts", "traces/mutants", "vectors")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the wheel of this tree, built anew."""
     folder = tmp_path_factory.mktemp("wheel")
-    command = [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", str(folder)]
+    command = [
+        sys.executable,
+        "-m",
+        "hatchling",
+        "build",
+        "--target",
+        "wheel",
+        "--directory",
+        str(folder),
+    ]
     subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
     (path,) = folder.iterdir()
     return path
@@ -39,7 +48,9 @@ def names(wheel: Path) -> list[str]:
 
 
 def tracked(folder: str) -> Iterator[str]:
-    """Yield the files of a folder of the repository; what Python leaves beside its sources is none."""
+    """Yield the files of a folder of the repository; what Python leaves beside its sources is
+    none.
+    """
     for path in (ROOT / folder).rglob("*"):
         if path.is_file() and "__pycache__" not in path.parts:
             yield path.relative_to(ROOT).as_posix()
@@ -56,8 +67,17 @@ def test_the_public_names_are_a_typed_package_in_it(names: list[str], unpacked: 
     assert {f"{package}/py.typed" for package in PACKAGES} <= set(names)
     code = "import cachewitness; print(cachewitness.__file__, cachewitness.verify.__module__)"
     environment = os.environ | {"PYTHONPATH": str(unpacked)}
-    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, cwd=unpacked.parent)
-    assert done.stdout.split() == [str(unpacked / "cachewitness" / "__init__.py"), "cachewitness.api.verify"], done.stderr
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env=environment,
+        capture_output=True,
+        text=True,
+        cwd=unpacked.parent,
+    )
+    assert done.stdout.split() == [
+        str(unpacked / "cachewitness" / "__init__.py"),
+        "cachewitness.api.verify",
+    ], done.stderr
 
 
 def test_it_is_small(wheel: Path) -> None:
@@ -70,22 +90,32 @@ def test_without_the_checkpoints_it_says_where_they_are(unpacked: Path) -> None:
     code = "from cachewitness._util import data; print(data.checkpoints())"
     environment = os.environ | {"PYTHONPATH": str(unpacked)}
     command = [sys.executable, "-P", "-c", code]
-    missing = subprocess.run(command, env=environment, capture_output=True, text=True, cwd=unpacked.parent)
+    missing = subprocess.run(
+        command, env=environment, capture_output=True, text=True, cwd=unpacked.parent
+    )
     assert missing.returncode and "pip install cachewitness-checkpoints" in missing.stderr
     beside = unpacked.parent / "beside" / "cachewitness_checkpoints"
     beside.mkdir(parents=True)
     (beside / "__init__.py").touch()
     environment["PYTHONPATH"] += os.pathsep + str(beside.parent)
-    there = subprocess.run(command, env=environment, capture_output=True, text=True, cwd=unpacked.parent)
+    there = subprocess.run(
+        command, env=environment, capture_output=True, text=True, cwd=unpacked.parent
+    )
     assert there.stdout.strip() == str(beside), there.stderr
 
 
 def test_every_module_is_in_it(names: list[str]) -> None:
     modules = {
-        name.removeprefix(f"{source}/") for package, source in PACKAGES.items() for name in tracked(f"{source}/{package}")
+        name.removeprefix(f"{source}/")
+        for package, source in PACKAGES.items()
+        for name in tracked(f"{source}/{package}")
     }
     assert {
-        name for name in names if name.startswith(tuple(PACKAGES)) and not name.startswith(DATA) and "dist-info" not in name
+        name
+        for name in names
+        if name.startswith(tuple(PACKAGES))
+        and not name.startswith(DATA)
+        and "dist-info" not in name
     } == modules
 
 
@@ -115,13 +145,25 @@ def unpacked(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     ],
     ids=lambda command: command[0],
 )
-def test_commands_work_from_an_empty_folder(unpacked: Path, tmp_path: Path, command: list[str]) -> None:
-    """The package is found in the unpacked wheel, not in this repository, and needs nothing beside it."""
+def test_commands_work_from_an_empty_folder(
+    unpacked: Path, tmp_path: Path, command: list[str]
+) -> None:
+    """The package is found in the unpacked wheel, not in this repository, and needs nothing
+    beside it.
+    """
     environment = os.environ | {"PYTHONPATH": str(unpacked)}
     command = [str(unpacked / word) if word.startswith(DATA) else word for word in command]
-    code = "import json, sys, cachewitness.cli; print(json.dumps(cachewitness.cli.__file__), file=sys.stderr); cachewitness.cli.main()"
+    code = (
+        "import json, sys, cachewitness.cli; print(json.dumps(cachewitness.cli.__file__),"
+        " file=sys.stderr); cachewitness.cli.main()"
+    )
     done = subprocess.run(
-        [sys.executable, "-c", code, *command], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+        [sys.executable, "-c", code, *command],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert Path(json.loads(done.stderr.splitlines()[0])).is_relative_to(unpacked)

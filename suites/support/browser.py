@@ -8,8 +8,21 @@ from pathlib import Path
 
 CHROMIUM = shutil.which("chromium") or ""
 QUIETLY = [
-    *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"),
-    *("--disable-component-update", "--disable-sync", "--enable-logging=stderr", "--virtual-time-budget=2000", "--dump-dom"),
+    *(
+        "--headless",
+        "--no-sandbox",
+        "--disable-gpu",
+        "--disable-quic",
+        "--no-first-run",
+        "--disable-background-networking",
+    ),
+    *(
+        "--disable-component-update",
+        "--disable-sync",
+        "--enable-logging=stderr",
+        "--virtual-time-budget=2000",
+        "--dump-dom",
+    ),
 ]
 
 

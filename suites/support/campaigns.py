@@ -1,4 +1,6 @@
-"""Campaigns for tests: small ones, and workers within the test's own process that die where they are told to."""
+"""Campaigns for tests: small ones, and workers within the test's own process that die where they
+are told to.
+"""
 
 from __future__ import annotations
 
@@ -41,8 +43,10 @@ shrink = 1
 
 
 def faulty(name: str, lease: float) -> str:
-    """Return the text of a campaign of thirty units on an engine with a fault, whose leases last so many seconds."""
-    return f'''name = "{name}"
+    """Return the text of a campaign of thirty units on an engine with a fault, whose leases last
+    so many seconds.
+    """
+    return f"""name = "{name}"
 streams = ["main"]
 [[engines]]
 engine = "{FAULTY}"
@@ -52,7 +56,7 @@ traces = 60
 per_unit = 2
 shrink = 1
 lease = {lease}
-'''
+"""
 
 
 Perform = Callable[[Unit, Store], Outcome]
@@ -65,7 +69,9 @@ def planned(text: str, folder: Path) -> Planned:
     return planned_of(files.load(path), path)
 
 
-def settings(folder: Path, *, workers: int = 2, database: str = "", lease: float = 30.0, attempts: int = 5) -> Settings:
+def settings(
+    folder: Path, *, workers: int = 2, database: str = "", lease: float = 30.0, attempts: int = 5
+) -> Settings:
     """Return where a campaign of a test is kept."""
     return Settings(
         database=database or str(folder / "state.sqlite"),
@@ -77,7 +83,9 @@ def settings(folder: Path, *, workers: int = 2, database: str = "", lease: float
 
 
 class Remembered:
-    """Carries out every unit once and remembers what came of it; `done` counts how often each was asked for."""
+    """Carries out every unit once and remembers what came of it; `done` counts how often each
+    was asked for.
+    """
 
     def __init__(self) -> None:
         self._outcomes: dict[str, bytes] = {}
@@ -94,9 +102,11 @@ class Remembered:
 
 @dataclass
 class InTurn:
-    """An executor whose workers do one unit each time they are looked at, one after another, and die where chance says.
+    """An executor whose workers do one unit each time they are looked at, one after another, and
+    die where chance says.
 
-    A worker dies with a unit that it has leased, with one that it has carried out and not entered, or behind one.
+    A worker dies with a unit that it has leased, with one that it has carried out and not entered,
+    or behind one.
     """
 
     call: Perform
@@ -123,7 +133,11 @@ class InTurn:
 
     def _one(self, queue: Queue, given: Given) -> str:
         """Do one unit if there is one; return where the worker dies, empty if it does not."""
-        drawn = self.deaths.choice(["leased", "carried out", "entered", "", "", ""]) if self.deaths else ""
+        drawn = (
+            self.deaths.choice(["leased", "carried out", "entered", "", "", ""])
+            if self.deaths
+            else ""
+        )
         leased = queue.lease(given.worker, given.lease)
         if leased is None:
             return ""
@@ -132,14 +146,18 @@ class InTurn:
         if place != "leased":
             outcome = self.call(unit, opened(given.traces))
             if place != "carried out":
-                assert queue.complete(leased, units.stored(outcome, leased.key), judged=outcome.judged)
+                assert queue.complete(
+                    leased, units.stored(outcome, leased.key), judged=outcome.judged
+                )
         return place
 
     def stop(self, handle: str) -> None:
         del self._workers[handle]
 
 
-def driven(made: Planned, kept: Settings, executor: Any, told: Callable[[Progress], None] | None = None) -> Result:
+def driven(
+    made: Planned, kept: Settings, executor: Any, told: Callable[[Progress], None] | None = None
+) -> Result:
     """Drive a campaign to its end."""
     return Driver(made, kept, executor, told).run()
 
@@ -151,13 +169,24 @@ def counted(queue: Queue) -> tuple[int, int, int, int]:
 
 
 def came_to(result: Result) -> Any:
-    """Return what a campaign came to, but for times: what must not depend on workers, deaths or interruptions."""
+    """Return what a campaign came to, but for times: what must not depend on workers, deaths or
+    interruptions.
+    """
     totals = result.totals
     suites = [
-        (key, name, suite.traces, msgspec.to_builtins(suite.activity), msgspec.to_builtins(suite.tallies))
+        (
+            key,
+            name,
+            suite.traces,
+            msgspec.to_builtins(suite.activity),
+            msgspec.to_builtins(suite.tallies),
+        )
         for key, subject in totals.subjects.items()
         for name, suite in subject.suites.items()
     ]
-    findings = [msgspec.to_builtins(one) for one in (*totals.found.values(), *totals.distinct.values(), totals.canary)]
+    findings = [
+        msgspec.to_builtins(one)
+        for one in (*totals.found.values(), *totals.distinct.values(), totals.canary)
+    ]
     marks = [(key, sorted(subject.marks.items())) for key, subject in totals.subjects.items()]
     return result.digest, totals.exit_code, totals.reasons, suites, findings, marks, totals.undone

@@ -1,4 +1,6 @@
-"""Where this checkout lies, and what makes its packages importable in a process that a test starts."""
+"""Where this checkout lies, and what makes its packages importable in a process that a test
+starts.
+"""
 
 from __future__ import annotations
 

@@ -21,7 +21,21 @@ NO_JSON = {
 """Commands without `--json`: what they print is for a program as it is."""
 EXAMPLES: dict[str, list[tuple[tuple[str, ...], int, str]]] = {
     "run": [
-        (("--layout", "full-mamba", "--suite", "invariants", "--engine", FAULTY, "--jobs", "1", "--fail-fast"), 1, "report")
+        (
+            (
+                "--layout",
+                "full-mamba",
+                "--suite",
+                "invariants",
+                "--engine",
+                FAULTY,
+                "--jobs",
+                "1",
+                "--fail-fast",
+            ),
+            1,
+            "report",
+        )
     ],
     "fuzz": [
         (("--operations", "50", "--jobs", "1"), 5, "fuzz"),
@@ -32,21 +46,38 @@ EXAMPLES: dict[str, list[tuple[tuple[str, ...], int, str]]] = {
         for engine, code in (("reference", 0), (FAULTY, 1))
     ],
     "check": [((str(LEGAL),), 0, "judged"), ((str(LEGAL), "nowhere.jsonl"), 4, "checked")],
-    "explain": [(("stale-hit",), 0, "explained"), ((str(TRACES / f"{FAULT}.jsonl"), "--engine", FAULTY), 0, "explained")],
+    "explain": [
+        (("stale-hit",), 0, "explained"),
+        ((str(TRACES / f"{FAULT}.jsonl"), "--engine", FAULTY), 0, "explained"),
+    ],
     "report": [((str(LEGAL), "--out", "page.html"), 0, "written")],
     "doctor": [(("reference",), 0, "doctor")],
     "new": [(("engine", "mine"), 0, "written")],
     "protocol-check": [(("--", "true"), 4, "rehearsed")],
-    "mutants": [(("--mutant", FAULT, "--budget", "5", "--tensor-seconds", "0", "--jobs", "1"), 0, "mutants")],
+    "mutants": [
+        (("--mutant", FAULT, "--budget", "5", "--tensor-seconds", "0", "--jobs", "1"), 0, "mutants")
+    ],
     "fill": [(("--policy", "furiosa", "--out", "out"), 0, "written")],
-    "consume": [((str(VECTORS),), 0, "consumed"), ((str(VECTORS), "--engine", FAULTY), 1, "consumed")],
+    "consume": [
+        ((str(VECTORS),), 0, "consumed"),
+        ((str(VECTORS), "--engine", FAULTY), 1, "consumed"),
+    ],
     "ls": [((kind,), 0, "listed") for kind in ("engines", "anomalies", "schemas")],
     "plan vllm": [(("--layout", "qwen3.5-0.8b"), 0, "plan")],
 }
-"""By command: its arguments, its exit code and the kind of its document. What `score` and `serve` print needs an engine that
-answers, and is tried where there is one (suites/parity/scores), that of `campaign` in suites/sessions/campaign; the other systems of `plan` in
+"""By command: its arguments, its exit code and the kind of its document. What `score` and `serve`
+print needs an engine that answers, and is tried where there is one (suites/parity/scores), that
+of `campaign` in suites/sessions/campaign; the other systems of `plan` in
 suites/plan/test_command.py."""
-ELSEWHERE = {"campaign", "score", "serve", "plan furiosa", "plan lmcache", "plan openvino_genai", "plan tensorrt_edge"}
+ELSEWHERE = {
+    "campaign",
+    "score",
+    "serve",
+    "plan furiosa",
+    "plan lmcache",
+    "plan openvino_genai",
+    "plan tensorrt_edge",
+}
 
 
 def commands(command: click.Command = cli, name: str = "") -> dict[str, click.Command]:

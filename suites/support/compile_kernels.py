@@ -1,9 +1,11 @@
-"""Compiles every kernel that a prefill and a decode step launch, for a GPU that need not be there. Run by itself.
+"""Compiles every kernel that a prefill and a decode step launch, for a GPU that need not be there.
+Run by itself.
 
     python -m suites.support.compile_kernels float32 90
 
-The steps run on the CPU up to each launch, which is compiled for the given compute capability instead; nothing is computed.
-Kernels compile only where Triton's interpreter is off, which is decided when Triton is imported: hence a process of its own.
+The steps run on the CPU up to each launch, which is compiled for the given compute capability
+instead; nothing is computed. Kernels compile only where Triton's interpreter is off, which is
+decided when Triton is imported: hence a process of its own.
 """
 
 from __future__ import annotations
@@ -17,10 +19,21 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from cachewitness_reference.toy_model.kernels import named
-from cachewitness_reference.toy_model.triton_kernels import attention, convolution, gated_delta, norms, state
+from cachewitness_reference.toy_model.triton_kernels import (
+    attention,
+    convolution,
+    gated_delta,
+    norms,
+    state,
+)
 from suites.support.paged_by_hand import WITHOUT_MAMBA, Hand
 
-POINTERS = {torch.float32: "*fp32", torch.float64: "*fp64", torch.bfloat16: "*bf16", torch.int32: "*i32"}
+POINTERS = {
+    torch.float32: "*fp32",
+    torch.float64: "*fp64",
+    torch.bfloat16: "*bf16",
+    torch.int32: "*i32",
+}
 COMPILED: dict[str, int] = {}
 """Variants of each kernel that were compiled."""
 NARROWED: set[str] = set()
@@ -32,13 +45,21 @@ def compiling(target: GPUTarget) -> Any:
     known = set()
 
     def launch(kernel: Any, grid: tuple[int, ...], *arguments: Any, **constants: Any) -> None:
-        signature = {name: _type(value) for name, value in zip(kernel.arg_names, arguments, strict=False)}
+        signature = {
+            name: _type(value) for name, value in zip(kernel.arg_names, arguments, strict=False)
+        }
         signature |= dict.fromkeys(constants, "constexpr")
-        key = (kernel.__name__, *signature.items(), *((name, str(value)) for name, value in constants.items()))
+        key = (
+            kernel.__name__,
+            *signature.items(),
+            *((name, str(value)) for name, value in constants.items()),
+        )
         if key not in known:
             known.add(key)
             places = {(kernel.arg_names.index(name),): value for name, value in constants.items()}
-            compiled = triton.compile(ASTSource(fn=kernel, signature=signature, constexprs=places), target=target)
+            compiled = triton.compile(
+                ASTSource(fn=kernel, signature=signature, constexprs=places), target=target
+            )
             if "*fp64" in signature.values():
                 NARROWED.update({kernel.__name__} if "cvt.f64.f32" in compiled.asm["ptx"] else ())
             COMPILED[kernel.__name__] = COMPILED.get(kernel.__name__, 0) + 1
@@ -47,11 +68,19 @@ def compiling(target: GPUTarget) -> Any:
 
 
 def _type(value: Any) -> str:
-    return POINTERS[value.dtype] if isinstance(value, torch.Tensor) else "fp32" if isinstance(value, float) else "i32"
+    return (
+        POINTERS[value.dtype]
+        if isinstance(value, torch.Tensor)
+        else "fp32"
+        if isinstance(value, float)
+        else "i32"
+    )
 
 
 def main(dtype: str, capability: str) -> None:
-    """Compile, and print how many variants of each kernel there were; stop if one over float64 widens float32."""
+    """Compile, and print how many variants of each kernel there were; stop if one over float64
+    widens float32.
+    """
     for module in (attention, convolution, gated_delta, norms, state):
         module.launch = compiling(GPUTarget("cuda", int(capability), 32))  # type: ignore[attr-defined]
     hand = Hand(getattr(torch, dtype), layers=WITHOUT_MAMBA, kernels=named("triton"))

@@ -1,12 +1,15 @@
-"""The `console` blocks of a page as shell sessions: what a reader would type, and what the page says is printed.
+"""The `console` blocks of a page as shell sessions: what a reader would type, and what the page
+says is printed.
 
-Inside a block a line that begins with `$ ` is a command, `> ` goes on with it (a here-document), and the lines up to the next
-command are what it prints, standard error included. `…` stands for any text within a line, a line of `…` alone for any lines.
-A command that ends with another status than 0 must be followed by `$ echo $?`, so that the page shows it.
+Inside a block a line that begins with `$ ` is a command, `> ` goes on with it (a here-document),
+and the lines up to the next command are what it prints, standard error included. `…` stands for any
+text within a line, a line of `…` alone for any lines. A command that ends with another status than
+0 must be followed by `$ echo $?`, so that the page shows it.
 
-The blocks of a section (a heading of two #) are one session: one bash, in an empty folder, one command after the other, so
-that what is exported or written stays. Blocks marked `console toy` need the extra `toy`, those marked `console cpp` a compiler;
-they are a session of their own. `CHECKOUT` is where this repository lies.
+The blocks of a section (a heading of two #) are one session: one bash, in an empty folder, one
+command after the other, so that what is exported or written stays. Blocks marked `console toy` need
+the extra `toy`, those marked `console cpp` a compiler; they are a session of their own. `CHECKOUT`
+is where this repository lies.
 """
 
 from __future__ import annotations
@@ -23,8 +26,17 @@ from suites.support.checkout import PYTHONPATH
 
 ROOT = Path(__file__).resolve().parents[2]
 SECONDS = 400
-KEPT = ("HOME", "TMPDIR", "LD_LIBRARY_PATH", "OMP_NUM_THREADS", "GOMP_SPINCOUNT", "OMP_WAIT_POLICY", "PYTHONPYCACHEPREFIX")
-"""What a session has of the environment of the tests: nothing that an engine's policy or the form of a report reads."""
+KEPT = (
+    "HOME",
+    "TMPDIR",
+    "LD_LIBRARY_PATH",
+    "OMP_NUM_THREADS",
+    "GOMP_SPINCOUNT",
+    "OMP_WAIT_POLICY",
+    "PYTHONPYCACHEPREFIX",
+)
+"""What a session has of the environment of the tests: nothing that an engine's policy or the form
+of a report reads."""
 INSTALLED = "installed"
 _MARK = "\x1e"
 _BLOCK = re.compile(r"^```console(?: (\w+))?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -41,7 +53,9 @@ class Command:
 
 @dataclass(frozen=True)
 class Session:
-    """The commands of a section that run in one shell. `extra` is what they need installed; empty for nothing more."""
+    """The commands of a section that run in one shell. `extra` is what they need installed;
+    empty for nothing more.
+    """
 
     section: str
     extra: str
@@ -62,18 +76,25 @@ def _commands(block: str) -> list[Command]:
     """Return the commands of a block; raise ValueError if it does not begin with one."""
     before, *parts = re.split(r"^\$ ", block, flags=re.MULTILINE)
     if before.strip() or not parts:
-        raise ValueError(f"a console block begins with a line that begins with '$ ': {block.splitlines()[:1]}")
+        raise ValueError(
+            f"a console block begins with a line that begins with '$ ': {block.splitlines()[:1]}"
+        )
     commands = []
     for part in parts:
         first, *rest = part.rstrip().splitlines()
-        more = next((index for index, line in enumerate(rest) if not line.startswith("> ") and line != ">"), len(rest))
+        more = next(
+            (index for index, line in enumerate(rest) if not line.startswith("> ") and line != ">"),
+            len(rest),
+        )
         text = "\n".join([first, *(line[2:] for line in rest[:more])])
         commands.append(Command(text, [line.rstrip() for line in rest[more:]]))
     return commands
 
 
 def run(session: Session, folder: Path) -> list[str]:
-    """Run a session in bash, in an empty folder, and return what is wrong: what was printed beside what is shown."""
+    """Run a session in bash, in an empty folder, and return what is wrong: what was printed
+    beside what is shown.
+    """
     tools = _tools(folder / "bin")
     (folder / "here").mkdir()
     python = {
@@ -104,15 +125,21 @@ def run(session: Session, folder: Path) -> list[str]:
 def _tools(folder: Path) -> Path:
     """Make the commands `cachewitness`, `python` and `pip`: those that run the tests.
 
-    `pip install -e .` installs into a folder of the session's own, with links to the modules, and needs no network.
+    `pip install -e .` installs into a folder of the session's own, with links to the modules, and
+    needs no network.
     """
     folder.mkdir()
     python, site = sys.executable, folder.parent / INSTALLED
-    install = "-m pip install -qqq --disable-pip-version-check --no-deps --no-build-isolation --target"
+    install = (
+        "-m pip install -qqq --disable-pip-version-check --no-deps --no-build-isolation --target"
+    )
     tools = {
         "cachewitness": f'exec "{python}" -m cachewitness.cli "$@"',
         "python": f'exec "{python}" "$@"',
-        "pip": f'[ "$*" = "install -e ." ] && "{python}" {install} "{site}" . && ln -sf "$PWD"/*.py "{site}"',
+        "pip": (
+            f'[ "$*" = "install -e ." ] && "{python}" {install} "{site}" . && ln -sf "$PWD"/*.py'
+            f' "{site}"'
+        ),
     }
     for name, script in tools.items():
         tool = folder / name
@@ -122,10 +149,17 @@ def _tools(folder: Path) -> Path:
 
 
 def _script(session: Session) -> str:
-    """Return the commands with a mark before each, and the status of the last one kept across it."""
+    """Return the commands with a mark before each, and the status of the last one kept across
+    it.
+    """
     lines = ["__status=0"]
     for command in session.commands:
-        lines += [f"printf '{_MARK}'", "(exit $__status)", command.text, f"__status=$?; printf '{_MARK}%s{_MARK}' $__status"]
+        lines += [
+            f"printf '{_MARK}'",
+            "(exit $__status)",
+            command.text,
+            f"__status=$?; printf '{_MARK}%s{_MARK}' $__status",
+        ]
     return "\n".join(lines)
 
 
@@ -138,7 +172,9 @@ def _end(group: int) -> None:
 
 
 def _wrong(session: Session, parts: list[str]) -> list[str]:
-    """Compare what each command printed, and how it ended, with the page. Parts are: printed, status and what is between."""
+    """Compare what each command printed, and how it ended, with the page. Parts are: printed,
+    status and what is between.
+    """
     found = []
     for index, command in enumerate(session.commands):
         if len(parts) <= 3 * index + 1:
@@ -146,7 +182,10 @@ def _wrong(session: Session, parts: list[str]) -> list[str]:
         printed, status = parts[3 * index : 3 * index + 2]
         follower = session.commands[index + 1].text if index + 1 < len(session.commands) else ""
         if status != "0" and follower != _STATUS:
-            found.append(f"$ {command.text}\n  ended with status {status}, and no `$ {_STATUS}` follows:\n{printed}")
+            found.append(
+                f"$ {command.text}\n  ended with status {status}, and no `$ {_STATUS}`"
+                f" follows:\n{printed}"
+            )
         elif not matches(command.shown, printed):
             shown = "\n".join(command.shown)
             found.append(f"$ {command.text}\n--- shown\n{shown}\n--- printed\n{printed}")
@@ -154,7 +193,12 @@ def _wrong(session: Session, parts: list[str]) -> list[str]:
 
 
 def matches(shown: list[str], printed: str) -> bool:
-    """Return whether the printed text is what the page shows; spaces at the ends of lines do not count."""
-    pattern = "".join(r"(?:.*\n)*?" if line == "…" else ".*?".join(map(re.escape, line.split("…"))) + r"\n" for line in shown)
+    """Return whether the printed text is what the page shows; spaces at the ends of lines do not
+    count.
+    """
+    pattern = "".join(
+        r"(?:.*\n)*?" if line == "…" else ".*?".join(map(re.escape, line.split("…"))) + r"\n"
+        for line in shown
+    )
     text = "".join(f"{line.rstrip()}\n" for line in printed.strip().splitlines())
     return re.fullmatch(pattern, text) is not None

@@ -1,4 +1,6 @@
-"""A stand-in for vLLM's model: its tokens can be told from those of any prompt, and from one another."""
+"""A stand-in for vLLM's model: its tokens can be told from those of any prompt, and from one
+another.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""What a computation asks of a device: the operations that torch dispatches, with the shapes of their arguments."""
+"""What a computation asks of a device: the operations that torch dispatches, with the shapes of
+their arguments.
+"""
 
 from __future__ import annotations
 
@@ -28,16 +30,25 @@ VIEWS = (
 
 
 class Dispatched(TorchDispatchMode):
-    """Lists every operation in its context: the name, and the shape of each tensor or the value of anything else."""
+    """Lists every operation in its context: the name, and the shape of each tensor or the value
+    of anything else.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self.calls: list[tuple[str, tuple[Any, ...]]] = []
 
     def __torch_dispatch__(
-        self, func: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+        self,
+        func: Any,
+        types: Sequence[type],
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        given = [(tuple(x.shape), x.dtype) if isinstance(x, Tensor) else x for x in tree_leaves((args, kwargs or {}))]
+        given = [
+            (tuple(x.shape), x.dtype) if isinstance(x, Tensor) else x
+            for x in tree_leaves((args, kwargs or {}))
+        ]
         self.calls.append((func.overloadpacket.__name__, tuple(given)))
         return func(*args, **(kwargs or {}))
 
@@ -52,12 +63,24 @@ class Dispatched(TorchDispatchMode):
 
 
 class HostReads:
-    """Counts how often values of tensors are read on the host: where a GPU would make the host wait.
+    """Counts how often values of tensors are read on the host: where a GPU would make the host
+    wait.
 
     What is read of a tensor on the meta device, which has no values, is zeros.
     """
 
-    NAMES = ("item", "tolist", "cpu", "to", "numpy", "__bool__", "__int__", "__float__", "__index__", "nonzero")
+    NAMES = (
+        "item",
+        "tolist",
+        "cpu",
+        "to",
+        "numpy",
+        "__bool__",
+        "__int__",
+        "__float__",
+        "__index__",
+        "nonzero",
+    )
 
     def __init__(self, device: str = "") -> None:
         self.names: list[str] = []
@@ -76,7 +99,9 @@ class HostReads:
 
     def _counting(self, name: str, method: Any) -> Any:
         def counting(tensor: Tensor, *args: Any, **kwargs: Any) -> Any:
-            if self._device in ("", tensor.device.type) and (name != "to" or _to_the_host(args, kwargs)):
+            if self._device in ("", tensor.device.type) and (
+                name != "to" or _to_the_host(args, kwargs)
+            ):
                 self.names.append(name)
                 tensor = torch.zeros(tensor.shape, dtype=tensor.dtype) if tensor.is_meta else tensor
             return method(tensor, *args, **kwargs)
@@ -86,8 +111,13 @@ class HostReads:
 
 def _to_the_host(args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
     """Whether a call of `Tensor.to` names the CPU, or a tensor that lies there."""
-    given = [other.device if isinstance(other, Tensor) else other for other in (*args, *kwargs.values())]
-    return any(isinstance(other, str | torch.device) and torch.device(other).type == "cpu" for other in given)
+    given = [
+        other.device if isinstance(other, Tensor) else other for other in (*args, *kwargs.values())
+    ]
+    return any(
+        isinstance(other, str | torch.device) and torch.device(other).type == "cpu"
+        for other in given
+    )
 
 
 def meta(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -1,4 +1,6 @@
-"""The drivers of docs/samples, built by the compilers of this machine; without one, their tests are listed as not run."""
+"""The drivers of docs/samples, built by the compilers of this machine; without one, their tests
+are listed as not run.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +11,12 @@ from pathlib import Path
 import pytest
 
 SAMPLES = Path(__file__).resolve().parents[2] / "docs" / "samples"
-COMPILERS = {".cpp": ("g++", "-std=c++17", "-O1", "-Wall", "-Wextra", "-Werror"), ".rs": ("rustc", "-O", "-D", "warnings")}
-"""By the language of a sample: the compiler, and what its author gives it. A warning is an error."""
+COMPILERS = {
+    ".cpp": ("g++", "-std=c++17", "-O1", "-Wall", "-Wextra", "-Werror"),
+    ".rs": ("rustc", "-O", "-D", "warnings"),
+}
+"""By the language of a sample: the compiler, and what its author gives it. A warning is an error.
+"""
 
 
 def needs_compiler(suffix: str) -> None:
@@ -23,6 +29,8 @@ def needs_compiler(suffix: str) -> None:
 def built(source: Path, folder: Path) -> Path:
     """Compile a driver into a folder and return the program."""
     program = folder / source.stem
-    done = subprocess.run([*COMPILERS[source.suffix], "-o", program, source], capture_output=True, text=True)
+    done = subprocess.run(
+        [*COMPILERS[source.suffix], "-o", program, source], capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stderr
     return program

@@ -12,9 +12,16 @@ from cachewitness.engines.kind import EngineKind
 
 
 def only(monkeypatch: pytest.MonkeyPatch, *kinds: EngineKind) -> None:
-    """Let these kinds be all that is registered; they count as this package's own, so they are not probed in a process."""
+    """Let these kinds be all that is registered; they count as this package's own, so they are
+    not probed in a process.
+    """
     plain = plugins.registered
     entries = {
-        kind.name: SimpleNamespace(name=kind.name, value="cachewitness.test", load=lambda kind=kind: kind) for kind in kinds
+        kind.name: SimpleNamespace(
+            name=kind.name, value="cachewitness.test", load=lambda kind=kind: kind
+        )
+        for kind in kinds
     }
-    monkeypatch.setattr(plugins, "registered", lambda group: entries if group == registry.GROUP else plain(group))
+    monkeypatch.setattr(
+        plugins, "registered", lambda group: entries if group == registry.GROUP else plain(group)
+    )

@@ -1,4 +1,6 @@
-"""Requests of unequal lengths, flat behind one another, over scattered pages that are poison wherever nothing may be read."""
+"""Requests of unequal lengths, flat behind one another, over scattered pages that are poison
+wherever nothing may be read.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,8 @@ from torch import Tensor
 
 NAN = float("nan")
 STARTS, LENGTHS = (37, 3, 0, 20), (1, 20, 5, 1)
-"""Chunks of a decode step, of a prefill that goes on, of one that begins, and of a decode step again."""
+"""Chunks of a decode step, of a prefill that goes on, of one that begins, and of a decode step
+again."""
 
 
 def numbers(*values: int) -> Tensor:
@@ -51,10 +54,15 @@ def paged_keys(
     own = []
     for row, (start, length) in enumerate(zip(starts, lengths, strict=True)):
         stop = start + length
-        key, value = (torch.randn(1, stop, kv, dim, generator=generator, dtype=torch.float64).to(dtype) for _ in range(2))
+        key, value = (
+            torch.randn(1, stop, kv, dim, generator=generator, dtype=torch.float64).to(dtype)
+            for _ in range(2)
+        )
         for column in range(-(-stop // block)):
             table[row, column] = free.pop()
         for position in range(max(0, start - window + 1) if window else 0, stop):
-            kept[1, table[row, position // block], position % block] = torch.stack([key[0, position], value[0, position]])
+            kept[1, table[row, position // block], position % block] = torch.stack(
+                [key[0, position], value[0, position]]
+            )
         own.append((key, value))
     return Keys(kept, table, own)

@@ -1,4 +1,6 @@
-"""An engine of another package, installed as far as entry points go: the reference, which does something to its process."""
+"""An engine of another package, installed as far as entry points go: the reference, which does
+something to its process.
+"""
 
 from __future__ import annotations
 
@@ -173,16 +175,22 @@ ANSWERS = EngineKind(
     configurations=sample.configurations,
     cold={"caching": "off", "at": "never"},
 )
-'''
+'''  # noqa: E501
 
 
 def install(folder: Path) -> Path:
-    """Make a package with the engines `mortal` and `mortal-answers` (`mortal:how=…,at=…`); return the folder for the path."""
+    """Make a package with the engines `mortal` and `mortal-answers` (`mortal:how=…,at=…`);
+    return the folder for the path.
+    """
     (folder / "mortal_engine.py").write_text(MODULE)
     info = folder / "mortal-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: mortal\nVersion: 1.0\n")
-    points = ["[cachewitness.engines]", "mortal = mortal_engine:ENGINE", "mortal-answers = mortal_engine:ANSWERS"]
+    points = [
+        "[cachewitness.engines]",
+        "mortal = mortal_engine:ENGINE",
+        "mortal-answers = mortal_engine:ANSWERS",
+    ]
     (info / "entry_points.txt").write_text("\n".join([*points, ""]))
     return folder
 

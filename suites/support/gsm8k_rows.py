@@ -9,23 +9,39 @@ from pathlib import Path
 
 
 def documented(url: str) -> list[str]:
-    """Return the command that the documentation gives for a capable model's server, for another server."""
+    """Return the command that the documentation gives for a capable model's server, for another
+    server.
+    """
     text = (Path(__file__).resolve().parents[2] / "docs" / "score.md").read_text(encoding="utf-8")
-    (line,) = (line for line in text.splitlines() if line.startswith("cachewitness score --base-url") and "--gsm8k" in line)
+    (line,) = (
+        line
+        for line in text.splitlines()
+        if line.startswith("cachewitness score --base-url") and "--gsm8k" in line
+    )
     return [url if word.startswith("http://") else word for word in shlex.split(line)[1:]]
 
 
 def rows_like_gsm8k(n: int) -> Iterator[dict[str, str]]:
-    """Yield word problems as gsm8k writes them: worked in steps, `<<a*b=c>>` beside every result, `#### n` at the end."""
+    """Yield word problems as gsm8k writes them: worked in steps, `<<a*b=c>>` beside every
+    result, `#### n` at the end.
+    """
     draw = random.Random("gsm8k-like")
     for i in range(n):
-        name, thing = draw.choice(["Ada", "Ben", "Cleo", "Dan"]), draw.choice(["apples", "books", "coins", "stamps"])
+        name, thing = (
+            draw.choice(["Ada", "Ben", "Cleo", "Dan"]),
+            draw.choice(["apples", "books", "coins", "stamps"]),
+        )
         boxes, each, given = draw.randint(2, 40), draw.randint(2, 30), draw.randint(1, 3)
         total = boxes * each
         yield {
-            "question": f"{name} has {boxes} boxes with {each} {thing} each, and gives {given} away on day {i + 1}. "
-            f"How many {thing} are left?",
-            "answer": f"{name} has {boxes} * {each} = <<{boxes}*{each}={total}>>{total} {thing}.\n"
-            f"After giving some away {total} - {given} = <<{total}-{given}={total - given}>>{total - given} are left.\n"
-            f"#### {total - given}",
+            "question": (
+                f"{name} has {boxes} boxes with {each} {thing} each, and gives {given} away on day"
+                f" {i + 1}. How many {thing} are left?"
+            ),
+            "answer": (
+                f"{name} has {boxes} * {each} = <<{boxes}*{each}={total}>>{total} {thing}.\nAfter"
+                f" giving some away {total} - {given} ="
+                f" <<{total}-{given}={total - given}>>{total - given} are left.\n####"
+                f" {total - given}"
+            ),
         }

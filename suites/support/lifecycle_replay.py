@@ -1,6 +1,8 @@
-"""Replays the facts of a lifecycle vector with sets of prefixes alone, to say what a hit can have been.
+"""Replays the facts of a lifecycle vector with sets of prefixes alone, to say what a hit can have
+been.
 
-A prefix is its content: the identity and the (text, position) of every token. Of an engine, only what the vector says is here.
+A prefix is its content: the identity and the (text, position) of every token. Of an engine, only
+what the vector says is here.
 """
 
 from __future__ import annotations
@@ -25,7 +27,9 @@ def _after(prefix: Content, token: Any) -> Content:
 
 @dataclass
 class Life:
-    """A request: its tokens as (text, position), its identity, and how far it has run since it last started."""
+    """A request: its tokens as (text, position), its identity, and how far it has run since it
+    last started.
+    """
 
     prompt: list[tuple[str, int]]
     stream: str
@@ -35,14 +39,18 @@ class Life:
     _contents: list[Content] = field(default_factory=list)
 
     def content(self, length: int) -> Content:
-        """Return what the first `length` tokens are; tokens behind the prompt are of the request's own text."""
+        """Return what the first `length` tokens are; tokens behind the prompt are of the
+        request's own text.
+        """
         if not self._contents:
             self._contents.append(_after(0, self.identity))
         while len(self._contents) <= length:
             position = len(self._contents) - 1
             behind = position - len(self.prompt)
             token = self.prompt[position] if behind < 0 else (self.stream, behind)
-            begun = tuple((item.at, item.length, item.hash) for item in self.media if item.at == position)
+            begun = tuple(
+                (item.at, item.length, item.hash) for item in self.media if item.at == position
+            )
             self._contents.append(_after(self._contents[-1], (token, begun)))
         return self._contents[length]
 
@@ -77,7 +85,9 @@ class Keys:
 
     def lengths(self, group: int, life: Life, upto: int) -> list[int]:
         """Return the prefixes of a request that a group has, by length."""
-        return [length for length in range(1, upto + 1) if self._live[group, life.content(length)] > 0]
+        return [
+            length for length in range(1, upto + 1) if self._live[group, life.content(length)] > 0
+        ]
 
 
 def story(vector: Any) -> Iterator[tuple[dict[str, Life], Facts]]:

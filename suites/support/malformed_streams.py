@@ -1,4 +1,6 @@
-"""Malformed event streams: what a right engine reports, with one random mistake in it, drawn from a seed."""
+"""Malformed event streams: what a right engine reports, with one random mistake in it, drawn
+from a seed.
+"""
 
 from __future__ import annotations
 
@@ -68,7 +70,11 @@ def swap(source: random.Random, events: list[Any], at: int) -> list[Any]:
 
 def number(source: random.Random, events: list[Any], at: int) -> list[Any]:
     """Give a field another number, or another request."""
-    names = [name for name in events[at].__struct_fields__ if isinstance(getattr(events[at], name), int | str)]
+    names = [
+        name
+        for name in events[at].__struct_fields__
+        if isinstance(getattr(events[at], name), int | str)
+    ]
     name = source.choice(names)
     value: Any = source.choice((0, -1, 1, 2, 7, ABSENT, -ABSENT, 2**62))
     if isinstance(getattr(events[at], name), str):
@@ -105,13 +111,17 @@ def foreign(source: random.Random, events: list[Any], at: int) -> list[Any]:
     return events
 
 
-KINDS: dict[str, Edit] = {edit.__name__: edit for edit in (drop, duplicate, swap, number, wrong_type, stray, foreign)}
+KINDS: dict[str, Edit] = {
+    edit.__name__: edit for edit in (drop, duplicate, swap, number, wrong_type, stray, foreign)
+}
 REFUSED = ("wrong_type", "stray", "foreign")
 """Kinds of mistakes that no history can have: they always end with exit code 4."""
 
 
 def outcome(seed: int) -> tuple[str, int, str]:
-    """Run a stream with one mistake; return its kind, the exit code, and the line that says what was wrong."""
+    """Run a stream with one mistake; return its kind, the exit code, and the line that says what
+    was wrong.
+    """
     source = random.Random(seed)
     trace, kind = source.choice(TRACES), source.choice(sorted(KINDS))
     place, seen = source.randrange(200), 0

@@ -1,6 +1,8 @@
-"""Files made wrong: what stands in a good one, changed in its bytes, its lines or its values, as an attacker would.
+"""Files made wrong: what stands in a good one, changed in its bytes, its lines or its values, as an
+attacker would.
 
-A change is three numbers, so that Hypothesis can draw and shrink it: what is done, where, and with what.
+A change is three numbers, so that Hypothesis can draw and shrink it: what is done, where, and with
+what.
 """
 
 from __future__ import annotations
@@ -60,7 +62,19 @@ VALUES: tuple[Any, ...] = (
     *WORDS,
     *NUMBERS,
     *(0.0, -0.0, 0.5, 1e300, -1e300, 5e-324),
-    *(None, True, False, [], {}, [[]], [[], {}], {"": ""}, [0] * 300, ["a"] * 50, {"a": {"a": {"a": {}}}}),
+    *(
+        None,
+        True,
+        False,
+        [],
+        {},
+        [[]],
+        [[], {}],
+        {"": ""},
+        [0] * 300,
+        ["a"] * 50,
+        {"a": {"a": {"a": {}}}},
+    ),
 )
 """What any field may hold instead of what belongs there."""
 RAW = (
@@ -106,7 +120,9 @@ def drawn(rng: Random) -> Edit:
 
 
 def mangled(content: bytes, edits: list[Edit]) -> bytes:
-    """Return a file with these changes made to it, one after the other; the same for the same changes."""
+    """Return a file with these changes made to it, one after the other; the same for the same
+    changes.
+    """
     for what, where, value in edits:
         content = _CHANGES[what % len(_CHANGES)](content, where, value)
     return content
@@ -145,7 +161,9 @@ def _line_moved(content: bytes, where: int, value: int) -> bytes:
 
 
 def _value_changed(content: bytes, where: int, value: int) -> bytes:
-    """Change a value of a line of JSON, or of the whole file if it is one document; nothing if it is none."""
+    """Change a value of a line of JSON, or of the whole file if it is one document; nothing if
+    it is none.
+    """
     lines = [content] if content[:1] == b"{" and b"\n}" in content else content.split(b"\n")
     at = where % len(lines)
     try:
@@ -176,7 +194,13 @@ def _places(document: Any) -> list[tuple[Any, Any]]:
     waiting = [document]
     while waiting and len(found) < 2_000:
         holder = waiting.pop()
-        keys = list(holder) if isinstance(holder, dict) else range(len(holder)) if isinstance(holder, list) else ()
+        keys = (
+            list(holder)
+            if isinstance(holder, dict)
+            else range(len(holder))
+            if isinstance(holder, list)
+            else ()
+        )
         found += [(holder, key) for key in keys if key != ""]
         waiting += [holder[key] for key in keys]
     return found
@@ -187,11 +211,23 @@ def _word_changed(content: bytes, where: int, value: int) -> bytes:
     lines = content.split(b"\n")
     at = where % len(lines)
     name, equals, _ = lines[at].partition(b"=")
-    new = json.dumps(VALUES[value % len(VALUES)], ensure_ascii=False).encode("utf-8", "surrogatepass")
+    new = json.dumps(VALUES[value % len(VALUES)], ensure_ascii=False).encode(
+        "utf-8", "surrogatepass"
+    )
     words = lines[at].split(b" ")
     words[where // len(lines) % len(words)] = new.strip(b'"')
     lines[at] = name + b"= " + new if equals and value % 2 else b" ".join(words)
     return b"\n".join(lines)
 
 
-_CHANGES = (_value_changed, _value_changed, _value_changed, _word_changed, _line_moved, _flipped, _inserted, _cut_off, _cut_out)
+_CHANGES = (
+    _value_changed,
+    _value_changed,
+    _value_changed,
+    _word_changed,
+    _line_moved,
+    _flipped,
+    _inserted,
+    _cut_off,
+    _cut_out,
+)

@@ -1,4 +1,6 @@
-"""An engine whose adapter makes a mistake in the events that it reports; the cache behind it is the reference's and right."""
+"""An engine whose adapter makes a mistake in the events that it reports; the cache behind it is
+the reference's and right.
+"""
 
 from __future__ import annotations
 
@@ -34,10 +36,22 @@ class Mistaken:
 
 
 def lively(seed: int = 3) -> Trace:
-    """Return the random trace of this number among those in which requests are preempted and end early, and caches end."""
-    shape, wanted = Configuration(load("full-mamba")).shape("manager"), {Abort, Preempt, Reset, UpdateWeights}
+    """Return the random trace of this number among those in which requests are preempted and end
+    early, and caches end.
+    """
+    shape, wanted = (
+        Configuration(load("full-mamba")).shape("manager"),
+        {
+            Abort,
+            Preempt,
+            Reset,
+            UpdateWeights,
+        },
+    )
     traces = (random_trace(shape, number, withdraw=False) for number in count())
-    return next(islice((trace for trace in traces if wanted <= set(map(type, trace.ops))), seed, None))
+    return next(
+        islice((trace for trace in traces if wanted <= set(map(type, trace.ops))), seed, None)
+    )
 
 
 def mistaken(trace: Trace, mistake: Mistake) -> Mistaken:

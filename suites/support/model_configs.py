@@ -1,12 +1,15 @@
-"""Configurations by hand: the fields of published ones that say what is cached, and small ones that transformers can build.
+"""Configurations by hand: the fields of published ones that say what is cached, and small ones that
+transformers can build.
 
-Where the published values were read: the layouts of the same models name it (`fixtures/layouts/*.toml`). The others: Jamba 1.5
-Mini in onnx-diagnostic's copy of its config.json; Nemotron-H-8B-Base-8K in a public trimmed quotation of it (52 letters, heads
-and sizes); Nemotron 3 Nano 4B in a public test of its metadata (`attention_head_dim`); Granite-4.0-H-Small in a public document
-that quotes it (36 Mamba-2 layers and 4 of attention; heads and groups are the defaults of the class); LFM2-8B-A1B in a public
-test of its fields (24 layers, 6 of attention, kernel 3, 2 048 channels). Mistral 0.1, Mixtral, Qwen2.5-7B, Qwen3-30B-A3B and
-DeepSeek-V2-Lite and -V3 were not read in a file of their own: their sizes are what is commonly quoted of them, and nothing here
-depends on them being right.
+Where the published values were read: the layouts of the same models name it
+(`fixtures/layouts/*.toml`). The others: Jamba 1.5 Mini in onnx-diagnostic's copy of its
+config.json; Nemotron-H-8B-Base-8K in a public trimmed quotation of it (52 letters, heads and
+sizes); Nemotron 3 Nano 4B in a public test of its metadata (`attention_head_dim`);
+Granite-4.0-H-Small in a public document that quotes it (36 Mamba-2 layers and 4 of attention; heads
+and groups are the defaults of the class); LFM2-8B-A1B in a public test of its fields (24 layers, 6
+of attention, kernel 3, 2 048 channels). Mistral 0.1, Mixtral, Qwen2.5-7B, Qwen3-30B-A3B and
+DeepSeek-V2-Lite and -V3 were not read in a file of their own: their sizes are what is commonly
+quoted of them, and nothing here depends on them being right.
 """
 
 from __future__ import annotations
@@ -159,7 +162,9 @@ PUBLISHED: dict[str, dict[str, Any]] = {
         "model_type": "granitemoehybrid",
         "torch_dtype": "bfloat16",
         "num_hidden_layers": 40,
-        "layer_types": ["attention" if layer in GRANITE_ATTENTION else "mamba" for layer in range(40)],
+        "layer_types": [
+            "attention" if layer in GRANITE_ATTENTION else "mamba" for layer in range(40)
+        ],
         "hidden_size": 4096,
         "num_attention_heads": 32,
         "num_key_value_heads": 8,
@@ -173,7 +178,9 @@ PUBLISHED: dict[str, dict[str, Any]] = {
         "model_type": "lfm2_moe",
         "dtype": "bfloat16",
         "num_hidden_layers": 24,
-        "layer_types": ["full_attention" if layer in LFM2_MOE_ATTENTION else "conv" for layer in range(24)],
+        "layer_types": [
+            "full_attention" if layer in LFM2_MOE_ATTENTION else "conv" for layer in range(24)
+        ],
         "hidden_size": 2048,
         "num_attention_heads": 32,
         "num_key_value_heads": 8,

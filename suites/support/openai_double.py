@@ -1,7 +1,9 @@
-"""A server that speaks OpenAI's completions over the sample engine, as vLLM's does or llama.cpp's, lawful or with a fault.
+"""A server that speaks OpenAI's completions over the sample engine, as vLLM's does or llama.cpp's,
+lawful or with a fault.
 
-It runs in this process, on a port of this machine. `said` may change what an answer says of itself; `meets` may do something
-else to a completion's connection altogether. Both are told the number of the completion, from 1 on.
+It runs in this process, on a port of this machine. `said` may change what an answer says of itself;
+`meets` may do something else to a completion's connection altogether. Both are told the number of
+the completion, from 1 on.
 """
 
 from __future__ import annotations
@@ -28,9 +30,10 @@ Meets = Callable[[Any, int], bool]
 class Double:
     """A server.
 
-    `salts`: it heeds `cache_salt`; `switch`: it heeds `cache_prompt`; `counts`: it says what it restored. `pace`: seconds in
-    front of each of its steps. `noise`: by which share logits move for each other request in a batch, if it has a prompt of
-    `noisy_from` tokens or more; `decoding`: by which share decoding moves a state otherwise than prefill does.
+    `salts`: it heeds `cache_salt`; `switch`: it heeds `cache_prompt`; `counts`: it says what it
+    restored. `pace`: seconds in front of each of its steps. `noise`: by which share logits move for
+    each other request in a batch, if it has a prompt of `noisy_from` tokens or more; `decoding`: by
+    which share decoding moves a state otherwise than prefill does.
     """
 
     def __init__(
@@ -60,7 +63,13 @@ class Double:
                 request.state = tuple(value * (1 + decoding) for value in request.state)
 
         wrap(engine.server, "_token", token)
-        self.server, self.salts, self.switch, self.counts, self.pace = engine.server, salts, switch, counts, pace
+        self.server, self.salts, self.switch, self.counts, self.pace = (
+            engine.server,
+            salts,
+            switch,
+            counts,
+            pace,
+        )
         self.said, self.meets, self.noise, self.noisy_from = said, meets, noise, noisy_from
         self.bodies: list[dict[str, Any]] = []
         self.headers: list[dict[str, str]] = []
@@ -75,7 +84,9 @@ class Double:
     def serving(self) -> Iterator[Double]:
         """Serve."""
         serve = partial(self._http.serve_forever, poll_interval=0.01)
-        threads = [threading.Thread(target=target, daemon=True) for target in (serve, self._compute)]
+        threads = [
+            threading.Thread(target=target, daemon=True) for target in (serve, self._compute)
+        ]
         for thread in threads:
             thread.start()
         try:
@@ -96,7 +107,9 @@ class Double:
                 if not server.running and not server.waiting:
                     self.changed.wait(1)
                     continue
-                server._noise = self.noise * (max(one.prompt for one in server.running or server.waiting) >= self.noisy_from)
+                server._noise = self.noise * (
+                    max(one.prompt for one in server.running or server.waiting) >= self.noisy_from
+                )
                 server.step()
                 self.ended |= {answer.r: answer.ended for answer in server.ended}
                 server.ended.clear()
@@ -114,19 +127,31 @@ class Double:
             self.changed.notify_all()
         return request
 
-    def parts(self, body: dict[str, Any], number: int, request: Request) -> Iterator[dict[str, Any]]:
+    def parts(
+        self, body: dict[str, Any], number: int, request: Request
+    ) -> Iterator[dict[str, Any]]:
         """Yield an answer in parts, as its tokens come."""
         told, over = 0, ""
         while not over:
             with self.changed:
-                while len(request.generated) == told and request.r not in self.ended and not self.over.is_set():
+                while (
+                    len(request.generated) == told
+                    and request.r not in self.ended
+                    and not self.over.is_set()
+                ):
                     self.changed.wait(1)
                 fresh, logprobs = request.generated[told:], request.logprobs[told:]
                 over = self.ended.get(request.r, "") or ("shut" if self.over.is_set() else "")
             told += len(fresh)
-            chosen = {"tokens": [f"token_id:{token}" for token in fresh], "token_logprobs": logprobs}
+            chosen = {
+                "tokens": [f"token_id:{token}" for token in fresh],
+                "token_logprobs": logprobs,
+            }
             finish = "length" if over else None
-            yield {"model": body["model"], "choices": [{"index": 0, "text": "", "logprobs": chosen, "finish_reason": finish}]}
+            yield {
+                "model": body["model"],
+                "choices": [{"index": 0, "text": "", "logprobs": chosen, "finish_reason": finish}],
+            }
         usage: dict[str, Any] = {"prompt_tokens": request.prompt}
         if self.counts:
             usage["prompt_tokens_details"] = {"cached_tokens": max(request.restored, 0)}
@@ -178,7 +203,9 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Type", "text/event-stream; charset=utf-8")
         self.end_headers()
         for part in parts:
-            self.wfile.write(part if isinstance(part, bytes) else b"data: " + json.dumps(part).encode() + b"\n\n")
+            self.wfile.write(
+                part if isinstance(part, bytes) else b"data: " + json.dumps(part).encode() + b"\n\n"
+            )
         self.wfile.write(b"data: [DONE]\n\n")
 
     def send(self, status: int, content: Any, **headers: str) -> None:
@@ -198,5 +225,8 @@ class _Handler(BaseHTTPRequestHandler):
 def whole(parts: list[dict[str, Any]]) -> dict[str, Any]:
     """Return the parts of an answer as one."""
     chosen = [part["choices"][0] for part in parts if part["choices"]]
-    logprobs = {name: [one for choice in chosen for one in choice["logprobs"][name]] for name in ("tokens", "token_logprobs")}
+    logprobs = {
+        name: [one for choice in chosen for one in choice["logprobs"][name]]
+        for name in ("tokens", "token_logprobs")
+    }
     return {**parts[-1], "choices": [{**chosen[-1], "logprobs": logprobs}]}

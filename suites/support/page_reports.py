@@ -1,4 +1,6 @@
-"""Reports of campaigns, hunts and vectors as their commands write them, made without running anything."""
+"""Reports of campaigns, hunts and vectors as their commands write them, made without running
+anything.
+"""
 
 from __future__ import annotations
 
@@ -10,19 +12,36 @@ from cachewitness.sessions.mutants.document import Hunt, document
 from cachewitness.sessions.mutants.matrix import Matrix, Row
 from cachewitness.vectors.document import Consumed, ConsumedFile, WrongAnswer
 
-STORED = Stored(trace="failures/a.trace.jsonl", history="failures/a.history.jsonl", replay="cachewitness replay a")
+STORED = Stored(
+    trace="failures/a.trace.jsonl",
+    history="failures/a.history.jsonl",
+    replay="cachewitness replay a",
+)
 
 
 def row(name: str, **fields: Any) -> Row:
     """Return a fault that was killed, or whatever `fields` say of it."""
     found = {"killed": True, "seconds": 0.5, "operations": 1234, "traces": 3, "witness": 4}
-    answers = {"invariants": "safety-law, ownership", "differential": "yes", "tensor": "not run", "reuse floor": "no"}
-    named = {"mutant": name, "group": "A", "policy": "vllm", "anomaly": "stale-hit", "checker": "safety-law"}
+    answers = {
+        "invariants": "safety-law, ownership",
+        "differential": "yes",
+        "tensor": "not run",
+        "reuse floor": "no",
+    }
+    named = {
+        "mutant": name,
+        "group": "A",
+        "policy": "vllm",
+        "anomaly": "stale-hit",
+        "checker": "safety-law",
+    }
     return Row(**{**named, **found, "detectors": answers, **fields})
 
 
 def hunt(name: str = "a-fault", code: int = 1) -> Hunt:
-    """Return a hunt with one fault of each kind: killed, survived, survived under a seed, and not hunted."""
+    """Return a hunt with one fault of each kind: killed, survived, survived under a seed, and
+    not hunted.
+    """
     rows = [
         row("killed", false_alarms=[f"leak in {name}"]),
         row(f"{name}-1", killed=False, detectors={}),
@@ -33,9 +52,15 @@ def hunt(name: str = "a-fault", code: int = 1) -> Hunt:
 
 
 def consumed(name: str = "a-vector", code: int = 1) -> Consumed:
-    """Return what came of a file with a wrong answer, one whose trace was stored, and some that were not run."""
-    wrong = WrongAnswer(vector=name, comment=f"of {name}", expected="[1]", got=f"[{name}]", hunts=[f"edge: {name}"])
-    lived = WrongAnswer(vector=f"{name}/lived", comment="", expected="a", got="b", hunts=[], stored=STORED)
+    """Return what came of a file with a wrong answer, one whose trace was stored, and some that
+    were not run.
+    """
+    wrong = WrongAnswer(
+        vector=name, comment=f"of {name}", expected="[1]", got=f"[{name}]", hunts=[f"edge: {name}"]
+    )
+    lived = WrongAnswer(
+        vector=f"{name}/lived", comment="", expected="a", got="b", hunts=[], stored=STORED
+    )
     file = ConsumedFile(
         file=name,
         asked={"valid": 3, "invalid": 1},
@@ -49,7 +74,9 @@ def consumed(name: str = "a-vector", code: int = 1) -> Consumed:
 
 
 def campaign(name: str = "nightly", code: int = 1) -> summary.Document:
-    """Return the summary of a campaign with a finding, an engine that was not asked everything, and a unit not done."""
+    """Return the summary of a campaign with a finding, an engine that was not asked everything,
+    and a unit not done.
+    """
     finding = summary.FindingRow(
         signature="0a1b",
         anomaly="leak",
@@ -82,10 +109,31 @@ def campaign(name: str = "nightly", code: int = 1) -> summary.Document:
         not_run=[NotRun(f"suite {name}", "no height", 2)],
     )
     met = summary.ClassRow(
-        anomaly="leak", checker="ownership", height="manager", kinds=["full"], met=4, engines=[name], first="a"
+        anomaly="leak",
+        checker="ownership",
+        height="manager",
+        kinds=["full"],
+        met=4,
+        engines=[name],
+        first="a",
     )
-    canary = {"fault": "a-fault", "anomaly": "leak", "checker": "ownership", "ran": True, "found": False, "findings": 0}
-    counts = {"units": 3, "done": 2, "done_before": 1, "late": 0, "workers_lost": 1, "traces": 5, "operations": 70}
+    canary = {
+        "fault": "a-fault",
+        "anomaly": "leak",
+        "checker": "ownership",
+        "ran": True,
+        "found": False,
+        "findings": 0,
+    }
+    counts = {
+        "units": 3,
+        "done": 2,
+        "done_before": 1,
+        "late": 0,
+        "workers_lost": 1,
+        "traces": 5,
+        "operations": 70,
+    }
     return summary.Document(
         **counts,  # type: ignore[arg-type]  # all of them are numbers
         name=name,

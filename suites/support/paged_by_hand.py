@@ -1,4 +1,6 @@
-"""Block tables made by hand for tests of the paged execution, and the dense model to compare with."""
+"""Block tables made by hand for tests of the paged execution, and the dense model to compare
+with.
+"""
 
 from __future__ import annotations
 
@@ -83,8 +85,12 @@ class Hand:
         """Return the dense model's logits [T, vocab]."""
         return dense.forward(torch.tensor([tokens]), self.weights, self.config)[0]
 
-    def run(self, *rows: tuple[list[int], int, int, list[list[int]]], pad_rows: int = 1) -> list[torch.Tensor]:
-        """Run tokens [start, stop) of each (tokens, start, stop, tables) in one step; return all their logits."""
+    def run(
+        self, *rows: tuple[list[int], int, int, list[list[int]]], pad_rows: int = 1
+    ) -> list[torch.Tensor]:
+        """Run tokens [start, stop) of each (tokens, start, stop, tables) in one step; return all
+        their logits.
+        """
         chunks = [Chunk(tokens[a:b], a, tables, outputs=b - a) for tokens, a, b, tables in rows]
         logits = step(self.pools, chunks, self.weights, pad_rows=pad_rows, kernels=self.kernels)
         return list(logits.split([len(c.tokens) for c in chunks]))

@@ -1,4 +1,6 @@
-"""The reference of a policy with its free choices drawn: other pages, other victims, other duplicates, all of them lawful."""
+"""The reference of a policy with its free choices drawn: other pages, other victims, other
+duplicates, all of them lawful.
+"""
 
 from __future__ import annotations
 
@@ -46,14 +48,18 @@ class Drawn:
 
 
 def permuted(header: TraceHeader, seed: int) -> tuple[Engine, Drawn]:
-    """Return the reference that a trace asks for, and who makes its free choices; it declares no order of eviction."""
+    """Return the reference that a trace asks for, and who makes its free choices; it declares no
+    order of eviction.
+    """
     kind, drawn = policies.get(header.policy), Drawn(seed)
     assert kind.steer is not None
     engine: Any = kind.open(header, {})
     pools = [msgspec.structs.replace(pool, eviction=None) for pool in engine.header.pools]
     rules = engine.header.rules
     if rules.captures is not None:
-        rules = msgspec.structs.replace(rules, captures=msgspec.structs.replace(rules.captures, order="random"))
+        rules = msgspec.structs.replace(
+            rules, captures=msgspec.structs.replace(rules.captures, order="random")
+        )
     engine.header = msgspec.structs.replace(engine.header, pools=pools, rules=rules)
     kind.steer(engine, drawn)
     return engine, drawn

@@ -1,4 +1,6 @@
-"""A real PostgreSQL server for tests, on a free port, in a folder of its own; ended with the tests."""
+"""A real PostgreSQL server for tests, on a free port, in a folder of its own; ended with the
+tests.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,14 @@ def programs() -> Path | None:
     found = shutil.which("initdb")
     folders = [Path(found).resolve().parent] if found else []
     folders += sorted(Path(INSTALLED).glob("*/bin"), reverse=True)
-    return next((folder for folder in folders if (folder / "initdb").is_file() and (folder / "postgres").is_file()), None)
+    return next(
+        (
+            folder
+            for folder in folders
+            if (folder / "initdb").is_file() and (folder / "postgres").is_file()
+        ),
+        None,
+    )
 
 
 def missing() -> str:
@@ -38,21 +47,50 @@ def missing() -> str:
 
 @contextmanager
 def server(hosts: str = "127.0.0.1", encoding: str = "UTF8") -> Iterator[str]:
-    """Yield the URL of a fresh server on the first of some addresses. As root, who is refused, it is run by `postgres`."""
+    """Yield the URL of a fresh server on the first of some addresses. As root, who is refused,
+    it is run by `postgres`.
+    """
     folder, where = programs(), Path(tempfile.mkdtemp(prefix="cachewitness-postgresql-"))
     assert folder is not None
     user = USER if os.geteuid() == 0 else None
     if user:
         shutil.chown(where, user)
     data, port = where / "data", _free()
-    common = {"user": user, "cwd": where, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    common = {
+        "user": user,
+        "cwd": where,
+        "stdout": subprocess.DEVNULL,
+        "stderr": subprocess.DEVNULL,
+    }
     environment = {"PATH": os.environ["PATH"], "LC_ALL": "C"}
-    asked = [str(folder / "initdb"), "-D", str(data), "-U", USER, "-A", "trust", "--no-sync", "-E", encoding]
+    asked = [
+        str(folder / "initdb"),
+        "-D",
+        str(data),
+        "-U",
+        USER,
+        "-A",
+        "trust",
+        "--no-sync",
+        "-E",
+        encoding,
+    ]
     subprocess.run(asked, check=True, env=environment, **common)  # type: ignore[call-overload]
     with (data / "pg_hba.conf").open("a") as rules:
         rules.write("host all all 10.0.0.0/8 trust\n")
-    options = [word for setting in (*_QUICK, f"listen_addresses={hosts}") for word in ("-c", setting)]
-    command = [str(folder / "postgres"), "-D", str(data), "-p", str(port), "-k", str(where), *options]
+    options = [
+        word for setting in (*_QUICK, f"listen_addresses={hosts}") for word in ("-c", setting)
+    ]
+    command = [
+        str(folder / "postgres"),
+        "-D",
+        str(data),
+        "-p",
+        str(port),
+        "-k",
+        str(where),
+        *options,
+    ]
     process = subprocess.Popen(command, env=environment, **common)  # type: ignore[call-overload]
     try:
         url = f"postgresql://{USER}@{hosts.split(',')[0]}:{port}/postgres"

@@ -33,10 +33,14 @@ def ids(vector: Any) -> str:
 Holds = Callable[[Any], None]
 
 
-def for_every(vectors: Sequence[Any], name: Callable[[Any], str] = ids) -> Callable[[Holds], Callable[[], None]]:
-    """Make one test of what is to hold of each vector: there are so many that a test for each would take longer than all.
+def for_every(
+    vectors: Sequence[Any], name: Callable[[Any], str] = ids
+) -> Callable[[Holds], Callable[[], None]]:
+    """Make one test of what is to hold of each vector: there are so many that a test for each would
+    take longer than all.
 
-    The test names all for which it does not hold, and says what is wrong with each. Raises ValueError if there is none.
+    The test names all for which it does not hold, and says what is wrong with each. Raises
+    ValueError if there is none.
     """
     if not vectors:
         raise ValueError("there is no vector to judge")

@@ -1,4 +1,6 @@
-"""A checkpoint with random weights, whose answers mean nothing and are nevertheless to be the same cold and cached."""
+"""A checkpoint with random weights, whose answers mean nothing and are nevertheless to be the
+same cold and cached.
+"""
 
 from __future__ import annotations
 

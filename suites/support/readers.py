@@ -54,13 +54,16 @@ LINES_MAX, REPLAYED_PAGES_MAX = 80, 10_000
 
 @dataclass(frozen=True)
 class Reader:
-    """A reader: what is handed to it, good ones, and under which name; it raises one of REFUSED for a bad one."""
+    """A reader: what is handed to it, good ones, and under which name; it raises one of REFUSED
+    for a bad one.
+    """
 
     read: Callable[[Path], object]
     good: Callable[[], list[bytes]]
     name: str
     before: Callable[[bytes], bytes] = bytes
-    """What an attacker does to a changed file so that it gets further, such as to write its sum anew."""
+    """What an attacker does to a changed file so that it gets further, such as to write its sum
+    anew."""
 
 
 def _short(folder: Path, pattern: str, most: int = 6, lines: int = LINES_MAX) -> list[bytes]:
@@ -70,12 +73,18 @@ def _short(folder: Path, pattern: str, most: int = 6, lines: int = LINES_MAX) ->
 
 
 def _histories() -> list[bytes]:
-    """Return histories as the references record them, with and without a fault, and short ones of the checkers."""
-    return _short(FIXTURES / "histories" / "legal", "*.jsonl") + _short(FIXTURES / "histories" / "anomalous", "*.jsonl")
+    """Return histories as the references record them, with and without a fault, and short ones
+    of the checkers.
+    """
+    return _short(FIXTURES / "histories" / "legal", "*.jsonl") + _short(
+        FIXTURES / "histories" / "anomalous", "*.jsonl"
+    )
 
 
 def _judged(path: Path) -> None:
-    """Read a history and judge it, and draw it if it is one: no text of it is markup on the page."""
+    """Read a history and judge it, and draw it if it is one: no text of it is markup on the
+    page.
+    """
     header, events = validate.events(path)
     kept = [*events]
     result = judge(header, iter(kept))
@@ -93,15 +102,25 @@ def _replayed(path: Path) -> None:
 
 
 def _sound(result: Result) -> None:
-    """Say so if a checker crashed, which a command tells as `unknown`; not if it says that it cannot judge such numbers."""
-    crashed = [tally.crashed for tally in result.tallies if tally.crashed and not tally.crashed.startswith("Blind: ")]
+    """Say so if a checker crashed, which a command tells as `unknown`; not if it says that it
+    cannot judge such numbers.
+    """
+    crashed = [
+        tally.crashed
+        for tally in result.tallies
+        if tally.crashed and not tally.crashed.startswith("Blind: ")
+    ]
     assert not crashed, crashed
 
 
 def inert(drawn: bytes) -> None:
-    """Say so if a text of a file is markup on a page; what a script element holds is data, in which < is escaped."""
+    """Say so if a text of a file is markup on a page; what a script element holds is data, in
+    which < is escaped.
+    """
     assert HTML.encode() not in drawn, "markup of the file is on the page"
-    assert drawn.count(b"</script>") == drawn.count(b"<script"), "a text of the file ends a script element"
+    assert drawn.count(b"</script>") == drawn.count(b"<script"), (
+        "a text of the file ends a script element"
+    )
 
 
 def _engines(path: Path) -> None:
@@ -132,7 +151,9 @@ def _rehashed(content: bytes) -> bytes:
 def _vectors() -> list[bytes]:
     """Return a file of every policy, of its first vectors alone."""
     found = []
-    for path in sorted((FIXTURES / "vectors").glob("*/*.json"), key=lambda path: path.stat().st_size)[:6]:
+    for path in sorted(
+        (FIXTURES / "vectors").glob("*/*.json"), key=lambda path: path.stat().st_size
+    )[:6]:
         raw = json.loads(path.read_bytes())
         raw["vectors"] = raw["vectors"][:3]
         found.append(_rehashed(json.dumps(raw).encode()))
@@ -143,12 +164,16 @@ def _config() -> list[bytes]:
     from suites.support import model_configs
 
     published = [value for value in vars(model_configs).values() if isinstance(value, dict)]
-    flat = [one for value in published for one in ([value] if "model_type" in value else value.values())]
+    flat = [
+        one for value in published for one in ([value] if "model_type" in value else value.values())
+    ]
     return [json.dumps(one).encode() for one in flat if isinstance(one, dict)][:12]
 
 
 def _completion(path: Path) -> None:
-    """Read a body as three clients do: of the answers height, of a score, and as the words of an error."""
+    """Read a body as three clients do: of the answers height, of a score, and as the words of an
+    error.
+    """
     content = path.read_bytes()
     told = said(content)
     assert len(told) <= WORDS_MAX and told.isprintable()
@@ -160,10 +185,22 @@ def _completion(path: Path) -> None:
 
 
 def _completions() -> list[bytes]:
-    usage = {"prompt_tokens": 5, "completion_tokens": 2, "prompt_tokens_details": {"cached_tokens": 4}}
-    logprobs = {"tokens": ["token_id:7", "token_id:8"], "token_logprobs": [-0.5, None], "content": None}
+    usage = {
+        "prompt_tokens": 5,
+        "completion_tokens": 2,
+        "prompt_tokens_details": {"cached_tokens": 4},
+    }
+    logprobs = {
+        "tokens": ["token_id:7", "token_id:8"],
+        "token_logprobs": [-0.5, None],
+        "content": None,
+    }
     choice = {"index": 0, "text": "ab", "logprobs": logprobs, "finish_reason": "length"}
-    other = {"index": 0, "logprobs": {"content": [{"id": 7, "logprob": -0.5}]}, "finish_reason": None}
+    other = {
+        "index": 0,
+        "logprobs": {"content": [{"id": 7, "logprob": -0.5}]},
+        "finish_reason": None,
+    }
     bodies: list[Any] = [
         {"id": "a", "model": "m", "choices": [choice], "usage": usage},
         {"model": "m", "choices": [other], "timings": {"cache_n": 3}},
@@ -181,7 +218,11 @@ def _answers(path: Path) -> None:
 def _stored_answers() -> list[bytes]:
     lines = [
         {"versions": {"model": "toy"}},
-        {"answer": {"id": "1", "text": "42", "restored": {"all": 3}}, "prompt_hash": "ab", "salt": "s"},
+        {
+            "answer": {"id": "1", "text": "42", "restored": {"all": 3}},
+            "prompt_hash": "ab",
+            "salt": "s",
+        },
     ]
     return [b"".join(json.dumps(line).encode() + b"\n" for line in lines)]
 
@@ -195,7 +236,10 @@ def _problems(path: Path) -> None:
 
 def _two_files() -> list[bytes]:
     """Return the contexts, and behind a blank line some problems of the first of them."""
-    contexts, problems = ((FIXTURES / "gsm8k_format" / name).read_bytes() for name in ("contexts.jsonl", "problems.jsonl"))
+    contexts, problems = (
+        (FIXTURES / "gsm8k_format" / name).read_bytes()
+        for name in ("contexts.jsonl", "problems.jsonl")
+    )
     return [b"\n\n".join([contexts.split(b"\n")[0], b"\n".join(problems.split(b"\n")[:5])])]
 
 
@@ -216,12 +260,17 @@ def _reports() -> list[bytes]:
         return [
             (Path(folder) / folders.REPORT).read_bytes(),
             msgspec.json.encode(score_reports.report([score_reports.changed()])),
-            *(msgspec.json.encode(made()) for made in (page_reports.hunt, page_reports.consumed, page_reports.campaign)),
+            *(
+                msgspec.json.encode(made())
+                for made in (page_reports.hunt, page_reports.consumed, page_reports.campaign)
+            ),
         ]
 
 
 def _checkpoint(path: Path) -> None:
-    """Read a small checkpoint of which one file is another one: which, its first line says; the sums are written anew."""
+    """Read a small checkpoint of which one file is another one: which, its first line says; the
+    sums are written anew.
+    """
     from cachewitness_reference.toy_model import checkpoint
 
     folder = path.parent / "files"
@@ -230,10 +279,21 @@ def _checkpoint(path: Path) -> None:
     whole[name.decode(errors="replace")] = content
     folder.mkdir(exist_ok=True)
     for file, held in whole.items():
-        if "/" not in file and "\0" not in file and file not in ("", ".", "..", checkpoint.SUMS) and len(file) < 100:
+        if (
+            "/" not in file
+            and "\0" not in file
+            and file not in ("", ".", "..", checkpoint.SUMS)
+            and len(file) < 100
+        ):
             (folder / file).write_bytes(held)
-    sums = "".join(f"{hashlib.sha256(held).hexdigest()}  {file}\n" for file, held in whole.items() if file != checkpoint.SUMS)
-    (folder / checkpoint.SUMS).write_bytes(whole.get(checkpoint.SUMS) or sums.encode("utf-8", "replace"))
+    sums = "".join(
+        f"{hashlib.sha256(held).hexdigest()}  {file}\n"
+        for file, held in whole.items()
+        if file != checkpoint.SUMS
+    )
+    (folder / checkpoint.SUMS).write_bytes(
+        whole.get(checkpoint.SUMS) or sums.encode("utf-8", "replace")
+    )
     checkpoint.load(folder)
     Tokenizer.load(folder / checkpoint.TOKENIZER).encode("a 12 é")
 
@@ -261,23 +321,35 @@ def _checkpoints() -> list[bytes]:
     from cachewitness_reference.toy_model import checkpoint
 
     files = _checkpoint_files()
-    sums = b"".join(f"{hashlib.sha256(held).hexdigest()}  {name}\n".encode() for name, held in files.items())
+    sums = b"".join(
+        f"{hashlib.sha256(held).hexdigest()}  {name}\n".encode() for name, held in files.items()
+    )
     return [name.encode() + b"\n" + held for name, held in {**files, checkpoint.SUMS: sums}.items()]
 
 
 READERS = {
-    "traces": Reader(validate.load_trace, lambda: _short(FIXTURES / "traces", "*.jsonl"), "t.jsonl"),
+    "traces": Reader(
+        validate.load_trace, lambda: _short(FIXTURES / "traces", "*.jsonl"), "t.jsonl"
+    ),
     "replays": Reader(_replayed, lambda: _short(FIXTURES / "traces", "*.jsonl", 12), "r.jsonl"),
     "histories": Reader(_judged, _histories, "h.jsonl"),
     "vectors": Reader(vectors.load, _vectors, "v.json", _rehashed),
-    "layouts": Reader(_layout, lambda: _short(FIXTURES / "layouts", "*.toml", 40, 10_000), "l.toml"),
+    "layouts": Reader(
+        _layout, lambda: _short(FIXTURES / "layouts", "*.toml", 40, 10_000), "l.toml"
+    ),
     "configurations": Reader(config.model, _config, "config.json"),
     "expected": Reader(expected.load, lambda: _short(FIXTURES / "expected", "*.txt"), "e.txt"),
-    "engines.toml": Reader(_engines, lambda: [b'[sample]\npython = "/bin/sh"\n\n[vllm]\npython = "sh"\n'], "engines.toml"),
+    "engines.toml": Reader(
+        _engines,
+        lambda: [b'[sample]\npython = "/bin/sh"\n\n[vllm]\npython = "sh"\n'],
+        "engines.toml",
+    ),
     "campaigns": Reader(fleet.load, lambda: [CAMPAIGN], "c.toml"),
     "reports": Reader(_reported, _reports, "report.json"),
     "answers": Reader(_answers, _stored_answers, "a.jsonl"),
-    "questions": Reader(tasks._file, lambda: [b'{"question":"1+1?","answer":"It is 2.\\n#### 2"}\n' * 2], "q.jsonl"),
+    "questions": Reader(
+        tasks._file, lambda: [b'{"question":"1+1?","answer":"It is 2.\\n#### 2"}\n' * 2], "q.jsonl"
+    ),
     "problems": Reader(_problems, _two_files, "p.txt"),
     "logs": Reader(log.block_size_in, lambda: [LOG], "vllm.log"),
     "completions": Reader(_completion, _completions, "body.json"),
@@ -297,13 +369,15 @@ layouts = ["full-mamba"]
 traces = 50
 """
 LOG = (
-    b"INFO 11-02 interface.py:670] Setting attention block size to 784 tokens to ensure that attention page size is >= mamba "
-    b"page size.\nINFO 11-02 something else\n"
+    b"INFO 11-02 interface.py:670] Setting attention block size to 784 tokens to ensure that"
+    b" attention page size is >= mamba page size.\nINFO 11-02 something else\n"
 )
 
 
 def verdict(reader: Reader, content: bytes, folder: Path) -> str:
-    """Hand a file to a reader and return what it says of it, empty if it takes it; all else it raises is our fault."""
+    """Hand a file to a reader and return what it says of it, empty if it takes it; all else it
+    raises is our fault.
+    """
     path = folder / reader.name
     path.write_bytes(content)
     try:

@@ -15,7 +15,12 @@ QUESTIONS = 16
 
 def changed(change: str = "lost", row: int = 1, **fields: Any) -> Changed:
     """Return a question that was lost or gained."""
-    answers = {"question": "What is 3 + 4?", "target": "#### 7", "cold": "It is 7\n#### 7", "other": "It is 8\n#### 8"}
+    answers = {
+        "question": "What is 3 + 4?",
+        "target": "#### 7",
+        "cold": "It is 7\n#### 7",
+        "other": "It is 8\n#### 8",
+    }
     told: dict[str, Any] = {
         "arm": "hit",
         "group": "full",
@@ -26,8 +31,12 @@ def changed(change: str = "lost", row: int = 1, **fields: Any) -> Changed:
     return Changed(change=change, doc=row, row=row, **{**answers, **told, **fields})
 
 
-def report(answers: Sequence[Changed], *, engine: str = "toy", prompt_tokens: int = 120) -> Document:
-    """Return the report of a score with the arms off and hit, where the latter changed some answers of 16."""
+def report(
+    answers: Sequence[Changed], *, engine: str = "toy", prompt_tokens: int = 120
+) -> Document:
+    """Return the report of a score with the arms off and hit, where the latter changed some
+    answers of 16.
+    """
     lost, gained = (sum(one.change == change for one in answers) for change in ("lost", "gained"))
     counted: dict[str, Any] = {
         "n": QUESTIONS,
@@ -72,9 +81,17 @@ def report(answers: Sequence[Changed], *, engine: str = "toy", prompt_tokens: in
 
 
 def _arm(name: str, restored: Restored) -> ArmEntry:
-    return ArmEntry(arm=name, questions=QUESTIONS, right={"strict-match": QUESTIONS}, restored=restored, seconds=1.0)
+    return ArmEntry(
+        arm=name,
+        questions=QUESTIONS,
+        right={"strict-match": QUESTIONS},
+        restored=restored,
+        seconds=1.0,
+    )
 
 
 def _restored(tokens: int, prompt_tokens: int) -> Restored:
     counts = {"requests": QUESTIONS, "least": 4, "least_doc": 0, "from_tier": 0, "preempted": 0}
-    return Restored(tokens=tokens, prompt_tokens=prompt_tokens, groups={}, groups_least={}, **counts)
+    return Restored(
+        tokens=tokens, prompt_tokens=prompt_tokens, groups={}, groups_least={}, **counts
+    )

@@ -1,4 +1,6 @@
-"""A second Python environment: a venv that has this package and what it needs, and modules that the first has not."""
+"""A second Python environment: a venv that has this package and what it needs, and modules that
+the first has not.
+"""
 
 from __future__ import annotations
 
@@ -32,11 +34,13 @@ def open_elsewhere(header, options):
 
 WRITTEN = WrittenFor("Elsewhere", "elsewhere-lib", "1.2", "1.4")
 ENGINE = EngineKind(name="elsewhere", summary="", heights=("manager",), open=open_elsewhere, written_for=WRITTEN)
-'''
+'''  # noqa: E501
 
 
 def make(folder: Path, modules: Mapping[str, str], *, ours: bool = True) -> Path:
-    """Make an environment and return its Python; `modules` are sources by name. `ours` False: this package is not there."""
+    """Make an environment and return its Python; `modules` are sources by name. `ours` False:
+    this package is not there.
+    """
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
     (site,) = folder.glob("lib/python*/site-packages")
     if ours:
@@ -53,4 +57,6 @@ def register(folder: Path) -> None:
     info = folder / "elsewhere-1.0.dist-info"
     info.mkdir(parents=True)
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: elsewhere\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text("[cachewitness.engines]\nelsewhere = elsewhere_engine:ENGINE\n")
+    (info / "entry_points.txt").write_text(
+        "[cachewitness.engines]\nelsewhere = elsewhere_engine:ENGINE\n"
+    )

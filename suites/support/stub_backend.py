@@ -1,4 +1,6 @@
-"""A backend that knows the answers, caches prompts by blocks of words for real, and can be told what to get wrong."""
+"""A backend that knows the answers, caches prompts by blocks of words for real, and can be told
+what to get wrong.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ GROUPS = ("full", "recurrent", "window")
 
 
 class Stub:
-    """Answers what it knows. `wrong(ask, restored, question number)` says which answers it gets wrong."""
+    """Answers what it knows. `wrong(ask, restored, question number)` says which answers it gets
+    wrong.
+    """
 
     name = "stub"
 
@@ -51,7 +55,10 @@ class Stub:
             keys.append(key)
         usable = keys[: (len(words) - 1) // BLOCK]
         local = next((i for i, key in enumerate(usable) if key not in self.cached), len(usable))
-        total = next((i for i, key in enumerate(usable) if key not in self.cached and key not in self.tier), len(usable))
+        total = next(
+            (i for i, key in enumerate(usable) if key not in self.cached and key not in self.tier),
+            len(usable),
+        )
         if self.opening.caching:
             self.cached |= set(keys)
             self.tier |= set(keys) if self.opening.tier else set()
@@ -85,18 +92,30 @@ class Stub:
 
 
 def knowing(task: Task) -> dict[str, str]:
-    """Return the answers to a task's questions, by question and, since tenants may ask the same, by prompt."""
-    by_prompt = {PROMPT.format(context=doc.context, question=doc.question): doc.answer for doc in task.docs if doc.context}
+    """Return the answers to a task's questions, by question and, since tenants may ask the same,
+    by prompt.
+    """
+    by_prompt = {
+        PROMPT.format(context=doc.context, question=doc.question): doc.answer
+        for doc in task.docs
+        if doc.context
+    }
     return {doc.question: doc.answer for doc in task.docs} | by_prompt
 
 
 def wrong_in(task: Task, group: str, share: int = 1) -> Callable[[Ask, int], bool]:
-    """Return a fault that spoils one group's answers as soon as anything is restored, one in `share` of them."""
+    """Return a fault that spoils one group's answers as soon as anything is restored, one in
+    `share` of them.
+    """
     groups = {str(number): doc.group for number, doc in enumerate(task.asked)}
-    return lambda ask, restored: bool(restored) and groups.get(ask.id) == group and int(ask.id) % share == 0
+    return lambda ask, restored: (
+        bool(restored) and groups.get(ask.id) == group and int(ask.id) % share == 0
+    )
 
 
-def opener(task: Task, opened: list[Stub] | None = None, **faults: object) -> Callable[[Opening], Backend]:
+def opener(
+    task: Task, opened: list[Stub] | None = None, **faults: object
+) -> Callable[[Opening], Backend]:
     """Return what opens a stub; every stub that was opened is put into `opened`."""
 
     def open_one(opening: Opening) -> Backend:

@@ -7,7 +7,14 @@ from typing import Any
 
 import pytest
 
-from cachewitness_reference.tensorrt_edge.config import CacheError, Config, KVConfig, KVLayerConfig, LayerType, MambaConfig
+from cachewitness_reference.tensorrt_edge.config import (
+    CacheError,
+    Config,
+    KVConfig,
+    KVLayerConfig,
+    LayerType,
+    MambaConfig,
+)
 
 A, M = LayerType.ATTENTION, LayerType.MAMBA
 ROWS, LONGEST = 4, 32
@@ -15,7 +22,9 @@ MAMBA = MambaConfig(2, ROWS, 2, 8, 4, 16, 4)
 
 
 def config(types: tuple[LayerType, ...] = (A, M, A, M), dims: tuple[int, ...] = (64, 64)) -> Config:
-    """Return a hybrid configuration; `dims` are the head dims of its attention layers, whose layer i has i + 1 heads."""
+    """Return a hybrid configuration; `dims` are the head dims of its attention layers, whose
+    layer i has i + 1 heads.
+    """
     layers = tuple(KVLayerConfig(heads, dim) for heads, dim in enumerate(dims, start=1))
     mamba = replace(MAMBA, num_recurrent_layers=types.count(M))
     return Config(types, KVConfig(len(dims), ROWS, LONGEST, layers), mamba, ROWS)

@@ -11,7 +11,9 @@ from cachewitness_reference.toy_model.config import ToyConfig
 from cachewitness_reference.toy_model.recurrent import RecurrentState
 from cachewitness_reference.toy_model.weights import shapes
 
-torch.set_num_threads(1)  # matrices this small gain nothing from a second thread, which spins while it waits
+torch.set_num_threads(
+    1
+)  # matrices this small gain nothing from a second thread, which spins while it waits
 LAYER = "model.layers.0"
 RECURRENT = ("linear_attention", "mamba2")
 EVERY_TYPE = ("linear_attention", "sliding_attention", "mamba2", "full_attention")
@@ -40,8 +42,12 @@ def model(*layer_types: str, **sizes: Any) -> ToyConfig:
     return ToyConfig(**{**SIZES, **sizes, "layer_types": layer_types})
 
 
-def strong_weights(config: ToyConfig, seed: int = 0, dtype: torch.dtype = torch.float64) -> dict[str, Tensor]:
-    """Return parameters of which none is 0 or 1 and so hides whether it is used; memories fade within a few tokens."""
+def strong_weights(
+    config: ToyConfig, seed: int = 0, dtype: torch.dtype = torch.float64
+) -> dict[str, Tensor]:
+    """Return parameters of which none is 0 or 1 and so hides whether it is used; memories fade
+    within a few tokens.
+    """
     generator = torch.Generator().manual_seed(seed)
     found = {}
     for name, shape in shapes(config):
@@ -56,15 +62,21 @@ def strong_weights(config: ToyConfig, seed: int = 0, dtype: torch.dtype = torch.
 
 
 def noise(*shape: int, seed: int = 1, dtype: torch.dtype = torch.float64) -> Tensor:
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(dtype)
+    return torch.randn(
+        shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64
+    ).to(dtype)
 
 
 def tokens(rows: int, length: int, config: ToyConfig, seed: int = 1) -> Tensor:
-    return torch.randint(0, config.vocab_size, (rows, length), generator=torch.Generator().manual_seed(seed))
+    return torch.randint(
+        0, config.vocab_size, (rows, length), generator=torch.Generator().manual_seed(seed)
+    )
 
 
 def far(a: Any, b: Any) -> float:
-    """Return the largest absolute difference of two tensors, arrays or states; NaN counts as infinitely far."""
+    """Return the largest absolute difference of two tensors, arrays or states; NaN counts as
+    infinitely far.
+    """
     if isinstance(a, RecurrentState):
         return max(far(x, y) for x, y in zip(a, b, strict=True))
     difference = (torch.as_tensor(a).double() - torch.as_tensor(b).double()).abs()

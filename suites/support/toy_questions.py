@@ -10,7 +10,10 @@ ENDS = ("the cat ran", "the dog sat on the mat", "on on on", "the", "the mat ran
 
 def asks(max_tokens: int = 6, salt: str = "", ends: tuple[str, ...] = ENDS) -> list[Ask]:
     """Return a question for each end, after the shared words."""
-    return [Ask(id=f"{i}", prompt=SHARED + end, max_tokens=max_tokens, salt=salt) for i, end in enumerate(ends)]
+    return [
+        Ask(id=f"{i}", prompt=SHARED + end, max_tokens=max_tokens, salt=salt)
+        for i, end in enumerate(ends)
+    ]
 
 
 def tokens(answers: list[Answer]) -> list[tuple[int, ...]]:

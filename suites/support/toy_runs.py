@@ -1,4 +1,6 @@
-"""Scenarios as traces for the engine `toy`, and what its tensors checker measured in a run of one."""
+"""Scenarios as traces for the engine `toy`, and what its tensors checker measured in a run of
+one.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Requests served one after the other by the reference of vLLM: what each hits, and where its groups can be hit afterwards."""
+"""Requests served one after the other by the reference of vLLM: what each hits, and where its
+groups can be hit afterwards.
+"""
 
 from __future__ import annotations
 
@@ -43,4 +45,6 @@ def serve(engine: Scheduler, name: str, tokens: list[int], generate: int = 1) ->
 def boundaries(engine: Scheduler, group: int) -> list[int]:
     """Return the lengths at which a group can be hit."""
     blocks = engine.kv_cache_manager.block_pool.blocks
-    return sorted(b.block_hash_num_tokens or 0 for b in blocks if b.block_hash and b.block_hash[-1] == group)
+    return sorted(
+        b.block_hash_num_tokens or 0 for b in blocks if b.block_hash and b.block_hash[-1] == group
+    )

@@ -1,4 +1,6 @@
-"""Consuming: a right engine passes, a faulty one fails, and what was not asked is never counted as passed."""
+"""Consuming: a right engine passes, a faulty one fails, and what was not asked is never counted
+as passed.
+"""
 
 from __future__ import annotations
 
@@ -120,7 +122,10 @@ OTHERS = {
 }
 
 
-@pytest.mark.parametrize(("policy", "mutant"), [(policy, one) for policy, own in OTHERS.items() for one in sampled(own, 5)])
+@pytest.mark.parametrize(
+    ("policy", "mutant"),
+    [(policy, one) for policy, own in OTHERS.items() for one in sampled(own, 5)],
+)
 def test_a_seeded_fault_of_another_policy_fails_a_lifecycle(policy: str, mutant: str) -> None:
     came = consume(files()[policy, "lifecycle"], parse(f"reference:mutant={mutant}"))
     assert came.failures
@@ -143,8 +148,12 @@ def test_a_seeded_fault_fails_the_rule_that_it_breaks(mutant: str, kind: str) ->
     assert came.failures and not any(failure.got.startswith("raised") for failure in came.failures)
 
 
-def test_a_failure_is_told_with_id_flag_and_both_answers(capsys: pytest.CaptureFixture[str]) -> None:
-    code, out, _ = _run(capsys, str(VLLM / "lookup.json"), "--engine", "reference:mutant=last-token-hit")
+def test_a_failure_is_told_with_id_flag_and_both_answers(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    code, out, _ = _run(
+        capsys, str(VLLM / "lookup.json"), "--engine", "reference:mutant=last-token-hit"
+    )
     assert code == 1
     assert "FAILED lookup/full/48-of-48" in out and "hunts    block-boundary: a length at" in out
     assert 'expected {"resume":32,' in out and 'got      {"resume":48,' in out
@@ -160,36 +169,56 @@ def _wrong(tmp_path: Path, change: Any) -> Path:
 
 
 def test_a_fault_is_asked_of_the_policies_that_it_fits(capsys: pytest.CaptureFixture[str]) -> None:
-    """A folder of every policy's vectors can be consumed with one policy's fault; the others are told as not run."""
+    """A folder of every policy's vectors can be consumed with one policy's fault; the others are
+    told as not run.
+    """
     both = (str(VLLM / "lookup.json"), str(VLLM.parent / "furiosa" / "lifecycle.json"))
     code, out, err = _run(capsys, *both, "--engine", "reference:mutant=last-token-hit")
     assert (code, err) == (1, "") and ": mutant 'last-token-hit' fits reference, not furiosa" in out
 
 
-def test_a_wrong_expected_value_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_wrong_expected_value_is_reported(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """A file that was filled wrongly is no less a failure than a wrong engine."""
-    path = _wrong(tmp_path, lambda vectors: vectors["sizing/one-group"]["expected"]["values"].update(alignment=17))
+    path = _wrong(
+        tmp_path,
+        lambda vectors: vectors["sizing/one-group"]["expected"]["values"].update(alignment=17),
+    )
     code, out, _ = _run(capsys, str(path))
     assert code == 1 and "FAILED sizing/one-group" in out and "valid 27 of 28" in out
 
 
-def test_an_invalid_input_must_be_refused_and_the_field_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_invalid_input_must_be_refused_and_the_field_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     def change(vectors: Any) -> None:
-        vectors["sizing/hash-of-nothing"]["input"]["config"] = {"hash_block_size": 4}  # now it is right, and accepted
+        vectors["sizing/hash-of-nothing"]["input"]["config"] = {
+            "hash_block_size": 4
+        }  # now it is right, and accepted
         vectors["sizing/window-of-nothing"]["refusal"] = {"names": ["sink"]}
 
     code, out, _ = _run(capsys, str(_wrong(tmp_path, change)))
     assert code == 1 and "invalid 14 of 16" in out
-    assert "expected a refusal that says hash_block_size" in out and "expected a refusal that says sink" in out
+    assert (
+        "expected a refusal that says hash_block_size" in out
+        and "expected a refusal that says sink" in out
+    )
 
 
-def test_what_an_engine_cannot_be_asked_is_not_run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_an_engine_cannot_be_asked_is_not_run(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """With a reason for each, and exit code 5 if that leaves nothing."""
     reference = registry.kinds()["reference"]
     mute = EngineKind("mute", "answers nothing", ("scheduler",), reference.open, policies=("vllm",))
     only(monkeypatch, mute)
     code, out, err = _run(capsys, str(VLLM / "split.json"), "--engine", "mute")
-    assert code == 5 and "not run: 61: the engine says nothing of it" in out and "nothing was consumed" in err
+    assert (
+        code == 5
+        and "not run: 61: the engine says nothing of it" in out
+        and "nothing was consumed" in err
+    )
     code, out, _ = _run(capsys, str(VLLM), "--engine", "mute")
     assert code == 0 and "traces for manager height; engine mute runs at scheduler" in out
     only(monkeypatch, EngineKind("mute", "", ("manager",), reference.open, policies=("x",)))
@@ -201,28 +230,42 @@ def test_what_an_engine_cannot_be_asked_is_not_run(monkeypatch: pytest.MonkeyPat
     ("argv", "told"),
     [
         (("/nowhere/vectors",), "there is no such file or folder"),
-        ((str(VLLM), "--engine", "refrence"), "did you mean 'reference'?"),  # codespell:ignore refrence
-        ((str(VLLM / "lookup.json"), "--engine", "reference:mutant=last-token"), "no mutant is called 'last-token'"),
+        (
+            (str(VLLM), "--engine", "refrence"),
+            "did you mean 'reference'?",
+        ),  # codespell:ignore refrence
+        (
+            (str(VLLM / "lookup.json"), "--engine", "reference:mutant=last-token"),
+            "no mutant is called 'last-token'",
+        ),
         ((str(VLLM / "lifecycle.json"), "--engine", "reference:release=9.9"), "known are 0.22"),
         ((), "Missing argument"),
     ],
 )
-def test_a_mistake_of_the_users_is_one_line(argv: tuple[str, ...], told: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_mistake_of_the_users_is_one_line(
+    argv: tuple[str, ...], told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     code, _, err = _run(capsys, *argv)
     assert code == 4 and told in err and err.count("\n") == 1
 
 
-def test_an_empty_folder_consumes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_empty_folder_consumes_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert _run(capsys, str(tmp_path))[0] == 5
 
 
 FREE = LifecycleExpected(
-    [Facts(0, hits=[("a", 0, 0)]), Facts(2, unpublished=[(0, "a", 16)], counts=[(0, 1, 2, 3)])], free_from=2, free=["victims"]
+    [Facts(0, hits=[("a", 0, 0)]), Facts(2, unpublished=[(0, "a", 16)], counts=[(0, 1, 2, 3)])],
+    free_from=2,
+    free=["victims"],
 )
 
 
 def test_a_free_choice_is_excused_where_it_may_show() -> None:
-    """Another victim is; it must be in the very operation in which the engine parts from what was expected."""
+    """Another victim is; it must be in the very operation in which the engine parts from what
+    was expected.
+    """
     comparison = Comparison(FREE)
     comparison.compare(0, Facts(0, hits=[("a", 0, 0)]))
     assert not comparison.parted
@@ -234,7 +277,9 @@ def test_a_free_choice_is_excused_where_it_may_show() -> None:
     "got",
     [
         pytest.param(Facts(0, hits=[("a", 0, 16)]), id="before the choice"),
-        pytest.param(Facts(2, unpublished=[(0, "a", 16)], counts=[(0, 2, 1, 3)]), id="something else"),
+        pytest.param(
+            Facts(2, unpublished=[(0, "a", 16)], counts=[(0, 2, 1, 3)]), id="something else"
+        ),
         pytest.param(Facts(1, unpublished=[(0, "a", 16)]), id="where nothing was expected"),
     ],
 )

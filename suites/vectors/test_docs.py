@@ -1,4 +1,6 @@
-"""The page for those who write a consumer: it names every field, and its example is a published vector."""
+"""The page for those who write a consumer: it names every field, and its example is a published
+vector.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,14 @@ from suites.support.published_vectors import files
 PAGE = data.fixtures().parent / "docs" / "vectors.md"
 STRUCTS = [
     *(form.Info, form.Source, form.Flag, form.Refusal, form.Facts),
-    *(form.LookupInput, form.LookupExpected, form.RetentionInput, form.RetentionExpected, form.SplitInput, form.SplitExpected),
+    *(
+        form.LookupInput,
+        form.LookupExpected,
+        form.RetentionInput,
+        form.RetentionExpected,
+        form.SplitInput,
+        form.SplitExpected,
+    ),
     *(form.SizingInput, form.SizingExpected, form.LifecycleInput, form.LifecycleExpected),
     *(form.CompactionInput, form.CompactionExpected, form.LookupVector),
 ]
@@ -35,7 +44,12 @@ def test_every_field_is_described(text: str) -> None:
 def test_every_value_of_a_size_is_described(text: str) -> None:
     for (policy, kind), file in files().items():
         if kind == "sizing" and policy != "furiosa":
-            values = {name for vector in file.vectors if vector.expected for name in vector.expected.values}
+            values = {
+                name
+                for vector in file.vectors
+                if vector.expected
+                for name in vector.expected.values
+            }
             assert all(f"`{name}`" in text for name in values), policy
 
 
@@ -51,5 +65,10 @@ def test_the_table_says_which_kinds_a_policy_has(text: str) -> None:
         for line in text.splitlines()
         if re.match(r"\| (kind|`\w+`) \|", line)
     ][:7]
-    told = {(policy, row[0]) for row in rows for policy, configuration in zip(head, row, strict=True) if configuration == "yes"}
+    told = {
+        (policy, row[0])
+        for row in rows
+        for policy, configuration in zip(head, row, strict=True)
+        if configuration == "yes"
+    }
     assert told == set(files())

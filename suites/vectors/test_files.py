@@ -1,4 +1,6 @@
-"""The published files: written by the references, whole, explained, and of the published schemas."""
+"""The published files: written by the references, whole, explained, and of the published
+schemas.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,11 @@ def test_every_policy_and_every_kind_is_there() -> None:
         (p, "lifecycle") in files() for p in fill.asked_policies()
     )
     assert sum(file.info.count for file in files().values()) >= 300
-    assert {vector.result for file in files().values() for vector in file.vectors} == {"valid", "acceptable", "invalid"}
+    assert {vector.result for file in files().values() for vector in file.vectors} == {
+        "valid",
+        "acceptable",
+        "invalid",
+    }
 
 
 def test_ids_are_unique_readable_and_say_their_kind() -> None:
@@ -54,7 +60,9 @@ def test_ids_are_unique_readable_and_say_their_kind() -> None:
 @pytest.mark.parametrize("policy", fill.asked_policies())
 def test_every_flag_is_carried_by_a_vector(policy: str) -> None:
     """A bug that no vector hunts is not claimed to be hunted."""
-    carried = {flag for (owner, _), file in files().items() if owner == policy for flag in file.flags}
+    carried = {
+        flag for (owner, _), file in files().items() if owner == policy for flag in file.flags
+    }
     assert carried == set(fill.questions(policy).flags)
 
 
@@ -109,18 +117,38 @@ def test_the_hash_is_one_that_any_json_library_can_compute(path: Path) -> None:
 
 
 BROKEN = {
-    "a changed answer": (lambda text: text.replace('"resume":32', '"resume":48', 1), "is not what `_info.hash` says"),
-    "a changed comment": (lambda text: text.replace('"comment":"', '"comment":"no ', 1), "is not what `_info.hash` says"),
-    "another version": (lambda text: text.replace('"version": 2', '"version": 1', 1), "this release reads version 2"),
-    "another format": (lambda text: text.replace("cachewitness.vectors", "cachewitness.trace", 1), "`_info.format` should be"),
+    "a changed answer": (
+        lambda text: text.replace('"resume":32', '"resume":48', 1),
+        "is not what `_info.hash` says",
+    ),
+    "a changed comment": (
+        lambda text: text.replace('"comment":"', '"comment":"no ', 1),
+        "is not what `_info.hash` says",
+    ),
+    "another version": (
+        lambda text: text.replace('"version": 2', '"version": 1', 1),
+        "this release reads version 2",
+    ),
+    "another format": (
+        lambda text: text.replace("cachewitness.vectors", "cachewitness.trace", 1),
+        "`_info.format` should be",
+    ),
     "half a file": (lambda text: text[: len(text) // 2], "not JSON"),
-    "a wrong count": (lambda text: re.sub(r'"count": \d+', '"count": 7', text, count=1), "`_info.count` is 7"),
-    "an unknown kind": (lambda text: text.replace('"kind": "lookup"', '"kind": "lookups"', 1), "kind 'lookups'"),
+    "a wrong count": (
+        lambda text: re.sub(r'"count": \d+', '"count": 7', text, count=1),
+        "`_info.count` is 7",
+    ),
+    "an unknown kind": (
+        lambda text: text.replace('"kind": "lookup"', '"kind": "lookups"', 1),
+        "kind 'lookups'",
+    ),
 }
 
 
 @pytest.mark.parametrize("fault", BROKEN)
-def test_a_broken_file_is_refused_in_one_line(fault: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_broken_file_is_refused_in_one_line(
+    fault: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Whoever edits a file by hand, or gets half of one, is told so; exit code 4."""
     change, told = BROKEN[fault]
     text = (store.folder() / "vllm" / "lookup.json").read_text(encoding="utf-8")
@@ -147,9 +175,18 @@ FAULTS = {
         lambda raw: raw["vectors"][1].update(id=raw["vectors"][0]["id"]),
         r"\$\.vectors\[1\]\.id: .* occurs twice",
     ),
-    "a flag without a meaning": (lambda raw: raw["vectors"][0].update(flags=["bad-luck"]), r"'bad-luck' is not explained"),
-    "a valid vector without an answer": (lambda raw: raw["vectors"][0].pop("expected"), r"valid needs `expected`"),
-    "a length in words": (lambda raw: raw["vectors"][0]["input"].update(tokens="64"), r"Expected `int`, got `str`"),
+    "a flag without a meaning": (
+        lambda raw: raw["vectors"][0].update(flags=["bad-luck"]),
+        r"'bad-luck' is not explained",
+    ),
+    "a valid vector without an answer": (
+        lambda raw: raw["vectors"][0].pop("expected"),
+        r"valid needs `expected`",
+    ),
+    "a length in words": (
+        lambda raw: raw["vectors"][0]["input"].update(tokens="64"),
+        r"Expected `int`, got `str`",
+    ),
 }
 
 

@@ -1,4 +1,6 @@
-"""Every policy's lifecycles, judged by their facts alone: nobody resumes on what nobody published, and no block is lost."""
+"""Every policy's lifecycles, judged by their facts alone: nobody resumes on what nobody
+published, and no block is lost.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,12 @@ from cachewitness.core.trace_format import GroupSpec
 from suites.support.lifecycle_replay import Keys, story
 from suites.support.published_vectors import files, for_every, ids
 
-ALL = [vector for (_, kind), file in sorted(files().items()) if kind == "lifecycle" for vector in file.vectors]
+ALL = [
+    vector
+    for (_, kind), file in sorted(files().items())
+    if kind == "lifecycle"
+    for vector in file.vectors
+]
 KEYED = [vector for vector in ALL if vector.input.header.policy != "tensorrt_edge"]
 """TensorRT-Edge-LLM's manager has no keys; what it restores is judged where its look-ups are."""
 
@@ -21,12 +28,18 @@ def name(vector: Any) -> str:
 
 
 def lawful(group: GroupSpec, lengths: list[int], resume: int) -> bool:
-    """Whether keys of these lengths, all of this very sequence, hold what the query at `resume` reads."""
+    """Whether keys of these lengths, all of this very sequence, hold what the query at `resume`
+    reads.
+    """
     if resume == 0:
         return True
     if group.kind == "recurrent":
         return resume in lengths
-    there = {token for length in lengths for token in range((length - 1) // group.block_size * group.block_size, length)}
+    there = {
+        token
+        for length in lengths
+        for token in range((length - 1) // group.block_size * group.block_size, length)
+    }
     first = max(0, resume - group.window + 1) if group.kind == "sliding" else 0
     return set(range(first, resume)) <= there
 
@@ -53,7 +66,9 @@ def test_nobody_resumes_on_what_was_not_published(vector: Any) -> None:
 
 @for_every(ALL, name)
 def test_runs_follow_one_another_from_where_the_hit_ended(vector: Any) -> None:
-    """Less only where drafts were rejected, or where a partial preemption took the end of a request back."""
+    """Less only where drafts were rejected, or where a partial preemption took the end of a
+    request back.
+    """
     options = vector.input.header.options
     drafts, at = options.get("num_speculative_tokens", 0), dict[str, int]()
     for _, fact in story(vector):
@@ -66,7 +81,9 @@ def test_runs_follow_one_another_from_where_the_hit_ended(vector: Any) -> None:
 
 @for_every(ALL, name)
 def test_every_block_is_free_held_or_cached_and_in_the_end_nobody_holds_any(vector: Any) -> None:
-    """The size of a pool is what its counts add up to, always; pools of another tier may hold captures for ever."""
+    """The size of a pool is what its counts add up to, always; pools of another tier may hold
+    captures for ever.
+    """
     sizes: dict[int, int] = {}
     held: dict[int, int] = {}
     for _, fact in story(vector):
@@ -105,5 +122,11 @@ def test_each_vector_that_is_wrong_is_named() -> None:
 @pytest.mark.parametrize("policy", sorted({vector.input.header.policy for vector in ALL}))
 def test_something_is_hit_and_something_is_not(policy: str) -> None:
     """What is judged above is there."""
-    resumed = [hit[2] for v in ALL if v.input.header.policy == policy for fact in v.expected.facts for hit in fact.hits]
+    resumed = [
+        hit[2]
+        for v in ALL
+        if v.input.header.policy == policy
+        for fact in v.expected.facts
+        for hit in fact.hits
+    ]
     assert sum(resume > 0 for resume in resumed) >= 10 and any(resume == 0 for resume in resumed)

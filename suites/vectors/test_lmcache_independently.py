@@ -1,4 +1,6 @@
-"""LMCache's expected answers, computed a second time: N from the bytes, served lengths by trying them all."""
+"""LMCache's expected answers, computed a second time: N from the bytes, served lengths by trying
+them all.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ STARTS = [v for v in vectors("lmcache", "sizing", "valid") if v.input.groups]
 
 @for_every(MODELS)
 def test_the_block_is_the_least_multiple_that_holds_a_state(vector: Any) -> None:
-    """Found by going up; the chunk is so many blocks, the budget between the bounds of the release."""
+    """Found by going up; the chunk is so many blocks, the budget between the bounds of the
+    release.
+    """
     config, values = vector.input.config, vector.expected.values
     block = config["kernel_block"]
     while block * config["attention_bytes_per_token"] < config["state_bytes"]:
@@ -39,7 +43,9 @@ def test_published_figures_are_met(name: str, block: int) -> None:
 
 
 def window_of(group: GroupSpec, chunk: int, hit: int) -> int:
-    """Return how many chunks before a hit a group needs: those that its window touches; of a state the last."""
+    """Return how many chunks before a hit a group needs: those that its window touches; of a
+    state the last.
+    """
     if group.kind == "full":
         return hit
     tokens = group.block_size if group.kind == "recurrent" else group.window
@@ -52,10 +58,17 @@ def test_groups_with_one_window_are_one_object(vector: Any) -> None:
     if not config.get("separate_object_groups", True):
         assert values["object_groups"] == [list(range(len(groups)))] and values["windows"] == [-1]
         return
-    windows = [-1 if g.kind == "full" else window_of(g, config["chunk_size"], 1 << 20) for g in groups]
-    assert [w for w, own in zip(values["windows"], values["object_groups"], strict=True) for _ in own] == windows
+    windows = [
+        -1 if g.kind == "full" else window_of(g, config["chunk_size"], 1 << 20) for g in groups
+    ]
+    assert [
+        w for w, own in zip(values["windows"], values["object_groups"], strict=True) for _ in own
+    ] == windows
     spans = [g.window or g.block_size if g.kind != "full" else config["chunk_size"] for g in groups]
-    kept = [min(span, config["chunk_size"]) // g.block_size for span, g in zip(spans, groups, strict=True)]
+    kept = [
+        min(span, config["chunk_size"]) // g.block_size
+        for span, g in zip(spans, groups, strict=True)
+    ]
     assert values["kept_blocks"] == kept
 
 
@@ -63,7 +76,10 @@ def test_groups_with_one_window_are_one_object(vector: Any) -> None:
 def test_the_longest_length_that_every_group_can_serve_is_served(vector: Any) -> None:
     """Every length is tried; with states the last token is left out, else it is computed again."""
     asked, config = vector.input, vector.input.config
-    chunk, recurrent = config["chunk_size"], any(group.kind == "recurrent" for group in asked.groups)
+    chunk, recurrent = (
+        config["chunk_size"],
+        any(group.kind == "recurrent" for group in asked.groups),
+    )
     merged = not config.get("separate_object_groups", True)
     reserve = 1 if recurrent and config.get("release") != "0.5.4" else 0
 
@@ -78,7 +94,9 @@ def test_the_longest_length_that_every_group_can_serve_is_served(vector: Any) ->
 
     hit = max(n for n in range((asked.tokens - reserve) // chunk + 1) if servable(n))
     assert vector.expected.resume == min(hit * chunk, asked.tokens - 1)
-    assert vector.expected.columns == ([needed(group, hit) for group in asked.groups] if hit else [])
+    assert vector.expected.columns == (
+        [needed(group, hit) for group in asked.groups] if hit else []
+    )
 
 
 @for_every(vectors("lmcache", "retention"))

@@ -1,4 +1,6 @@
-"""OpenVINO GenAI's expected answers, computed a second time from the document's arithmetic and from the safety law."""
+"""OpenVINO GenAI's expected answers, computed a second time from the document's arithmetic and
+from the safety law.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ UNLIMITED = 2**64 - 1
 
 @for_every(vectors("openvino_genai", "sizing", "valid"))
 def test_pools_are_sized_as_the_document_says(vector: Any) -> None:
-    """Explicit blocks: ceil(KV / multiplier). A budget: the most KV blocks that fit with their states, found one by one."""
+    """Explicit blocks: ceil(KV / multiplier). A budget: the most KV blocks that fit with their
+    states, found one by one.
+    """
     config, values = vector.input.config, vector.expected.values
     kv_bytes, la_bytes = config["kv_block_bytes"], config.get("la_block_bytes", 0)
     kv, la = config.get("num_kv_blocks", 0), config.get("num_linear_attention_blocks", 0)
@@ -22,13 +26,23 @@ def test_pools_are_sized_as_the_document_says(vector: Any) -> None:
     multiplier = None
     if prefix and la_bytes:
         adaptive = min(max(8, math.ceil(la_bytes / kv_bytes)), 256)
-        multiplier = config.get("cache_interval_multiplier", 8 if config.get("release") == "2026.2" else adaptive)
+        multiplier = config.get(
+            "cache_interval_multiplier", 8 if config.get("release") == "2026.2" else adaptive
+        )
     if la_bytes and not prefix and not la and (kv or budget):
-        la = 1 if config.get("max_num_batched_tokens", 256) == UNLIMITED else config.get("max_num_seqs", 256)
+        la = (
+            1
+            if config.get("max_num_batched_tokens", 256) == UNLIMITED
+            else config.get("max_num_seqs", 256)
+        )
     if kv == 0 and budget:
         most = budget // kv_bytes
         if multiplier:
-            kv = next(k for k in range(most, -1, -1) if k * kv_bytes + -(-k // multiplier) * la_bytes <= budget)
+            kv = next(
+                k
+                for k in range(most, -1, -1)
+                if k * kv_bytes + -(-k // multiplier) * la_bytes <= budget
+            )
             la = -(-kv // multiplier)
         else:
             kv = (budget - la * la_bytes) // kv_bytes
@@ -47,7 +61,10 @@ def test_pools_are_sized_as_the_document_says(vector: Any) -> None:
 
 
 MEASURED = {
-    **{f"sizing/adaptive/{kv}": states for kv, states in ((102, 1), (103, 2), (204, 2), (205, 3), (1024, 11))},
+    **{
+        f"sizing/adaptive/{kv}": states
+        for kv, states in ((102, 1), (103, 2), (204, 2), (205, 3), (1024, 11))
+    },
     **{f"sizing/explicit/1024-by-{m}": math.ceil(1024 / m) for m in (1, 3, 7, 64, 100)},
 }
 
@@ -61,19 +78,27 @@ def test_measured_figures_are_met(name: str) -> None:
 
 @for_every(vectors("openvino_genai", "lookup"))
 def test_a_prompt_resumes_at_the_largest_position_that_both_caches_hold(vector: Any) -> None:
-    """A position is held by KV if every block before it is there, and its tail; a token is left to compute."""
+    """A position is held by KV if every block before it is there, and its tail; a token is left
+    to compute.
+    """
     asked = vector.input
     size = asked.groups[0].block_size
     kv, states = set(asked.cached[0]), [set(lengths) for lengths in asked.cached[1:]]
 
     def held(position: int) -> bool:
         whole = set(range(size, position + 1, size)) <= kv
-        return whole and (position % size == 0 or position in kv) and all(position in own for own in states)
+        return (
+            whole
+            and (position % size == 0 or position in kv)
+            and all(position in own for own in states)
+        )
 
     if states:
         expected = max((p for p in range(1, asked.tokens) if held(p)), default=0)
     else:
-        expected = min(max((p for p in range(1, asked.tokens + 1) if held(p)), default=0), asked.tokens - 1)
+        expected = min(
+            max((p for p in range(1, asked.tokens + 1) if held(p)), default=0), asked.tokens - 1
+        )
     assert vector.expected.resume == expected
 
 

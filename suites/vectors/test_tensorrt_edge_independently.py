@@ -1,4 +1,6 @@
-"""TensorRT-Edge-LLM's expected answers, computed a second time; compactions also on real tensors, where torch is installed."""
+"""TensorRT-Edge-LLM's expected answers, computed a second time; compactions also on real
+tensors, where torch is installed.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,9 @@ COMPACTIONS = vectors("tensorrt_edge", "compaction", "valid")
 
 @for_every(COMPACTIONS)
 def test_rows_go_where_the_mapping_sends_them(vector: Any) -> None:
-    """Row r holds what the slot held that was sent there: keys and values, states and length alike."""
+    """Row r holds what the slot held that was sent there: keys and values, states and length
+    alike.
+    """
     mapping, lengths = vector.input.mapping, vector.input.lengths
     sent = [mapping.index(row) for row in range(vector.input.new_batch)]
     assert vector.expected.kv_rows == vector.expected.state_rows == sent
@@ -29,9 +33,17 @@ def test_a_refused_mapping_is_no_permutation_of_survivors(vector: Any) -> None:
 
 @for_every(COMPACTIONS)
 def test_tensors_move_as_expected(vector: Any) -> None:
-    """The manager with tensors, every row tagged with its slot: what is read back is what the vector says."""
+    """The manager with tensors, every row tagged with its slot: what is read back is what the
+    vector says.
+    """
     torch = pytest.importorskip("torch")
-    from cachewitness_reference.tensorrt_edge.config import Config, KVConfig, KVLayerConfig, LayerType, MambaConfig
+    from cachewitness_reference.tensorrt_edge.config import (
+        Config,
+        KVConfig,
+        KVLayerConfig,
+        LayerType,
+        MambaConfig,
+    )
     from cachewitness_reference.tensorrt_edge.tensors import HybridCacheManager
 
     asked = vector.input
@@ -64,9 +76,14 @@ def test_layers_are_counted_in_order_of_appearance(vector: Any) -> None:
     config, values = vector.input.config, vector.expected.values
     types = config["layer_types"]
     names = {"A": "kAttention", "M": "kMamba"}
-    assert values["routes"] == [[names[kind], types[:index].count(kind)] for index, kind in enumerate(types)]
+    assert values["routes"] == [
+        [names[kind], types[:index].count(kind)] for index, kind in enumerate(types)
+    ]
     dims = list(dict.fromkeys(dim for _, dim in config["kv_layers"]))
-    grouped = {dim: [index for index, (_, own) in enumerate(config["kv_layers"]) if own == dim] for dim in dims}
+    grouped = {
+        dim: [index for index, (_, own) in enumerate(config["kv_layers"]) if own == dim]
+        for dim in dims
+    }
     heads = [heads for heads, _ in config["kv_layers"]]
     assert values["head_dim_groups"] == [
         {"head_dim": dim, "layers": layers, "max_kv_heads": max(heads[index] for index in layers)}
@@ -76,7 +93,9 @@ def test_layers_are_counted_in_order_of_appearance(vector: Any) -> None:
 
 @for_every(vectors("tensorrt_edge", "lookup"))
 def test_a_capture_is_reused_at_exactly_its_own_length(vector: Any) -> None:
-    """At the end of the system prompt, a token before it if that must be computed again, or not at all."""
+    """At the end of the system prompt, a token before it if that must be computed again, or not
+    at all.
+    """
     config, tokens = vector.input.config, vector.input.tokens
     at = min(config["system_prompt"] - config.get("replay_last_token", False), tokens - 1)
     assert vector.expected.resume == (at if at in vector.input.cached[0] else 0)

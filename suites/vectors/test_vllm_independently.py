@@ -1,7 +1,9 @@
-"""vLLM's expected answers, computed a second time: from what a query reads, by brute force, without any policy code.
+"""vLLM's expected answers, computed a second time: from what a query reads, by brute force, without
+any policy code.
 
-A position p can be resumed if every group holds what the query at p reads. Everything else follows: the hit is the largest such
-position, a mask keeps exactly what some allowed boundary reads, a chunk ends at the last position where a state may be left.
+A position p can be resumed if every group holds what the query at p reads. Everything else follows:
+the hit is the largest such position, a mask keeps exactly what some allowed boundary reads, a chunk
+ends at the last position where a state may be left.
 """
 
 from __future__ import annotations
@@ -18,17 +20,25 @@ EVERYTHING = 4096
 """Boundaries beyond every vector's tokens."""
 
 
-def longest(groups: list[GroupSpec], cached: list[list[int]], tokens: int, config: dict[str, Any]) -> int:
+def longest(
+    groups: list[GroupSpec], cached: list[list[int]], tokens: int, config: dict[str, Any]
+) -> int:
     """Return the largest position that all groups can resume at, a token being left to compute."""
     alignment, unit, _ = sizes(groups, config)
     eagle = config.get("use_eagle", False)
-    # The unit that is given back may hold the last token where several groups agree on a length; alone it may not.
+    # The unit that is given back may hold the last token where several groups agree on a length;
+    # alone it may not.
     known = tokens - 1 if len(groups) == 1 else tokens // unit * unit
 
     def resumes(position: int) -> bool:
         for group, have in zip(groups, cached, strict=True):
             beyond = position + group.block_size
-            if eagle and group.kind != "recurrent" and position and (beyond > known or beyond not in have):
+            if (
+                eagle
+                and group.kind != "recurrent"
+                and position
+                and (beyond > known or beyond not in have)
+            ):
                 return False
             if not holds(group, have, position):
                 return False
@@ -77,12 +87,18 @@ def test_the_columns_of_a_hit_are_those_that_the_next_query_reads(vector: Any) -
 def test_the_lengths_that_an_acceptable_hit_allows_are_the_lawful_ones() -> None:
     (vector,) = vectors("vllm", "lookup", "acceptable")
     asked = vector.input
-    lawful = [p for p in range(0, asked.tokens, 16) if all(map(holds, asked.groups, asked.cached, [p] * len(asked.groups)))]
+    lawful = [
+        p
+        for p in range(0, asked.tokens, 16)
+        if all(map(holds, asked.groups, asked.cached, [p] * len(asked.groups)))
+    ]
     assert vector.expected.legal == lawful == [0, 16, 32, 48, 64, 80, 96]
 
 
 def boundaries(vector: Any) -> Iterable[int]:
-    """Yield the positions at which a hit may end after retention, by the interval and by what is reachable."""
+    """Yield the positions at which a hit may end after retention, by the interval and by what is
+    reachable.
+    """
     asked = vector.input
     alignment, interval = sizes(asked.groups, asked.config)[0], asked.config["retention_interval"]
     every = alignment if interval is None else interval
@@ -108,12 +124,16 @@ def test_a_mask_keeps_what_an_allowed_boundary_reads_and_nothing_else(vector: An
         kept |= {token // size for token in tokens}
     if group.kind == "recurrent" and asked.config["retention_interval"] is None:
         kept |= set(range(EVERYTHING))
-    assert vector.expected.kept == [column for column in range(asked.first, asked.stop) if column in kept]
+    assert vector.expected.kept == [
+        column for column in range(asked.first, asked.stop) if column in kept
+    ]
 
 
 @for_every(vectors("vllm", "split"))
 def test_a_chunk_is_the_longest_that_leaves_every_wanted_state(vector: Any) -> None:
-    """Ends are tried from the farthest: none may lie beyond a place where a state is wanted, or inside a block."""
+    """Ends are tried from the farthest: none may lie beyond a place where a state is wanted, or
+    inside a block.
+    """
     asked = vector.input
     size = next(group.block_size for group in asked.groups if group.kind == "recurrent")
     alignment, unit, _ = sizes(asked.groups, asked.config)
@@ -132,11 +152,16 @@ def test_a_chunk_is_the_longest_that_leaves_every_wanted_state(vector: Any) -> N
     if alignment < size and whole < tail < asked.prompt:
         wanted.add(tail)
     farthest = asked.start + asked.asked
-    too_wide = size > asked.config.get("max_num_batched_tokens", 2048) and farthest // size * size <= asked.start
+    too_wide = (
+        size > asked.config.get("max_num_batched_tokens", 2048)
+        and farthest // size * size <= asked.start
+    )
 
     def may_end(end: int) -> bool:
         passed = any(asked.start < place < end for place in wanted)
-        lawful = end % size == 0 or end >= prefill_end or end in wanted or (too_wide and end == farthest)
+        lawful = (
+            end % size == 0 or end >= prefill_end or end in wanted or (too_wide and end == farthest)
+        )
         return lawful and not passed
 
     ends = [end for end in range(farthest, asked.start, -1) if may_end(end)]
@@ -152,11 +177,15 @@ def test_sizes_follow_from_the_blocks_of_all_groups(vector: Any) -> None:
     assert values["eagle_drop_tokens"] == (alignment if config.get("use_eagle") else 0)
     prunable = any(group.kind != "full" for group in groups)
     by_release = None if config.get("release") == "0.26" else 0
-    assert values["retention_interval"] == (config.get("retention_interval", by_release) if prunable else None)
+    assert values["retention_interval"] == (
+        config.get("retention_interval", by_release) if prunable else None
+    )
 
 
 @for_every([v for v in vectors("vllm", "sizing", "valid") if "tokens" in v.input.config])
-def test_a_request_needs_its_blocks_a_state_and_no_more_of_a_window_than_it_holds_at_once(vector: Any) -> None:
+def test_a_request_needs_its_blocks_a_state_and_no_more_of_a_window_than_it_holds_at_once(
+    vector: Any,
+) -> None:
     config = vector.input.config
     tokens, step = config["tokens"], config.get("max_num_batched_tokens", 2048)
     needed = 0

@@ -1,4 +1,6 @@
-"""vLLM's lifecycles, judged by their facts alone: lawful hits, runs without gaps, states where chunks ended, no block lost."""
+"""vLLM's lifecycles, judged by their facts alone: lawful hits, runs without gaps, states where
+chunks ended, no block lost.
+"""
 
 from __future__ import annotations
 
@@ -14,14 +16,22 @@ from suites.support.published_vectors import for_every, vectors
 from suites.support.vllm_boundaries import holds, sizes
 
 ALL = vectors("vllm", "lifecycle")
-PLAIN = [v for v in ALL if not {"use_eagle", "num_speculative_tokens", "tier_pages"} & set(v.input.header.options)]
+PLAIN = [
+    v
+    for v in ALL
+    if not {"use_eagle", "num_speculative_tokens", "tier_pages"} & set(v.input.header.options)
+]
 
 
 def hit_of(groups: list[Any], keys: Keys, life: Life, upto: int, alignment: int) -> int:
     """Return the longest aligned length below `upto` at which every group can resume."""
     have = [keys.lengths(index, life, upto) for index in range(len(groups))]
     lengths = range(0, upto, alignment)
-    return next(p for p in reversed(lengths) if all(holds(group, own, p) for group, own in zip(groups, have, strict=True)))
+    return next(
+        p
+        for p in reversed(lengths)
+        if all(holds(group, own, p) for group, own in zip(groups, have, strict=True))
+    )
 
 
 def judge_hits(vector: Any) -> int:
@@ -54,7 +64,9 @@ def judge_hits(vector: Any) -> int:
 
 @for_every(PLAIN)
 def test_a_hit_is_what_the_published_keys_allow_and_no_less(vector: Any) -> None:
-    """Keys of the same operation may count or not (who was scheduled first is not told), so the hit lies between."""
+    """Keys of the same operation may count or not (who was scheduled first is not told), so the
+    hit lies between.
+    """
     judge_hits(vector)
 
 
@@ -69,7 +81,11 @@ def test_a_hit_that_is_a_block_off_is_noticed(by: int) -> None:
     (vector,) = [v for v in PLAIN if v.id == "lifecycle/replay/full-mamba[retention_interval=0]/33"]
     facts = [
         msgspec.structs.replace(
-            fact, hits=[(r, hit + by, hit + by) if r == "again" else (r, hit, hit) for r, hit, _ in fact.hits]
+            fact,
+            hits=[
+                (r, hit + by, hit + by) if r == "again" else (r, hit, hit)
+                for r, hit, _ in fact.hits
+            ],
         )
         for fact in vector.expected.facts
     ]
@@ -80,7 +96,9 @@ def test_a_hit_that_is_a_block_off_is_noticed(by: int) -> None:
 
 @for_every(ALL)
 def test_runs_follow_one_another_from_where_the_hit_ended(vector: Any) -> None:
-    """A run starts at the hit or where the last one stopped; less only where drafts were rejected or it was withdrawn."""
+    """A run starts at the hit or where the last one stopped; less only where drafts were
+    rejected or it was withdrawn.
+    """
     drafts = vector.input.header.options.get("num_speculative_tokens", 0)
     at: dict[str, int] = {}
     for _, fact in story(vector):
@@ -93,7 +111,9 @@ def test_runs_follow_one_another_from_where_the_hit_ended(vector: Any) -> None:
 
 @for_every([v for v in PLAIN if "withdrawn" not in v.id])
 def test_no_state_is_published_but_where_a_chunk_ended(vector: Any) -> None:
-    """The key of a recurrent group names a position at which a run of that request stopped, in this step or before."""
+    """The key of a recurrent group names a position at which a run of that request stopped, in
+    this step or before.
+    """
     groups = vector.input.header.layout.groups
     ends: dict[str, set[int]] = {}
     for _, fact in story(vector):
@@ -106,11 +126,15 @@ def test_no_state_is_published_but_where_a_chunk_ended(vector: Any) -> None:
 
 @for_every(ALL)
 def test_every_block_is_free_held_or_cached(vector: Any) -> None:
-    """The null block is in none of the three; at the end nobody holds anything, unless somebody still runs."""
+    """The null block is in none of the three; at the end nobody holds anything, unless somebody
+    still runs.
+    """
     header, last = vector.input.header, {}
     for _, fact in story(vector):
         for pool, free, held, cached in fact.counts:
             assert free >= 0 and held >= 0 and cached >= 0
-            assert free + held + cached == (header.pages - 1 if pool == 0 else header.options["tier_pages"])
+            assert free + held + cached == (
+                header.pages - 1 if pool == 0 else header.options["tier_pages"]
+            )
             last[pool] = held
     assert last[0] == 0

@@ -1,4 +1,5 @@
-"""A real vLLM answers vLLM's vectors as the reference does: look-ups, masks, splits, sizes by its own classes, and traces.
+"""A real vLLM answers vLLM's vectors as the reference does: look-ups, masks, splits, sizes by its
+own classes, and traces.
 
 `CACHEWITNESS_VLLM_SOURCE` names a folder that holds `vllm`.
 """
@@ -31,5 +32,10 @@ def test_the_newest_release_answers_as_the_reference_does(kind: str) -> None:
 
 def test_a_fault_patched_into_it_fails() -> None:
     """The answers are vLLM's own: what is patched there shows in them."""
-    for mutant, kind in (("window-looked-up-short", "lookup"), ("denser-than-interval", "retention")):
-        assert consume(files()["vllm", kind], parse(f"vllm:source={SOURCE},mutant={mutant}")).failures
+    for mutant, kind in (
+        ("window-looked-up-short", "lookup"),
+        ("denser-than-interval", "retention"),
+    ):
+        assert consume(
+            files()["vllm", kind], parse(f"vllm:source={SOURCE},mutant={mutant}")
+        ).failures

@@ -52,7 +52,9 @@ def test_a_seed_is_a_trace(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_lengths_lie_at_the_boundaries_of_every_group(name: str) -> None:
-    """Shared prefixes end at, one before or one behind a block of some group; whole prompts do so at least now and then."""
+    """Shared prefixes end at, one before or one behind a block of some group; whole prompts do
+    so at least now and then.
+    """
     shape = _shape(name)
     submitted = [op.prompt for one in _traces(shape) for op in one.ops if isinstance(op, Submit)]
     for group in shape.layout.groups:
@@ -66,7 +68,11 @@ def test_lengths_lie_at_the_boundaries_of_every_group(name: str) -> None:
 def test_chunks_lie_at_boundaries_too() -> None:
     """Steps end on, before and behind blocks, and single tokens are frequent."""
     asked = Counter(
-        tokens for one in _traces(_shape("full-mamba")) for op in one.ops if isinstance(op, Step) for _, tokens in op.run
+        tokens
+        for one in _traces(_shape("full-mamba"))
+        for op in one.ops
+        if isinstance(op, Step)
+        for _, tokens in op.run
     )
     assert {15, 16, 17, 31, 32, 33} <= set(asked)
     assert asked[1] > sum(asked.values()) // 10
@@ -74,7 +80,9 @@ def test_chunks_lie_at_boundaries_too() -> None:
 
 @pytest.mark.parametrize("height", ["manager", "scheduler"])
 def test_every_operation_occurs(height: Height) -> None:
-    """Over fifty seeds nothing is missing: both resets, every part of an identity, withdrawals if asked for."""
+    """Over fifty seeds nothing is missing: both resets, every part of an identity, withdrawals
+    if asked for.
+    """
     ops = [op for one in _traces(_shape(height=height), withdraw=True) for op in one.ops]
     kinds = {type(op) for op in ops}
     assert kinds == {Submit, Step, Finish, Abort, Preempt, Reset, UpdateWeights}
@@ -82,7 +90,9 @@ def test_every_operation_occurs(height: Height) -> None:
     submitted = [op for op in ops if isinstance(op, Submit)]
     assert all(any(getattr(op, part) for op in submitted) for part in ("salt", "adapter", "media"))
     assert height != "manager" or any(op.withdraw for op in ops if isinstance(op, Step))
-    assert not any(op.withdraw for one in _traces(_shape()) for op in one.ops if isinstance(op, Step))
+    assert not any(
+        op.withdraw for one in _traces(_shape()) for op in one.ops if isinstance(op, Step)
+    )
 
 
 def test_prompts_are_shared_and_repeated() -> None:
@@ -96,7 +106,9 @@ def test_prompts_are_shared_and_repeated() -> None:
 
 
 def test_a_trace_is_well_formed() -> None:
-    """Every request is submitted once, before it is named; all end; images lie inside their prompts; a pool holds something."""
+    """Every request is submitted once, before it is named; all end; images lie inside their
+    prompts; a pool holds something.
+    """
     for one in _traces(_shape(), withdraw=True):
         live: set[str] = set()
         known: set[str] = set()
@@ -119,25 +131,50 @@ SAID = Said("A:8 r1[3]:4", "one", "tuned", (Media(2, 3, "cat-3"), Media(6, 3, "d
 
 
 def test_a_near_miss_differs_in_one_place_or_part() -> None:
-    """One or two neighbouring tokens, the salt and the adapter, or the images: never two of these; all three are drawn."""
+    """One or two neighbouring tokens, the salt and the adapter, or the images: never two of
+    these; all three are drawn.
+    """
     changed = Counter[str]()
     for seed in range(300):
         other, words = near_miss(Seeded(seed), SAID, [8], "x"), Vocabulary()
         tokens, others = words.tokens(SAID.prompt), words.tokens(other.prompt)
-        places = [at for at, (one, two) in enumerate(zip(tokens, others, strict=True)) if one != two]
-        parts = [places, (SAID.salt, SAID.adapter) != (other.salt, other.adapter), SAID.media != other.media]
+        places = [
+            at for at, (one, two) in enumerate(zip(tokens, others, strict=True)) if one != two
+        ]
+        parts = [
+            places,
+            (SAID.salt, SAID.adapter) != (other.salt, other.adapter),
+            SAID.media != other.media,
+        ]
         assert sum(map(bool, parts)) == 1
         assert not places or (7 <= places[0] <= 9 and places[-1] - places[0] <= 1)
         ends = [0, *(item.at + item.length for item in other.media)]
-        assert all(end <= item.at for end, item in zip(ends, other.media, strict=False)) and ends[-1] <= other.length
-        changed.update(name for name, part in zip(("tokens", "names", "images"), parts, strict=True) if part)
+        assert (
+            all(end <= item.at for end, item in zip(ends, other.media, strict=False))
+            and ends[-1] <= other.length
+        )
+        changed.update(
+            name for name, part in zip(("tokens", "names", "images"), parts, strict=True) if part
+        )
     assert all(changed[name] > 30 for name in ("tokens", "names", "images"))
 
 
 def test_names_that_join_to_one_text_are_drawn() -> None:
-    """Salt and adapter change places, or become one name; two tokens change a sum of powers of the base by nothing."""
-    drawn = {(other.salt, other.adapter) for seed in range(300) for other in [near_miss(Seeded(seed), SAID, [], "x")]}
-    assert {("tuned", "one"), ("onetuned", ""), ("", "tunedone"), ("", "tuned"), ("one", "")} <= drawn
+    """Salt and adapter change places, or become one name; two tokens change a sum of powers of
+    the base by nothing.
+    """
+    drawn = {
+        (other.salt, other.adapter)
+        for seed in range(300)
+        for other in [near_miss(Seeded(seed), SAID, [], "x")]
+    }
+    assert {
+        ("tuned", "one"),
+        ("onetuned", ""),
+        ("", "tunedone"),
+        ("", "tuned"),
+        ("one", ""),
+    } <= drawn
     assert spliced("A:3 B[2]:3", 2, ("x:1", "y:1")) == "A:2 x:1 y:1 B[3]:2"
 
 
@@ -151,7 +188,9 @@ def test_a_gallery_has_many_images_of_one_length() -> None:
 
 
 def test_traces_are_of_swarms_and_of_crowds() -> None:
-    """Some have no preemption, some many; at least one has 64 live requests, and clients go away while a step is scheduled."""
+    """Some have no preemption, some many; at least one has 64 live requests, and clients go away
+    while a step is scheduled.
+    """
     traces = [random_trace(_shape(), seed, withdraw=False) for seed in range(150)]
     preempted = [sum(isinstance(op, Preempt) for op in one.ops) for one in traces]
     assert preempted.count(0) > 20 and max(preempted) >= 8
@@ -162,9 +201,14 @@ def test_traces_are_of_swarms_and_of_crowds() -> None:
 
 @pytest.mark.parametrize("delay", [0, 2])
 def test_a_tier_serves_what_the_device_lost(delay: int) -> None:
-    """Whether copies take time or not, most traces over a second tier have the device lose what it cached, several times."""
+    """Whether copies take time or not, most traces over a second tier have the device lose what
+    it cached, several times.
+    """
     shape = replace(_shape(height="scheduler"), options={"tier_pages": 16, "tier_delay": delay})
-    lost = [sum(isinstance(op, Reset) and op.tier == "local" for op in one.ops) for one in _traces(shape)]
+    lost = [
+        sum(isinstance(op, Reset) and op.tier == "local" for op in one.ops)
+        for one in _traces(shape)
+    ]
     assert sum(times >= 3 for times in lost) > len(SEEDS) // 2
 
 

@@ -1,4 +1,6 @@
-"""The notation says what it means: each line becomes its event, and a bad line is refused with its number."""
+"""The notation says what it means: each line becomes its event, and a bad line is refused with
+its number.
+"""
 
 from __future__ import annotations
 
@@ -59,7 +61,8 @@ def test_the_header_is_read() -> None:
     """Pools, groups and rules with all that they may say."""
     text = HEAD + "group 3: sliding block 2 window 6\ngroup 4: chunked block 2 chunk 8\n"
     rules = (
-        "rules: alignment 4, eagle-drop 2, retention 8 on 1 3, shared-prefix-boundary, stores-logits, no-caching, progress 3\n"
+        "rules: alignment 4, eagle-drop 2, retention 8 on 1 3, shared-prefix-boundary,"
+        " stores-logits, no-caching, progress 3\n"
     )
     header = parse(text + rules, name="mine").header
     assert header.pools == [Pool(0, 10, [0]), Pool(1, 8, [], "cpu")]
@@ -83,17 +86,25 @@ def test_the_header_is_read() -> None:
 
 def test_dense_retention_is_no_interval() -> None:
     """`dense` is the interval that a header leaves out."""
-    assert parse(HEAD + "rules: retention dense on 1").header.rules.retention == Retention(interval=None, groups=[1])
+    assert parse(HEAD + "rules: retention dense on 1").header.rules.retention == Retention(
+        interval=None, groups=[1]
+    )
 
 
 TOKENS = Vocabulary().tokens("a:8 b:2")
 
 LINES: dict[str, Event] = {
     "submit r2 a:8 b:2 salt=x adapter=tuned media=4+2:cat,7+1:dog": Submitted(
-        r="r2", tokens=TOKENS, salt="x", adapter="tuned", media=[Media(4, 2, "cat"), Media(7, 1, "dog")]
+        r="r2",
+        tokens=TOKENS,
+        salt="x",
+        adapter="tuned",
+        media=[Media(4, 2, "cat"), Media(7, 1, "dog")],
     ),
     "hit r1 8 | 3 4 | 0": Hit(r="r1", reported=8, resume=8, pages=[[3, 4], [0], []]),
-    "hit r1 8 resume 7 tier cpu | 3 4": Hit(r="r1", reported=8, resume=7, pages=[[3, 4], [], []], tier="cpu"),
+    "hit r1 8 resume 7 tier cpu | 3 4": Hit(
+        r="r1", reported=8, resume=7, pages=[[3, 4], [], []], tier="cpu"
+    ),
     "take r1 | | 5": Take(pool=0, group=1, pages=[5], holder="r1"),
     "take copy:1 | | | 5": Take(pool=1, group=2, pages=[5], holder="copy:1"),
     "drop r1 | 3 4": Drop(pool=0, group=0, pages=[3, 4], holder="r1"),
@@ -104,7 +115,9 @@ LINES: dict[str, Event] = {
     "reset failed": ResetDone(ok=False),
     "reset ok tier cpu": ResetDone(ok=True, tier="cpu"),
     "version 3 adapter tuned": Version(weights=3, adapter="tuned"),
-    "counts 0: free 5 held 3 cached 1 refs 3=2 4=1": Counts(pool=0, free=5, held=3, cached=1, refs=[(3, 2), (4, 1)]),
+    "counts 0: free 5 held 3 cached 1 refs 3=2 4=1": Counts(
+        pool=0, free=5, held=3, cached=1, refs=[(3, 2), (4, 1)]
+    ),
     "died 4 AssertionError: no block": Died(operation=4, message="AssertionError: no block"),
     "write 1 r1 0..8 | 5": Write(pool=0, group=1, pages=[5], r="r1", start=0, stop=8),
     "read 0 r1 2..6 | 3 4": Read(pool=0, group=0, pages=[3, 4], r="r1", start=2, stop=6),
@@ -123,7 +136,10 @@ def test_a_line_is_its_event(line: str) -> None:
 
 def test_a_step_has_its_runs_copies_zeros_and_refusals() -> None:
     """Who ran was asked for; who is only asked for did not run."""
-    line = "begin 3: r1 0..8 | 3 4 | 5; r2 0..2 | 6; asks r2 4; copy 7>8 1/2>0/3; zero 0/5; withdraw r2"
+    line = (
+        "begin 3: r1 0..8 | 3 4 | 5; r2 0..2 | 6; asks r2 4; copy 7>8 1/2>0/3; zero 0/5;"
+        " withdraw r2"
+    )
     begun = _events(R1 + "submit r2 c:4\n" + line)[-1]
     expected = StepBegin(
         step=3,
@@ -137,7 +153,9 @@ def test_a_step_has_its_runs_copies_zeros_and_refusals() -> None:
 
 
 def test_a_run_has_its_drafts_and_a_step_its_stores() -> None:
-    """Behind the range the drafts, in segments; behind each table the pages of the states after them."""
+    """Behind the range the drafts, in segments; behind each table the pages of the states after
+    them.
+    """
     text = "submit r1 a:6\nbegin 1: r1 5..6 ~x:2 | 1 2 | 3 4 ~ 5 6; store 0/1>1/3"
     begin = parse(HEADER_OF_TIERS + text).events[-1]
     assert isinstance(begin, StepBegin)
@@ -168,14 +186,18 @@ def test_the_worker_executes_a_step_where_it_ends() -> None:
     """`step` is begin and end; what is read and written stands between them."""
     kinds = [type(event).__name__ for event in _events(R1 + "step 1: r1 0..8 | 3 4 | 5\n")]
     assert kinds == ["Submitted", "StepBegin", "Write", "Write", "Read", "StepEnd"]
-    withdrawn = [type(event).__name__ for event in _events(R1 + "step 1: r1 0..8 | 3 4 | 5; withdraw r1\n")]
+    withdrawn = [
+        type(event).__name__ for event in _events(R1 + "step 1: r1 0..8 | 3 4 | 5; withdraw r1\n")
+    ]
     assert withdrawn == ["Submitted", "StepBegin", "StepEnd"]
 
 
 def test_drop_without_pages_gives_everything_back() -> None:
     """What was taken and not yet given back, group by group."""
     lines = "take r1 | 3 4 | 5\ndrop r1 | 3\ndrop r1\n"
-    dropped = [(event.group, event.pages) for event in _events(R1 + lines) if isinstance(event, Drop)]
+    dropped = [
+        (event.group, event.pages) for event in _events(R1 + lines) if isinstance(event, Drop)
+    ]
     assert dropped == [(0, [3]), (0, [4]), (1, [5])]
 
 

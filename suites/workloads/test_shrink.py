@@ -1,4 +1,6 @@
-"""Shrinking finds the smallest trace of known faults, and never anything that does not fail or is larger."""
+"""Shrinking finds the smallest trace of known faults, and never anything that does not fail or
+is larger.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,17 @@ import msgspec
 import pytest
 
 from cachewitness._util.errors import UsageError
-from cachewitness.core.trace_format import Finish, Media, Op, Preempt, Reset, Step, Submit, Trace, length_of
+from cachewitness.core.trace_format import (
+    Finish,
+    Media,
+    Op,
+    Preempt,
+    Reset,
+    Step,
+    Submit,
+    Trace,
+    length_of,
+)
 from cachewitness.workloads import layouts
 from cachewitness.workloads.configurations import Configuration
 from cachewitness.workloads.generate import random_trace
@@ -22,11 +34,16 @@ SEEDS = range(4)
 def _preempted_with_five_tokens(trace: Trace) -> int:
     """Fail where a request of five or more tokens is preempted."""
     long = {op.r for op in trace.ops if isinstance(op, Submit) and length_of(op.prompt) >= 5}
-    return next((index for index, op in enumerate(trace.ops) if isinstance(op, Preempt) and op.r in long), -1)
+    return next(
+        (index for index, op in enumerate(trace.ops) if isinstance(op, Preempt) and op.r in long),
+        -1,
+    )
 
 
 def _two_in_a_step(trace: Trace) -> int:
-    """Fail where a step runs seven tokens or more, of two known requests or more, while a third waits and the pool is large."""
+    """Fail where a step runs seven tokens or more, of two known requests or more, while a third
+    waits and the pool is large.
+    """
     known: set[str] = set()
     for index, op in enumerate(trace.ops):
         if isinstance(op, Submit):
@@ -77,7 +94,9 @@ def test_a_preemption_shrinks_to_its_two_operations(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_step_of_two_shrinks_to_three_requests_and_seven_tokens(seed: int) -> None:
-    """Three prompts of one token, one step of seven tokens for two of them, and the least pool that matters."""
+    """Three prompts of one token, one step of seven tokens for two of them, and the least pool
+    that matters.
+    """
     shrunk = shrink(_failing(_two_in_a_step, seed), _two_in_a_step)
     assert [type(op) for op in shrunk.ops] == [Submit, Submit, Submit, Step]
     assert (_prompts(shrunk.ops), _asked(shrunk.ops), shrunk.header.pages) == (3, 7, 6)
@@ -95,7 +114,9 @@ def test_what_does_not_matter_of_an_identity_goes(seed: int) -> None:
 
 @pytest.mark.parametrize("fails", [_preempted_with_five_tokens, _two_in_a_step, _salted])
 def test_the_result_fails_at_its_last_operation_and_is_no_larger(fails: object) -> None:
-    """Whatever the seed: not more operations, prompts or pages, and nothing after the operation that fails."""
+    """Whatever the seed: not more operations, prompts or pages, and nothing after the operation
+    that fails.
+    """
     assert callable(fails)
     for seed in SEEDS:
         trace = _failing(fails, seed)
@@ -131,7 +152,9 @@ def test_a_slow_machine_finds_the_same_witness(attempts: int) -> None:
 
 
 def test_shrinking_stops_when_its_attempts_are_spent() -> None:
-    """With the best so far, which still fails; beside the attempts there are the first run and the last clean-up."""
+    """With the best so far, which still fails; beside the attempts there are the first run and
+    the last clean-up.
+    """
     trace = _failing(_two_in_a_step, 9)
     for attempts in (0, 5, 50):
         ran: list[Trace] = []
@@ -164,9 +187,15 @@ def test_steps_in_a_row_become_one() -> None:
 
 
 def test_groups_and_options_that_do_not_matter_go() -> None:
-    """One group is left, and no option; the trace says that its layout is a part of the one it came from."""
-    shape = Configuration(layouts.load("full-swa-mamba"), {"retention_interval": 0}).shape("manager")
-    trace = Trace(random_trace(shape, 1, withdraw=False).header, [Submit("r1", "a:9"), Preempt("r1")])
+    """One group is left, and no option; the trace says that its layout is a part of the one it
+    came from.
+    """
+    shape = Configuration(layouts.load("full-swa-mamba"), {"retention_interval": 0}).shape(
+        "manager"
+    )
+    trace = Trace(
+        random_trace(shape, 1, withdraw=False).header, [Submit("r1", "a:9"), Preempt("r1")]
+    )
     header = shrink(trace, _preempted_with_five_tokens).header
     assert len(header.layout.groups) == 1 and header.layout.name == "part-of-full-swa-mamba"
     assert header.options == {}
@@ -181,12 +210,16 @@ def test_a_configuration_that_is_refused_is_no_failure() -> None:
         return _preempted_with_five_tokens(candidate)
 
     shape = Configuration(layouts.load("full-swa-mamba")).shape("manager")
-    trace = Trace(random_trace(shape, 1, withdraw=False).header, [Submit("r1", "a:9"), Preempt("r1")])
+    trace = Trace(
+        random_trace(shape, 1, withdraw=False).header, [Submit("r1", "a:9"), Preempt("r1")]
+    )
     assert len(shrink(trace, fails).header.layout.groups) == 2
 
 
 def test_what_is_generated_becomes_a_part_of_the_prompt() -> None:
-    """Nine tokens computed and a preemption: six steps of decoding are spared by a prompt of nine."""
+    """Nine tokens computed and a preemption: six steps of decoding are spared by a prompt of
+    nine.
+    """
 
     def nine(trace: Trace) -> int:
         computed = 0
@@ -199,7 +232,11 @@ def test_what_is_generated_becomes_a_part_of_the_prompt() -> None:
     header = random_trace(SHAPE, 1, withdraw=False).header
     decode: list[Op] = [Step(run=[("r1", 1)]) for _ in range(6)]
     trace = Trace(header, [Submit("r1", "a:3"), Step(run=[("r1", 3)]), *decode, Preempt("r1")])
-    assert shrink(trace, nine).ops == [Submit("r1", "a:3 @r1:6"), Step(run=[("r1", 9)]), Preempt("r1")]
+    assert shrink(trace, nine).ops == [
+        Submit("r1", "a:3 @r1:6"),
+        Step(run=[("r1", 9)]),
+        Preempt("r1"),
+    ]
 
 
 def _within_prompts(ops: list[Op]) -> bool:
@@ -213,23 +250,39 @@ def test_a_text_that_two_prompts_share_is_cut_in_both() -> None:
 
     def shared(trace: Trace) -> int:
         prompts = [op.prompt for op in trace.ops if isinstance(op, Submit)]
-        return 1 if len(prompts) == 2 and prompts[0] == prompts[1] and length_of(prompts[0]) % 16 == 3 else -1
+        return (
+            1
+            if len(prompts) == 2 and prompts[0] == prompts[1] and length_of(prompts[0]) % 16 == 3
+            else -1
+        )
 
     header = random_trace(SHAPE, 1, withdraw=False).header
     trace = Trace(header, [Submit("r1", "a:99"), Submit("r2", "a:99")])
-    assert [op.prompt for op in shrink(trace, shared).ops if isinstance(op, Submit)] == ["a:3", "a:3"]
+    assert [op.prompt for op in shrink(trace, shared).ops if isinstance(op, Submit)] == [
+        "a:3",
+        "a:3",
+    ]
 
 
 def test_a_long_witness_says_why_it_is_no_shorter() -> None:
-    """Attempts used up, no operation that can go, or a failure that did not come back; nothing is said of a short one."""
+    """Attempts used up, no operation that can go, or a failure that did not come back; nothing
+    is said of a short one.
+    """
     many = SHORT + 3
-    ending = random_trace(SHAPE, 0, withdraw=False).with_ops([Submit("r1", "a:9"), *[Reset()] * (2 * many)])
+    ending = random_trace(SHAPE, 0, withdraw=False).with_ops(
+        [Submit("r1", "a:9"), *[Reset()] * (2 * many)]
+    )
 
     def needs(count: int) -> Callable[[Trace], int]:
-        return lambda one: len(one.ops) - 1 if sum(isinstance(op, Reset) for op in one.ops) >= count else -1
+        return lambda one: (
+            len(one.ops) - 1 if sum(isinstance(op, Reset) for op in one.ops) >= count else -1
+        )
 
     long = shrink_and_tell(ending, needs(many))
-    assert (len(long.trace.ops), long.why_long) == (many, "without any one of them it no longer fails")
+    assert (len(long.trace.ops), long.why_long) == (
+        many,
+        "without any one of them it no longer fails",
+    )
     assert shrink_and_tell(ending, needs(2)).why_long == ""
     assert shrink_and_tell(ending, needs(many), attempts=3).why_long == "stopped after 3 attempts"
     assert "did not fail again" in shrink_and_tell(ending, lambda _: -1).why_long
@@ -241,11 +294,17 @@ def _answers(ops: list[Op]) -> Trace:
 
 
 def test_what_an_engine_that_schedules_by_itself_does_wrong_is_asked_in_turn_first() -> None:
-    """Requests at once fail one time in ten, in turn every time; so what is left is asked in turn, and fails every time."""
+    """Requests at once fail one time in ten, in turn every time; so what is left is asked in
+    turn, and fails every time.
+    """
     lots = iter(range(10_000))
 
     def both_long(trace: Trace) -> int:
-        long = [at for at, op in enumerate(trace.ops) if isinstance(op, Submit) and length_of(op.prompt) >= 40]
+        long = [
+            at
+            for at, op in enumerate(trace.ops)
+            if isinstance(op, Submit) and length_of(op.prompt) >= 40
+        ]
         if len(long) < 2:
             return -1
         in_turn = any(isinstance(op, Finish) for op in trace.ops[long[0] : long[1]])
@@ -262,8 +321,17 @@ def test_what_fails_among_others_alone_gets_more_than_one_chance_to_fail_again()
     lots = iter(range(10_000))
 
     def third(trace: Trace) -> int:
-        return 2 if isinstance(trace.ops[-1], Step) and len(trace.ops) > 2 and next(lots) % 3 == 2 else -1
+        return (
+            2
+            if isinstance(trace.ops[-1], Step) and len(trace.ops) > 2 and next(lots) % 3 == 2
+            else -1
+        )
 
-    ops: list[Op] = [Submit("r1", "a:9", generate=3), Submit("r2", "a:9", generate=3), Step(), Step()]
+    ops: list[Op] = [
+        Submit("r1", "a:9", generate=3),
+        Submit("r2", "a:9", generate=3),
+        Step(),
+        Step(),
+    ]
     assert len(shrink_and_tell(_answers(ops), third).trace.ops) == 3
     assert "did not fail again" in shrink_and_tell(_answers(ops), lambda _: -1).why_long

@@ -1,1 +1,3 @@
-"""Shared by all rooms: errors, files, JSON lines, entry points, the place of the data, generated pages."""
+"""Shared by all rooms: errors, files, JSON lines, entry points, the place of the data, generated
+pages.
+"""

@@ -1,8 +1,10 @@
-"""Carries out one function for one item after another, in this process or in several, with the same results.
+"""Carries out one function for one item after another, in this process or in several, with the same
+results.
 
-Several processes are copies of this one (`fork`), so whatever is registered or planted here is there too, and only items and
-results travel. A process that dies takes no result with it: what it was at is carried out again, alone. If that process dies as
-well, it is the item that ends it, and `WorkerDied` says so.
+Several processes are copies of this one (`fork`), so whatever is registered or planted here is
+there too, and only items and results travel. A process that dies takes no result with it: what it
+was at is carried out again, alone. If that process dies as well, it is the item that ends it, and
+`WorkerDied` says so.
 """
 
 from __future__ import annotations
@@ -21,13 +23,16 @@ from typing import Any, Generic, Self, TypeVar
 from cachewitness._util import workers
 
 AHEAD = 3
-"""So many items for each process are begun before the first result is asked for: they take longer and shorter."""
+"""So many items for each process are begun before the first result is asked for: they take longer
+and shorter."""
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
 class WorkerDied(Exception):
-    """A process that carried out an item died, and another one that did it again died too. One line."""
+    """A process that carried out an item died, and another one that did it again died too. One
+    line.
+    """
 
 
 def possible() -> bool:
@@ -36,9 +41,11 @@ def possible() -> bool:
 
 
 class Crew(Generic[Item, Result]):
-    """So many processes (1: this one) that carry out `call`. `told` is given a line for each that died and was replaced.
+    """So many processes (1: this one) that carry out `call`. `told` is given a line for each that
+    died and was replaced.
 
-    The first `here` items are carried out in this process one by one, and others are begun when their results are there.
+    The first `here` items are carried out in this process one by one, and others are begun when
+    their results are there.
     """
 
     def __init__(
@@ -73,13 +80,18 @@ class Crew(Generic[Item, Result]):
         """Yield each item with what was begun of it, while a few further ones are under way."""
         waiting, rest = self._waiting, iter(items)
         while True:
-            waiting.extend((item, self.submit(item)) for item in islice(rest, max(self.ahead - len(waiting), 0)))
+            waiting.extend(
+                (item, self.submit(item))
+                for item in islice(rest, max(self.ahead - len(waiting), 0))
+            )
             if not waiting:
                 return
             yield waiting.popleft()
 
     def finished(self) -> list[tuple[Item, Result]]:
-        """Return those of the items that `in_order` has not come to of which the result is there, where it stops early."""
+        """Return those of the items that `in_order` has not come to of which the result is
+        there, where it stops early.
+        """
         return [(item, task.result()) for item, task in self._waiting if task.there]
 
     def carry_out(self, item: Item) -> Result:
@@ -96,7 +108,9 @@ class Crew(Generic[Item, Result]):
         return self._pool, self._pool.begin(item)
 
     def again(self, item: Item, died: _Processes) -> Result:
-        """Carry out an item whose process died, in one that has nothing else to do. Raises WorkerDied if that one dies too."""
+        """Carry out an item whose process died, in one that has nothing else to do. Raises
+        WorkerDied if that one dies too.
+        """
         if died is self._pool:
             if self._told:
                 self._told(f"{died.how_they_died()}; what it was at is done again")
@@ -119,7 +133,12 @@ class Crew(Generic[Item, Result]):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
         self.end()
 
 
@@ -134,14 +153,23 @@ class Task(Generic[Item, Result]):
     def there(self) -> bool:
         """Whether the result is there, and was brought by a process."""
         future = self._begun[1] if self._begun else None
-        return future is not None and future.done() and not future.cancelled() and future.exception() is None
+        return (
+            future is not None
+            and future.done()
+            and not future.cancelled()
+            and future.exception() is None
+        )
 
     def wait(self, seconds: float) -> bool:
-        """Wait for the result so long; False if it is not there by then. What this process carries out is not waited for."""
+        """Wait for the result so long; False if it is not there by then. What this process
+        carries out is not waited for.
+        """
         return self._begun is None or bool(wait([self._begun[1]], seconds).done)
 
     def result(self) -> Result:
-        """Return what came of the item, or raise what it raised. Raises WorkerDied if it ended two processes."""
+        """Return what came of the item, or raise what it raised. Raises WorkerDied if it ended
+        two processes.
+        """
         if self._begun is None:
             return self._crew.carry_out(self._item)
         processes, future = self._begun
@@ -168,12 +196,22 @@ class _Processes:
         return future
 
     def how_they_died(self) -> str:
-        """Return in words how one of them ended, by its exit code; the others are ended for that."""
+        """Return in words how one of them ended, by its exit code; the others are ended for
+        that.
+        """
         self._pool.shutdown()  # which waits for all of them: a broken pool ends those that are left
-        codes = [process.exitcode for process in self._there if process.exitcode not in (None, -signal.SIGTERM)]
+        codes = [
+            process.exitcode
+            for process in self._there
+            if process.exitcode not in (None, -signal.SIGTERM)
+        ]
         if not codes or codes[0] is None:
             return "a process of the run ended"
-        how = f"was ended by signal {-codes[0]}" if codes[0] < 0 else f"left with exit code {codes[0]}"
+        how = (
+            f"was ended by signal {-codes[0]}"
+            if codes[0] < 0
+            else f"left with exit code {codes[0]}"
+        )
         return f"a process of the run {how}"
 
     def end(self) -> None:

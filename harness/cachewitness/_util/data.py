@@ -1,8 +1,9 @@
 """Finds the data that is installed with the harness: `fixtures`, and the samples of `docs`.
 
-In a checkout they are folders outside any import package (other projects use the names), so a wheel carries what the commands
-need of them inside this package, in `cachewitness/_data`; only a wheel has that folder. Callers get the same tree either way.
-The checkpoints outweigh all else and serve scores alone, so they are a distribution of their own beside a wheel.
+In a checkout they are folders outside any import package (other projects use the names), so a wheel
+carries what the commands need of them inside this package, in `cachewitness/_data`; only a wheel
+has that folder. Callers get the same tree either way. The checkpoints outweigh all else and serve
+scores alone, so they are a distribution of their own beside a wheel.
 """
 
 from __future__ import annotations
@@ -19,26 +20,33 @@ _CHECKOUT = _PACKAGE.parents[1]
 
 
 def fixtures() -> Path:
-    """Return the folder of fixtures: vectors, traces, layouts. Raises UsageError if there is none."""
+    """Return the folder of fixtures: vectors, traces, layouts. Raises UsageError if there is
+    none.
+    """
     return _found("fixtures", "fixtures")
 
 
 def checkpoints() -> Path:
-    """Return the folder of the checkpoints that come with it. Raises EngineMissing if they are not installed."""
+    """Return the folder of the checkpoints that come with it. Raises EngineMissing if they are
+    not installed.
+    """
     if (checkout := fixtures() / "checkpoints").is_dir():
         return checkout
     spec = importlib.util.find_spec(CHECKPOINTS)
     if spec is None or spec.origin is None:
         install = f"pip install {CHECKPOINTS.replace('_', '-')}"
         raise EngineMissing(
-            f"the checkpoints are not installed; {install} (from a clone: ./ci/checkpoints), or name your own (--checkpoint)",
+            f"the checkpoints are not installed; {install} (from a clone: ./ci/checkpoints), or"
+            " name your own (--checkpoint)",
             install,
         )
     return Path(spec.origin).parent
 
 
 def samples() -> Path:
-    """Return the folder of samples that `cachewitness new` copies. Raises UsageError if there is none."""
+    """Return the folder of samples that `cachewitness new` copies. Raises UsageError if there is
+    none.
+    """
     return _found("samples", "docs/samples")
 
 
@@ -47,4 +55,7 @@ def _found(name: str, in_checkout: str) -> Path:
     for folder in (packaged, checkout):
         if folder.is_dir():
             return folder
-    raise UsageError(f"{packaged}: missing, and so is {checkout}; the installation is incomplete, install cachewitness again")
+    raise UsageError(
+        f"{packaged}: missing, and so is {checkout}; the installation is incomplete, install"
+        " cachewitness again"
+    )

@@ -10,7 +10,8 @@ from cachewitness._util.errors import UsageError
 
 
 def write(path: Path, content: Iterable[bytes]) -> None:
-    """Write a file, all of it or nothing; what is there and is no file, such as a pipe, is written as it is.
+    """Write a file, all of it or nothing; what is there and is no file, such as a pipe, is written
+    as it is.
 
     Raises UsageError if it cannot be written.
     """

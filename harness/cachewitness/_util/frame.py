@@ -1,4 +1,6 @@
-"""Rows as a file for pandas and spreadsheets: CSV, or Parquet by its suffix, which keeps types and needs pandas."""
+"""Rows as a file for pandas and spreadsheets: CSV, or Parquet by its suffix, which keeps types
+and needs pandas.
+"""
 
 from __future__ import annotations
 
@@ -31,11 +33,14 @@ def check(path: Path, option: str) -> None:
             if not any(map(find_spec, WRITERS)):
                 raise ImportError(name=WRITERS[0])
         except ImportError as error:
-            raise UsageError(f"{option}: {path} needs {error.name}: {INSTALL}; or name a .csv") from None
+            raise UsageError(
+                f"{option}: {path} needs {error.name}: {INSTALL}; or name a .csv"
+            ) from None
 
 
 def content(rows: Sequence[Mapping[str, Any]], columns: Sequence[str], path: Path) -> bytes:
-    """Return rows as the suffix of a file says, `columns` first to last; a row that lacks one has none there.
+    """Return rows as the suffix of a file says, `columns` first to last; a row that lacks one has
+    none there.
 
     `id` is a column, and no two rows have the same one.
     """
@@ -43,10 +48,14 @@ def content(rows: Sequence[Mapping[str, Any]], columns: Sequence[str], path: Pat
     if path.suffix == ".parquet":
         import pandas
 
-        table: bytes = pandas.DataFrame([dict(row) for row in rows], columns=list(columns)).to_parquet(index=False)
+        table: bytes = pandas.DataFrame(
+            [dict(row) for row in rows], columns=list(columns)
+        ).to_parquet(index=False)
         return table
     text = io.StringIO(newline="")
     writer = csv.DictWriter(text, columns, restval="", lineterminator="\n")
     writer.writeheader()
-    writer.writerows({name: "" if value is None else value for name, value in row.items()} for row in rows)
+    writer.writerows(
+        {name: "" if value is None else value for name, value in row.items()} for row in rows
+    )
     return text.getvalue().encode("utf-8", "replace")

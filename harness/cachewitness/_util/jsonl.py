@@ -17,15 +17,18 @@ from cachewitness._util.reading import opened
 LINE_MAX = 1 << 26
 """Bytes; what unpacks to more than that without the end of a line is not read on."""
 WHOLE_MAX, LINES_MAX = 1 << 28, 1 << 21
-"""Bytes and lines of a file that is kept whole; a history is read line by line, and may be longer."""
+"""Bytes and lines of a file that is kept whole; a history is read line by line, and may be longer.
+"""
 UNPACKED_MAX, RATIO_MAX = 1 << 24, 500
-"""A packed file that unpacks to more bytes than that may grow by so much at most. Histories grow by 10 to 120."""
+"""A packed file that unpacks to more bytes than that may grow by so much at most. Histories grow by
+10 to 120."""
 BLOCK = 1 << 14
 """Bytes that are read at a time."""
 TOLD_MAX = 1000
 """Characters that are told of what is wrong with a line."""
 UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-"""What decoding raises for a line that is not of its format: no JSON or of another shape, no UTF-8, nested without end."""
+"""What decoding raises for a line that is not of its format: no JSON or of another shape, no UTF-8,
+nested without end."""
 
 
 class _Format(msgspec.Struct, frozen=True):
@@ -36,13 +39,18 @@ class _Format(msgspec.Struct, frozen=True):
 
 
 def read(path: Path) -> list[bytes]:
-    """Return the lines of a file, without their ends; see `lines`. Raises UsageError if there are too many to keep."""
+    """Return the lines of a file, without their ends; see `lines`. Raises UsageError if there
+    are too many to keep.
+    """
     found: list[bytes] = []
     size = 0
     for line in lines(path):
         size += len(line)
         if size > WHOLE_MAX or len(found) == LINES_MAX:
-            raise UsageError(f"{path}: more than {WHOLE_MAX:,} bytes or {LINES_MAX:,} lines; no such file of ours has")
+            raise UsageError(
+                f"{path}: more than {WHOLE_MAX:,} bytes or {LINES_MAX:,} lines; no such file of"
+                " ours has"
+            )
         found.append(line.rstrip(b"\r\n"))
     return found
 
@@ -54,10 +62,11 @@ def lines(path: Path) -> Iterator[bytes]:
 
 
 def blocks(path: Path) -> Iterator[tuple[int, bytes]]:
-    """Yield the whole lines of a file, some kilobytes of them at a time, with the number of the first of them.
+    """Yield the whole lines of a file, some kilobytes of them at a time, with the number of the
+    first of them.
 
-    `-` is standard input; what is packed by gzip is unpacked. Raises UsageError if it cannot be read, if a line is longer than
-    LINE_MAX, or if it unpacks out of all proportion.
+    `-` is standard input; what is packed by gzip is unpacked. Raises UsageError if it cannot be
+    read, if a line is longer than LINE_MAX, or if it unpacks out of all proportion.
     """
     try:
         with opened(path) as (file, packed):
@@ -78,7 +87,10 @@ def _blocks(path: Path, file: IO[bytes], packed: IO[bytes] | None) -> Iterator[t
         if length + (some.find(b"\n") + 1 or len(some)) > LINE_MAX:
             raise UsageError(f"{path}:{number}: longer than {LINE_MAX:,} bytes; no line of ours is")
         if packed is not None and size > max(UNPACKED_MAX, RATIO_MAX * packed.tell()):
-            raise UsageError(f"{path}:{number}: unpacks to more than {RATIO_MAX} times its size; no file of ours does")
+            raise UsageError(
+                f"{path}:{number}: unpacks to more than {RATIO_MAX} times its size; no file of ours"
+                " does"
+            )
         end = some.rfind(b"\n") + 1
         begun.append(some[:end] if end else some)
         if not end:
@@ -93,7 +105,8 @@ def _blocks(path: Path, file: IO[bytes], packed: IO[bytes] | None) -> Iterator[t
 
 
 def rows(path: Path, kind: Any) -> Iterator[tuple[int, Any]]:
-    """Yield the lines of a file without a header, decoded, each with its number; blank ones are skipped.
+    """Yield the lines of a file without a header, decoded, each with its number; blank ones are
+    skipped.
 
     Raises UsageError if it cannot be read or a line does not fit.
     """
@@ -103,7 +116,8 @@ def rows(path: Path, kind: Any) -> Iterator[tuple[int, Any]]:
 
 
 def header(lines: list[bytes], kind: Any, where: str, what: str) -> Any:
-    """Decode the first line of `what` (a trace, a history), whose `kind` knows the format and version that are read here.
+    """Decode the first line of `what` (a trace, a history), whose `kind` knows the format and
+    version that are read here.
 
     Raises UsageError if it is missing, does not fit, or is of another format or version.
     """
@@ -112,19 +126,23 @@ def header(lines: list[bytes], kind: Any, where: str, what: str) -> Any:
     defaults = {field.name: field.default for field in msgspec.structs.fields(kind)}
     ours = _Format(defaults["format"], defaults["version"])
     said = decode(lines[0], _Format, where, 1)
-    theirs = _Format(said.format or ours.format, ours.version if said.version is None else said.version)
+    theirs = _Format(
+        said.format or ours.format, ours.version if said.version is None else said.version
+    )
     if theirs != ours:
         older = theirs.format == ours.format and (theirs.version or 0) < (ours.version or 0)
         raise UsageError(
-            f"{where}:1: format {shortened(theirs.format, 60)!r} version {theirs.version}; "
-            f"this release reads {ours.format!r} version {ours.version} - at `$.format`, `$.version`"
+            f"{where}:1: format {shortened(theirs.format, 60)!r} version {theirs.version}; this"
+            f" release reads {ours.format!r} version {ours.version} - at `$.format`, `$.version`"
             + ("; write it anew, or replay it with the release that wrote it" if older else "")
         )
     return decode(lines[0], kind, where, 1)
 
 
 def decode(text: bytes, kind: Any, where: str, number: int) -> Any:
-    """Decode one line; `where` and `number` name it in the message of the UsageError that is raised if it does not fit."""
+    """Decode one line; `where` and `number` name it in the message of the UsageError that is
+    raised if it does not fit.
+    """
     try:
         return msgspec.json.decode(text, type=kind)
     except UNREADABLE as error:

@@ -11,12 +11,15 @@ NAMED_MAX = 12
 
 
 def identifier(name: str) -> str:
-    """Return a name as a part of Python's names and of file names: ASCII letters, digits and underscores."""
+    """Return a name as a part of Python's names and of file names: ASCII letters, digits and
+    underscores.
+    """
     return re.sub(r"[^A-Za-z0-9]+", "_", name).strip("_").lower()
 
 
 def nearest(name: str, known: Iterable[str], listing: str = "") -> str:
-    """Return the end of a message about an unknown name: the nearest known one, or all of them if they are few.
+    """Return the end of a message about an unknown name: the nearest known one, or all of them if
+    they are few.
 
     Of many, the nearest three and `listing`, the command that lists them all.
     """
@@ -27,4 +30,6 @@ def nearest(name: str, known: Iterable[str], listing: str = "") -> str:
     if len(names) <= NAMED_MAX:
         return f"; known are {', '.join(names) or 'none'}"
     some = ", ".join(difflib.get_close_matches(name, names, n=3, cutoff=0.0))
-    return f"; {len(names)} are known, {some} among them" + (f" (`cachewitness {listing}` lists all)" if listing else "")
+    return f"; {len(names)} are known, {some} among them" + (
+        f" (`cachewitness {listing}` lists all)" if listing else ""
+    )

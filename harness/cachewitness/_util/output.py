@@ -1,7 +1,8 @@
-"""Standard output, which belongs to what the harness says: what an engine prints in its process goes to standard error.
+"""Standard output, which belongs to what the harness says: what an engine prints in its process
+goes to standard error.
 
-An engine prints by Python's `print`, by descriptor 1, or in C, whose buffer may be emptied when the process ends. So the
-streams are exchanged once, before an engine is looked for, and stay exchanged.
+An engine prints by Python's `print`, by descriptor 1, or in C, whose buffer may be emptied when the
+process ends. So the streams are exchanged once, before an engine is looked for, and stay exchanged.
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ _whole_process = False
 
 
 def own_process() -> None:
-    """Say that this process is the command line's own: `claim` may change where its descriptors lead."""
+    """Say that this process is the command line's own: `claim` may change where its descriptors
+    lead.
+    """
     global _whole_process
     _whole_process = True
 
@@ -27,7 +30,8 @@ def stdout() -> TextIO:
 
 
 def claim() -> None:
-    """Keep standard output for `stdout()`, and lead descriptor 1 and `sys.stdout` to standard error from now on.
+    """Keep standard output for `stdout()`, and lead descriptor 1 and `sys.stdout` to standard error
+    from now on.
 
     Does nothing in somebody else's process (`own_process`), or if there is no standard output.
     """
@@ -41,7 +45,9 @@ def claim() -> None:
     kept = os.dup(_OUT)
     os.dup2(_ERR, _OUT)
     encoding, errors = sys.stdout.encoding, sys.stdout.errors
-    _ours = os.fdopen(kept, "w", encoding=encoding, errors=errors, buffering=1 if os.isatty(kept) else -1)
+    _ours = os.fdopen(
+        kept, "w", encoding=encoding, errors=errors, buffering=1 if os.isatty(kept) else -1
+    )
     sys.stdout = sys.stderr
 
 

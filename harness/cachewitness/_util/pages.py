@@ -1,8 +1,9 @@
-"""Renders the generated pages of docs/ from the templates in `docs/templates`; only a checkout has them.
+"""Renders the generated pages of docs/ from the templates in `docs/templates`; only a checkout has
+them.
 
-A template holds the sentences of a page, the code that renders it the numbers. To change a sentence, edit the template and
-write the page again with the command that its first lines name. Templates are in Jinja's syntax and see a few macros in
-`macros.j2`.
+A template holds the sentences of a page, the code that renders it the numbers. To change a
+sentence, edit the template and write the page again with the command that its first lines name.
+Templates are in Jinja's syntax and see a few macros in `macros.j2`.
 """
 
 from __future__ import annotations
@@ -24,18 +25,23 @@ FILTERS: dict[str, Callable[..., str]] = {
     "scientific": lambda number: f"{number:.1e}",
     "wrapped": lambda text: "\n\n".join([*map(_filled, text.strip().split("\n\n")), ""]),
 }
-"""How templates write numbers (12,345; with so many digits; as a share of 1; 1.2e-05), and break paragraphs into lines."""
+"""How templates write numbers (12,345; with so many digits; as a share of 1; 1.2e-05), and break
+paragraphs into lines."""
 
 
 def _filled(paragraph: str) -> str:
-    return textwrap.fill(" ".join(paragraph.split()), 127, break_long_words=False, break_on_hyphens=False)
+    return textwrap.fill(
+        " ".join(paragraph.split()), 127, break_long_words=False, break_on_hyphens=False
+    )
 
 
 def folder() -> Path:
     """Return the folder `docs`. Raises UsageError outside a checkout."""
     docs = data.fixtures().parent / "docs"
     if not docs.is_dir():
-        raise UsageError(f"{docs} is missing; pages are written in a checkout of the repository alone")
+        raise UsageError(
+            f"{docs} is missing; pages are written in a checkout of the repository alone"
+        )
     return docs
 
 

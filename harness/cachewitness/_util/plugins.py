@@ -1,6 +1,7 @@
 """What packages register under an entry-point group; this package's own registrations come first.
 
-A checkout that was never installed has no entry points of its own, so they are read from its `pyproject.toml`.
+A checkout that was never installed has no entry points of its own, so they are read from its
+`pyproject.toml`.
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ _PROJECT = Path(__file__).resolve().parents[3] / "pyproject.toml"
 
 @cache
 def registered(group: str) -> dict[str, EntryPoint]:
-    """Return the entry points of a group by name. A name that this package registers cannot be taken by another one."""
+    """Return the entry points of a group by name. A name that this package registers cannot be
+    taken by another one.
+    """
     installed = entry_points(group=group)
     own = [entry for entry in installed if entry.dist is not None and entry.dist.name == _OWN]
     first: dict[str, EntryPoint] = {}
@@ -30,4 +33,7 @@ def _of_checkout(group: str) -> Iterable[EntryPoint]:
     if not _PROJECT.is_file():
         return []
     project = tomllib.loads(_PROJECT.read_text(encoding="utf-8"))["project"]
-    return [EntryPoint(name, value, group) for name, value in sorted(project["entry-points"].get(group, {}).items())]
+    return [
+        EntryPoint(name, value, group)
+        for name, value in sorted(project["entry-points"].get(group, {}).items())
+    ]

@@ -1,4 +1,6 @@
-"""Files of others, read whole and within a bound; a file of JSON lines is read by `cachewitness._util.jsonl`."""
+"""Files of others, read whole and within a bound; a file of JSON lines is read by
+`cachewitness._util.jsonl`.
+"""
 
 from __future__ import annotations
 
@@ -22,14 +24,16 @@ STANDARD_INPUT, GZIP = "-", b"\x1f\x8b"
 STANDARD_INPUT_MAX, _CHUNK = 1 << 34, 1 << 20
 """Bytes; standard input is kept in a file, since it may be read more than once."""
 NOT_TOML = (ValueError, RecursionError)
-"""What tomllib raises for what is no TOML: of another form, no UTF-8, a number of too many digits, nested without end."""
+"""What tomllib raises for what is no TOML: of another form, no UTF-8, a number of too many digits,
+nested without end."""
 
 
 def whole(path: Path, most: int = WHOLE_MAX, remedy: str = "") -> bytes:
-    """Return what stands in a file, of so many bytes at most; of an endless one (a device, a pipe) no more is read.
+    """Return what stands in a file, of so many bytes at most; of an endless one (a device, a pipe)
+    no more is read.
 
-    `-` is standard input; what is packed by gzip is unpacked, up to the same size. Raises UsageError, with `remedy` at its end,
-    if it cannot be read or is larger.
+    `-` is standard input; what is packed by gzip is unpacked, up to the same size. Raises
+    UsageError, with `remedy` at its end, if it cannot be read or is larger.
     """
     try:
         with opened(path) as (file, _):
@@ -46,7 +50,9 @@ def whole(path: Path, most: int = WHOLE_MAX, remedy: str = "") -> bytes:
 
 @contextmanager
 def opened(path: Path) -> Iterator[tuple[IO[bytes], IO[bytes] | None]]:
-    """Open a file, or standard input for `-`; if it is packed by gzip, unpacked, and with the file that it is packed in."""
+    """Open a file, or standard input for `-`; if it is packed by gzip, unpacked, and with the
+    file that it is packed in.
+    """
     with (_standard_input() if str(path) == STANDARD_INPUT else path).open("rb") as file:
         if file.peek(len(GZIP))[: len(GZIP)] == GZIP:
             with gzip.GzipFile(fileobj=file) as unpacked:
@@ -73,7 +79,9 @@ def _standard_input() -> Path:
 
 
 def toml(path: Path, most: int = 1 << 20, hint: str = "") -> dict[str, Any]:
-    """Return the tables of a TOML file. Raises UsageError if it cannot be read, is larger, or is not TOML."""
+    """Return the tables of a TOML file. Raises UsageError if it cannot be read, is larger, or is
+    not TOML.
+    """
     content = whole(path, most)
     try:
         return tomllib.loads(content.decode("utf-8"))

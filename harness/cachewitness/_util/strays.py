@@ -1,4 +1,6 @@
-"""Processes that carry a mark in their environment, as all do that descend from one that has it, wherever they went."""
+"""Processes that carry a mark in their environment, as all do that descend from one that has it,
+wherever they went.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ def new() -> str:
 
 
 def end(mark: str) -> None:
-    """End every process that was started with a mark in its environment. Linux only. Raises ValueError for what is no mark."""
+    """End every process that was started with a mark in its environment. Linux only. Raises
+    ValueError for what is no mark.
+    """
     if uuid.UUID(mark).hex != mark:
         raise ValueError(mark)
     for _ in range(ROUNDS):

@@ -36,10 +36,14 @@ def cores() -> int:
 
 
 @contextmanager
-def workers(count: int, begin: Callable[..., object] | None = None, *given: Any, method: str | None = None) -> Iterator[Pool]:
-    """Yield a pool of processes, each of which begins by `begin(*given)`; an exception, also Ctrl-C, ends them at once.
+def workers(
+    count: int, begin: Callable[..., object] | None = None, *given: Any, method: str | None = None
+) -> Iterator[Pool]:
+    """Yield a pool of processes, each of which begins by `begin(*given)`; an exception, also
+    Ctrl-C, ends them at once.
 
-    `method` is how they are started ("spawn": without what this process has loaded), None: the system's own way (`context`).
+    `method` is how they are started ("spawn": without what this process has loaded), None: the
+    system's own way (`context`).
     """
     pool = started(count, begin, *given, method=method)
     try:
@@ -52,14 +56,20 @@ def workers(count: int, begin: Callable[..., object] | None = None, *given: Any,
 
 
 def context(method: str | None = None) -> BaseContext:
-    """Return how processes are started: by a fork on Linux unless a method is named, elsewhere as Python does it.
+    """Return how processes are started: by a fork on Linux unless a method is named, elsewhere as
+    Python does it.
 
-    From Python 3.14 on it has a server fork them on Linux, so that they would not be children of the one that they work for.
+    From Python 3.14 on it has a server fork them on Linux, so that they would not be children of
+    the one that they work for.
     """
-    return multiprocessing.get_context(method or ("fork" if sys.platform.startswith("linux") else None))
+    return multiprocessing.get_context(
+        method or ("fork" if sys.platform.startswith("linux") else None)
+    )
 
 
-def started(count: int, begin: Callable[..., object] | None, *given: Any, method: str | None) -> Pool:
+def started(
+    count: int, begin: Callable[..., object] | None, *given: Any, method: str | None
+) -> Pool:
     """Return such a pool; whoever has it ends it."""
     return Pool(count, begin, given, method)
 
@@ -70,12 +80,20 @@ def marked(mark: str) -> str:
 
 
 class Pool(ProcessPoolExecutor):
-    """A pool that Ctrl-C and SIGTERM do not reach while its processes are started, but right behind that.
+    """A pool that Ctrl-C and SIGTERM do not reach while its processes are started, but right behind
+    that.
 
-    Python forgets an exception that is raised in what it calls around a fork, so the command would go on.
+    Python forgets an exception that is raised in what it calls around a fork, so the command would
+    go on.
     """
 
-    def __init__(self, count: int, begin: Callable[..., object] | None, given: tuple[Any, ...], method: str | None) -> None:
+    def __init__(
+        self,
+        count: int,
+        begin: Callable[..., object] | None,
+        given: tuple[Any, ...],
+        method: str | None,
+    ) -> None:
         self.mark = strays.new()
         initial = (os.getpid(), self.mark, begin, given)
         super().__init__(count, mp_context=context(method), initializer=_begin, initargs=initial)
@@ -88,13 +106,17 @@ class Pool(ProcessPoolExecutor):
 
 @contextmanager
 def _later() -> Iterator[None]:
-    """Put Ctrl-C and SIGTERM off until the block has ended; not in a thread beside the main one, whose they are."""
+    """Put Ctrl-C and SIGTERM off until the block has ended; not in a thread beside the main one,
+    whose they are.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
     came: list[int] = []
     put_off = (signal.SIGINT, signal.SIGTERM)
-    handlers = {number: signal.signal(number, lambda number, _: came.append(number)) for number in put_off}
+    handlers = {
+        number: signal.signal(number, lambda number, _: came.append(number)) for number in put_off
+    }
     try:
         yield
     finally:
@@ -107,8 +129,9 @@ def _later() -> Iterator[None]:
 def end(pool: Pool) -> None:
     """End a pool and its processes at once, whatever they are at, and what they have started.
 
-    A process may die in the middle of telling its result. The thread that reads results would wait for the rest for ever, and
-    Python for that thread: it sees the end once nobody can write any more, this process included.
+    A process may die in the middle of telling its result. The thread that reads results would wait
+    for the rest for ever, and Python for that thread: it sees the end once nobody can write any
+    more, this process included.
     """
     processes = list((pool._processes or {}).values())
     watching: Any = pool._executor_manager_thread
@@ -123,8 +146,12 @@ def end(pool: Pool) -> None:
     strays.end(pool.mark)
 
 
-def _begin(parent: int, mark: str, begin: Callable[..., object] | None, given: tuple[Any, ...]) -> None:
-    """Leave signals to the process that started this one, and end if it did so before that could be arranged."""
+def _begin(
+    parent: int, mark: str, begin: Callable[..., object] | None, given: tuple[Any, ...]
+) -> None:
+    """Leave signals to the process that started this one, and end if it did so before that could
+    be arranged.
+    """
     os.environ[MARK] = marked(mark)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)

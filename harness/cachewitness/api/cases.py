@@ -33,11 +33,15 @@ class Choice:
     suites: Sequence[str] = ()
 
     def cases(self, seed: int) -> list[Case]:
-        """Return a case for each trace. Raises UsageError for what does not exist, or if no suite has a trace to run."""
+        """Return a case for each trace. Raises UsageError for what does not exist, or if no
+        suite has a trace to run.
+        """
         spec, chosen = chosen_of(self.engine, self.policy, self.layouts, self.options, self.suites)
         policy, found, reasons = policies.get(self.policy), list[Case](), list[str]()
         for suite in suites_of(self.suites):
-            why = why_not(suite, spec, policy) or ("its traces are compared, not judged one by one" if suite.tensors else "")
+            why = why_not(suite, spec, policy) or (
+                "its traces are compared, not judged one by one" if suite.tensors else ""
+            )
             if why:
                 reasons.append(f"suite {suite.name}: {why}")
                 continue
@@ -52,7 +56,9 @@ class Choice:
         return found
 
 
-def _traces(suite: Suite, spec: EngineSpec, configuration: Configuration, seed: int) -> Iterator[Trace]:
+def _traces(
+    suite: Suite, spec: EngineSpec, configuration: Configuration, seed: int
+) -> Iterator[Trace]:
     most = random_traces(spec, short=False) if suite.endless else None
     return islice(suite.traces(configuration, suite.height, seed), most)
 
@@ -74,12 +80,18 @@ class Case:
         return f"{self.suite.name}:{self.trace.header.name}@{self.configuration.name}"
 
     def run(self) -> tuple[Report, list[str]]:
-        """Run the trace; return the report and the lines that say why it fails, none if it does not.
+        """Run the trace; return the report and the lines that say why it fails, none if it does
+        not.
 
         The trace of a failure is shrunk and kept in `.cachewitness/failures`.
         """
         kept = store.Keeper(self.engine, store.DEFAULT_FOLDER)
-        alone = replace(self.suite, traces=lambda configuration, height, seed: iter([self.trace]), endless=False, sampled=1)
+        alone = replace(
+            self.suite,
+            traces=lambda configuration, height, seed: iter([self.trace]),
+            endless=False,
+            sampled=1,
+        )
         runner = Runner(
             self.engine,
             [self.configuration],
@@ -92,8 +104,16 @@ class Case:
         report = runner.run([alone])
         if report.interrupted:
             raise KeyboardInterrupt
-        lines = [line for failure in report.failures for line in witness_of(failure, kept.stored.get(failure.id))]
+        lines = [
+            line
+            for failure in report.failures
+            for line in witness_of(failure, kept.stored.get(failure.id))
+        ]
         lines += report.bad_events
-        lines += [f"a checker crashed, so this is no verdict: {line}" for suite in report.suites for line in suite.crashed]
+        lines += [
+            f"a checker crashed, so this is no verdict: {line}"
+            for suite in report.suites
+            for line in suite.crashed
+        ]
         lines += kept.problems if lines else []
         return report, lines

@@ -1,8 +1,10 @@
-"""The pytest plugin behind `cachewitness.suite`: a test for each trace, the witness as its message, and no vacuous green.
+"""The pytest plugin behind `cachewitness.suite`: a test for each trace, the witness as its message,
+and no vacuous green.
 
-What each test did travels to the session as a property of its report, also from workers of pytest-xdist. When every trace of a
-function ran, the session judges whether the function had anything to judge. Every pytest session in an environment that has
-this package loads this file, so it imports nothing of it until a test asks for that.
+What each test did travels to the session as a property of its report, also from workers of
+pytest-xdist. When every trace of a function ran, the session judges whether the function had
+anything to judge. Every pytest session in an environment that has this package loads this file, so
+it imports nothing of it until a test asks for that.
 """
 
 from __future__ import annotations
@@ -17,19 +19,28 @@ if TYPE_CHECKING:
     from cachewitness.api.together import Function
 
 CASE, MARK, PROPERTY = "cachewitness_case", "cachewitness_choice", "cachewitness"
-"""The argument by which a test gets what runs its trace, the attribute that chooses the traces, the property of its report."""
+"""The argument by which a test gets what runs its trace, the attribute that chooses the traces, the
+property of its report."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the option for the seed."""
     group = parser.getgroup("cachewitness")
-    group.addoption("--cachewitness-seed", type=_seed, default=0, metavar="N", help="seed of the random traces (default: 0)")
+    group.addoption(
+        "--cachewitness-seed",
+        type=_seed,
+        default=0,
+        metavar="N",
+        help="seed of the random traces (default: 0)",
+    )
 
 
 def _seed(text: str) -> int:
     """Return the seed. Raises ArgumentTypeError, which pytest tells as a wrong option."""
     if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"{text!r} is no seed; a seed is a whole number, 0 or more")
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is no seed; a seed is a whole number, 0 or more"
+        )
     return int(text)
 
 
@@ -50,7 +61,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         cases = choice.cases(metafunc.config.getoption("--cachewitness-seed"))
     except UsageError as error:
         raise pytest.Collector.CollectError(f"{metafunc.definition.nodeid}: {error}") from None
-    metafunc.parametrize(CASE, [(case, len(cases)) for case in cases], ids=[case.id for case in cases], indirect=True)
+    metafunc.parametrize(
+        CASE, [(case, len(cases)) for case in cases], ids=[case.id for case in cases], indirect=True
+    )
 
 
 @pytest.fixture(name=CASE)
@@ -95,7 +108,10 @@ class _Session:
             from cachewitness.api.together import gathered
 
             self._functions = gathered(self._told)
-        if any(function.vacuous for function in self._functions.values()) and session.exitstatus == pytest.ExitCode.OK:
+        if (
+            any(function.vacuous for function in self._functions.values())
+            and session.exitstatus == pytest.ExitCode.OK
+        ):
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
@@ -103,4 +119,6 @@ class _Session:
         for name, function in self._functions.items():
             terminalreporter.write_line(function.line(name))
             for line in function.vacuous:
-                terminalreporter.write_line(f"cachewitness: {name}: FAILS, there was nothing to judge: {line}", red=True)
+                terminalreporter.write_line(
+                    f"cachewitness: {name}: FAILS, there was nothing to judge: {line}", red=True
+                )

@@ -12,7 +12,9 @@ from cachewitness.core.result import Activity
 
 
 class Did(msgspec.Struct):
-    """What one test did: which trace of which function it ran, of how many, on what tier, what happened and what was judged."""
+    """What one test did: which trace of which function it ran, of how many, on what tier, what
+    happened and what was judged.
+    """
 
     function: str
     trace: str
@@ -26,7 +28,9 @@ class Did(msgspec.Struct):
 
 @dataclass
 class Function:
-    """The tests of a function so far; `tests` is how many there are, `tier` what their engine was asked to load from."""
+    """The tests of a function so far; `tests` is how many there are, `tier` what their engine
+    was asked to load from.
+    """
 
     tests: int
     tier: str
@@ -55,8 +59,15 @@ class Function:
         """Return what there was nothing to judge of, if every test of the function ran."""
         if self.ran < self.tests:
             return []
-        found = [] if self.activity.hits else [f"none of {self.activity.lookups:,} look-ups hit anything"]
-        found += [f"{name}: the engine took some traces of it and refused others" for name in sorted(self.taken & self.refused)]
+        found = (
+            []
+            if self.activity.hits
+            else [f"none of {self.activity.lookups:,} look-ups hit anything"]
+        )
+        found += [
+            f"{name}: the engine took some traces of it and refused others"
+            for name in sorted(self.taken & self.refused)
+        ]
         found += self.activity.shortfalls(self.tier)
         return found + unjudged(self.tallies)
 
@@ -68,11 +79,22 @@ class Function:
 
 
 def run(case: Case, function: str, tests: int) -> tuple[str, list[str], str]:
-    """Run a trace; return what it did as JSON, the lines that say why it fails, and why it was not run."""
+    """Run a trace; return what it did as JSON, the lines that say why it fails, and why it was
+    not run.
+    """
     report, lines = case.run()
     refused = any(one.what.startswith("configuration ") for one in report.not_run)
     place = f"configuration {case.configuration.name} at {case.suite.height} height"
-    did = Did(function, case.id, place, refused, tests, case.engine.tier, report.activity, report.tallies())
+    did = Did(
+        function,
+        case.id,
+        place,
+        refused,
+        tests,
+        case.engine.tier,
+        report.activity,
+        report.tallies(),
+    )
     ran = any(suite.traces for suite in report.suites)
     why = "; ".join(f"{one.what}: {one.why}" for one in report.not_run) or "the engine ran nothing"
     return msgspec.json.encode(did).decode(), lines, "" if ran else why

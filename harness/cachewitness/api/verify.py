@@ -7,7 +7,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from cachewitness._util.errors import UsageError
-from cachewitness.cli.options import Chosen, Isolate, configurations_of, engine_of, expectations_of, suites_of
+from cachewitness.cli.options import (
+    Chosen,
+    Isolate,
+    configurations_of,
+    engine_of,
+    expectations_of,
+    suites_of,
+)
 from cachewitness.core import driving, validate
 from cachewitness.core.events import History
 from cachewitness.core.result import Result
@@ -30,11 +37,13 @@ def verify(
 ) -> Report:
     """Run suites on an engine and return the report, as `cachewitness run` does.
 
-    `engine` is a name with options (`vllm:source=PATH`; an engine of another package runs in a process of its own) or a kind,
-    which runs in this one. `layouts` are names or paths of TOML files, `options` those of the policy, `suites` names; what is
-    left out is as the command line has it. `seconds` bounds the random suites; 0: a fixed number of traces. `expected` is a
-    file of expected failures. A suite that was named and did not run counts as not checked. `Report.exit_code` is the verdict:
-    0 pass, 1 fail, 2 unknown, 3 the harness itself is wrong, 4 events that cannot be followed, 5 nothing checked.
+    `engine` is a name with options (`vllm:source=PATH`; an engine of another package runs in a
+    process of its own) or a kind, which runs in this one. `layouts` are names or paths of TOML
+    files, `options` those of the policy, `suites` names; what is left out is as the command line
+    has it. `seconds` bounds the random suites; 0: a fixed number of traces. `expected` is a file of
+    expected failures. A suite that was named and did not run counts as not checked.
+    `Report.exit_code` is the verdict: 0 pass, 1 fail, 2 unknown, 3 the harness itself is wrong, 4
+    events that cannot be followed, 5 nothing checked.
 
     Raises UsageError for what does not exist or does not fit.
     """
@@ -60,10 +69,11 @@ def verify(
 def check(history: str | Path | History) -> Result:
     """Judge a recorded history under every checker, without an engine.
 
-    `history` is a file (docs/formats.md) or a history in memory. `Result.findings` are the contradictions, `Result.tallies` how
-    often each checker had something to judge.
+    `history` is a file (docs/formats.md) or a history in memory. `Result.findings` are the
+    contradictions, `Result.tallies` how often each checker had something to judge.
 
-    Raises UsageError naming file, line and field for a file that does not fit the format or refers to what does not exist.
+    Raises UsageError naming file, line and field for a file that does not fit the format or refers
+    to what does not exist.
     """
     if isinstance(history, History):
         return driving.judge(history.header, iter(history.events))
@@ -77,12 +87,18 @@ def chosen_of(
     options: Mapping[str, object] | None,
     suites: Sequence[str],
 ) -> tuple[EngineSpec, Chosen]:
-    """Return the engine and the configurations that a program asks for. Raises UsageError for what does not exist."""
+    """Return the engine and the configurations that a program asks for. Raises UsageError for
+    what does not exist.
+    """
     for name, given in ("layouts", layouts), ("suites", suites):
         if isinstance(given, str):
             raise UsageError(f"{name}: {given!r} is one name; give a list of names: [{given!r}]")
     if not isinstance(engine, (str, EngineKind)):
         raise UsageError(f"engine: {engine!r} is neither an engine's name nor an EngineKind")
-    spec = engine_of(engine, policy, isolate=Isolate()) if isinstance(engine, str) else EngineSpec(engine, {}, engine.name)
+    spec = (
+        engine_of(engine, policy, isolate=Isolate())
+        if isinstance(engine, str)
+        else EngineSpec(engine, {}, engine.name)
+    )
     said = [f"{key}={json.dumps(value)}" for key, value in (options or {}).items()]
     return spec, configurations_of(policy, layouts, said, None, spec.kind)

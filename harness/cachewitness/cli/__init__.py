@@ -1,7 +1,9 @@
-"""The command line: `cachewitness run`, `fuzz`, `campaign`, `mutants`, `score`, `serve`, `replay` and so on.
+"""The command line: `cachewitness run`, `fuzz`, `campaign`, `mutants`, `score`, `serve`, `replay`
+and so on.
 
-Exit codes are the interface: 0 pass, 1 fail, 2 unknown, 3 the harness itself crashed, 4 usage or configuration, 5 nothing was
-checked. A mistake of the user's is one line; only a mistake of the harness's leaves a traceback, in a file.
+Exit codes are the interface: 0 pass, 1 fail, 2 unknown, 3 the harness itself crashed, 4 usage or
+configuration, 5 nothing was checked. A mistake of the user's is one line; only a mistake of the
+harness's leaves a traceback, in a file.
 
 Nothing but click is imported until a command runs, so that `--help` answers at once.
 """
@@ -22,17 +24,21 @@ from cachewitness._util.lines import one_line
 from cachewitness.cli.completion import PROGRAM, answered
 
 EXIT_INTERNAL, EXIT_USAGE, EXIT_INTERRUPTED, EXIT_BROKEN_PIPE = 3, 4, 130, 141
-"""The codes that need no verdict; those of verdicts are in `cachewitness.report`, which is not imported for `--help`."""
+"""The codes that need no verdict; those of verdicts are in `cachewitness.report`, which is not
+imported for `--help`."""
 CRASHES = ".cachewitness/crashes"
 _DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG, errno.EIO)
 """What a write answers when the disk is full, read-only or broken."""
 _NAMES = (errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR, errno.EACCES)
-"""What the system answers where the name of a file is not valid, or may not be looked up by this user."""
+"""What the system answers where the name of a file is not valid, or may not be looked up by this
+user."""
 _CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
 
 class _NobodyReads(Exception):
-    """Whoever read the output has stopped; told in other words than the system's, which click would end on by itself."""
+    """Whoever read the output has stopped; told in other words than the system's, which click
+    would end on by itself.
+    """
 
 
 class _Commands(click.Group):
@@ -52,7 +58,9 @@ class _Commands(click.Group):
 @click.option("--debug", is_flag=True, help="Print the traceback if the harness itself crashes.")
 @click.pass_context
 def cli(context: click.Context, debug: bool) -> None:
-    """Find out whether an LLM engine's prefix cache does what it says, and be shown where it does not."""
+    """Find out whether an LLM engine's prefix cache does what it says, and be shown where it
+    does not.
+    """
     context.obj = debug
 
 
@@ -63,7 +71,9 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def invoke(argv: Sequence[str]) -> int:
-    """Run the command line and return its exit code; whatever goes wrong is told on standard error."""
+    """Run the command line and return its exit code; whatever goes wrong is told on standard
+    error.
+    """
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")
@@ -89,7 +99,10 @@ def invoke(argv: Sequence[str]) -> int:
         if error.errno in _DISK:
             return _unwritten(error)
         if error.errno in _NAMES and error.filename:
-            return _say(f"{error.filename}: cannot be used ({error.strerror}); name another file", EXIT_USAGE)
+            return _say(
+                f"{error.filename}: cannot be used ({error.strerror}); name another file",
+                EXIT_USAGE,
+            )
         return _crashed(error, debug="--debug" in argv)
     except (Exception, SystemExit) as error:  # an engine under test must not choose the exit code
         return _crashed(error, debug="--debug" in argv)
@@ -106,7 +119,10 @@ def _known_options(error: click.ClickException) -> str:
     if not isinstance(error, click.NoSuchOption) or error.ctx is None:
         return ""
     options = [option for option in error.ctx.command.params if isinstance(option, click.Option)]
-    return f"; known are {', '.join(name for option in options for name in (*option.opts, *option.secondary_opts))}"
+    return (
+        "; known are"
+        f" {', '.join(name for option in options for name in (*option.opts, *option.secondary_opts))}"  # noqa: E501
+    )
 
 
 def _say(message: str, code: int) -> int:
@@ -119,7 +135,10 @@ def _take_termination_for_ctrl_c() -> None:
     import signal
     import threading
 
-    if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) == signal.SIG_DFL:
+    if (
+        threading.current_thread() is threading.main_thread()
+        and signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+    ):
         signal.signal(signal.SIGTERM, signal.default_int_handler)
 
 
@@ -143,7 +162,10 @@ def _crashed(error: BaseException, *, debug: bool) -> int:
     import traceback
     from pathlib import Path
 
-    told = f"the harness itself crashed, which is no verdict on the engine: {type(error).__name__}: {error}"
+    told = (
+        f"the harness itself crashed, which is no verdict on the engine: {type(error).__name__}:"
+        f" {error}"
+    )
     text = "".join(traceback.format_exception(error))
     if debug:
         click.echo(text, err=True)
@@ -153,7 +175,10 @@ def _crashed(error: BaseException, *, debug: bool) -> int:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
     except OSError:
-        return _say(f"{told} (no traceback could be written; `cachewitness --debug …` prints it)", EXIT_INTERNAL)
+        return _say(
+            f"{told} (no traceback could be written; `cachewitness --debug …` prints it)",
+            EXIT_INTERNAL,
+        )
     return _say(f"{told} (traceback in {path}; `cachewitness --debug …` prints it)", EXIT_INTERNAL)
 
 
@@ -178,7 +203,18 @@ def _register() -> None:
     from cachewitness.cli.serve import serve
 
     judging = (run, fuzz, campaign, mutants, score, serve, replay, explain, report, check)
-    for command in (*judging, doctor, new, protocol_check, fill, consume, plan, ls, schema, completion):
+    for command in (
+        *judging,
+        doctor,
+        new,
+        protocol_check,
+        fill,
+        consume,
+        plan,
+        ls,
+        schema,
+        completion,
+    ):
         cli.add_command(command)
 
 

@@ -1,4 +1,6 @@
-"""What `replay --export pytest` does: write the failure as a test, run the test, and say whether it fails as well."""
+"""What `replay --export pytest` does: write the failure as a test, run the test, and say whether
+it fails as well.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,10 @@ def ready(spec: EngineSpec, trace: Trace, output: Path | None) -> Path:
     from cachewitness.sessions.run import store
 
     if spec.kind.as_test is None:
-        raise UsageError(f"--export pytest: engine {spec.kind.name} cannot be told in a test of its own; vllm can")
+        raise UsageError(
+            f"--export pytest: engine {spec.kind.name} cannot be told in a test of its own;"
+            " vllm can"
+        )
     path = output or Path(f"test_{identifier(trace.header.name)}.py")
     if path.exists():
         raise UsageError(f"--output: {path} is there already; name another file, or remove it")
@@ -46,7 +51,8 @@ def ready(spec: EngineSpec, trace: Trace, output: Path | None) -> Path:
 def export(spec: EngineSpec, result: Result, path: Path) -> list[str]:
     """Write the first finding of a result as a test, run it, and return what came of it in lines.
 
-    That it cannot be written, or not be told so, is one of these lines: what was found stays what was found.
+    That it cannot be written, or not be told so, is one of these lines: what was found stays what
+    was found.
     """
     if not result.findings or result.trace is None or spec.kind.as_test is None:
         return ["no test was written: nothing failed"]
@@ -59,8 +65,13 @@ def export(spec: EngineSpec, result: Result, path: Path) -> list[str]:
         return [f"no test was written: {error}"]
     lines, outcome = made.text.count("\n"), _outcome(path, made)
     if outcome == "fails":
-        return [f"test: {path} ({lines} lines) fails here as the trace does: python -m pytest {path}"]
-    return [f"test: {path} ({lines} lines) {outcome} here, so it does not show this failure; attach the trace instead"]
+        return [
+            f"test: {path} ({lines} lines) fails here as the trace does: python -m pytest {path}"
+        ]
+    return [
+        f"test: {path} ({lines} lines) {outcome} here, so it does not show this failure; attach the"
+        " trace instead"
+    ]
 
 
 def _outcome(path: Path, made: Exported) -> str:
@@ -80,7 +91,14 @@ def _outcome(path: Path, made: Exported) -> str:
         str(path.resolve()),
     ]
     try:
-        ran = subprocess.run(argv, capture_output=True, text=True, env=surroundings, timeout=SECONDS, stdin=subprocess.DEVNULL)
+        ran = subprocess.run(
+            argv,
+            capture_output=True,
+            text=True,
+            env=surroundings,
+            timeout=SECONDS,
+            stdin=subprocess.DEVNULL,
+        )
     except subprocess.TimeoutExpired:
         return f"did not end within {SECONDS} s"
     if ran.returncode == FAILED:

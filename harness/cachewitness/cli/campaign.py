@@ -1,4 +1,6 @@
-"""`cachewitness campaign`: engines, policies, suites and fuzz streams that a file names, carried out by many workers."""
+"""`cachewitness campaign`: engines, policies, suites and fuzz streams that a file names, carried
+out by many workers.
+"""
 
 from __future__ import annotations
 
@@ -36,24 +38,40 @@ WORKERS_MAX = 100_000
     "--workers",
     type=click.IntRange(0, WORKERS_MAX),
     default=None,
-    help="How many workers to start; default: one for each core, or each core of the cluster; 0: only those that join work.",
+    help=(
+        "How many workers to start; default: one for each core, or each core of the cluster; 0:"
+        " only those that join work."
+    ),
 )
-@click.option("--database", metavar="FILE|URL", help="Where the state is kept, instead of what the file says.")
-@click.option("--traces", metavar="DIR|URL", help="Where traces are kept, instead of what the file says.")
 @click.option(
-    "--ray", "address", metavar="ADDRESS", help="Have a Ray cluster run the workers; `auto` finds one on this machine."
+    "--database", metavar="FILE|URL", help="Where the state is kept, instead of what the file says."
+)
+@click.option(
+    "--traces", metavar="DIR|URL", help="Where traces are kept, instead of what the file says."
+)
+@click.option(
+    "--ray",
+    "address",
+    metavar="ADDRESS",
+    help="Have a Ray cluster run the workers; `auto` finds one on this machine.",
 )
 @click.option(
     "--join",
     is_flag=True,
-    help="Only work, until the campaign is over, for a machine that drives and judges it; exit code 0 is no verdict then.",
+    help=(
+        "Only work, until the campaign is over, for a machine that drives and judges it; exit code"
+        " 0 is no verdict then."
+    ),
 )
 @page_option
 @json_option("campaign")
 @click.option(
     "--metrics",
     metavar="FILE|PORT",
-    help="Keep a file up to date with metrics in Prometheus' text format, or serve them on a port of this machine.",
+    help=(
+        "Keep a file up to date with metrics in Prometheus' text format, or serve them on a port of"
+        " this machine."
+    ),
 )
 def campaign(
     file: Path,
@@ -66,9 +84,11 @@ def campaign(
     as_json: bool,
     metrics: str | None,
 ) -> int:
-    """Carry out the campaign of a TOML file: units of work that are done once, by workers that may be killed.
+    """Carry out the campaign of a TOML file: units of work that are done once, by workers that may
+    be killed.
 
-    The same command goes on with a campaign that was interrupted. docs/campaign.md describes the file.
+    The same command goes on with a campaign that was interrupted. docs/campaign.md describes the
+    file.
     """
     from cachewitness.core.result import EXIT_FAIL
     from cachewitness.sessions.campaign import file as files
@@ -78,7 +98,10 @@ def campaign(
     planned = planned_of(said, file)
     settings = _settings(said, database, traces)
     if join and folder:
-        raise UsageError("--report: a worker that joins draws nothing; give it to the machine that drives the campaign")
+        raise UsageError(
+            "--report: a worker that joins draws nothing; give it to the machine that drives the"
+            " campaign"
+        )
     try:
         if join:
             return _join(planned, settings)
@@ -113,12 +136,17 @@ def _executor(address: str | None) -> Executor:
 
 
 def _workers(planned: Planned, wanted: int | None, executor: Executor, file: Path) -> int:
-    """Return how many workers to start. Raises UsageError for several if an engine takes one trace after another."""
+    """Return how many workers to start. Raises UsageError for several if an engine takes one
+    trace after another.
+    """
     engines = {unit.engine.text: unit.engine for unit in planned.units}
     alone = {text: engine.named().one_at_a_time for text, engine in engines.items()}
     text, why = next(((text, why) for text, why in alone.items() if why), ("", ""))
     if why and wanted is not None and wanted > 1:
-        raise UsageError(f"--workers {wanted}: {file} names {text}, whose traces are run one after another: {why}; take 1")
+        raise UsageError(
+            f"--workers {wanted}: {file} names {text}, whose traces are run one after another:"
+            f" {why}; take 1"
+        )
     return wanted if wanted is not None else 1 if why else executor.cores()
 
 
@@ -128,12 +156,20 @@ def _join(planned: Planned, settings: Settings) -> int:
 
     done = serve(settings.given(planned.id, process_name(), traces=""))
     did = f"this worker did {done:,} unit{'s' * (done != 1)}"
-    output.echo(f"campaign {planned.name}: {did}; the verdict is that of the machine that drives it")
+    output.echo(
+        f"campaign {planned.name}: {did}; the verdict is that of the machine that drives it"
+    )
     return 0
 
 
 def _drive(
-    planned: Planned, settings: Settings, executor: Executor, metrics: str | None, folder: Path | None, *, as_json: bool
+    planned: Planned,
+    settings: Settings,
+    executor: Executor,
+    metrics: str | None,
+    folder: Path | None,
+    *,
+    as_json: bool,
 ) -> int:
     from cachewitness.report import terminal
     from cachewitness.sessions.campaign import summary
@@ -178,7 +214,9 @@ def _drawn(whole: Document, folder: Path) -> bytes:
 
 
 def planned_of(said: File, path: Path) -> Planned:
-    """Return the units of a campaign, the canary first. Raises UsageError for whatever the file names that is not known."""
+    """Return the units of a campaign, the canary first. Raises UsageError for whatever the file
+    names that is not known.
+    """
     from cachewitness.sessions.campaign.plan import Planned, canary, canary_unit
 
     planted = canary(said.seeds[0])
@@ -192,7 +230,8 @@ def planned_of(said: File, path: Path) -> Planned:
                 key = _key(engine, policy, made)
                 if key in left_out:
                     raise UsageError(
-                        f"{key[0]} under {policy} is named twice, and both would be told as one; give it a `label`"
+                        f"{key[0]} under {policy} is named twice, and both would be told as one;"
+                        " give it a `label`"
                     )
                 left_out[key] = without
                 units += made
@@ -203,19 +242,24 @@ def planned_of(said: File, path: Path) -> Planned:
 
 
 def _key(engine: Engine, policy: str, units: list[Unit]) -> Key:
-    """Return what the units of an engine under a policy judge. Raises UsageError if there is none."""
+    """Return what the units of an engine under a policy judge. Raises UsageError if there is
+    none.
+    """
     from cachewitness.sessions.campaign.plan import key_of
 
     if not units:
         raise UsageError(
-            f"{engine.engine} has no unit of work under {policy}: "
-            "the file names neither a suite that its configurations can run nor a fuzz stream for it"
+            f"{engine.engine} has no unit of work under {policy}: the file names neither a suite"
+            " that its configurations can run nor a fuzz stream for it"
         )
     return key_of(units[0])
 
 
-def _units(said: File, engine: Engine, policy: str, asked: dict[str, None]) -> tuple[list[Unit], list[NotRun]]:
-    """Return the units of one engine under one policy, and the suites that none of its configurations can run.
+def _units(
+    said: File, engine: Engine, policy: str, asked: dict[str, None]
+) -> tuple[list[Unit], list[NotRun]]:
+    """Return the units of one engine under one policy, and the suites that none of its
+    configurations can run.
 
     They come seed by seed, so that a short campaign has something of everything.
     """
@@ -244,7 +288,13 @@ def _units(said: File, engine: Engine, policy: str, asked: dict[str, None]) -> t
 
 
 def _told(
-    said: File, engine: Engine, spec: EngineSpec, policy: str, options: list[str], seed: int, named: dict[str, str]
+    said: File,
+    engine: Engine,
+    spec: EngineSpec,
+    policy: str,
+    options: list[str],
+    seed: int,
+    named: dict[str, str],
 ) -> list[Unit]:
     from cachewitness.cli.options import configurations_of, suites_of
     from cachewitness.sessions.campaign.held import held
@@ -255,7 +305,9 @@ def _told(
     names = said.suites if engine.suites is None else engine.suites
     if not names:
         return []
-    configurations, chosen, exact = configurations_of(policy, engine.layouts, options, engine.release, spec.kind)
+    configurations, chosen, exact = configurations_of(
+        policy, engine.layouts, options, engine.release, spec.kind
+    )
     pattern = Told(
         package=package(),
         engine=held(spec, policy, engine.label),
@@ -269,10 +321,16 @@ def _told(
     )
     suites = suites_of(names)
     named.update({suite.name: suite.height for suite in suites})
-    return [unit for suite in suites for unit in told(pattern, suite, configurations, said.budget.configurations)]
+    return [
+        unit
+        for suite in suites
+        for unit in told(pattern, suite, configurations, said.budget.configurations)
+    ]
 
 
-def _fuzzed(said: File, engine: Engine, spec: EngineSpec, policy: str, options: list[str], seed: int) -> list[Unit]:
+def _fuzzed(
+    said: File, engine: Engine, spec: EngineSpec, policy: str, options: list[str], seed: int
+) -> list[Unit]:
     from dataclasses import replace
 
     from cachewitness.cli.fuzz import plan_of
@@ -286,7 +344,9 @@ def _fuzzed(said: File, engine: Engine, spec: EngineSpec, policy: str, options: 
         raise UsageError(f"the stream {CANARY_STREAM!r} is the canary's; take another name")
     made: list[Unit] = []
     for name in names:
-        plan = replace(plan_of(spec, policy, engine.layouts, options, seed, engine.release), stream=name)
+        plan = replace(
+            plan_of(spec, policy, engine.layouts, options, seed, engine.release), stream=name
+        )
         whole = Fuzzed(
             package=package(),
             engine=held(spec, policy, engine.label),
@@ -321,6 +381,7 @@ class _Shown:
 def _line(progress: Progress) -> str:
     found = f"{len(progress.classes)} kinds of findings" if progress.classes else "no finding"
     return (
-        f"{progress.done:,} of {progress.units:,} units{left(progress.left)}, {found}, {progress.workers} workers, "
-        f"{progress.traces:,} traces, {progress.operations:,} operations, {len(progress.marks)} marks"
+        f"{progress.done:,} of {progress.units:,} units{left(progress.left)}, {found},"
+        f" {progress.workers} workers, {progress.traces:,} traces, {progress.operations:,}"
+        f" operations, {len(progress.marks)} marks"
     )

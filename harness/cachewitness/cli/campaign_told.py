@@ -16,32 +16,53 @@ LISTED_MAX = 5
 
 def print_summary(document: Document, out: Console) -> None:
     """Print what was done, what was found, and the verdict."""
-    _say(f"campaign {document.name} ({document.campaign}), cachewitness {document.package}", out, "bold")
+    _say(
+        f"campaign {document.name} ({document.campaign}), cachewitness {document.package}",
+        out,
+        "bold",
+    )
     canary = document.canary
     missed = f"was NOT found as {canary.anomaly}" if canary.ran else "was not run"
     found = f"was found as {canary.anomaly} by {canary.checker}" if canary.found else missed
     _say(f"canary: {canary.fault}, planted in the reference, {found}", out)
     _say(_work(document), out)
     out.print()
-    table = new_table(out, ["engine", "policy", "traces", "operations", "findings", "marks", "verdict"])
+    table = new_table(
+        out, ["engine", "policy", "traces", "operations", "findings", "marks", "verdict"]
+    )
     for subject in document.subjects:
         name, colour, _ = terminal.MEANINGS[subject.exit_code]
         label = f" ({subject.label})" if subject.label else ""
-        numbers = (f"{n:,}" for n in (subject.traces, subject.operations, subject.findings, len(subject.marks)))
-        table.add_row(f"{subject.engine}{label}", subject.policy, *numbers, Text(name, style=colour))
+        numbers = (
+            f"{n:,}"
+            for n in (subject.traces, subject.operations, subject.findings, len(subject.marks))
+        )
+        table.add_row(
+            f"{subject.engine}{label}", subject.policy, *numbers, Text(name, style=colour)
+        )
     print_table(table, out)
     out.print()
     for subject in document.subjects:
         entries = subject.not_run[:LISTED_MAX]
         more = len(subject.not_run) - len(entries)
         lines = [f"{entry.what}: {entry.why} ({entry.count} times)" for entry in entries]
-        _list(f"not run on {subject.engine}, {subject.policy}", [*lines, *([f"and {more} more"] if more else [])], out)
-    rest = [f"and {len(document.not_done) - LISTED_MAX} more"] if len(document.not_done) > LISTED_MAX else []
+        _list(
+            f"not run on {subject.engine}, {subject.policy}",
+            [*lines, *([f"and {more} more"] if more else [])],
+            out,
+        )
+    rest = (
+        [f"and {len(document.not_done) - LISTED_MAX} more"]
+        if len(document.not_done) > LISTED_MAX
+        else []
+    )
     _list("units not done", [*document.not_done[:LISTED_MAX], *rest], out)
     _print_classes(document, out)
     for finding in document.findings:
         _print_finding(finding, out)
-    terminal.print_verdict(document.exit_code, out, reasons=document.reasons, passed="nothing found")
+    terminal.print_verdict(
+        document.exit_code, out, reasons=document.reasons, passed="nothing found"
+    )
     again = "; the same command goes on with what is not done" if document.not_done else ""
     _say(f"digest {document.digest}{again}", out)
 
@@ -49,7 +70,9 @@ def print_summary(document: Document, out: Console) -> None:
 def _work(document: Document) -> str:
     before = f" ({document.done_before:,} of them before)" if document.done_before else ""
     lost = f"; {document.workers_lost:,} workers were lost" if document.workers_lost else ""
-    late = f"; {document.late:,} outcomes came too late and were not counted" if document.late else ""
+    late = (
+        f"; {document.late:,} outcomes came too late and were not counted" if document.late else ""
+    )
     return (
         f"{document.done:,} of {document.units:,} units done{before}, {document.traces:,} traces, "
         f"{document.operations:,} operations, {document.seconds:.1f} s{lost}{late}"
@@ -62,15 +85,23 @@ def _print_classes(document: Document, out: Console) -> None:
     table = new_table(out, ["anomaly", "checker", "height", "met", "groups", "on"])
     for one in document.classes:
         engines = ", ".join(one.engines)
-        table.add_row(one.anomaly, one.checker, one.height, f"{one.met:,}", " ".join(one.kinds), engines)
+        table.add_row(
+            one.anomaly, one.checker, one.height, f"{one.met:,}", " ".join(one.kinds), engines
+        )
     print_table(table, out)
     out.print()
 
 
 def _print_finding(finding: FindingRow, out: Console) -> None:
-    _say(f"{finding.signature}: {finding.anomaly} by {finding.checker}, {finding.height} height", out, "bold red")
+    _say(
+        f"{finding.signature}: {finding.anomaly} by {finding.checker}, {finding.height} height",
+        out,
+        "bold red",
+    )
     more = f", and in {finding.traces - 1} more minimal traces" if finding.traces > 1 else ""
-    length = f"{finding.operations} operations" if finding.operations else "a trace that cannot be read"
+    length = (
+        f"{finding.operations} operations" if finding.operations else "a trace that cannot be read"
+    )
     told = f"{length}, groups {' '.join(finding.kinds)}, on {', '.join(finding.engines)}{more}"
     for text in (told, finding.sentence, finding.why_long, finding.unread):
         terminal.print_lines(wrapped(text, "  ") if text else [], out)

@@ -32,12 +32,18 @@ if TYPE_CHECKING:
 @click.option(
     "--jobs",
     type=click.IntRange(min=1),
-    help="How many of several histories to judge at a time; the outcome is the same. Left out: one for each core.",
+    help=(
+        "How many of several histories to judge at a time; the outcome is the same. Left out: one"
+        " for each core."
+    ),
 )
 @click.option(
     "--quiet",
     is_flag=True,
-    help="Print only the witness and the verdict; of several histories also a line of each that does not pass.",
+    help=(
+        "Print only the witness and the verdict; of several histories also a line of each that does"
+        " not pass."
+    ),
 )
 @json_option("judged", several="checked")
 def check(
@@ -51,13 +57,15 @@ def check(
 ) -> int:
     """Judge recorded histories under every checker.
 
-    The format is docs/formats.md; `schema history` prints its JSON schema. For --expected the id of one is
-    `check:FILE@ENGINE`, with the name of the file alone and the engine that it was recorded from. Of several histories, each is
-    judged by itself.
+    The format is docs/formats.md; `schema history` prints its JSON schema. For --expected the id of
+    one is `check:FILE@ENGINE`, with the name of the file alone and the engine that it was recorded
+    from. Of several histories, each is judged by itself.
     """
     known = expectations_of(expected, strict_expected)
     if len(files) == 1:
-        return _check(files[0], known, folder, listed=expected is not None, quiet=quiet, as_json=as_json)
+        return _check(
+            files[0], known, folder, listed=expected is not None, quiet=quiet, as_json=as_json
+        )
     if folder:
         raise UsageError(f"--report {folder}: draws one history; name one file")
     from cachewitness.cli.check_several import check_several
@@ -65,7 +73,15 @@ def check(
     return check_several(files, known, jobs, quiet=quiet, as_json=as_json)
 
 
-def _check(file: Path, known: Expectations, folder: Path | None, *, listed: bool, quiet: bool, as_json: bool) -> int:
+def _check(
+    file: Path,
+    known: Expectations,
+    folder: Path | None,
+    *,
+    listed: bool,
+    quiet: bool,
+    as_json: bool,
+) -> int:
     from cachewitness.cli.judged_history import judged, print_witness, weighed, with_list
     from cachewitness.report import terminal
     from cachewitness.sessions.run import store
@@ -85,7 +101,10 @@ def _check(file: Path, known: Expectations, folder: Path | None, *, listed: bool
     if not quiet:
         header = result.history.header
         version = f" ({header.engine_version})" if header.engine_version else ""
-        output.echo(printable(f"history of {header.engine}{version}, {result.activity.events:,} events") + "\n")
+        output.echo(
+            printable(f"history of {header.engine}{version}, {result.activity.events:,} events")
+            + "\n"
+        )
         terminal.print_activity(result.activity, out)
         terminal.print_tallies(result.tallies, out)
     if one.finding and not one.entry:
@@ -94,8 +113,12 @@ def _check(file: Path, known: Expectations, folder: Path | None, *, listed: bool
     return finish(code, pages, problems, quiet=quiet)
 
 
-def _page(file: Path, folder: Path | None, result: Result, weighed: tuple[int, str]) -> tuple[dict[Path, bytes], list[str]]:
-    """Return the page that was asked for, or a line if it cannot be drawn; `weighed`: what a list of expected failures says."""
+def _page(
+    file: Path, folder: Path | None, result: Result, weighed: tuple[int, str]
+) -> tuple[dict[Path, bytes], list[str]]:
+    """Return the page that was asked for, or a line if it cannot be drawn; `weighed`: what a
+    list of expected failures says.
+    """
     from cachewitness.cli.judged_history import events_of
     from cachewitness.report.html import page
     from cachewitness.sessions.run import store

@@ -1,4 +1,6 @@
-"""`cachewitness check` of several histories: each is judged by itself, some at a time, and told as it is done."""
+"""`cachewitness check` of several histories: each is judged by itself, some at a time, and told
+as it is done.
+"""
 
 from __future__ import annotations
 
@@ -31,8 +33,11 @@ WORDS = {
 }
 
 
-def check_several(files: Sequence[Path], known: Expectations, jobs: int | None, *, quiet: bool, as_json: bool) -> int:
-    """Judge histories, print a line of each when it is done, witnesses and the verdict, and return the exit code.
+def check_several(
+    files: Sequence[Path], known: Expectations, jobs: int | None, *, quiet: bool, as_json: bool
+) -> int:
+    """Judge histories, print a line of each when it is done, witnesses and the verdict, and return
+    the exit code.
 
     One that cannot be read or followed does not keep the others from being judged.
     """
@@ -53,7 +58,9 @@ def check_several(files: Sequence[Path], known: Expectations, jobs: int | None, 
     if as_json:
         from cachewitness.cli.documents import Checked
 
-        print_json(Checked(exit_code=code, reasons=told, histories=[one.document() for one in done]))
+        print_json(
+            Checked(exit_code=code, reasons=told, histories=[one.document() for one in done])
+        )
     else:
         _print(done, code, told, quiet=quiet)
     return code
@@ -62,7 +69,10 @@ def check_several(files: Sequence[Path], known: Expectations, jobs: int | None, 
 def _weighed(files: Sequence[Path], known: Expectations, jobs: int) -> Iterator[Weighed]:
     """Yield what comes of each file, in their order, however many are judged at a time."""
     if any(str(file) == STANDARD_INPUT for file in files):
-        raise UsageError(f"{STANDARD_INPUT}: is one history, and cannot be judged beside others; name it alone, or name files")
+        raise UsageError(
+            f"{STANDARD_INPUT}: is one history, and cannot be judged beside others; name it alone,"
+            " or name files"
+        )
     with Crew(min(jobs, len(files)), judged) as crew:
         for file, task in crew.in_order(files):
             try:
@@ -83,7 +93,10 @@ def _line(one: Weighed) -> str:
         header, events = result.history.header, result.activity.events
         counted = f"{events:,} events" if events else ""
         engine = f"  ({' '.join(filter(None, (header.engine, header.engine_version)))})"
-    return f"{terminal.MEANINGS[one.code][0]:<15}{counted:>17}  {one.file}{engine}{f'  {told}' if told else ''}"
+    return (
+        f"{terminal.MEANINGS[one.code][0]:<15}{counted:>17} "
+        f" {one.file}{engine}{f'  {told}' if told else ''}"
+    )
 
 
 def _verdict(done: Sequence[Weighed], known: Expectations) -> tuple[int, list[str]]:
@@ -91,7 +104,9 @@ def _verdict(done: Sequence[Weighed], known: Expectations) -> tuple[int, list[st
     codes = Counter(one.code for one in done)
     of = f"of {len(done)} histories"
     told = [f"{codes[code]} {of} {says}" for code, says in WORDS.items() if codes[code]]
-    if kinds := Counter(one.finding.anomaly for one in done if one.finding is not None and one.entry is None):
+    if kinds := Counter(
+        one.finding.anomaly for one in done if one.finding is not None and one.entry is None
+    ):
         told[0] += f" ({', '.join(f'{anomaly} in {count}' for anomaly, count in kinds.items())})"
     expected = Counter(one.entry.reason for one in done if one.entry is not None)
     told += [f"{count} {of} fail as listed ({why})" for why, count in expected.items()]
@@ -108,4 +123,6 @@ def _print(done: Sequence[Weighed], code: int, told: list[str], *, quiet: bool) 
         out.print()
     for one in list(first.values())[:SHOWN]:
         print_witness(one, out)
-    terminal.print_verdict(code, out, reasons=told, passed=f"no contradiction in {len(done)} histories")
+    terminal.print_verdict(
+        code, out, reasons=told, passed=f"no contradiction in {len(done)} histories"
+    )

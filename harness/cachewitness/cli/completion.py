@@ -1,4 +1,6 @@
-"""`cachewitness completion`: what a shell completes of a command line, and the script that teaches it to."""
+"""`cachewitness completion`: what a shell completes of a command line, and the script that
+teaches it to.
+"""
 
 from __future__ import annotations
 
@@ -18,14 +20,20 @@ Completer = Callable[[click.Context, click.Parameter, str], list[CompletionItem]
 def of(kind: str) -> Completer:
     """Return what completes a name of a kind that `cachewitness ls` lists."""
 
-    def complete(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    def complete(
+        context: click.Context, parameter: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
         return [item for item in _items(kind) if item.value.startswith(incomplete)]
 
     return complete
 
 
-def engine(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Complete an engine: its name, its options behind a colon, and the name of a fault behind `mutant=`."""
+def engine(
+    context: click.Context, parameter: click.Parameter, incomplete: str
+) -> list[CompletionItem]:
+    """Complete an engine: its name, its options behind a colon, and the name of a fault behind
+    `mutant=`.
+    """
     name, colon, rest = incomplete.partition(":")
     if not colon:
         return of("engines")(context, parameter, incomplete)
@@ -33,11 +41,17 @@ def engine(context: click.Context, parameter: click.Parameter, incomplete: str) 
     key, equals, _ = last.partition("=")
     front = f"{name}:{before}{comma}"
     if not equals:
-        options: dict[str, str] = next((row["options"] for row in _rows("engines") if row["name"] == name), {})
-        found = [CompletionItem(f"{front}{option}=", help=meaning) for option, meaning in options.items()]
+        options: dict[str, str] = next(
+            (row["options"] for row in _rows("engines") if row["name"] == name), {}
+        )
+        found = [
+            CompletionItem(f"{front}{option}=", help=meaning) for option, meaning in options.items()
+        ]
     elif key == "mutant":
         faults = [row for row in _rows("mutants") if name in row["engines"]]
-        found = [CompletionItem(f"{front}{key}={row['name']}", help=row["summary"]) for row in faults]
+        found = [
+            CompletionItem(f"{front}{key}={row['name']}", help=row["summary"]) for row in faults
+        ]
     else:
         found = []
     return [item for item in found if item.value.startswith(incomplete)]
@@ -65,7 +79,9 @@ def answered(group: click.Group) -> int | None:
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 @click.pass_context
 def completion(context: click.Context, shell: str) -> None:
-    """Print the script that has a shell complete commands, options, engines, layouts, suites and faults."""
+    """Print the script that has a shell complete commands, options, engines, layouts, suites and
+    faults.
+    """
     made = get_completion_class(shell)
     root = context.find_root().command
     assert made is not None

@@ -24,16 +24,24 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("vectors", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="VECTORS…")
+@click.argument(
+    "vectors", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="VECTORS…"
+)
 @engine_option
 @release_option
 @page_option
 @click.option("--quiet", is_flag=True, help="Print only failures and the verdict.")
 @json_option("consumed")
 def consume(
-    vectors: tuple[Path, ...], engine: str, release: str | None, folder: Path | None, quiet: bool, as_json: bool
+    vectors: tuple[Path, ...],
+    engine: str,
+    release: str | None,
+    folder: Path | None,
+    quiet: bool,
+    as_json: bool,
 ) -> int:
-    """Ask an engine the questions of test vectors, files or folders of them, and compare its answers.
+    """Ask an engine the questions of test vectors, files or folders of them, and compare its
+    answers.
 
     Exits with 1 if an answer is wrong, and with 5 if the engine could be asked nothing.
     """
@@ -63,10 +71,17 @@ def consume(
 
 def _sum_up(asked: Sequence[Asked]) -> None:
     passed = sum((one.came.passed for one in asked), Counter[str]())
-    failed, unknown = sum(len(one.came.failures) for one in asked), sum(len(one.came.unknown) for one in asked)
+    failed, unknown = (
+        sum(len(one.came.failures) for one in asked),
+        sum(len(one.came.unknown) for one in asked),
+    )
     told = ", ".join(f"{passed[name]} {name}" for name in ("valid", "acceptable", "invalid"))
     total = sum(one.came.asked.total() for one in asked)
-    _say(f"passed: {told}; failed: {failed}" + (f"; unknown: {unknown}" if unknown else "") + f"; asked: {total}")
+    _say(
+        f"passed: {told}; failed: {failed}"
+        + (f"; unknown: {unknown}" if unknown else "")
+        + f"; asked: {total}"
+    )
 
 
 def _keep(whole: Document, asked: Sequence[Asked], spec: EngineSpec, folder: Path) -> list[str]:

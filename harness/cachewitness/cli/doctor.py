@@ -13,7 +13,13 @@ from cachewitness.cli.options import deadline_option, engines_option, interprete
 if TYPE_CHECKING:
     from cachewitness.engines.doctor import Document, Engine
 
-SAID = {"runs": "runs", "missing": "missing", "broken": "broken", "refuses": "refuses", "program": "yours"}
+SAID = {
+    "runs": "runs",
+    "missing": "missing",
+    "broken": "broken",
+    "refuses": "refuses",
+    "program": "yours",
+}
 
 
 @click.command()
@@ -24,15 +30,21 @@ SAID = {"runs": "runs", "missing": "missing", "broken": "broken", "refuses": "re
 def doctor(engine: tuple[str, ...], engines: str, deadline: float, as_json: bool) -> int:
     """Start each engine in a process of its own, open it for a trace, and say what is missing.
 
-    ENGINE, with its options: these alone. Exit code 4 if one that is named does not run; without names 0, whatever runs.
+    ENGINE, with its options: these alone. Exit code 4 if one that is named does not run; without
+    names 0, whatever runs.
     """
     from cachewitness.core.result import EXIT_USAGE
     from cachewitness.engines.doctor import document, examine
     from cachewitness.engines.interpreters import file_of
     from cachewitness.engines.registry import EngineSpec, kinds, parse
 
-    asked = [parse(text) for text in dict.fromkeys(engine)] or [EngineSpec(kind, {}, name) for name, kind in kinds().items()]
-    found = document([examine(spec, interpreter_of(spec.kind, engines), deadline) for spec in asked], file_of(engines))
+    asked = [parse(text) for text in dict.fromkeys(engine)] or [
+        EngineSpec(kind, {}, name) for name, kind in kinds().items()
+    ]
+    found = document(
+        [examine(spec, interpreter_of(spec.kind, engines), deadline) for spec in asked],
+        file_of(engines),
+    )
     if as_json:
         print_json(found)
     else:
@@ -42,12 +54,16 @@ def doctor(engine: tuple[str, ...], engines: str, deadline: float, as_json: bool
 
 
 def _shown(found: Document) -> list[str]:
-    """Return what was found: a line for each engine, and below it what is wrong and what mends it."""
+    """Return what was found: a line for each engine, and below it what is wrong and what mends
+    it.
+    """
     file = f"; other Pythons are named by {found.engines_file}" if found.engines_file else ""
     width = max(len(engine.name) for engine in found.engines)
     lines = [f"cachewitness {found.cachewitness} in {found.python}{file}", ""]
     for engine in found.engines:
-        lines.append(f"{engine.name:{width}}  {SAID[engine.state]:8}{_told(engine, found.python)}".rstrip())
+        lines.append(
+            f"{engine.name:{width}}  {SAID[engine.state]:8}{_told(engine, found.python)}".rstrip()
+        )
         lines += [f"{'':{width}}  {'':8}{what}" for what in _below(engine)]
     if found.withheld:
         kept = f"no engine's process gets, for they look like secrets: {', '.join(found.withheld)}"
@@ -57,7 +73,11 @@ def _shown(found: Document) -> list[str]:
 
 def _told(engine: Engine, python: str) -> str:
     parts = [f"version {engine.version}"] if engine.version else []
-    parts += [f"{'' if engine.fits is not False else 'NOT '}written for {engine.written_for}"] if engine.written_for else []
+    parts += (
+        [f"{'' if engine.fits is not False else 'NOT '}written for {engine.written_for}"]
+        if engine.written_for
+        else []
+    )
     parts += [f"in {engine.interpreter}"] if engine.interpreter != python else []
     parts += [engine.summary] if engine.state == "program" else []
     return ", ".join(parts)
@@ -66,5 +86,12 @@ def _told(engine: Engine, python: str) -> str:
 def _below(engine: Engine) -> list[str]:
     lines = [engine.why] if engine.why else []
     if engine.fits is False:
-        lines.append(f"what it is asked may have changed since {engine.written_for}; a run says so where it meets that")
-    return lines + ([f"{'asked by' if engine.state == 'program' else 'to mend'}: {engine.mend}"] if engine.mend else [])
+        lines.append(
+            f"what it is asked may have changed since {engine.written_for}; a run says so where it"
+            " meets that"
+        )
+    return lines + (
+        [f"{'asked by' if engine.state == 'program' else 'to mend'}: {engine.mend}"]
+        if engine.mend
+        else []
+    )

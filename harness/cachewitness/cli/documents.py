@@ -1,4 +1,5 @@
-"""What commands print with `--json`: one document each, whose schema `cachewitness schema KIND` prints.
+"""What commands print with `--json`: one document each, whose schema `cachewitness schema KIND`
+prints.
 
 `run`, `score` and `doctor` have documents of their own, in the rooms that make them.
 """
@@ -21,9 +22,10 @@ from cachewitness.vectors.document import Consumed
 class Judged(msgspec.Struct, kw_only=True):
     """A trace that `replay` ran, or a history that `check` read, and what every checker says of it.
 
-    `expected` is the reason why its failure is on the list of expected ones, `bad_events` what of the engine's events cannot be
-    followed, `not_run` what the engine cannot do, `replay` the command that runs it again, and `export` what came of a test
-    that was asked for; each is empty if there is none.
+    `expected` is the reason why its failure is on the list of expected ones, `bad_events` what of
+    the engine's events cannot be followed, `not_run` what the engine cannot do, `replay` the
+    command that runs it again, and `export` what came of a test that was asked for; each is empty
+    if there is none.
     """
 
     file: str
@@ -44,7 +46,8 @@ class Judged(msgspec.Struct, kw_only=True):
 
 
 class Checked(msgspec.Struct, kw_only=True):
-    """Several histories that `check` read, in the order in which they were named, and what comes of them together.
+    """Several histories that `check` read, in the order in which they were named, and what comes of
+    them together.
 
     One that could not be read, or followed, has no engine, and says why in `bad_events`.
     """
@@ -57,9 +60,11 @@ class Checked(msgspec.Struct, kw_only=True):
 
 
 class Fuzzed(msgspec.Struct, kw_only=True):
-    """A campaign: the run that it amounts to, the fault that was planted first, how often each mark was reached.
+    """A campaign: the run that it amounts to, the fault that was planted first, how often each mark
+    was reached.
 
-    `canary` is null if no fault could be planted; `again` is the command that runs it again, with the same `digest`.
+    `canary` is null if no fault could be planted; `again` is the command that runs it again, with
+    the same `digest`.
     """
 
     report: jsonreport.Document
@@ -74,7 +79,9 @@ class Fuzzed(msgspec.Struct, kw_only=True):
 
 
 class Searched(msgspec.Struct, kw_only=True):
-    """One configuration of an exhaustive search. `complete`: every state was seen and everything tried in it."""
+    """One configuration of an exhaustive search. `complete`: every state was seen and everything
+    tried in it.
+    """
 
     configuration: str
     states: int
@@ -103,7 +110,9 @@ class Search(msgspec.Struct, kw_only=True):
 
 
 class Explained(msgspec.Struct, kw_only=True):
-    """An anomaly, or what is wrong with a file: the first finding, null if nothing is, and all that is told, in lines."""
+    """An anomaly, or what is wrong with a file: the first finding, null if nothing is, and all
+    that is told, in lines.
+    """
 
     anomaly: str = ""
     invariant: str = ""
@@ -115,7 +124,9 @@ class Explained(msgspec.Struct, kw_only=True):
 
 
 class Problem(msgspec.Struct, kw_only=True):
-    """What a program did wrongly: in which part, what it was asked, what came, and the section of docs/protocol.md on it."""
+    """What a program did wrongly: in which part, what it was asked, what came, and the section
+    of docs/protocol.md on it.
+    """
 
     part: str
     asked: str
@@ -125,7 +136,9 @@ class Problem(msgspec.Struct, kw_only=True):
 
 
 class Rehearsed(msgspec.Struct, kw_only=True):
-    """What a program answered: the number of answers by part, problems, and the capabilities that were not asked for."""
+    """What a program answered: the number of answers by part, problems, and the capabilities
+    that were not asked for.
+    """
 
     command: list[str]
     exit_code: int
@@ -138,7 +151,9 @@ class Rehearsed(msgspec.Struct, kw_only=True):
 
 
 class Written(msgspec.Struct, kw_only=True):
-    """Files that a command wrote; `counts` says by file how many vectors are in it, and `next` the command to go on with."""
+    """Files that a command wrote; `counts` says by file how many vectors are in it, and `next`
+    the command to go on with.
+    """
 
     files: list[str]
     counts: dict[str, int] = {}
@@ -157,7 +172,9 @@ class Serving(msgspec.Struct, kw_only=True):
 
 
 class Plan(msgspec.Struct, kw_only=True):
-    """What `plan` works out: `results` by name, whose endings are units, and under the same names `how` each came about."""
+    """What `plan` works out: `results` by name, whose endings are units, and under the same
+    names `how` each came about.
+    """
 
     system: str
     release: str

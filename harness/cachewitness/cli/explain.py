@@ -1,4 +1,6 @@
-"""`cachewitness explain`: what an anomaly is, by an example; or what is wrong with a trace or a history, as a small picture."""
+"""`cachewitness explain`: what an anomaly is, by an example; or what is wrong with a trace or a
+history, as a small picture.
+"""
 
 from __future__ import annotations
 
@@ -31,8 +33,8 @@ FAULTS_SHOWN = 6
 def explain(what: str, engine: str, isolate: Isolate, as_json: bool) -> int:
     """Explain an anomaly by an example, or draw what is wrong with a trace or a history.
 
-    ANOMALY is a name (`ls anomalies`). FILE is a trace, which is run on --engine, or a history. The exit code is 0 whatever is
-    found: `replay` and `check` judge.
+    ANOMALY is a name (`ls anomalies`). FILE is a trace, which is run on --engine, or a history. The
+    exit code is 0 whatever is found: `replay` and `check` judge.
     """
     from cachewitness._util import reading
     from cachewitness.cli import documents
@@ -47,7 +49,9 @@ def explain(what: str, engine: str, isolate: Isolate, as_json: bool) -> int:
     else:
         from cachewitness._util.names import nearest
 
-        raise UsageError(f"explain: {what!r} is no anomaly and no file{nearest(what, list(BY_NAME))}")
+        raise UsageError(
+            f"explain: {what!r} is no anomaly and no file{nearest(what, list(BY_NAME))}"
+        )
     if not as_json:
         terminal.print_lines(lines, terminal.console())
         return 0
@@ -100,7 +104,12 @@ def _found(result: Result) -> list[str]:
     finding = result.findings[0]
     operations = [compact(op) for op in result.trace.ops] if result.trace else []
     listed = [*marked(operations, finding.op), ""] if operations else []
-    return [*listed, *wrapped(finding.sentence), "", *moment(film(result.history.header, result.history.events, finding))]
+    return [
+        *listed,
+        *wrapped(finding.sentence),
+        "",
+        *moment(film(result.history.header, result.history.events, finding)),
+    ]
 
 
 def _rule(anomaly: str) -> list[str]:
@@ -108,20 +117,33 @@ def _rule(anomaly: str) -> list[str]:
     from cachewitness.report.counterexample import wrapped
 
     known = BY_NAME[anomaly]
-    return [anomaly, *wrapped(f"the rule: {known.invariant}", "  "), *wrapped(f"what it implies: {known.implies}", "  ")]
+    return [
+        anomaly,
+        *wrapped(f"the rule: {known.invariant}", "  "),
+        *wrapped(f"what it implies: {known.implies}", "  "),
+    ]
 
 
 def _anomaly(name: str) -> list[str]:
-    """Return the rule, the lawful look-alikes, the real bugs of the kind, and the smallest example that fails here and now."""
+    """Return the rule, the lawful look-alikes, the real bugs of the kind, and the smallest
+    example that fails here and now.
+    """
     from cachewitness.engines.faults import all_mutants
     from cachewitness.workloads import anomaly_examples
 
     faults = [mutant for mutant in all_mutants().values() if mutant.anomaly == name]
-    lines = [*_rule(name), f"  reported by: {anomaly_examples.reported_by(name)}", "", *_look_alikes(name)]
+    lines = [
+        *_rule(name),
+        f"  reported by: {anomaly_examples.reported_by(name)}",
+        "",
+        *_look_alikes(name),
+    ]
     if faults:
         lines += ["seeded faults of this kind, and the public bugs that they mirror:"]
         lines += [f"  {mutant.name}: {mutant.mirrors}" for mutant in faults[:FAULTS_SHOWN]]
-        lines += [f"  … and {len(faults) - FAULTS_SHOWN} more (`ls mutants`)"] * (len(faults) > FAULTS_SHOWN)
+        lines += [f"  … and {len(faults) - FAULTS_SHOWN} more (`ls mutants`)"] * (
+            len(faults) > FAULTS_SHOWN
+        )
         lines += ["", *_example(faults)]
     return [*lines, f"more: docs/anomalies.md#{name}"]
 
@@ -137,13 +159,17 @@ def _look_alikes(name: str) -> list[str]:
 
 
 def _example(faults: list[Mutant]) -> list[str]:
-    """Return the shortest stored trace of a fault that runs without tensors, as it fails on the engine with the fault."""
+    """Return the shortest stored trace of a fault that runs without tensors, as it fails on the
+    engine with the fault.
+    """
     from cachewitness.core import trace_format as traces
     from cachewitness.core.driving import drive
     from cachewitness.engines.registry import parse
     from cachewitness.sessions.mutants.minimal_trace import path_of
 
-    stored = {mutant.name: traces.load(path_of(mutant)) for mutant in faults if path_of(mutant).exists()}
+    stored = {
+        mutant.name: traces.load(path_of(mutant)) for mutant in faults if path_of(mutant).exists()
+    }
     able = [mutant for mutant in faults if mutant.name in stored and mutant.engine == REFERENCE]
     for mutant in sorted(able, key=lambda mutant: len(stored[mutant.name].ops)):
         trace = stored[mutant.name]

@@ -13,7 +13,11 @@ from cachewitness.cli.options import say_written
 
 @click.command()
 @click.option(
-    "--policy", "chosen", multiple=True, metavar="NAME", help="Fill the vectors of this policy; may be repeated; default: all."
+    "--policy",
+    "chosen",
+    multiple=True,
+    metavar="NAME",
+    help="Fill the vectors of this policy; may be repeated; default: all.",
 )
 @click.option(
     "--out",
@@ -37,6 +41,8 @@ def fill(chosen: tuple[str, ...], out: Path | None, as_json: bool) -> None:
             if not as_json:
                 output.echo(f"{path}: {file.info.count} vectors")
     if as_json:
-        say_written([*counts], as_json=True, counts={str(path): count for path, count in counts.items()})
+        say_written(
+            [*counts], as_json=True, counts={str(path): count for path, count in counts.items()}
+        )
     else:
         output.echo(f"{sum(counts.values())} vectors")

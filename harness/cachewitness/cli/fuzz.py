@@ -59,11 +59,28 @@ if TYPE_CHECKING:
     help="Cache groups to use instead of drawn ones; may be repeated.",
 )
 @click.option(
-    "--option", "options", multiple=True, metavar="KEY=VALUE", help="An option to fix instead of drawing it; may be repeated."
+    "--option",
+    "options",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="An option to fix instead of drawing it; may be repeated.",
 )
-@click.option("--seconds", type=Finite(min=0), default=0, help="Stop after so many seconds; 0: when something fails.")
-@click.option("--operations", type=click.IntRange(min=0), default=0, help="Stop after so many operations.")
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="The seed of everything that is drawn.")
+@click.option(
+    "--seconds",
+    type=Finite(min=0),
+    default=0,
+    help="Stop after so many seconds; 0: when something fails.",
+)
+@click.option(
+    "--operations", type=click.IntRange(min=0), default=0, help="Stop after so many operations."
+)
+@click.option(
+    "--seed",
+    type=click.IntRange(min=0),
+    default=0,
+    show_default=True,
+    help="The seed of everything that is drawn.",
+)
 @click.option(
     "--lockstep/--no-lockstep",
     "beside",
@@ -73,12 +90,17 @@ if TYPE_CHECKING:
 @jobs_option
 @expected_options
 @report_option
-@click.option("--exhaustive", is_flag=True, help="Run every trace within a bound instead of random traces.")
+@click.option(
+    "--exhaustive", is_flag=True, help="Run every trace within a bound instead of random traces."
+)
 @click.option(
     "--bound",
     default="",
     metavar="KEY=N,…",
-    help="The bound of --exhaustive: requests, blocks (of a prompt), pages (of the pool), generated (tokens).",
+    help=(
+        "The bound of --exhaustive: requests, blocks (of a prompt), pages (of the pool), generated"
+        " (tokens)."
+    ),
 )
 @click.option(
     "--height",
@@ -90,8 +112,10 @@ if TYPE_CHECKING:
 @click.option(
     "--full",
     is_flag=True,
-    help="With --exhaustive: every configuration at each height; without it, and without --layout, --option and --height, "
-    "those that take a minute or two.",
+    help=(
+        "With --exhaustive: every configuration at each height; without it, and without --layout,"
+        " --option and --height, those that take a minute or two."
+    ),
 )
 @json_option("fuzz` or, with --exhaustive, `search")
 def fuzz(
@@ -115,25 +139,38 @@ def fuzz(
     full: bool,
     as_json: bool,
 ) -> int:
-    """Run random traces on drawn configurations under every checker, until time is up or something fails.
+    """Run random traces on drawn configurations under every checker, until time is up or something
+    fails.
 
-    An expected failure does not end it. A known fault is planted first and must be reported. The last line is the command that
-    runs the same campaign again. With --exhaustive, run every trace of small configurations within a bound and report whether
-    the search was complete.
+    An expected failure does not end it. A known fault is planted first and must be reported. The
+    last line is the command that runs the same campaign again. With --exhaustive, run every trace
+    of small configurations within a bound and report whether the search was complete.
     """
     exported = exported_of(policy, options)
     options = (*options, *(one.setting for one in exported))
     if exhaustive:
         if operations or seed:
-            raise UsageError("--exhaustive: nothing is drawn; leave out " + ("--operations" if operations else "--seed"))
+            raise UsageError(
+                "--exhaustive: nothing is drawn; leave out "
+                + ("--operations" if operations else "--seed")
+            )
         if folder:
-            raise UsageError("--report: an exhaustive search ends at its first failure; `replay FILE --report DIR` draws it")
+            raise UsageError(
+                "--report: an exhaustive search ends at its first failure; `replay FILE --report"
+                " DIR` draws it"
+            )
         if expected:
-            raise UsageError("--expected: an exhaustive search has no list; it ends at its first failure")
+            raise UsageError(
+                "--expected: an exhaustive search has no list; it ends at its first failure"
+            )
         spec = engine_of(engine, policy, isolate=isolate, release=release)
-        return _exhaustive(spec, policy, layouts, options, bound, heights, full, seconds, jobs, as_json)
+        return _exhaustive(
+            spec, policy, layouts, options, bound, heights, full, seconds, jobs, as_json
+        )
     if bound or heights or full:
-        raise UsageError(f"--{'bound' if bound else 'height' if heights else 'full'}: belongs to --exhaustive")
+        raise UsageError(
+            f"--{'bound' if bound else 'height' if heights else 'full'}: belongs to --exhaustive"
+        )
     from cachewitness.report import terminal
     from cachewitness.sessions.fuzz import terminal as told
     from cachewitness.sessions.fuzz.campaign import Campaign
@@ -142,7 +179,9 @@ def fuzz(
     spec = engine_of(engine, policy, isolate=isolate, release=release)
     plan = plan_of(spec, policy, layouts, options, seed, release)
     ready(folder)
-    canary = run_canary(plan if policy == POLICY else plan_of(engine_of("reference"), POLICY, (), (), seed))
+    canary = run_canary(
+        plan if policy == POLICY else plan_of(engine_of("reference"), POLICY, (), (), seed)
+    )
     status = StatusLine(anywhere=True)
     kept = keeper_of(spec, folder)
     known = expectations_of(expected, strict_expected)
@@ -150,22 +189,37 @@ def fuzz(
     def tell(campaign: Campaign) -> None:
         status.tell(lambda: _said(campaign, seconds, operations))
 
-    campaign = Campaign(spec, plan, tell, known, kept.take, beside=beside, jobs=jobs_of(spec, jobs), on_died=died)
+    campaign = Campaign(
+        spec, plan, tell, known, kept.take, beside=beside, jobs=jobs_of(spec, jobs), on_died=died
+    )
     campaign.report.environment = [one.origin for one in exported]
     try:
         campaign.run(seconds, operations)
     finally:
         status.clear()
-    again = told.command(spec, policy, layouts, options, campaign.operations, seed, str(expected or ""), beside=beside)
+    again = told.command(
+        spec,
+        policy,
+        layouts,
+        options,
+        campaign.operations,
+        seed,
+        str(expected or ""),
+        beside=beside,
+    )
     if as_json:
         _print_campaign(campaign, canary, kept.stored, again)
     else:
         told.print_campaign(campaign, canary, kept.stored, again, terminal.console())
     files, problems = files_of(told.proved(campaign, canary), kept.stored, [], policy, folder)
-    return finish(told.exit_code(campaign, canary), files, [*kept.problems, *problems], quiet=as_json)
+    return finish(
+        told.exit_code(campaign, canary), files, [*kept.problems, *problems], quiet=as_json
+    )
 
 
-def _print_campaign(campaign: Campaign, canary: CanaryResult | None, stored: Mapping[str, Stored], again: str) -> None:
+def _print_campaign(
+    campaign: Campaign, canary: CanaryResult | None, stored: Mapping[str, Stored], again: str
+) -> None:
     from cachewitness.cli import documents
     from cachewitness.report import jsonreport
     from cachewitness.sessions.fuzz import marks
@@ -184,9 +238,16 @@ def _print_campaign(campaign: Campaign, canary: CanaryResult | None, stored: Map
 
 
 def plan_of(
-    spec: EngineSpec, policy: str, layouts: Sequence[str], options: Sequence[str], seed: int, release: str | None = None
+    spec: EngineSpec,
+    policy: str,
+    layouts: Sequence[str],
+    options: Sequence[str],
+    seed: int,
+    release: str | None = None,
 ) -> Plan:
-    """Return what is drawn for an engine under a policy. Raises UsageError if it cannot be fuzzed, or for what is unknown."""
+    """Return what is drawn for an engine under a policy. Raises UsageError if it cannot be
+    fuzzed, or for what is unknown.
+    """
     from cachewitness.sessions.fuzz.campaign import heights_of
     from cachewitness.sessions.fuzz.draw import Restriction
     from cachewitness.sessions.fuzz.trial import Plan
@@ -196,14 +257,19 @@ def plan_of(
     if any(chosen.get(name) for name in SCHEDULER_OPTIONS):
         heights = tuple(height for height in heights if height == "scheduler")
     if not heights:
-        raise UsageError(f"--engine: {spec.kind.name} runs at no height at which this can be fuzzed; see `ls engines`")
+        raise UsageError(
+            f"--engine: {spec.kind.name} runs at no height at which this can be fuzzed; see `ls"
+            " engines`"
+        )
     if spec.kind.own_layouts:
         named = configurations_of(policy, layouts, options, release, spec.kind).configurations
     else:
         named = [fitted(policy, name, chosen, release) for name in dict.fromkeys(layouts)]
     fixed = named[0].options if named else chosen
     of_layouts = [configuration.layout for configuration in named]
-    chosen_of = Restriction(of_layouts, fixed, historic=not spec.kind.replays, whole=spec.kind.own_layouts)
+    chosen_of = Restriction(
+        of_layouts, fixed, historic=not spec.kind.replays, whole=spec.kind.own_layouts
+    )
     return Plan(policy, heights, chosen_of, seed)
 
 
@@ -230,7 +296,9 @@ def _exhaustive(
 
     chosen = options_of(options)
     configurations = [Configuration(load(name), chosen) for name in dict.fromkeys(layouts)]
-    configurations = configurations or [Configuration(one.layout, one.options | chosen) for one in CONFIGURATIONS if chosen]
+    configurations = configurations or [
+        Configuration(one.layout, one.options | chosen) for one in CONFIGURATIONS if chosen
+    ]
     chosen_heights = tuple(dict.fromkeys(heights)) or HEIGHTS
     check(spec, policy, configurations, chosen_heights)
     full = full or bool(configurations or heights)
@@ -240,7 +308,11 @@ def _exhaustive(
 
     def tell(tasks: int, states: int, failing: bool) -> None:
         rest = left(seconds - (monotonic() - started) if seconds else None)
-        found = "; a contradiction was found, and the tasks before its own are finished first" if failing else ""
+        found = (
+            "; a contradiction was found, and the tasks before its own are finished first"
+            if failing
+            else ""
+        )
         status.tell(lambda: f"exhaustive: {tasks:,} tasks done, {states:,} states{rest}{found}")
 
     try:

@@ -12,9 +12,11 @@ from cachewitness._util import output
 
 
 def json_option(kind: str, several: str = "") -> Callable[[Any], Any]:
-    """Return the option, for a command that then prints a document of a kind of which there is a schema; of another of several.
+    """Return the option, for a command that then prints a document of a kind of which there is a
+    schema; of another of several.
 
-    With it or without, what an engine prints in this process goes to standard error (`output.claim`).
+    With it or without, what an engine prints in this process goes to standard error
+    (`output.claim`).
     """
     other = f"; of several files `schema {several}`" if several else ""
     what = f"Print a JSON document (`schema {kind}`{other}), and nothing else, on standard output."

@@ -1,4 +1,6 @@
-"""What `check` makes of a judged history: its exit code, the reasons of it, and the document of `--json`."""
+"""What `check` makes of a judged history: its exit code, the reasons of it, and the document of
+`--json`.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,8 @@ if TYPE_CHECKING:
     from cachewitness.report.expected import Entry, Expectations
 
 COLLECTED_AFTER = 50_000
-"""So many objects come before Python looks for cycles among them: judging a history makes many objects, and hardly a cycle."""
+"""So many objects come before Python looks for cycles among them: judging a history makes many
+objects, and hardly a cycle."""
 
 
 @contextmanager
@@ -40,10 +43,12 @@ def seldom_collected() -> Iterator[None]:
 
 
 class Weighed(NamedTuple):
-    """What came of a history by the list of expected failures: its exit code alone, and the reasons of it.
+    """What came of a history by the list of expected failures: its exit code alone, and the reasons
+    of it.
 
-    `finding` is what is reported, `entry` what excuses it. `bad` says where the history cannot be read or followed, if it shows
-    nothing until then; there is no `result` if it could not be judged at all.
+    `finding` is what is reported, `entry` what excuses it. `bad` says where the history cannot be
+    read or followed, if it shows nothing until then; there is no `result` if it could not be judged
+    at all.
     """
 
     file: Path
@@ -60,7 +65,13 @@ class Weighed(NamedTuple):
 
         result = self.result
         if result is None or self.bad:
-            return Judged(file=str(self.file), engine="", exit_code=self.code, reasons=self.told, bad_events=self.bad)
+            return Judged(
+                file=str(self.file),
+                engine="",
+                exit_code=self.code,
+                reasons=self.told,
+                bad_events=self.bad,
+            )
         return Judged(
             file=str(self.file),
             engine=result.history.header.engine,
@@ -75,7 +86,8 @@ class Weighed(NamedTuple):
 
 
 def judged(file: Path) -> tuple[Result | None, str]:
-    """Judge a stored history; return the result, and where it cannot be read or followed any further, in one line.
+    """Judge a stored history; return the result, and where it cannot be read or followed any
+    further, in one line.
 
     There is no result if there is no header that makes sense.
     """
@@ -90,7 +102,9 @@ def judged(file: Path) -> tuple[Result | None, str]:
 
 
 def weighed(file: Path, result: Result | None, bad: str, known: Expectations) -> Weighed:
-    """Hold what came of a history against the list. What breaks off and shows nothing new before it does is no verdict."""
+    """Hold what came of a history against the list. What breaks off and shows nothing new before
+    it does is no verdict.
+    """
     findings = result.findings if result is not None else []
     engine = result.history.header.engine if result is not None else ""
     finding, entry = known.weigh(f"check:{file.name}@{engine}", findings) or (None, None)
@@ -101,12 +115,20 @@ def weighed(file: Path, result: Result | None, bad: str, known: Expectations) ->
         return Weighed(file, result, verdicts.exit_code(result), told, finding)
     crashed = any(tally.crashed for tally in result.tallies)
     told = [f"nothing else found; 1 expected finding, listed as {entry.anomaly} ({entry.reason})"]
-    return Weighed(file, result, verdicts.EXIT_UNKNOWN if crashed else verdicts.EXIT_PASS, told, finding, entry)
+    return Weighed(
+        file, result, verdicts.EXIT_UNKNOWN if crashed else verdicts.EXIT_PASS, told, finding, entry
+    )
 
 
 def with_list(code: int, told: list[str], known: Expectations) -> tuple[int, list[str]]:
-    """Return the exit code and its reasons; where nothing was found, a list that is out of date is one."""
-    if known.broken and code in (verdicts.EXIT_PASS, verdicts.EXIT_UNKNOWN, verdicts.EXIT_NOTHING_CHECKED):
+    """Return the exit code and its reasons; where nothing was found, a list that is out of date
+    is one.
+    """
+    if known.broken and code in (
+        verdicts.EXIT_PASS,
+        verdicts.EXIT_UNKNOWN,
+        verdicts.EXIT_NOTHING_CHECKED,
+    ):
         return verdicts.EXIT_USAGE, ["the list of expected failures is out of date", *known.broken]
     return code, told
 
@@ -114,10 +136,14 @@ def with_list(code: int, told: list[str], known: Expectations) -> tuple[int, lis
 def print_witness(one: Weighed, out: Console) -> None:
     """Print the witness of what is reported of a history."""
     assert one.finding is not None
-    terminal.print_lines([*witness_of_history(one.finding, events_of(one.file), str(one.file)), ""], out)
+    terminal.print_lines(
+        [*witness_of_history(one.finding, events_of(one.file), str(one.file)), ""], out
+    )
 
 
 def events_of(file: Path) -> Iterator[tuple[int, Event]]:
-    """Yield the events of a stored history with their lines, as far as it can be followed; none of a pipe: it is read once."""
+    """Yield the events of a stored history with their lines, as far as it can be followed; none
+    of a pipe: it is read once.
+    """
     with suppress(UsageError):
         yield from () if file.is_fifo() else validate.read(file)[1]

@@ -1,4 +1,6 @@
-"""`cachewitness ls` and `cachewitness schema`: list engines, policies, layouts, rules and schemas."""
+"""`cachewitness ls` and `cachewitness schema`: list engines, policies, layouts, rules and
+schemas.
+"""
 
 from __future__ import annotations
 
@@ -55,14 +57,23 @@ def _layouts() -> Rows:
     from cachewitness.workloads import layouts
 
     found = [layouts.load(name) for name in layouts.names()]
-    return [{"name": x.name, "groups": describe_layout(x), "story": x.story, "source": x.source} for x in found]
+    return [
+        {"name": x.name, "groups": describe_layout(x), "story": x.story, "source": x.source}
+        for x in found
+    ]
 
 
 def _suites() -> Rows:
     from cachewitness.cli.suites import SUITES
 
     return [
-        {"name": s.name, "height": s.height, "summary": s.summary, "differential": s.paired, "endless": s.endless}
+        {
+            "name": s.name,
+            "height": s.height,
+            "summary": s.summary,
+            "differential": s.paired,
+            "endless": s.endless,
+        }
         for s in SUITES
     ]
 
@@ -79,14 +90,21 @@ def _checkers() -> Rows:
     from cachewitness.core.checkers import ALL
     from cachewitness.sessions.run import lockstep
 
-    rows: Rows = [{"name": c.name, "summary": c.summary, "anomalies": list(c.anomalies)} for c in ALL]
-    return [*rows, {"name": lockstep.NAME, "summary": lockstep.SUMMARY, "anomalies": list(lockstep.ANOMALIES)}]
+    rows: Rows = [
+        {"name": c.name, "summary": c.summary, "anomalies": list(c.anomalies)} for c in ALL
+    ]
+    return [
+        *rows,
+        {"name": lockstep.NAME, "summary": lockstep.SUMMARY, "anomalies": list(lockstep.ANOMALIES)},
+    ]
 
 
 def _anomalies() -> Rows:
     from cachewitness.core.checkers.anomalies import BY_NAME
 
-    return [{"name": a.name, "invariant": a.invariant, "implies": a.implies} for a in BY_NAME.values()]
+    return [
+        {"name": a.name, "invariant": a.invariant, "implies": a.implies} for a in BY_NAME.values()
+    ]
 
 
 def _mutants() -> Rows:
@@ -125,7 +143,8 @@ KINDS: Mapping[str, tuple[Callable[[], Rows], tuple[str, ...]]] = {
 def ls(kind: str, as_json: bool) -> None:
     """List everything of a kind.
 
-    KIND is one of engines, policies, layouts, suites, scenarios, checkers, anomalies, mutants, schemas.
+    KIND is one of engines, policies, layouts, suites, scenarios, checkers, anomalies, mutants,
+    schemas.
     """
     collect, columns = KINDS[kind]
     rows = collect()
@@ -146,14 +165,18 @@ def ls(kind: str, as_json: bool) -> None:
 @click.command()
 @click.argument("kind")
 def schema(kind: str) -> None:
-    """Print the JSON schema of the lines of a `trace` or a `history`, or of a `report`, a `score` or `vectors-KIND`."""
+    """Print the JSON schema of the lines of a `trace` or a `history`, or of a `report`, a
+    `score` or `vectors-KIND`.
+    """
     from cachewitness.cli.schemas import schema as schema_of
 
     output.echo(schema_of(kind), nl=False)
 
 
 def _print_policies(policies: Rows, terminal: Any, out: Any) -> None:
-    """Print where each policy comes from, then how they differ, what does not apply to which, and the rules of each."""
+    """Print where each policy comes from, then how they differ, what does not apply to which,
+    and the rules of each.
+    """
     for policy in policies:
         rules = policy["rules"]
         there = sum(rule["implemented"] for rule in rules)

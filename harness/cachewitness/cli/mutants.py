@@ -1,4 +1,6 @@
-"""`cachewitness mutants`: hunts every seeded fault with the workloads that any engine gets, and says which checker finds it."""
+"""`cachewitness mutants`: hunts every seeded fault with the workloads that any engine gets, and
+says which checker finds it.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,11 @@ _SURVIVED, _NOT_HUNTED = 1, 5
 
 @click.command()
 @click.option(
-    "--policy", "policy", default="", metavar="NAME", help="Hunt only the faults planted into this policy's reference."
+    "--policy",
+    "policy",
+    default="",
+    metavar="NAME",
+    help="Hunt only the faults planted into this policy's reference.",
 )
 @click.option(
     "--mutant",
@@ -60,11 +66,20 @@ _SURVIVED, _NOT_HUNTED = 1, 5
     show_default=True,
     help="CPU seconds on the toy engine for each fault; 0 leaves the column out.",
 )
-@click.option("--jobs", type=click.IntRange(min=1), default=2, show_default=True, help="The number of faults hunted at a time.")
+@click.option(
+    "--jobs",
+    type=click.IntRange(min=1),
+    default=2,
+    show_default=True,
+    help="The number of faults hunted at a time.",
+)
 @click.option(
     "--write",
     is_flag=True,
-    help="In a checkout: keep the witnesses in fixtures/traces and, if every fault was hunted, write docs/kill-matrix.md.",
+    help=(
+        "In a checkout: keep the witnesses in fixtures/traces and, if every fault was hunted, write"
+        " docs/kill-matrix.md."
+    ),
 )
 @table_option("kills")
 @click.option(
@@ -88,7 +103,9 @@ def mutants(
     folder: Path | None,
     as_json: bool,
 ) -> int:
-    """Hunt seeded faults and print which checker finds each; exits 1 if a fault survives, 5 if one could not be hunted."""
+    """Hunt seeded faults and print which checker finds each; exits 1 if a fault survives, 5 if
+    one could not be hunted.
+    """
     from cachewitness._util import files
     from cachewitness.engines.faults import all_mutants
     from cachewitness.report import terminal
@@ -103,7 +120,9 @@ def mutants(
     chosen = _chosen(policy, names)
     target = _page() if write else None
     told = None if as_json else _Told(len(chosen))
-    made = matrix.run(chosen, budget, tensor_seconds, seeds=seeds, write=write, jobs=jobs, told=told)
+    made = matrix.run(
+        chosen, budget, tensor_seconds, seeds=seeds, write=write, jobs=jobs, told=told
+    )
     if target is not None and not policy and not names and not made.interrupted:
         text = page.page(made)
         files.write(target, [text.encode()])
@@ -121,7 +140,9 @@ def mutants(
     else:
         page.print_matrix(made, terminal.console())
     if made.interrupted:
-        click.echo(f"cachewitness: interrupted after {len(made.rows)} of {len(chosen)} faults", err=True)
+        click.echo(
+            f"cachewitness: interrupted after {len(made.rows)} of {len(chosen)} faults", err=True
+        )
     return drawn(hunt.exit_code, folder, hunt, lambda _: _drawn(hunt))
 
 
@@ -149,10 +170,14 @@ def _chosen(policy: str, names: Sequence[str]) -> list[Mutant]:
     known = all_mutants()
     for name in names:
         if name not in known:
-            raise UsageError(f"--mutant: no mutant is called {name!r}{nearest(name, known, 'ls mutants')}")
+            raise UsageError(
+                f"--mutant: no mutant is called {name!r}{nearest(name, known, 'ls mutants')}"
+            )
     if policy:
         policies.get(policy)
-    chosen = [m for m in known.values() if (not names or m.name in names) and policy in ("", m.policy)]
+    chosen = [
+        m for m in known.values() if (not names or m.name in names) and policy in ("", m.policy)
+    ]
     if not chosen:
         raise UsageError(f"--mutant: none of {', '.join(names)} is of policy {policy}")
     return chosen
@@ -164,12 +189,17 @@ def _page() -> Path:
 
     docs = data.fixtures().parent / "docs"
     if not docs.is_dir():
-        raise UsageError(f"--write: {docs} is missing; witnesses and page are written in a checkout of the repository alone")
+        raise UsageError(
+            f"--write: {docs} is missing; witnesses and page are written in a checkout of the"
+            " repository alone"
+        )
     return docs / "kill-matrix.md"
 
 
 class _Told:
-    """Prints on standard error what the hunt of each fault came to, and how long the others will take."""
+    """Prints on standard error what the hunt of each fault came to, and how long the others will
+    take.
+    """
 
     def __init__(self, faults: int) -> None:
         self._faults, self._done, self._started = faults, 0, monotonic()
@@ -177,7 +207,11 @@ class _Told:
     def __call__(self, row: Row) -> None:
         """Print it."""
         self._done += 1
-        seconds = f"{row.seconds:.2f} s" if row.hunts == 1 else f"{min(row.killing):.2f} to {max(row.killing):.2f} s"
+        seconds = (
+            f"{row.seconds:.2f} s"
+            if row.hunts == 1
+            else f"{min(row.killing):.2f} to {max(row.killing):.2f} s"
+        )
         missed = row.hunts - len(row.killing)
         killed = f"killed in {seconds}{f', SURVIVED {missed} seeds' if missed else ''}"
         what = killed if row.killed else row.not_run or "SURVIVED"

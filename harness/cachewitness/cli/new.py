@@ -25,21 +25,34 @@ FILES = {
 @click.command()
 @click.argument("what", type=click.Choice(["engine"]))
 @click.argument("folder", type=click.Path(path_type=Path, file_okay=False))
-@click.option("--name", default="", metavar="NAME", help="The engine's name; default: the folder's.")
+@click.option(
+    "--name", default="", metavar="NAME", help="The engine's name; default: the folder's."
+)
 @json_option("written")
 def new(what: str, folder: Path, name: str, as_json: bool) -> int:
-    """Write a folder with an engine that works, its tests and a workflow: put your cache in its place."""
+    """Write a folder with an engine that works, its tests and a workflow: put your cache in its
+    place.
+    """
     from cachewitness._util import data, files
     from cachewitness._util.errors import UsageError
 
     name = name or folder.resolve().name
     module = name.replace("-", "_")
-    if not module.isidentifier() or keyword.iskeyword(module) or not (name.isascii() and name.islower()):
-        raise UsageError(f"new {what}: {name!r} is no name for a Python module; give one in small letters by --name")
+    if (
+        not module.isidentifier()
+        or keyword.iskeyword(module)
+        or not (name.isascii() and name.islower())
+    ):
+        raise UsageError(
+            f"new {what}: {name!r} is no name for a Python module; give one in small letters by"
+            " --name"
+        )
     if taken := _taken(name, module):
         raise UsageError(f"new {what}: {name!r} is {taken}; give another by --name")
     if folder.is_dir() and any(folder.iterdir()):
-        raise UsageError(f"new {what}: {folder} is not empty; name a folder that does not exist yet")
+        raise UsageError(
+            f"new {what}: {folder} is not empty; name a folder that does not exist yet"
+        )
     adapter = (data.samples() / "paged_adapter.py").read_text(encoding="utf-8")
     texts = {f"{module}.py": _named(adapter, name)}
     for path, template in FILES.items():
@@ -48,9 +61,14 @@ def new(what: str, folder: Path, name: str, as_json: bool) -> int:
         try:
             (folder / path).parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise UsageError(f"new {what}: {folder / path}: its folder cannot be made ({error.strerror})") from None
+            raise UsageError(
+                f"new {what}: {folder / path}: its folder cannot be made ({error.strerror})"
+            ) from None
         files.write(folder / path, [text.encode()])
-    after = f"cd {folder} && pip install -e . && cachewitness run --engine {name} --layout full && pytest"
+    after = (
+        f"cd {folder} && pip install -e . && cachewitness run --engine {name} --layout full &&"
+        " pytest"
+    )
     say_written([folder / path for path in texts], as_json=as_json, next=after)
     if not as_json:
         output.echo(f"next: {after}")
@@ -64,13 +82,19 @@ def _taken(name: str, module: str) -> str:
     if name in registry.kinds():
         return "an engine that is there already"
     there = importlib.util.find_spec(module)
-    return f"a module that is there already ({there.origin}), which it would hide" if there and there.origin else ""
+    return (
+        f"a module that is there already ({there.origin}), which it would hide"
+        if there and there.origin
+        else ""
+    )
 
 
 def _named(adapter: str, name: str) -> str:
     """Return the sample with another name."""
     changes = {
-        '"""A paged prefix cache under cachewitness: a sample to copy.': f'"""The engine {name} under cachewitness.',
+        '"""A paged prefix cache under cachewitness: a sample to copy.': (
+            f'"""The engine {name} under cachewitness.'
+        ),
         '"a sample: a paged prefix cache"': '"a paged prefix cache"',
         '"paged"': f'"{name}"',
     }
@@ -82,5 +106,7 @@ def _named(adapter: str, name: str) -> str:
 def _rendered(template: str, **names: str) -> str:
     import jinja2
 
-    environment = jinja2.Environment(undefined=jinja2.StrictUndefined, keep_trailing_newline=True, autoescape=False)
+    environment = jinja2.Environment(
+        undefined=jinja2.StrictUndefined, keep_trailing_newline=True, autoescape=False
+    )
     return environment.from_string((STARTER / template).read_text(encoding="utf-8")).render(**names)

@@ -1,4 +1,6 @@
-"""Reads the user's choice of engine, policy, configurations and suites. Raises UsageError with the nearest known name."""
+"""Reads the user's choice of engine, policy, configurations and suites. Raises UsageError with
+the nearest known name.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,14 @@ if TYPE_CHECKING:
     from cachewitness.sessions.run.suites import Suite
     from cachewitness.workloads.configurations import Configuration
 
-_MEASURES = ("retention_interval", "pages_per_snapshot", "num_speculative_tokens", "tier_pages", "tier_delay", "engines")
+_MEASURES = (
+    "retention_interval",
+    "pages_per_snapshot",
+    "num_speculative_tokens",
+    "tier_pages",
+    "tier_delay",
+    "engines",
+)
 """Options that traces are measured by, so they are checked before an engine sees them."""
 
 _NAMES = ("release", "mamba_cache_mode")
@@ -68,22 +77,32 @@ policy_option: Callable[[Any], Any] = click.option(
 release_option: Callable[[Any], Any] = click.option(
     "--release",
     metavar="NAME",
-    help="The release of the policy's system whose rules apply (`ls policies`); short for NAME:release=….",
+    help=(
+        "The release of the policy's system whose rules apply (`ls policies`); short for"
+        " NAME:release=…."
+    ),
 )
 
 
 def expected_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Give a command `--expected` and `--strict-expected`, which `expectations_of` reads."""
-    strict = "Fail if an entry of --expected is stale: nothing failed as it says, or it fits nothing that ran."
+    strict = (
+        "Fail if an entry of --expected is stale: nothing failed as it says, or it fits nothing"
+        " that ran."
+    )
     what = "A file of expected failures, one `PATTERN ANOMALY # REASON` per line."
     command = click.option("--strict-expected", is_flag=True, help=strict)(command)
-    return click.option("--expected", type=click.Path(path_type=Path), metavar="FILE", help=what)(command)
+    return click.option("--expected", type=click.Path(path_type=Path), metavar="FILE", help=what)(
+        command
+    )
 
 
 HELD_AT_ONCE = 4
-"""So many processes of an engine are held at once if the user says nothing: each takes the memory of an installation."""
+"""So many processes of an engine are held at once if the user says nothing: each takes the memory
+of an installation."""
 ANSWERING_AT_ONCE = 2
-"""The same of an engine that only answers: with each goes its uncached twin and its controls, and it may use several cores."""
+"""The same of an engine that only answers: with each goes its uncached twin and its controls, and
+it may use several cores."""
 
 
 def jobs_option(command: Callable[..., int]) -> Callable[..., int]:
@@ -92,10 +111,13 @@ def jobs_option(command: Callable[..., int]) -> Callable[..., int]:
         "--jobs",
         type=click.IntRange(min=1),
         default=None,
-        help="How many traces to run at a time, each in a process of its own; the outcome is the same, unless the engine "
-        "keeps something from one trace to the next. Left out: one for each core on Linux, at most 4 for an installed engine "
-        "and 2 for one that only answers; 1 for one that computes, is not this package's, or whose answers may depend on "
-        "what it computes beside them; elsewhere always 1.",
+        help=(
+            "How many traces to run at a time, each in a process of its own; the outcome is the"
+            " same, unless the engine keeps something from one trace to the next. Left out: one for"
+            " each core on Linux, at most 4 for an installed engine and 2 for one that only"
+            " answers; 1 for one that computes, is not this package's, or whose answers may depend"
+            " on what it computes beside them; elsewhere always 1."
+        ),
     )(command)
 
 
@@ -108,7 +130,10 @@ def jobs_of(spec: EngineSpec, wanted: int | None) -> int:
 
     why = spec.one_at_a_time
     if why and wanted is not None and wanted > 1:
-        raise UsageError(f"--jobs {wanted}: traces on {spec.kind.name} are run one after another: {why}; leave --jobs out")
+        raise UsageError(
+            f"--jobs {wanted}: traces on {spec.kind.name} are run one after another: {why}; leave"
+            " --jobs out"
+        )
     if wanted is not None or why or spec.others:
         return wanted or 1
     held = ANSWERING_AT_ONCE if spec.only_answers else HELD_AT_ONCE
@@ -132,11 +157,14 @@ def expectations_of(expected: Path | None, strict: bool) -> Expectations:
 EXIT_INCOMPLETE = 4
 """The code of a pass of which something that was asked for could not be written."""
 OPENING, OPENING_MIN = 10, 60.0
-"""To open, an engine has so many times the deadline of an operation, and so many seconds at least."""
+"""To open, an engine has so many times the deadline of an operation, and so many seconds at least.
+"""
 
 
 class Isolate(NamedTuple):
-    """What the user said of the process of an engine: `asked` is yes, no or nothing; the others are None if left out."""
+    """What the user said of the process of an engine: `asked` is yes, no or nothing; the others
+    are None if left out.
+    """
 
     asked: str | None = None
     deadline: float | None = None
@@ -144,11 +172,18 @@ class Isolate(NamedTuple):
     engines: str = ""
 
 
-def deadline_option(default: float | None, what: str) -> Callable[[Callable[..., int]], Callable[..., int]]:
+def deadline_option(
+    default: float | None, what: str
+) -> Callable[[Callable[..., int]], Callable[..., int]]:
     """Return `--deadline`, in seconds; `what` is its help."""
     kind = Finite(min=0, min_open=True, max=86_400)
     return click.option(
-        "--deadline", type=kind, default=default, show_default=default is not None, metavar="SECONDS", help=what
+        "--deadline",
+        type=kind,
+        default=default,
+        show_default=default is not None,
+        metavar="SECONDS",
+        help=what,
     )
 
 
@@ -156,7 +191,10 @@ engines_option: Callable[[Callable[..., int]], Callable[..., int]] = click.optio
     "--engines",
     default="",
     metavar="FILE",
-    help="With which Python each engine is started; default: CACHEWITNESS_ENGINES, else engines.toml if it is there.",
+    help=(
+        "With which Python each engine is started; default: CACHEWITNESS_ENGINES, else engines.toml"
+        " if it is there."
+    ),
 )
 
 
@@ -167,13 +205,17 @@ def isolation_options(command: Callable[..., int]) -> Callable[..., int]:
         "--isolate",
         "asked",
         type=click.Choice(["yes", "no"]),
-        help="Run the engine in a process of its own; default: yes, unless it is part of this package or computes tensors. "
-        "With no, a hang in native code ends the run with exit code 1 and one line, without a report.",
+        help=(
+            "Run the engine in a process of its own; default: yes, unless it is part of this"
+            " package or computes tensors. With no, a hang in native code ends the run with exit"
+            " code 1 and one line, without a report."
+        ),
     )
     @deadline_option(
         None,
-        "How long an engine in a process of its own, or with --isolate no, may take for an operation (60); to open, ten times "
-        "that. With --isolate no an engine that computes has no deadline unless this names one.",
+        "How long an engine in a process of its own, or with --isolate no, may take for an"
+        " operation (60); to open, ten times that. With --isolate no an engine that computes has no"
+        " deadline unless this names one.",
     )
     @click.option(
         "--memory-gib",
@@ -184,7 +226,12 @@ def isolation_options(command: Callable[..., int]) -> Callable[..., int]:
     @engines_option
     @wraps(command)
     def with_options(
-        *, asked: str | None, deadline: float | None, memory_gib: float | None, engines: str, **others: Any
+        *,
+        asked: str | None,
+        deadline: float | None,
+        memory_gib: float | None,
+        engines: str,
+        **others: Any,
     ) -> int:
         return command(isolate=Isolate(asked, deadline, memory_gib, engines), **others)
 
@@ -192,11 +239,17 @@ def isolation_options(command: Callable[..., int]) -> Callable[..., int]:
 
 
 def engine_of(
-    text: str, policy: str = "", device: str | None = None, isolate: Isolate | None = None, release: str | None = None
+    text: str,
+    policy: str = "",
+    device: str | None = None,
+    isolate: Isolate | None = None,
+    release: str | None = None,
 ) -> EngineSpec:
-    """Return the engine that the user named, able to follow a policy, with the device and the release named beside it.
+    """Return the engine that the user named, able to follow a policy, with the device and the
+    release named beside it.
 
-    It runs in a process of its own if the user says so in `isolate`, or says nothing there and it is not this package's.
+    It runs in a process of its own if the user says so in `isolate`, or says nothing there and it
+    is not this package's.
     """
     from cachewitness._util.names import nearest
     from cachewitness.engines import policy as policy_registry
@@ -204,19 +257,29 @@ def engine_of(
     from cachewitness.engines.mutant import DEFAULT_POLICY
     from cachewitness.engines.registry import GROUP, MUTANT, parse
 
-    beside = ",".join(f"{key}={value}" for key, value in (("device", device), ("release", release)) if value is not None)
+    beside = ",".join(
+        f"{key}={value}"
+        for key, value in (("device", device), ("release", release))
+        if value is not None
+    )
     try:
         spec = parse(text)
         if release is not None:
             _check_release(release, spec, policy)
         spec = parse(f"{text}{',' if ':' in text else ':'}{beside}") if beside else spec
     except (ImportError, AttributeError) as error:
-        raise UsageError(f"--engine: a registered engine cannot be imported ({error}); see entry points of {GROUP}") from None
+        raise UsageError(
+            f"--engine: a registered engine cannot be imported ({error}); see entry points of"
+            f" {GROUP}"
+        ) from None
     policies = policy_registry.names()
     if policy and policy not in policies:
         raise UsageError(f"--policy: no policy is called {policy!r}{nearest(policy, policies)}")
     if policy and not spec.kind.follows(policy):
-        raise UsageError(f"--policy: engine {spec.kind.name} follows {', '.join(spec.kind.policies or ())}, not {policy}")
+        raise UsageError(
+            f"--policy: engine {spec.kind.name} follows {', '.join(spec.kind.policies or ())}, not"
+            f" {policy}"
+        )
     if fault := spec.options.get(MUTANT):
         why = misfit(fault, spec.kind, policy or DEFAULT_POLICY)
         if policy and why:
@@ -229,26 +292,38 @@ def _check_release(release: str, spec: EngineSpec, policy: str) -> None:
     from cachewitness.engines.registry import kinds
 
     if "release" not in spec.kind.options:
-        able = ", ".join(sorted(name for name, kind in kinds().items() if "release" in kind.options))
-        raise UsageError(f"--release: engine {spec.kind.name} has the release that is installed; those with a choice: {able}")
+        able = ", ".join(
+            sorted(name for name, kind in kinds().items() if "release" in kind.options)
+        )
+        raise UsageError(
+            f"--release: engine {spec.kind.name} has the release that is installed; those with a"
+            f" choice: {able}"
+        )
     known = policies.get(policy).releases if policy in policies.names() else (release,)
     if release not in known:
         raise UsageError(f"--release: {release!r} is unknown; known are {', '.join(known)}")
 
 
 def answerer_of(text: str, policy: str, release: str | None = None) -> tuple[EngineSpec, Answerer]:
-    """Return the engine that the user named, and how it is opened to answer prompts under a policy."""
+    """Return the engine that the user named, and how it is opened to answer prompts under a
+    policy.
+    """
     from cachewitness.engines.registry import kinds
 
     spec = engine_of(text, policy, release=release)
     if spec.kind.answerer is None:
         able = ", ".join(sorted(name for name, kind in kinds().items() if kind.answerer)) or "none"
-        raise UsageError(f"--engine: {spec.kind.name} answers no prompts; those that do: {able}; `score` also takes --base-url")
+        raise UsageError(
+            f"--engine: {spec.kind.name} answers no prompts; those that do: {able}; `score` also"
+            " takes --base-url"
+        )
     return spec, spec.kind.answerer
 
 
 def interpreter_of(kind: EngineKind, engines: str = "") -> str:
-    """Return the Python that a file names for an engine; empty if none does. `engines` is the file that the user named."""
+    """Return the Python that a file names for an engine; empty if none does. `engines` is the
+    file that the user named.
+    """
     from cachewitness._util import plugins
     from cachewitness.engines.interpreters import file_of, interpreters
     from cachewitness.engines.registry import GROUP
@@ -268,28 +343,47 @@ def _held(spec: EngineSpec, isolate: Isolate) -> EngineSpec:
 
     python = interpreter_of(spec.kind, isolate.engines)
     if python and isolate.asked == "no":
-        raise UsageError(f"--isolate no: {spec.kind.name} has a Python of its own, {python}; leave one of them out")
+        raise UsageError(
+            f"--isolate no: {spec.kind.name} has a Python of its own, {python}; leave one of"
+            " them out"
+        )
     apart = spec.held_apart or bool(python) if isolate.asked is None else isolate.asked == "yes"
     if not apart and spec.kind.command:
-        raise UsageError(f"--isolate no: {spec.kind.name} is a program, which has a process of its own; leave it out")
+        raise UsageError(
+            f"--isolate no: {spec.kind.name} is a program, which has a process of its own; leave"
+            " it out"
+        )
     if not apart:
         if isolate.memory_gib is not None:
-            raise UsageError(f"--memory-gib: engine {spec.kind.name} runs in the harness's own process; add --isolate yes")
+            raise UsageError(
+                f"--memory-gib: engine {spec.kind.name} runs in the harness's own process; add"
+                " --isolate yes"
+            )
         if isolate.deadline is not None and isolate.asked is None:
-            raise UsageError(f"--deadline: engine {spec.kind.name} runs in the harness's own process; add --isolate yes or no")
+            raise UsageError(
+                f"--deadline: engine {spec.kind.name} runs in the harness's own process; add"
+                " --isolate yes or no"
+            )
         spec = replace(spec, within=_limits(spec, isolate))
         if spec.held_apart:
             click.echo(
-                f"warning: --isolate no: if {spec.kind.name} ends its process, it ends the harness too and chooses the exit "
-                "code; without a verdict on the last line the code means nothing",
+                f"warning: --isolate no: if {spec.kind.name} ends its process, it ends the harness"
+                " too and chooses the exit code; without a verdict on the last line the code means"
+                " nothing",
                 err=True,
             )
         return spec
     if isolate.memory_gib and not platform.startswith("linux"):
-        raise UsageError("--memory-gib: only Linux can limit the memory of another process; leave it out")
-    isolation = Isolation(memory_gib=isolate.memory_gib or 0.0, python=python, engines=isolate.engines)
+        raise UsageError(
+            "--memory-gib: only Linux can limit the memory of another process; leave it out"
+        )
+    isolation = Isolation(
+        memory_gib=isolate.memory_gib or 0.0, python=python, engines=isolate.engines
+    )
     if isolate.deadline:
-        isolation = replace(isolation, deadline=isolate.deadline, opening=_opening(isolate.deadline))
+        isolation = replace(
+            isolation, deadline=isolate.deadline, opening=_opening(isolate.deadline)
+        )
     spec = spec.isolated(isolation)
     if spec.kind.command and spec.isolation:
         from cachewitness.engines.isolation.jsonl import introduced
@@ -299,13 +393,18 @@ def _held(spec: EngineSpec, isolate: Isolate) -> EngineSpec:
 
 
 def _limits(spec: EngineSpec, isolate: Isolate) -> Limits | None:
-    """Return how long an engine may take in the harness's own process: as long as it takes, unless the user chose that process.
+    """Return how long an engine may take in the harness's own process: as long as it takes, unless
+    the user chose that process.
 
     One that computes may compile for minutes, so it has a limit only if the user names it.
     """
     from cachewitness.engines.within import Limits
 
-    if isolate.asked is None or (spec.kind.computes and isolate.deadline is None) or not hasattr(signal, "setitimer"):
+    if (
+        isolate.asked is None
+        or (spec.kind.computes and isolate.deadline is None)
+        or not hasattr(signal, "setitimer")
+    ):
         return None
     return Limits(isolate.deadline, _opening(isolate.deadline)) if isolate.deadline else Limits()
 
@@ -315,7 +414,9 @@ def _opening(deadline: float) -> float:
 
 
 class Chosen(NamedTuple):
-    """The configurations to run on. `named`: the user named their layouts; `exact`: and each of them is what was asked for."""
+    """The configurations to run on. `named`: the user named their layouts; `exact`: and each of
+    them is what was asked for.
+    """
 
     configurations: list[Configuration]
     named: bool = False
@@ -329,11 +430,13 @@ def configurations_of(
     release: str | None = None,
     engine: EngineKind | None = None,
 ) -> Chosen:
-    """Return the configurations of a policy to run on, in a release if one is named, and those that are an engine's own.
+    """Return the configurations of a policy to run on, in a release if one is named, and those that
+    are an engine's own.
 
-    A layout alone stands for the kinds of retention that it has; what an engine refuses of these is left out and told. Options
-    without a layout apply to the layouts of a default run; those that refuse them are left out and told, since an option such
-    as a retention interval has no effect on some layouts.
+    A layout alone stands for the kinds of retention that it has; what an engine refuses of these is
+    left out and told. Options without a layout apply to the layouts of a default run; those that
+    refuse them are left out and told, since an option such as a retention interval has no effect on
+    some layouts.
     """
     from dataclasses import replace
 
@@ -342,27 +445,43 @@ def configurations_of(
 
     kind, chosen = policies.get(policy), options_of(options)
     own = engine.configurations() if engine else []
-    if engine and own and (engine.own_layouts or not any(configuration.policy for configuration in own)):
+    if (
+        engine
+        and own
+        and (engine.own_layouts or not any(configuration.policy for configuration in own))
+    ):
         return _own([replace(one, policy=one.policy and policy) for one in own], layouts, chosen)
     if layouts:
         names = list(dict.fromkeys(layouts))
         if chosen or kind.variants is None:
-            return Chosen([fitted(policy, name, chosen, release) for name in names], named=True, exact=True)
-        return Chosen([configuration for name in names for configuration in kind.variants(load(name))], named=True)
+            return Chosen(
+                [fitted(policy, name, chosen, release) for name in names], named=True, exact=True
+            )
+        return Chosen(
+            [configuration for name in names for configuration in kind.variants(load(name))],
+            named=True,
+        )
     if not chosen:
         return Chosen([*kind.configurations(), *own])
-    known = {configuration.layout.name: configuration.layout for configuration in kind.configurations()}
+    known = {
+        configuration.layout.name: configuration.layout for configuration in kind.configurations()
+    }
     return Chosen([fitted(policy, layout, chosen, release) for layout in known.values()])
 
 
-def _own(configurations: list[Configuration], layouts: Sequence[str], options: dict[str, Any]) -> Chosen:
+def _own(
+    configurations: list[Configuration], layouts: Sequence[str], options: dict[str, Any]
+) -> Chosen:
     """Return what an engine with layouts of its own is asked on: those, with options of its own."""
     from cachewitness._util.names import nearest
 
     known = {configuration.layout.name for configuration in configurations}
     for name in layouts:
         if name not in known:
-            raise UsageError(f"--layout: the engine has layouts of its own, none called {name!r}{nearest(name, known)}")
+            raise UsageError(
+                "--layout: the engine has layouts of its own, none called"
+                f" {name!r}{nearest(name, known)}"
+            )
     if not layouts and not options:
         return Chosen(configurations)
     asked = [one for one in configurations if not layouts or one.layout.name in layouts]
@@ -372,10 +491,13 @@ def _own(configurations: list[Configuration], layouts: Sequence[str], options: d
     return Chosen(chosen, named=bool(layouts), exact=bool(layouts))
 
 
-def fitted(policy: str, layout: str | Layout, options: dict[str, Any], release: str | None) -> Configuration:
+def fitted(
+    policy: str, layout: str | Layout, options: dict[str, Any], release: str | None
+) -> Configuration:
     """Return a configuration on what the policy's system makes of a layout that the user named.
 
-    Of a layout that the user did not name, it is as the layout says if the system refuses it: whoever opens it says so.
+    Of a layout that the user did not name, it is as the layout says if the system refuses it:
+    whoever opens it says so.
     """
     from cachewitness.engines import policy as policies
     from cachewitness.workloads import layouts
@@ -383,7 +505,10 @@ def fitted(policy: str, layout: str | Layout, options: dict[str, Any], release: 
 
     kind = policies.get(policy)
     if isinstance(layout, str):
-        asked, model = layouts.load(layout), layouts.model(layout) if layouts.has_model(layout) else None
+        asked, model = (
+            layouts.load(layout),
+            (layouts.model(layout) if layouts.has_model(layout) else None),
+        )
         if kind.fit is not None:
             asked, options = kind.fit(asked, model, options, release or "")
     else:
@@ -394,8 +519,12 @@ def fitted(policy: str, layout: str | Layout, options: dict[str, Any], release: 
     return Configuration(asked, options, policy, kind.least_pages)
 
 
-def replaced_by(policy: str, configurations: Sequence[Configuration], release: str | None) -> list[str]:
-    """Return what runs on configurations replace of the system's own defaults, or how it sizes them; a line each."""
+def replaced_by(
+    policy: str, configurations: Sequence[Configuration], release: str | None
+) -> list[str]:
+    """Return what runs on configurations replace of the system's own defaults, or how it sizes
+    them; a line each.
+    """
     from cachewitness.engines import policy as policies
 
     kind = policies.get(policy)
@@ -404,12 +533,16 @@ def replaced_by(policy: str, configurations: Sequence[Configuration], release: s
     lines: dict[str, None] = {}
     for configuration in configurations:
         with suppress(UsageError):
-            lines |= dict.fromkeys(kind.remarks(configuration.layout, configuration.options, release or ""))
+            lines |= dict.fromkeys(
+                kind.remarks(configuration.layout, configuration.options, release or "")
+            )
     return list(lines)
 
 
 def exported_of(policy: str, options: Sequence[str]) -> list[Exported]:
-    """Return the environment variables of a policy's system that are set and that no option outranks."""
+    """Return the environment variables of a policy's system that are set and that no option
+    outranks.
+    """
     from cachewitness.engines import policy as policies
     from cachewitness.engines.environment import exported
 
@@ -417,12 +550,18 @@ def exported_of(policy: str, options: Sequence[str]) -> list[Exported]:
 
 
 def options_of(texts: Sequence[str]) -> dict[str, Any]:
-    """Return the policy's options that the user named. What traces are measured by is checked here."""
+    """Return the policy's options that the user named. What traces are measured by is checked
+    here.
+    """
     chosen = dict(_option(text) for text in texts)
     for key in _MEASURES:
         value = chosen.get(key, 1)
-        if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 0):
-            raise UsageError(f"--option: {key} is a whole number, at least 0, or none; not {value!r}")
+        if value is not None and (
+            not isinstance(value, int) or isinstance(value, bool) or value < 0
+        ):
+            raise UsageError(
+                f"--option: {key} is a whole number, at least 0, or none; not {value!r}"
+            )
     return chosen
 
 
@@ -439,7 +578,9 @@ def suites_of(names: Sequence[str]) -> list[Suite]:
 
 
 def _option(text: str) -> tuple[str, Any]:
-    """Read `key=value`; the value is JSON if it can be read as such (`none` is null), else a text; names are always texts."""
+    """Read `key=value`; the value is JSON if it can be read as such (`none` is null), else a
+    text; names are always texts.
+    """
     import json
 
     key, equals, value = text.partition("=")
@@ -466,8 +607,11 @@ def say_written(paths: Sequence[Path], *, as_json: bool, **more: Any) -> None:
         output.echo(printable(f"written: {path}"))
 
 
-def finish(code: int, files: Mapping[Path, bytes], problems: Sequence[str], *, quiet: bool = False) -> int:
-    """Write files when the verdict is printed, say what could not be written, and return the exit code.
+def finish(
+    code: int, files: Mapping[Path, bytes], problems: Sequence[str], *, quiet: bool = False
+) -> int:
+    """Write files when the verdict is printed, say what could not be written, and return the exit
+    code.
 
     It is that of the verdict, unless that is a pass and something that was asked for is missing.
     """

@@ -1,7 +1,7 @@
 """`cachewitness plan SYSTEM`: applies a system's sizing rules to a model and an amount of memory.
 
-A system is a policy that has a plan. Only the module of the one that is asked for is imported, so that an answer takes no
-longer than it must.
+A system is a policy that has a plan. Only the module of the one that is asked for is imported, so
+that an answer takes no longer than it must.
 """
 
 from __future__ import annotations
@@ -16,7 +16,9 @@ class _Systems(click.Group):
     """Subcommands by the name of a system, in any spelling."""
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command:
-        """Return the command of a system, or the one that writes a layout. Raises UsageError with the nearest system."""
+        """Return the command of a system, or the one that writes a layout. Raises UsageError
+        with the nearest system.
+        """
         from cachewitness.engines import policy as policies
         from cachewitness.plan.systems import system_of
 
@@ -40,13 +42,17 @@ class _Systems(click.Group):
         from cachewitness.plan.systems import systems
 
         kinds = [policies.get(name) for name in systems()]
-        names = [f"{kind.name} (or {', '.join(kind.aliases)})" if kind.aliases else kind.name for kind in kinds]
+        names = [
+            f"{kind.name} (or {', '.join(kind.aliases)})" if kind.aliases else kind.name
+            for kind in kinds
+        ]
         super().format_help_text(ctx, formatter)
         with formatter.indentation():
             formatter.write_paragraph()
             formatter.write_text(
-                f"SYSTEM is one of {', '.join(names)}; hyphens do as well. Layouts of real models: `ls layouts`; "
-                f"`plan {LAYOUT} --config config.json` writes one of a published configuration."
+                f"SYSTEM is one of {', '.join(names)}; hyphens do as well. Layouts of real models:"
+                f" `ls layouts`; `plan {LAYOUT} --config config.json` writes one of a published"
+                " configuration."
             )
 
 

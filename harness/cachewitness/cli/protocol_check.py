@@ -21,12 +21,15 @@ SHOWN, WRONG = 400, 2000
 
 @click.command("protocol-check")
 @click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="-- COMMAND…")
-@deadline_option(10.0, "How long the program may take for an answer; to start and to open, six times that.")
+@deadline_option(
+    10.0, "How long the program may take for an answer; to start and to open, six times that."
+)
 @json_option("rehearsed")
 def protocol_check(command: tuple[str, ...], deadline: float, as_json: bool) -> int:
     """Ask a program every question of the protocol once, and say what it answers wrongly.
 
-    Exit code 0 if it speaks the protocol, 4 if not. Nothing is said of the engine behind it: that is for `run` to judge.
+    Exit code 0 if it speaks the protocol, 4 if not. Nothing is said of the engine behind it: that
+    is for `run` to judge.
     """
     from cachewitness.core.checkers.wording import count
     from cachewitness.core.result import EXIT_USAGE
@@ -35,7 +38,9 @@ def protocol_check(command: tuple[str, ...], deadline: float, as_json: bool) -> 
     from cachewitness.report import terminal
 
     if not command:
-        raise UsageError("protocol-check: name the program: cachewitness protocol-check -- ./driver")
+        raise UsageError(
+            "protocol-check: name the program: cachewitness protocol-check -- ./driver"
+        )
     told = rehearse(command, Isolation(deadline=deadline, opening=6 * deadline, command=command))
     code = EXIT_USAGE if told.problems else 0
     if as_json:
@@ -44,7 +49,9 @@ def protocol_check(command: tuple[str, ...], deadline: float, as_json: bool) -> 
     out = terminal.console()
     for part, messages in told.messages.items():
         wrong = any(problem.part == part for problem in told.problems)
-        terminal.print_lines([f"{'WRONG' if wrong else 'ok':5}  {part}: {count(messages, 'answer')}"], out)
+        terminal.print_lines(
+            [f"{'WRONG' if wrong else 'ok':5}  {part}: {count(messages, 'answer')}"], out
+        )
     for problem in told.problems:
         terminal.print_lines(["", *_lines(problem)], out)
     terminal.print_lines(["", *_verdict(told, shlex.join(command))], out)
@@ -68,11 +75,20 @@ def _print(command: tuple[str, ...], told: Rehearsal, code: int) -> None:
 
 
 def _lines(problem: Problem) -> list[str]:
-    """Return a problem in lines: what was asked, what came, what is wrong with it, and where to read on."""
+    """Return a problem in lines: what was asked, what came, what is wrong with it, and where to
+    read on.
+    """
     went = [
-        f"  {name:8}  {shortened(line, SHOWN)}" for name, line in (("asked", problem.asked), ("came", problem.came)) if line
+        f"  {name:8}  {shortened(line, SHOWN)}"
+        for name, line in (("asked", problem.asked), ("came", problem.came))
+        if line
     ]
-    return [f"WRONG  {problem.part}", *went, f"  but       {shortened(problem.wrong, WRONG)}", f"  read      {problem.section}"]
+    return [
+        f"WRONG  {problem.part}",
+        *went,
+        f"  but       {shortened(problem.wrong, WRONG)}",
+        f"  read      {problem.section}",
+    ]
 
 
 def _verdict(told: Rehearsal, command: str) -> list[str]:
@@ -81,11 +97,21 @@ def _verdict(told: Rehearsal, command: str) -> list[str]:
     asked = count(sum(told.messages.values()), "answer")
     if told.problems:
         what = count(len(told.problems), "problem")
-        return [f"protocol-check: {what} in {asked} (exit code 4); what comes behind a problem was not asked"]
-    left = [f"not asked, as it is not among its capabilities: {', '.join(told.not_asked)}"] if told.not_asked else []
+        return [
+            f"protocol-check: {what} in {asked} (exit code 4); what comes behind a problem was not"
+            " asked"
+        ]
+    left = (
+        [f"not asked, as it is not among its capabilities: {', '.join(told.not_asked)}"]
+        if told.not_asked
+        else []
+    )
     at = " and ".join(told.heights)
     return [
         *left,
         f"protocol-check: it speaks the protocol at {at} height, {asked} (exit code 0)",
-        f"Nothing was judged of its cache: cachewitness run --engine {shlex.quote(f'jsonl:command={command}')}",
+        (
+            "Nothing was judged of its cache: cachewitness run --engine"
+            f" {shlex.quote(f'jsonl:command={command}')}"
+        ),
     ]

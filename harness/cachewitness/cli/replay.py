@@ -13,7 +13,13 @@ from cachewitness._util.errors import UsageError
 from cachewitness._util.lines import one_line
 from cachewitness._util.reading import STANDARD_INPUT
 from cachewitness.cli.json_option import json_option, print_json
-from cachewitness.cli.options import engine_of, engine_option, finish, isolation_options, release_option
+from cachewitness.cli.options import (
+    engine_of,
+    engine_option,
+    finish,
+    isolation_options,
+    release_option,
+)
 from cachewitness.cli.report_option import files_of, keeper_of, ready, report_option
 
 if TYPE_CHECKING:
@@ -31,8 +37,12 @@ if TYPE_CHECKING:
 @engine_option
 @isolation_options
 @release_option
-@click.option("--differential", is_flag=True, help="Run the reference beside the engine and compare them.")
-@click.option("--cold", is_flag=True, help="Compare tensors with cold runs, as the suite cold-vs-cached does.")
+@click.option(
+    "--differential", is_flag=True, help="Run the reference beside the engine and compare them."
+)
+@click.option(
+    "--cold", is_flag=True, help="Compare tensors with cold runs, as the suite cold-vs-cached does."
+)
 @click.option(
     "--shrink",
     "shrinking",
@@ -47,7 +57,10 @@ if TYPE_CHECKING:
     help="Write the history, which `check` can judge again.",
 )
 @click.option(
-    "--export", "exported", type=click.Choice(["pytest"]), help="Write a failure as a test that needs the engine alone."
+    "--export",
+    "exported",
+    type=click.Choice(["pytest"]),
+    help="Write a failure as a test that needs the engine alone.",
 )
 @click.option(
     "--output",
@@ -93,13 +106,20 @@ def replay(
     _fits(spec, asked, file, differential=differential)
     if cold and (differential or not spec.kind.computes):
         raise UsageError(
-            "--cold: " + ("leave out --differential" if differential else f"engine {spec.kind.name} computes no tensors")
+            "--cold: "
+            + (
+                "leave out --differential"
+                if differential
+                else f"engine {spec.kind.name} computes no tensors"
+            )
         )
     header = _described(spec, asked, file)
     if missing := _missing(spec, asked, header):
         click.echo(one_line(f"cachewitness: {file}: not run: {missing}"), err=True)
         if as_json:
-            _print(_Told(spec, asked, file), not_run=missing, exit_code=verdict.EXIT_NOTHING_CHECKED)
+            _print(
+                _Told(spec, asked, file), not_run=missing, exit_code=verdict.EXIT_NOTHING_CHECKED
+            )
         return verdict.EXIT_NOTHING_CHECKED
     asked = _within(spec, asked, header, file)
     ready(folder, *([] if str(file) == STANDARD_INPUT else [file]))
@@ -115,13 +135,18 @@ def replay(
     if recorded:
         save(result.history, recorded)
     again = bool(result.findings) and str(file) != STANDARD_INPUT
-    command = store.replay_command(file, spec, differential=differential, cold=cold) if again else ""
+    command = (
+        store.replay_command(file, spec, differential=differential, cold=cold) if again else ""
+    )
     test: list[str] = []
     if exported and output:
         from cachewitness.cli.as_test import export
 
         test = export(spec, result, output)
-    told, code = _Told(spec, asked, file, result, bad, command, test), verdict.exit_code(result, bad)
+    told, code = (
+        _Told(spec, asked, file, result, bad, command, test),
+        verdict.exit_code(result, bad),
+    )
     if as_json:
         _print(told, exit_code=code)
     else:
@@ -156,44 +181,66 @@ def _show(told: _Told, code: int, folder: Path | None, *, quiet: bool) -> None:
     for finding in result.findings[:1]:
         terminal.print_lines([*witness(finding, told.trace, replay=told.command), ""], out)
         if not told.command:
-            kept = f"it is kept in {folder / FAILURES}" if folder else "to run it again, keep it in a file or name --report DIR"
+            kept = (
+                f"it is kept in {folder / FAILURES}"
+                if folder
+                else "to run it again, keep it in a file or name --report DIR"
+            )
             terminal.print_lines([f"replay: the trace came on standard input; {kept}", ""], out)
     if told.test:
         terminal.print_lines([*told.test, ""], out)
-    terminal.print_verdict(code, out, reasons=reasons(result), passed="no contradiction in this trace")
+    terminal.print_verdict(
+        code, out, reasons=reasons(result), passed="no contradiction in this trace"
+    )
 
 
 def _print(told: _Told, *, exit_code: int, not_run: str = "") -> None:
     from cachewitness.cli import documents
 
     result = told.result
-    judged = documents.Judged(file=str(told.file), engine=told.spec.text, exit_code=exit_code, not_run=not_run)
+    judged = documents.Judged(
+        file=str(told.file), engine=told.spec.text, exit_code=exit_code, not_run=not_run
+    )
     if result is not None:
         judged.engine_version = result.history.header.engine_version
-        judged.reasons, judged.findings, judged.checkers = reasons(result), result.findings, result.tallies
+        judged.reasons, judged.findings, judged.checkers = (
+            reasons(result),
+            result.findings,
+            result.tallies,
+        )
         judged.activity, judged.bad_events, judged.replay = result.activity, told.bad, told.command
         judged.export = list(told.test)
     print_json(judged)
 
 
-def _files(told: _Told, folder: Path | None, seconds: float, *, cold: bool) -> tuple[dict[Path, bytes], list[str]]:
-    """Return the files of the report with their content, and a line for each that could not be made."""
+def _files(
+    told: _Told, folder: Path | None, seconds: float, *, cold: bool
+) -> tuple[dict[Path, bytes], list[str]]:
+    """Return the files of the report with their content, and a line for each that could not be
+    made.
+    """
     from cachewitness.report import compared
     from cachewitness.report.one_trace import report_of
 
     if folder is None or told.result is None:
         return {}, []
     suite = compared.NAME if cold else "replay"
-    report = report_of(told.result, told.trace, told.spec.text, suite, seconds=seconds, bad=told.bad)
+    report = report_of(
+        told.result, told.trace, told.spec.text, suite, seconds=seconds, bad=told.bad
+    )
     kept = keeper_of(told.spec, folder)
     for failure in report.failures:
         kept.take(failure, final=True)
-    files, problems = files_of(report, kept.stored, [told.trace.header.layout.name], told.trace.header.policy, folder)
+    files, problems = files_of(
+        report, kept.stored, [told.trace.header.layout.name], told.trace.header.policy, folder
+    )
     return files, [*kept.problems, *problems]
 
 
 def reasons(result: Result) -> list[str]:
-    """Return why a judged trace failed, was not judged to the end, or shows nothing of what it is for; else nothing."""
+    """Return why a judged trace failed, was not judged to the end, or shows nothing of what it
+    is for; else nothing.
+    """
     found = [finding.anomaly for finding in result.findings]
     if not found:
         open_ = [f"{tally.checker}: {tally.crashed}" for tally in result.tallies if tally.crashed]
@@ -209,14 +256,19 @@ def _fits(spec: EngineSpec, asked: Trace, file: Path, *, differential: bool) -> 
     if header.height == "answers" and differential:
         raise UsageError("--differential: no reference answers; leave it out")
     if header.height != "answers" and header.policy not in policy_registry.names():
-        raise UsageError(f"{file}:1: no policy is called {header.policy!r}{nearest(header.policy, policy_registry.names())}")
+        raise UsageError(
+            f"{file}:1: no policy is called"
+            f" {header.policy!r}{nearest(header.policy, policy_registry.names())}"
+        )
     if header.height not in kind.heights:
         raise UsageError(
-            f"{file}:1: the trace is for {header.height} height; engine {kind.name} runs at {', '.join(kind.heights)}"
+            f"{file}:1: the trace is for {header.height} height; engine {kind.name} runs at"
+            f" {', '.join(kind.heights)}"
         )
     if header.policy and not kind.follows(header.policy):
         raise UsageError(
-            f"{file}:1: the trace is for policy {header.policy!r}; engine {kind.name} follows {', '.join(kind.policies or ())}"
+            f"{file}:1: the trace is for policy {header.policy!r}; engine {kind.name} follows"
+            f" {', '.join(kind.policies or ())}"
         )
     if differential:
         from cachewitness.sessions.run.lockstep import incomparable
@@ -228,7 +280,8 @@ def _fits(spec: EngineSpec, asked: Trace, file: Path, *, differential: bool) -> 
 def _described(spec: EngineSpec, asked: Trace, file: Path) -> Header:
     """Return what the engine says of itself for a trace.
 
-    Raises UsageError, naming the file unless an option of the command is at fault, for a configuration that the engine refuses.
+    Raises UsageError, naming the file unless an option of the command is at fault, for a
+    configuration that the engine refuses.
     """
     from cachewitness.core.driving import described
     from cachewitness.core.engine_failure import EngineFailure
@@ -239,7 +292,9 @@ def _described(spec: EngineSpec, asked: Trace, file: Path) -> Header:
         with suppress(EngineFailure):  # running the trace will tell
             engine.close()
     except UsageError as error:
-        raise UsageError(f"{error}" if str(error).startswith("--") else f"{file}:1: {error}") from None
+        raise UsageError(
+            f"{error}" if str(error).startswith("--") else f"{file}:1: {error}"
+        ) from None
     return header
 
 
@@ -252,9 +307,11 @@ def _missing(spec: EngineSpec, asked: Trace, header: Header) -> str:
 
 
 def _within(spec: EngineSpec, asked: Trace, header: Header, file: Path) -> Trace:
-    """Return the trace; one at answers height without what the engine does not declare, as `run` has it, and that is told.
+    """Return the trace; one at answers height without what the engine does not declare, as `run`
+    has it, and that is told.
 
-    Elsewhere a checker does not apply without it. An engine that was never told of salts would restore what it may not.
+    Elsewhere a checker does not apply without it. An engine that was never told of salts would
+    restore what it may not.
     """
     from cachewitness.workloads.capabilities import lacking, within
 
@@ -291,7 +348,9 @@ def _smaller(asked: Trace, run: Callable[[Trace], Result], anomaly: str) -> Trac
 
 
 def _kept(smaller: Trace, file: Path) -> Path:
-    """Write a smaller trace beside the original, `.shrunk` in its name; one of standard input in this folder."""
+    """Write a smaller trace beside the original, `.shrunk` in its name; one of standard input in
+    this folder.
+    """
     from cachewitness.core.trace_format import save
 
     name = "standard-input" if str(file) == STANDARD_INPUT else file.name.removesuffix(".jsonl")

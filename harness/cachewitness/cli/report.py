@@ -17,13 +17,19 @@ _FILE = click.Path(path_type=Path)
 
 @click.command()
 @click.argument("run", type=_FILE)
-@click.option("--out", type=_FILE, metavar="FILE", help="Where the page is written; default: report.html beside what it shows.")
+@click.option(
+    "--out",
+    type=_FILE,
+    metavar="FILE",
+    help="Where the page is written; default: report.html beside what it shows.",
+)
 @json_option("written")
 def report(run: Path, out: Path | None, as_json: bool) -> int:
     """Draw a run, a score, or a recorded history, as one HTML page that needs no network.
 
-    RUN is a folder that `--report` of any command or `score` wrote, or a history (docs/formats.md). Failures are shown step by
-    step: what each block table claims, and what the ledger knows of the pages in it; of a score, the answers that changed.
+    RUN is a folder that `--report` of any command or `score` wrote, or a history (docs/formats.md).
+    Failures are shown step by step: what each block table claims, and what the ledger knows of the
+    pages in it; of a score, the answers that changed.
     """
     from cachewitness._util import files, reading
     from cachewitness.sessions.run import store
@@ -39,11 +45,17 @@ def report(run: Path, out: Path | None, as_json: bool) -> int:
         try:
             header, events = validate.events(run)
         except UsageError as error:
-            told = "; a trace has to be run: `cachewitness replay FILE --report DIR`" if TRACE in str(error) else ""
+            told = (
+                "; a trace has to be run: `cachewitness replay FILE --report DIR`"
+                if TRACE in str(error)
+                else ""
+            )
             raise UsageError(f"{error}{told}") from None
         kept = [*events]
         content = page.of_history(header, kept, run.name, judge(header, iter(kept)))
-        default = Path(store.PAGE) if str(run) == reading.STANDARD_INPUT else run.with_suffix(".html")
+        default = (
+            Path(store.PAGE) if str(run) == reading.STANDARD_INPUT else run.with_suffix(".html")
+        )
     target = out or default
     store.ready(target, "--out")
     try:
@@ -76,7 +88,9 @@ def _kinds() -> dict[str, _Kind]:
 
     return {
         jsonreport.FORMAT: _Kind(jsonreport.VERSION, jsonreport.Document, page.of_run),
-        score.FORMAT: _Kind(score.VERSION, score.Document, lambda made, _: score_page.of_score(made)),
+        score.FORMAT: _Kind(
+            score.VERSION, score.Document, lambda made, _: score_page.of_score(made)
+        ),
         summary.FORMAT: _Kind(summary.VERSION, summary.Document, campaign_page.of_campaign),
         hunt.FORMAT: _Kind(hunt.VERSION, hunt.Hunt, lambda made, _: hunt_page.of_hunt(made)),
         vectors.FORMAT: _Kind(vectors.VERSION, vectors.Consumed, consumed_page.of_vectors),
@@ -84,7 +98,9 @@ def _kinds() -> dict[str, _Kind]:
 
 
 def _page_of(folder: Path) -> bytes:
-    """Return the page of what a folder holds, by the format that its report names. Raises UsageError naming a wrong field."""
+    """Return the page of what a folder holds, by the format that its report names. Raises
+    UsageError naming a wrong field.
+    """
     import msgspec
 
     from cachewitness._util import jsonl, reading
@@ -105,7 +121,9 @@ def _page_of(folder: Path) -> bytes:
         raise UsageError(f"{path}: {error}") from None
     known = (named if named in kinds else jsonreport.FORMAT, kind.version)
     if (found.format, found.version) != known:
-        raise UsageError(f"{path}: is {found.format} {found.version}; this release reads {known[0]} {known[1]}")
+        raise UsageError(
+            f"{path}: is {found.format} {found.version}; this release reads {known[0]} {known[1]}"
+        )
     if found.exit_code not in MEANINGS:
         raise UsageError(f"{path}: {found.exit_code} is no exit code of a run - at `$.exit_code`")
     try:

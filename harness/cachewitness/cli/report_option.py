@@ -1,4 +1,6 @@
-"""The option `--report`, the same for every command that runs traces, and the files that it asks for."""
+"""The option `--report`, the same for every command that runs traces, and the files that it asks
+for.
+"""
 
 from __future__ import annotations
 
@@ -18,19 +20,24 @@ F = TypeVar("F", bound="Callable[..., Any]")
 
 
 def _folder_option(what: str) -> Callable[[F], F]:
-    return click.option("--report", "folder", type=click.Path(path_type=Path), metavar="DIR", help=what)
+    return click.option(
+        "--report", "folder", type=click.Path(path_type=Path), metavar="DIR", help=what
+    )
 
 
 report_option = _folder_option(
-    "Write report.json, report.html, report.sarif, junit.xml, badge.json, and the traces and histories of failures."
+    "Write report.json, report.html, report.sarif, junit.xml, badge.json, and the traces and"
+    " histories of failures."
 )
 page_option = _folder_option("Write report.json, and report.html, which draws it.")
 
 
 def ready(folder: Path | None, *sources: Path) -> None:
-    """Make sure, before a long run, that the folder can be written to, and clear it of an earlier report.
+    """Make sure, before a long run, that the folder can be written to, and clear it of an earlier
+    report.
 
-    Raises UsageError if it cannot be, or if it holds one of `sources`, the files that are to be shown.
+    Raises UsageError if it cannot be, or if it holds one of `sources`, the files that are to be
+    shown.
     """
     from cachewitness._util.errors import UsageError
     from cachewitness.sessions.run import store
@@ -39,22 +46,37 @@ def ready(folder: Path | None, *sources: Path) -> None:
         return
     for source in sources:
         if folder.resolve() in source.resolve().parents:
-            raise UsageError(f"--report: {folder} is cleared for the report, and {source} lies in it; name another folder")
+            raise UsageError(
+                f"--report: {folder} is cleared for the report, and {source} lies in it; name"
+                " another folder"
+            )
     store.ready_folder(folder, "--report")
     store.clear(folder)
 
 
 def keeper_of(engine: EngineSpec, folder: Path | None) -> Keeper:
-    """Return what keeps failures: all of them with their histories in the folder, or the first of each anomaly without one."""
+    """Return what keeps failures: all of them with their histories in the folder, or the first
+    of each anomaly without one.
+    """
     from cachewitness.sessions.run import store
 
-    return store.Keeper(engine, folder / store.FAILURES if folder else store.DEFAULT_FOLDER, everything=folder is not None)
+    return store.Keeper(
+        engine,
+        folder / store.FAILURES if folder else store.DEFAULT_FOLDER,
+        everything=folder is not None,
+    )
 
 
 def files_of(
-    report: Report, stored: Mapping[str, Stored], configurations: Sequence[str], policy: str, folder: Path | None
+    report: Report,
+    stored: Mapping[str, Stored],
+    configurations: Sequence[str],
+    policy: str,
+    folder: Path | None,
 ) -> tuple[dict[Path, bytes], list[str]]:
-    """Return the files of the folder with their content, and a line for each that could not be made; none without a folder."""
+    """Return the files of the folder with their content, and a line for each that could not be
+    made; none without a folder.
+    """
     if folder is None:
         return {}, []
     from cachewitness.report import badge, jsonreport, junit, sarif
@@ -62,7 +84,9 @@ def files_of(
     from cachewitness.sessions.run import store
 
     document = jsonreport.document(report, stored, configurations, policy)
-    drawn, problems = drawn_or_told(folder / store.PAGE, lambda: page.of_run(document, folder / store.FAILURES))
+    drawn, problems = drawn_or_told(
+        folder / store.PAGE, lambda: page.of_run(document, folder / store.FAILURES)
+    )
     made = {folder / store.REPORT: jsonreport.render(document), **drawn}
     made[folder / store.JUNIT] = junit.render(report, stored)
     made[folder / store.SARIF] = sarif.render(report, stored)
@@ -71,15 +95,24 @@ def files_of(
 
 
 def drawn_or_told(target: Path, draw: Callable[[], bytes]) -> tuple[dict[Path, bytes], list[str]]:
-    """Return a page by its file, or a line on why there is none: the picture of a verdict takes the verdict from nobody."""
+    """Return a page by its file, or a line on why there is none: the picture of a verdict takes
+    the verdict from nobody.
+    """
     try:
         return {target: draw()}, []
     except Exception as error:
         return {}, [f"{target}: cannot be drawn: {type(error).__name__}: {error}"]
 
 
-def drawn(code: int, folder: Path | None, document: object, draw: Callable[[Path], bytes], problems: Sequence[str] = ()) -> int:
-    """Write a document and its page into the folder, and return the exit code; no pass outlives a file that is missing.
+def drawn(
+    code: int,
+    folder: Path | None,
+    document: object,
+    draw: Callable[[Path], bytes],
+    problems: Sequence[str] = (),
+) -> int:
+    """Write a document and its page into the folder, and return the exit code; no pass outlives a
+    file that is missing.
 
     `problems` are what the page lacks, a line for each.
     """

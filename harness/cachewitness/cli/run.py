@@ -62,7 +62,9 @@ _FILE = click.Path(path_type=Path)
     metavar="KEY=VALUE",
     help="An option of the policy, its value as JSON or text; may be repeated.",
 )
-@click.option("--retention-interval", metavar="N|none", help="Short for --option retention_interval=N.")
+@click.option(
+    "--retention-interval", metavar="N|none", help="Short for --option retention_interval=N."
+)
 @click.option(
     "--suite",
     "suites",
@@ -85,26 +87,37 @@ _FILE = click.Path(path_type=Path)
     help="Seconds for random workloads, shared among the suites; 0: a fixed number of workloads.",
 )
 @click.option(
-    "--device", type=click.Choice(["cpu", "cuda"]), help="The device that the engine computes on; short for NAME:device=…."
+    "--device",
+    type=click.Choice(["cpu", "cuda"]),
+    help="The device that the engine computes on; short for NAME:device=….",
 )
 @click.option(
     "--full",
     is_flag=True,
-    help="Run every trace on an engine that computes tensors; without it, and without --layout, a sample that takes a minute.",
+    help=(
+        "Run every trace on an engine that computes tensors; without it, and without --layout, a"
+        " sample that takes a minute."
+    ),
 )
 @jobs_option
 @click.option(
     "--fail-fast",
     is_flag=True,
-    help="Stop at the first failure that is not expected; the first four traces are run one at a time if the engine has a"
-    " process of its own.",
+    help=(
+        "Stop at the first failure that is not expected; the first four traces are run one at a"
+        " time if the engine has a process of its own."
+    ),
 )
 @expected_options
 @json_option("report")
 @table_option("suites and failures")
 @click.option("--junit", type=_FILE, metavar="FILE", help="Write the report as JUnit XML.")
 @report_option
-@click.option("--github", is_flag=True, help="Print failures as annotations of GitHub Actions, on standard error.")
+@click.option(
+    "--github",
+    is_flag=True,
+    help="Print failures as annotations of GitHub Actions, on standard error.",
+)
 @click.option("--quiet", is_flag=True, help="Print only witnesses and the verdict.")
 def run(
     engine: str,
@@ -132,13 +145,17 @@ def run(
 ) -> int:
     """Run suites on an engine and report the verdict.
 
-    Without options: every suite that the embedded reference can run, on small layouts of every kind. Failing traces are
-    shrunk and kept in .cachewitness/failures (with --report, in its folder).
+    Without options: every suite that the embedded reference can run, on small layouts of every
+    kind. Failing traces are shrunk and kept in .cachewitness/failures (with --report, in its
+    folder).
     """
     from cachewitness.sessions.run.runner import Runner
 
     spec = engine_of(engine, policy, device, isolate, release)
-    said = [*options, *([f"retention_interval={retention_interval}"] if retention_interval is not None else [])]
+    said = [
+        *options,
+        *([f"retention_interval={retention_interval}"] if retention_interval is not None else []),
+    ]
     exported = exported_of(policy, said)
     said += [one.setting for one in exported]
     configurations, named, exact = configurations_of(policy, layouts, said, release, spec.kind)
@@ -176,7 +193,9 @@ def run(
 
 
 def _ready(junit: Path | None, table: Path | None) -> None:
-    """Make sure, before a long run, that the files that were asked for can be written. Raises UsageError if not."""
+    """Make sure, before a long run, that the files that were asked for can be written. Raises
+    UsageError if not.
+    """
     from cachewitness.sessions.run import store
 
     if junit:
@@ -202,7 +221,9 @@ def _show(
     else:
         from cachewitness.report import terminal
 
-        terminal.print_report(report, stored, terminal.console(), configurations=len(configurations), quiet=quiet)
+        terminal.print_report(
+            report, stored, terminal.console(), configurations=len(configurations), quiet=quiet
+        )
     if github:
         from cachewitness.report.github import commands
 
@@ -219,7 +240,9 @@ def _files(
     table: Path | None,
     folder: Path | None,
 ) -> tuple[dict[Path, bytes], list[str]]:
-    """Return the files that the user asked for, with their content, and a line for each that could not be made."""
+    """Return the files that the user asked for, with their content, and a line for each that
+    could not be made.
+    """
     made, problems = files_of(report, stored, configurations, policy, folder)
     if table:
         from cachewitness._util import frame
@@ -235,5 +258,9 @@ def _files(
 
 def _said(progress: Progress) -> str:
     """Return how far a run is, and how long the rest takes."""
-    begun = f"{progress.begun:,}" if progress.of is None else f"{progress.begun:,} of {progress.of:,}"
-    return f"{progress.number}/{progress.suites} {progress.suite}: {begun} traces{left(progress.left)}"
+    begun = (
+        f"{progress.begun:,}" if progress.of is None else f"{progress.begun:,} of {progress.of:,}"
+    )
+    return (
+        f"{progress.number}/{progress.suites} {progress.suite}: {begun} traces{left(progress.left)}"
+    )

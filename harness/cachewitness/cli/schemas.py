@@ -1,8 +1,8 @@
 """JSON schemas of what is stored, generated from the types that read it.
 
-The files in `fixtures/schemas` are what other programs validate against; a test keeps them equal to what is generated here.
-The schema of a trace or a history is that of one line: the first line of a file is the header, all others are operations or
-events.
+The files in `fixtures/schemas` are what other programs validate against; a test keeps them equal to
+what is generated here. The schema of a trace or a history is that of one line: the first line of a
+file is the header, all others are operations or events.
 """
 
 from __future__ import annotations
@@ -51,10 +51,16 @@ def _score() -> dict[str, Any]:
 
 
 def _whole(what: str, kind: Any) -> dict[str, Any]:
-    """Return the schema of what is one document: of a type whose `format` and `version` have a default, if it has any."""
+    """Return the schema of what is one document: of a type whose `format` and `version` have a
+    default, if it has any.
+    """
     (whole,), definitions = msgspec.json.schema_components([kind], ref_template=_REFERENCE)
     _unwrap(definitions)
-    fixed = {field.name: field.default for field in msgspec.structs.fields(kind)} if isinstance(kind, type) else {}
+    fixed = (
+        {field.name: field.default for field in msgspec.structs.fields(kind)}
+        if isinstance(kind, type)
+        else {}
+    )
     if "format" in fixed:
         _pin(definitions[kind.__name__], fixed["format"], fixed["version"])
         what += f", {fixed['format']} version {fixed['version']}"
@@ -85,7 +91,8 @@ KINDS: dict[str, Callable[[], dict[str, Any]]] = {
 
 
 def schema(kind: str) -> bytes:
-    """Return the schema of `trace` or `history` lines, of `vectors-KIND`, or of what a command prints with --json, as JSON.
+    """Return the schema of `trace` or `history` lines, of `vectors-KIND`, or of what a command
+    prints with --json, as JSON.
 
     Raises UsageError for another kind.
     """
@@ -102,7 +109,9 @@ def title(kind: str) -> str:
 
 
 def _of(title: str, header: Any, line: Any, format_name: str, version: int) -> dict[str, Any]:
-    (first, others), definitions = msgspec.json.schema_components([header, line], ref_template=_REFERENCE)
+    (first, others), definitions = msgspec.json.schema_components(
+        [header, line], ref_template=_REFERENCE
+    )
     _unwrap(definitions)
     _pin(definitions[header.__name__], format_name, version)
     return {

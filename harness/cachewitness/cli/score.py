@@ -1,4 +1,6 @@
-"""`cachewitness score`: the same questions with and without a cache, through lm-eval, judged in pairs."""
+"""`cachewitness score`: the same questions with and without a cache, through lm-eval, judged in
+pairs.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from cachewitness.cli.json_option import json_option
-from cachewitness.cli.options import Finite, expectations_of, expected_options, finish, policy_option, release_option
+from cachewitness.cli.options import (
+    Finite,
+    expectations_of,
+    expected_options,
+    finish,
+    policy_option,
+    release_option,
+)
 from cachewitness.cli.report_option import drawn_or_told
 from cachewitness.cli.score_told import Told
 
@@ -27,13 +36,30 @@ _FILE = click.Path(path_type=Path)
 
 @click.command()
 @click.option(
-    "--engine", default="toy", show_default=True, metavar="NAME[:KEY=VALUE,…]", help="The engine that answers the questions."
+    "--engine",
+    default="toy",
+    show_default=True,
+    metavar="NAME[:KEY=VALUE,…]",
+    help="The engine that answers the questions.",
 )
 @policy_option
 @release_option
-@click.option("--base-url", metavar="URL", help="Ask an OpenAI-compatible server instead of an engine: http://HOST:PORT.")
-@click.option("--cold-url", metavar="URL", help="A second server of the same model without prefix caching, for the cold arms.")
-@click.option("--model", default="", metavar="NAME", help="The server's model; default: the first that it lists.")
+@click.option(
+    "--base-url",
+    metavar="URL",
+    help="Ask an OpenAI-compatible server instead of an engine: http://HOST:PORT.",
+)
+@click.option(
+    "--cold-url",
+    metavar="URL",
+    help="A second server of the same model without prefix caching, for the cold arms.",
+)
+@click.option(
+    "--model",
+    default="",
+    metavar="NAME",
+    help="The server's model; default: the first that it lists.",
+)
 @click.option(
     "--concurrent",
     type=click.IntRange(min=1),
@@ -54,7 +80,9 @@ _FILE = click.Path(path_type=Path)
     type=click.Choice(["problems", "gsm8k"]),
     help="The questions to ask; default: problems, or gsm8k if --gsm8k is given.",
 )
-@click.option("--gsm8k", metavar="FILE|hub", help="gsm8k's questions: a file of JSON lines, or `hub`.")
+@click.option(
+    "--gsm8k", metavar="FILE|hub", help="gsm8k's questions: a file of JSON lines, or `hub`."
+)
 @click.option(
     "--limit",
     type=click.IntRange(min=1),
@@ -72,17 +100,29 @@ _FILE = click.Path(path_type=Path)
     "--shots-from",
     default="",
     metavar="FILE",
-    help="A file of rows for the examples; default: the first rows of --gsm8k, which are then not asked.",
+    help=(
+        "A file of rows for the examples; default: the first rows of --gsm8k, which are then not"
+        " asked."
+    ),
 )
-@click.option("--random-shots", is_flag=True, help="Draw other examples for every question, which is gsm8k's own way.")
 @click.option(
-    "--max-tokens", type=click.IntRange(min=1), metavar="N", help="The longest answer in tokens; default: 64, gsm8k 256."
+    "--random-shots",
+    is_flag=True,
+    help="Draw other examples for every question, which is gsm8k's own way.",
+)
+@click.option(
+    "--max-tokens",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="The longest answer in tokens; default: 64, gsm8k 256.",
 )
 @click.option(
     "--arms",
     metavar="LIST",
-    help="The arms to run; default: off,off-again,miss,hit,replay, and tier for a policy whose prefixes lie in a second tier "
-    "(lmcache). Also known: preempted, drafts, scarce.",
+    help=(
+        "The arms to run; default: off,off-again,miss,hit,replay, and tier for a policy whose"
+        " prefixes lie in a second tier (lmcache). Also known: preempted, drafts, scarce."
+    ),
 )
 @click.option(
     "--margin",
@@ -96,15 +136,23 @@ _FILE = click.Path(path_type=Path)
     type=click.Choice(["auto", "strict", "report"]),
     default="auto",
     show_default=True,
-    help="Whether one changed token fails an arm: of an engine that declares to be bit-exact (auto), of any (strict), "
-    "or of none (report), so that the score decides.",
+    help=(
+        "Whether one changed token fails an arm: of an engine that declares to be bit-exact (auto),"
+        " of any (strict), or of none (report), so that the score decides."
+    ),
 )
-@click.option("--bit-exact", is_flag=True, help="Declare that the engine or server answers the same every time.")
+@click.option(
+    "--bit-exact",
+    is_flag=True,
+    help="Declare that the engine or server answers the same every time.",
+)
 @click.option(
     "--floor",
     type=Finite(0, 100),
-    help="A model that answers fewer questions right, cold and cached, is too weak to pass by; in points; default: 90 for a "
-    "server that is asked the problems, else 10.",
+    help=(
+        "A model that answers fewer questions right, cold and cached, is too weak to pass by; in"
+        " points; default: 90 for a server that is asked the problems, else 10."
+    ),
 )
 @click.option(
     "--min-share",
@@ -120,24 +168,41 @@ _FILE = click.Path(path_type=Path)
     show_default=True,
     help="The device that the engine computes on.",
 )
-@click.option("--dtype", default="", metavar="NAME", help="The precision; default: the checkpoint's.")
-@click.option("--checkpoint", default="", metavar="DIR", help="The model; default: the engine's own.")
+@click.option(
+    "--dtype", default="", metavar="NAME", help="The precision; default: the checkpoint's."
+)
+@click.option(
+    "--checkpoint", default="", metavar="DIR", help="The model; default: the engine's own."
+)
 @click.option(
     "--jobs",
     type=click.IntRange(min=1),
     metavar="N",
-    help="The number of arms that run at a time, in processes of their own; default: one for each core, from 100 questions on. "
-    "A server gets one arm after the other.",
+    help=(
+        "The number of arms that run at a time, in processes of their own; default: one for each"
+        " core, from 100 questions on. A server gets one arm after the other."
+    ),
 )
-@click.option("--out", type=_FILE, metavar="DIR", help="The folder that keeps runs; default: .cachewitness/score.")
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="The seed of --random-shots.")
+@click.option(
+    "--out",
+    type=_FILE,
+    metavar="DIR",
+    help="The folder that keeps runs; default: .cachewitness/score.",
+)
+@click.option(
+    "--seed",
+    type=click.IntRange(min=0),
+    default=0,
+    show_default=True,
+    help="The seed of --random-shots.",
+)
 @expected_options
 @json_option("score")
 def score(**options: Any) -> int:
     """Ask an engine the same questions cold and cached, and judge whether the cache cost answers.
 
-    Every answer is kept in .cachewitness/score as it comes; a run that was cut short goes on where it ended when the same
-    command is given again.
+    Every answer is kept in .cachewitness/score as it comes; a run that was cut short goes on where
+    it ended when the same command is given again.
     """
     from cachewitness.core.result import EXIT_UNKNOWN
     from cachewitness.engines import policy as policies
@@ -158,9 +223,15 @@ def score(**options: Any) -> int:
         near_tie=near_tie_of(engine.dtype),
         margin=options["margin"] / 100,
         min_share=options["min_share"] / 100,
-        floor=task.floor(server=engine.lm is not None) if options["floor"] is None else options["floor"] / 100,
+        floor=(
+            task.floor(server=engine.lm is not None)
+            if options["floor"] is None
+            else options["floor"] / 100
+        ),
     )
-    opening = Opening(**{key: options[key] for key in ("policy", "device", "dtype", "checkpoint", "seed")})
+    opening = Opening(
+        **{key: options[key] for key in ("policy", "device", "dtype", "checkpoint", "seed")}
+    )
     folder, settings = _folder(engine.name, task, options)
     told = Told(engine.name, task, rules, options["seed"], as_json=options["as_json"])
     from cachewitness.parity.scores.arm_run import Questions
@@ -199,7 +270,11 @@ def _draw(whole: Document, folder: Path) -> int:
     from cachewitness.parity.scores import page as score_page
     from cachewitness.sessions.run import store
 
-    return finish(whole.exit_code, *drawn_or_told(folder / store.PAGE, lambda: score_page.of_score(whole)), quiet=True)
+    return finish(
+        whole.exit_code,
+        *drawn_or_told(folder / store.PAGE, lambda: score_page.of_score(whole)),
+        quiet=True,
+    )
 
 
 def _debug(error: Exception) -> None:
@@ -211,7 +286,8 @@ def _debug(error: Exception) -> None:
 
 
 class _Engine(NamedTuple):
-    """The engine's name, how it is opened for an arm, and lm-eval's model for it if that is not the in-process one.
+    """The engine's name, how it is opened for an arm, and lm-eval's model for it if that is not the
+    in-process one.
 
     `dtype` is what it computes in, empty if nobody said: most servers compute in bfloat16.
     """
@@ -232,7 +308,9 @@ def _engine(options: dict[str, Any]) -> _Engine:
         from cachewitness.parity.scores.remote import Server
 
         if options["release"] is not None:
-            raise UsageError("--release: a server has the release that it is; leave it out beside --base-url")
+            raise UsageError(
+                "--release: a server has the release that it is; leave it out beside --base-url"
+            )
         chosen = {key: options[key] for key in ("model", "concurrent", "timeout")}
         server = Server(options["base_url"], options["cold_url"] or "", **chosen)
         return _Engine(server.name, server.open, server.lm, dtype=options["dtype"] or "bfloat16")
@@ -241,15 +319,25 @@ def _engine(options: dict[str, Any]) -> _Engine:
     spec, answerer = answerer_of(options["engine"], options["policy"], options["release"])
     chosen = {key: options[key] for key in ("dtype", "device") if options[key]} | spec.options
     exact = spec.kind.bit_exact is not None and spec.kind.bit_exact(chosen)
-    return _Engine(spec.text, partial(answerer, dict(spec.options)), bit_exact=exact, dtype=chosen.get("dtype", ""))
+    return _Engine(
+        spec.text,
+        partial(answerer, dict(spec.options)),
+        bit_exact=exact,
+        dtype=chosen.get("dtype", ""),
+    )
 
 
 def _tokens(options: dict[str, Any], exact: bool) -> Tokens:
-    """Return whether tokens decide, as the engine is known to be exact or not; raises UsageError for an unused declaration."""
+    """Return whether tokens decide, as the engine is known to be exact or not; raises UsageError
+    for an unused declaration.
+    """
     from cachewitness._util.errors import UsageError
 
     if options["bit_exact"] and options["tokens"] == "report":
-        raise UsageError("--bit-exact: declares that tokens decide, and --tokens report that they do not; leave one out")
+        raise UsageError(
+            "--bit-exact: declares that tokens decide, and --tokens report that they do not; leave"
+            " one out"
+        )
     if options["tokens"] != "auto":
         return "strict" if options["tokens"] == "strict" else "reported"
     return "declared" if options["bit_exact"] or exact else "reported"
@@ -276,7 +364,9 @@ def _task(options: dict[str, Any]) -> Task:
 
 
 def _folder(engine: str, task: Task, options: dict[str, Any]) -> tuple[Path, dict[str, Any]]:
-    """Return the folder of the run, and everything that its answers depend on, by which it is named."""
+    """Return the folder of the run, and everything that its answers depend on, by which it is
+    named.
+    """
     from cachewitness.parity.scores import answer_store
     from cachewitness.parity.scores.run import installed
 
@@ -292,7 +382,10 @@ def _folder(engine: str, task: Task, options: dict[str, Any]) -> tuple[Path, dic
         "max_tokens": task.max_tokens,
         "installed": installed(),
     } | {key: options[key] for key in ("policy", "device", "dtype", "checkpoint", "seed")}
-    return answer_store.folder_of(options["out"] or answer_store.DEFAULT_FOLDER, engine, settings), settings
+    return (
+        answer_store.folder_of(options["out"] or answer_store.DEFAULT_FOLDER, engine, settings),
+        settings,
+    )
 
 
 def _nonce() -> str:

@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 
 
 class Told:
-    """Tells a run while it goes: what it can show before it begins, how far it is, and what came of it."""
+    """Tells a run while it goes: what it can show before it begins, how far it is, and what came
+    of it.
+    """
 
     def __init__(self, engine: str, task: Task, rules: Rules, seed: int, *, as_json: bool) -> None:
         from cachewitness.parity.scores import power_analysis, terminal
@@ -29,7 +31,9 @@ class Told:
         self._status = StatusLine(shown=not as_json, at_once=True)
         self._line, self._pace = ("", 0, 0), (0, monotonic())
         if not as_json:
-            terminal.heading(engine, f"{task.name} ({task.source})", len(task.asked), seed, self._out)
+            terminal.heading(
+                engine, f"{task.name} ({task.source})", len(task.asked), seed, self._out
+            )
             terminal.told(power_analysis.before(len(task.asked), rules), self._out)
 
     def begins(self, arm: str, questions: int, reused: int) -> None:
@@ -38,7 +42,13 @@ class Told:
         if reused and not self._json:
             from cachewitness.parity.scores import terminal
 
-            terminal.told([f"arm {arm}: {reused:,} of {questions:,} answers are kept from a run that was cut short"], self._out)
+            terminal.told(
+                [
+                    f"arm {arm}: {reused:,} of {questions:,} answers are kept from a run that was"
+                    " cut short"
+                ],
+                self._out,
+            )
         self.answered(0)
 
     def answered(self, count: int) -> None:
@@ -46,7 +56,9 @@ class Told:
         arm, done, questions = self._line
         done += count
         self._line, (before, began) = (arm, done, questions), self._pace
-        rest = (questions - done) * (monotonic() - began) / (done - before) if done > before else None
+        rest = (
+            (questions - done) * (monotonic() - began) / (done - before) if done > before else None
+        )
         self._status.tell(lambda: f"{arm}: {done:,} of {questions:,} questions{left(rest)}")
 
     def measured(self, cold: Scores, again: Scores | None) -> None:

@@ -13,13 +13,19 @@ from cachewitness._util.lines import printable
 
 
 class StatusLine:
-    """On a terminal one line that is kept up, no longer than the terminal is wide; elsewhere a line now and then, or none."""
+    """On a terminal one line that is kept up, no longer than the terminal is wide; elsewhere a
+    line now and then, or none.
+    """
 
     EVERY = 10.0
     """Seconds between two lines where there is no terminal."""
 
-    def __init__(self, *, shown: bool = True, anywhere: bool = False, at_once: bool = False) -> None:
-        """Begin to say nothing. `anywhere`: also where there is no terminal; `at_once`: on one not only after half a second."""
+    def __init__(
+        self, *, shown: bool = True, anywhere: bool = False, at_once: bool = False
+    ) -> None:
+        """Begin to say nothing. `anywhere`: also where there is no terminal; `at_once`: on one
+        not only after half a second.
+        """
         self._terminal = sys.stderr.isatty()
         self.shown = shown and (self._terminal or anywhere)
         self._next = monotonic() + ((0.0 if at_once else 0.5) if self._terminal else self.EVERY)

@@ -11,8 +11,13 @@ import click
 
 def table_option(rows: str) -> Callable[[Any], Any]:
     """Return the option, for a command that writes such rows."""
-    what = f"Write {rows} as a table for pandas: CSV, or Parquet if FILE ends in .parquet (extra `tables`)."
-    return click.option("--table", "table", type=click.Path(path_type=Path), metavar="FILE", help=what)
+    what = (
+        f"Write {rows} as a table for pandas: CSV, or Parquet if FILE ends in .parquet (extra"
+        " `tables`)."
+    )
+    return click.option(
+        "--table", "table", type=click.Path(path_type=Path), metavar="FILE", help=what
+    )
 
 
 def ready(table: Path | None) -> None:

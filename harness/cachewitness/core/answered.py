@@ -1,7 +1,8 @@
-"""Whether a history at answers height can be followed: prompts go in, answers come out, and no page is told.
+"""Whether a history at answers height can be followed: prompts go in, answers come out, and no page
+is told.
 
-The engine says `answer`, and `resume` in front of it if it declares so. The harness writes down what it asked (`submit`,
-`finish`, `abort`) and what the uncached twin answered (`cold`).
+The engine says `answer`, and `resume` in front of it if it declares so. The harness writes down
+what it asked (`submit`, `finish`, `abort`) and what the uncached twin answered (`cold`).
 """
 
 from __future__ import annotations
@@ -10,15 +11,32 @@ from collections.abc import Callable
 from typing import Any
 
 from cachewitness.core.declared import check_declared
-from cachewitness.core.events import Aborted, Answer, Cold, Died, Event, Finished, Header, Resumed, Submitted
-from cachewitness.core.nonsense import Nonsense, at_least_nothing, check_tokens, media_problem, name_problem
+from cachewitness.core.events import (
+    Aborted,
+    Answer,
+    Cold,
+    Died,
+    Event,
+    Finished,
+    Header,
+    Resumed,
+    Submitted,
+)
+from cachewitness.core.nonsense import (
+    Nonsense,
+    at_least_nothing,
+    check_tokens,
+    media_problem,
+    name_problem,
+)
 
 VOCABULARY_MIN = 16
 """With fewer tokens, texts that are different would often be equal."""
 
 
 class AnswerSense:
-    """Follows such a history, event by event. `live`: the events come from an engine, which says these alone.
+    """Follows such a history, event by event. `live`: the events come from an engine, which says
+    these alone.
 
     Raises Nonsense for a header that names pages, or does not say what the answers are.
     """
@@ -26,17 +44,28 @@ class AnswerSense:
     def __init__(self, header: Header, *, live: bool = False) -> None:
         check_declared(header)
         if header.pools or header.groups:
-            raise Nonsense("pools or groups - at `$.pools` or `$.groups`; an engine at answers height tells no pages")
+            raise Nonsense(
+                "pools or groups - at `$.pools` or `$.groups`; an engine at answers height tells no"
+                " pages"
+            )
         answering = header.rules.answering
         if answering is None:
-            raise Nonsense("nothing - at `$.rules.answering`; say the dtype and the vocabulary of the answers")
+            raise Nonsense(
+                "nothing - at `$.rules.answering`; say the dtype and the vocabulary of the answers"
+            )
         if answering.vocabulary < VOCABULARY_MIN:
             least = f"it has at least {VOCABULARY_MIN} tokens"
             raise Nonsense(f"{answering.vocabulary} - at `$.rules.answering.vocabulary`; {least}")
         if answering.shortest < 1 or not answering.texts.isprintable():
-            raise Nonsense("less than a token, or no line - at `$.rules.answering.shortest` or `$.rules.answering.texts`")
+            raise Nonsense(
+                "less than a token, or no line - at `$.rules.answering.shortest` or"
+                " `$.rules.answering.texts`"
+            )
         if (answering.resumes == "sliding") != (answering.window > 0):
-            raise Nonsense(f"{answering.window} - at `$.rules.answering.window`; of `sliding`, the tokens of a window")
+            raise Nonsense(
+                f"{answering.window} - at `$.rules.answering.window`; of `sliding`, the tokens of a"
+                " window"
+            )
         self._live, self._resumes = live, bool(answering.resumes)
         self._prompts: dict[str, int] = {}
         self._generate: dict[str, int] = {}
@@ -56,9 +85,14 @@ class AnswerSense:
         }
 
     def follow(self, event: Event) -> None:
-        """Take one event in. Raises Nonsense if it refers to something that does not exist, or cannot come here."""
+        """Take one event in. Raises Nonsense if it refers to something that does not exist, or
+        cannot come here.
+        """
         if self._live and not isinstance(event, Answer | Resumed):
-            raise Nonsense("an engine at answers height reports `answer` alone, or `resume`; leave this event out")
+            raise Nonsense(
+                "an engine at answers height reports `answer` alone, or `resume`; leave this"
+                " event out"
+            )
         self.note(event)
 
     def note(self, event: Event) -> None:
@@ -80,20 +114,32 @@ class AnswerSense:
         if not event.tokens:
             raise Nonsense("no tokens - at `$.tokens`; a request has at least one")
         if event.generate < 1:
-            raise Nonsense(f"{event.generate} - at `$.generate`; a request generates at least one token")
+            raise Nonsense(
+                f"{event.generate} - at `$.generate`; a request generates at least one token"
+            )
         check_tokens(event.tokens)
         self._prompts[event.r], self._generate[event.r] = len(event.tokens), event.generate
 
     def _resume(self, event: Resumed) -> None:
         self._under_way(event.r)
         if not self._resumes:
-            raise Nonsense("the header declares no `$.rules.answering.resumes`; declare it, or leave this event out")
+            raise Nonsense(
+                "the header declares no `$.rules.answering.resumes`; declare it, or leave this"
+                " event out"
+            )
         if event.r in self._answered:
-            raise Nonsense(f"{event.r!r} is answered - at `$.r`; what it goes on from comes in front of that")
+            raise Nonsense(
+                f"{event.r!r} is answered - at `$.r`; what it goes on from comes in front of that"
+            )
         if not 0 < event.at <= self._prompts[event.r] + self._generate[event.r]:
-            raise Nonsense(f"{event.at} - at `$.at`; with its answer {event.r!r} has not so many tokens")
+            raise Nonsense(
+                f"{event.at} - at `$.at`; with its answer {event.r!r} has not so many tokens"
+            )
         if event.of and event.of not in self._prompts:
-            raise Nonsense(f"request {event.of!r} was never submitted - at `$.of`; name whose tokens the state has seen")
+            raise Nonsense(
+                f"request {event.of!r} was never submitted - at `$.of`; name whose tokens the state"
+                " has seen"
+            )
         at_least_nothing(event.taken, "taken")
         if event.first < -1:
             raise Nonsense(f"{event.first} - at `$.first`; −1 if the engine does not say")
@@ -107,12 +153,18 @@ class AnswerSense:
             asked = f"{event.r!r} was to generate {self._generate[event.r]}"
             raise Nonsense(f"{len(event.tokens)} tokens - at `$.tokens`; {asked}")
         if event.ended == "length" and len(event.tokens) < self._generate[event.r]:
-            asked = f"{event.r!r} was to generate {self._generate[event.r]}; say `stop` if it ended before"
+            asked = (
+                f"{event.r!r} was to generate {self._generate[event.r]}; say `stop` if it ended"
+                " before"
+            )
             raise Nonsense(f"'length' after {len(event.tokens)} tokens - at `$.ended`; {asked}")
         check_tokens(event.tokens)
         _check_logprobs(event)
         if event.restored > self._prompts[event.r]:
-            raise Nonsense(f"{event.restored} - at `$.restored`; the prompt has {self._prompts[event.r]} tokens")
+            raise Nonsense(
+                f"{event.restored} - at `$.restored`; the prompt has {self._prompts[event.r]}"
+                " tokens"
+            )
         resumed = self._resumed.get(event.r, 0)
         if self._resumes and event.restored > 0 and event.restored != resumed:
             said = f"its `resume` said {resumed}" if resumed else "no `resume` of it came"
@@ -122,9 +174,14 @@ class AnswerSense:
     def _cold(self, event: Cold) -> None:
         self._under_way(event.r)
         if event.r not in self._answered:
-            raise Nonsense(f"{event.r!r} has no answer yet - at `$.r`; what it is compared with comes behind it")
+            raise Nonsense(
+                f"{event.r!r} has no answer yet - at `$.r`; what it is compared with comes"
+                " behind it"
+            )
         if not 0 <= event.start <= self._answered[event.r]:
-            raise Nonsense(f"{event.start} - at `$.start`; the answer has {self._answered[event.r]} tokens")
+            raise Nonsense(
+                f"{event.start} - at `$.start`; the answer has {self._answered[event.r]} tokens"
+            )
         check_tokens(event.tokens)
         _check_logprobs(event)
         for field in ("floor", "tolerance", "ceiling"):
@@ -136,14 +193,20 @@ class AnswerSense:
 
     def _under_way(self, r: str) -> None:
         if r not in self._prompts:
-            raise Nonsense(f"request {r!r} was never submitted - at `$.r`; name a request that a `submit` named before")
+            raise Nonsense(
+                f"request {r!r} was never submitted - at `$.r`; name a request that a `submit`"
+                " named before"
+            )
         if r in self._ended:
             raise Nonsense(f"request {r!r} has ended - at `$.r`; nothing happens to it any more")
 
 
 def _check_logprobs(event: Answer | Cold) -> None:
     if event.logprobs and len(event.logprobs) != len(event.tokens):
-        raise Nonsense(f"{len(event.logprobs)} of {len(event.tokens)} tokens - at `$.logprobs`; one for each, or none at all")
+        raise Nonsense(
+            f"{len(event.logprobs)} of {len(event.tokens)} tokens - at `$.logprobs`; one for each,"
+            " or none at all"
+        )
     if event.restored < -1:
         raise Nonsense(f"{event.restored} - at `$.restored`; −1 if the engine does not say")
     at_least_nothing(event.again, "again")

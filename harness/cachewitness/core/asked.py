@@ -1,7 +1,8 @@
 """Whether a live engine's events answer what was asked: the operation, its requests, its tokens.
 
-An engine that answers something else is not judged by what it was asked, so a rule could have nothing to judge because the
-engine says that nothing is shared, that nobody was asked for, or that a reset ended its keys.
+An engine that answers something else is not judged by what it was asked, so a rule could have
+nothing to judge because the engine says that nothing is shared, that nobody was asked for, or that
+a reset ended its keys.
 """
 
 from __future__ import annotations
@@ -25,10 +26,23 @@ from cachewitness.core.events import (
 )
 from cachewitness.core.nonsense import Nonsense
 from cachewitness.core.texts import Texts
-from cachewitness.core.trace_format import Abort, Extend, Finish, Op, Preempt, Reset, Step, Submit, UpdateWeights, length_of
+from cachewitness.core.trace_format import (
+    Abort,
+    Extend,
+    Finish,
+    Op,
+    Preempt,
+    Reset,
+    Step,
+    Submit,
+    UpdateWeights,
+    length_of,
+)
 from cachewitness.core.well_formed import WellFormedness
 
-_ANSWERS = frozenset((Aborted, Accept, Extended, Finished, Hit, Preempted, ResetDone, StepBegin, Submitted, Version))
+_ANSWERS = frozenset(
+    (Aborted, Accept, Extended, Finished, Hit, Preempted, ResetDone, StepBegin, Submitted, Version)
+)
 """Events that answer what was asked."""
 _ENDS, _RESETS = (Finish, Abort), (Reset, UpdateWeights)
 
@@ -62,7 +76,10 @@ class Asked:
             check_submit(op, submits)
             self._texts.submit(op, submits[0].tokens)
         elif submits:
-            raise Nonsense(f"request {submits[0].r!r} was not asked for - at `$.r`; a `submit` answers a submit alone")
+            raise Nonsense(
+                f"request {submits[0].r!r} was not asked for - at `$.r`; a `submit` answers a"
+                " submit alone"
+            )
         if isinstance(op, Step):
             self._check_step(op, said.get(StepBegin, []))
         if isinstance(op, _ENDS) and op.r in sense.tokens and op.r not in sense.ended:
@@ -94,18 +111,30 @@ class Asked:
         return isinstance(op, Extend) and 0 < self._header.rules.max_prompt < self._most[op.r]
 
     def _as_long_as_it_may_be(self, r: str) -> bool:
-        """Whether a request, whose prompt the engine takes, has grown beyond what a prompt may have: the engine ends it."""
+        """Whether a request, whose prompt the engine takes, has grown beyond what a prompt may
+        have: the engine ends it.
+        """
         return self._texts.prompt_tokens(r) <= self._header.rules.max_prompt < self._sense.tokens[r]
 
     def _check_step(self, op: Step, begun: list[StepBegin]) -> None:
-        """Refuse a step that is missing, or says that others were asked for; at scheduler height nobody is, by name."""
+        """Refuse a step that is missing, or says that others were asked for; at scheduler height
+        nobody is, by name.
+        """
         ended = self._sense.ended
         if not begun:
-            there = not ended.issuperset(r for r, _ in op.run) if op.run else len(ended) < len(self._sense.tokens)
+            there = (
+                not ended.issuperset(r for r, _ in op.run)
+                if op.run
+                else len(ended) < len(self._sense.tokens)
+            )
             if there:
                 raise Nonsense("no `step_begin`; report every step, also one in which nobody runs")
             return
-        asked = begun[0].asked if len(begun) == 1 else [entry for event in begun for entry in event.asked]
+        asked = (
+            begun[0].asked
+            if len(begun) == 1
+            else [entry for event in begun for entry in event.asked]
+        )
         wanted = op.run if self._header.height == "manager" else []
         if asked == wanted:
             return
@@ -115,23 +144,34 @@ class Asked:
             raise Nonsense(f"asked {asked} - at `$.asked`; the operation asks for {wanted}")
 
     def _check_reset(self, op: Op, resets: list[ResetDone], versions: list[Version]) -> None:
-        """Refuse a reset, or new weights, that nobody asked for, or that is asked for and not reported."""
+        """Refuse a reset, or new weights, that nobody asked for, or that is asked for and not
+        reported.
+        """
         if isinstance(op, UpdateWeights):
             refused = any(not reset.ok for reset in resets)
-            if not refused and not any((event.weights, event.adapter) == (op.version, op.adapter) for event in versions):
+            if not refused and not any(
+                (event.weights, event.adapter) == (op.version, op.adapter) for event in versions
+            ):
                 raise Nonsense(
-                    f"no `version` with weights {op.version} and adapter {op.adapter!r}; report it when they are loaded"
+                    f"no `version` with weights {op.version} and adapter {op.adapter!r}; report it"
+                    " when they are loaded"
                 )
         elif versions:
-            raise Nonsense("`version`, which nobody asked for; weights are new when the trace says so")
+            raise Nonsense(
+                "`version`, which nobody asked for; weights are new when the trace says so"
+            )
         elif isinstance(op, Reset):
             if (op.tier or "local") in self._tiers and not resets:
                 raise Nonsense("no `reset`; report what was answered for each tier, `ok` or not")
         elif resets:
-            raise Nonsense("`reset`, which nobody asked for; keys that end by themselves are evicted")
+            raise Nonsense(
+                "`reset`, which nobody asked for; keys that end by themselves are evicted"
+            )
 
     def _check_looked_up(self, events: list[Event], said: dict[type, list[Any]]) -> None:
-        """Refuse a run of a request that was not looked up since it came, or lost its place; `hit` may come after the run."""
+        """Refuse a run of a request that was not looked up since it came, or lost its place;
+        `hit` may come after the run.
+        """
         looked = self._looked
         if Hit not in said and Preempted not in said:
             if StepBegin not in said:
@@ -148,7 +188,9 @@ class Asked:
                     found |= {run.r for run in event.runs} - looked - hits
             new = [*found]
         if new:
-            raise Nonsense(f"{min(new)!r} runs and was not looked up; report `hit`, also when nothing was hit")
+            raise Nonsense(
+                f"{min(new)!r} runs and was not looked up; report `hit`, also when nothing was hit"
+            )
 
 
 def _let_go(op: Op) -> list[str]:
@@ -173,7 +215,11 @@ def check_submit(op: Submit, submits: list[Submitted]) -> None:
     for field in ("salt", "adapter", "media", "kernels", "session"):
         if getattr(event, field) != getattr(op, field):
             raise Nonsense(
-                f"{field} {getattr(event, field)!r} of {op.r!r} - at `$.{field}`; the operation says {getattr(op, field)!r}"
+                f"{field} {getattr(event, field)!r} of {op.r!r} - at `$.{field}`; the operation"
+                f" says {getattr(op, field)!r}"
             )
     if len(event.tokens) != length_of(op.prompt):
-        raise Nonsense(f"{len(event.tokens)} tokens of {op.r!r} - at `$.tokens`; the prompt has {length_of(op.prompt)}")
+        raise Nonsense(
+            f"{len(event.tokens)} tokens of {op.r!r} - at `$.tokens`; the prompt has"
+            f" {length_of(op.prompt)}"
+        )

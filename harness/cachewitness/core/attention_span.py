@@ -1,9 +1,11 @@
-"""Which tokens a group must hold for a computation to go on; the worker and the safety law share this rule.
+"""Which tokens a group must hold for a computation to go on; the worker and the safety law share
+this rule.
 
 A query at position p reads, by the mathematics of its layer,
 
 * full attention: [0, p)
-* full attention with a window of W tokens over the answer, behind a prompt of n: [0, n) and [max(n, p − W + 1), p)
+* full attention with a window of W tokens over the answer, behind a prompt of n: [0, n) and [max(n,
+  p − W + 1), p)
 * sliding window of W tokens, the query counted: [max(0, p − W + 1), p)
 * chunked-local attention with chunk C: [⌊p / C⌋ · C, p)
 * recurrent (state and conv state alike): the state after exactly p tokens
@@ -17,7 +19,9 @@ from cachewitness.core.events import Group
 
 
 def first_needed(group: Group, position: int) -> int:
-    """Return the first token position that the query at `position` reads; recurrent groups need `position` itself."""
+    """Return the first token position that the query at `position` reads; recurrent groups need
+    `position` itself.
+    """
     if group.kind == "full":
         return 0
     if group.kind == "sliding":
@@ -28,7 +32,8 @@ def first_needed(group: Group, position: int) -> int:
 
 
 def spans_read(group: Group, start: int, stop: int, prompt: int) -> list[tuple[int, int]]:
-    """Return the tokens that the queries at [start, stop) of an attention group read, as half-open ranges.
+    """Return the tokens that the queries at [start, stop) of an attention group read, as half-open
+    ranges.
 
     `prompt` is the length of the request's prompt, in tokens.
     """
@@ -52,8 +57,9 @@ def columns(group: Group, start: int, stop: int) -> tuple[int, int]:
 def needed_lengths(group: Group, position: int) -> list[int]:
     """Return the prefix lengths whose keys together let a request resume at `position`.
 
-    Attention: the ends of the blocks that cover what the query at `position` reads, the last one cut at `position`.
-    Recurrent: `position` alone. Empty if nothing is read, as at position 0 and at the start of a chunk.
+    Attention: the ends of the blocks that cover what the query at `position` reads, the last one
+    cut at `position`. Recurrent: `position` alone. Empty if nothing is read, as at position 0 and
+    at the start of a chunk.
     """
     first = first_needed(group, position)
     if group.kind == "recurrent":
@@ -61,4 +67,6 @@ def needed_lengths(group: Group, position: int) -> list[int]:
     if first == position:
         return []
     size = group.block_size
-    return [min((column + 1) * size, position) for column in range(first // size, -(-position // size))]
+    return [
+        min((column + 1) * size, position) for column in range(first // size, -(-position // size))
+    ]

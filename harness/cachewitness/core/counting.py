@@ -30,10 +30,15 @@ Handlers = dict[type[Event], Callable[[Any], None]]
 
 
 class Counting:
-    """Counts into `activity`. `handlers` says by type of event who counts it, once the ledger (`requests`) is past it."""
+    """Counts into `activity`. `handlers` says by type of event who counts it, once the ledger
+    (`requests`) is past it.
+    """
 
     def __init__(self, header: Header, requests: Mapping[str, RequestRecord]) -> None:
-        self.activity, self.counted = Activity(), header.height == "answers"  # where there are no pages to be counted
+        self.activity, self.counted = (
+            Activity(),
+            header.height == "answers",
+        )  # where there are no pages to be counted
         self._requests = requests
         self._recurrent = {group.id for group in header.groups if group.kind == "recurrent"}
         local = header.local_groups()
@@ -87,7 +92,9 @@ class Counting:
                 activity.loaded_tokens += self._loaded(event)
 
     def _loaded(self, hit: Hit) -> int:
-        """Return how many tokens of a hit lie in blocks of which some group's page comes from another tier."""
+        """Return how many tokens of a hit lie in blocks of which some group's page comes from
+        another tier.
+        """
         spans = {
             (column * group.block_size, min((column + 1) * group.block_size, hit.resume))
             for group in self._aside
@@ -130,7 +137,9 @@ class Counting:
         self._verified = self._in_flight.pop(event.step, {})
 
     def _accept(self, event: Accept) -> None:
-        """Count the drafts that the request's run verified; they stand up to the first that is not what was sampled."""
+        """Count the drafts that the request's run verified; they stand up to the first that is
+        not what was sampled.
+        """
         if drafts := self._verified.pop(event.r, None):
             self.activity.drafts += len(drafts)
             equal = [draft == token for draft, token in zip(drafts, event.tokens, strict=False)]

@@ -1,7 +1,8 @@
 """Whether what an engine declares of itself makes sense, and whether its events bear it out.
 
-A declaration decides which rules apply and how strict they are. So it is input like any event: what no cache can be is refused,
-what the harness can tell for itself an engine cannot deny, and what follows from a declaration is held against the events.
+A declaration decides which rules apply and how strict they are. So it is input like any event: what
+no cache can be is refused, what the harness can tell for itself an engine cannot deny, and what
+follows from a declaration is held against the events.
 """
 
 from __future__ import annotations
@@ -14,13 +15,17 @@ from cachewitness.core.nonsense import Nonsense, at_least_nothing
 from cachewitness.core.trace_format import TraceHeader
 
 STEPS_MAX, DRAFTS_MAX = 1024, 64
-"""The most `progress_steps` and `drafts` that a header may declare; beyond them nothing is left to be judged."""
+"""The most `progress_steps` and `drafts` that a header may declare; beyond them nothing is left to
+be judged."""
 PAGES_FACTOR, PAGES_BESIDE = 64, 4096
-"""A pool has at most so many times the pages that the trace gives, and so many beside them; what a trace fills is far less."""
+"""A pool has at most so many times the pages that the trace gives, and so many beside them; what a
+trace fills is far less."""
 ALIGNMENT_FACTOR = 8
-"""Hits are multiples of at most so many times what the block sizes have in common; beyond it hardly a prompt is owed one."""
+"""Hits are multiples of at most so many times what the block sizes have in common; beyond it hardly
+a prompt is owed one."""
 ALWAYS = ("safety-law", "ownership", "identity", "window-liveness", "content-floor", "answers")
-"""Rules that no engine can declare not applicable: where they have nothing to judge, the harness sees that for itself."""
+"""Rules that no engine can declare not applicable: where they have nothing to judge, the harness
+sees that for itself."""
 OF_KEYS = ("commit-order", "reuse-floor", "replay-boundary-retained")
 """Rules that do not apply where there are no keys, and only there."""
 OF_STATES, OF_INTERVAL = "no-fabricated-snapshots", "interval-sparsity"
@@ -31,13 +36,17 @@ IDENTITY = ("salt", "adapter", "media")
 
 
 def check_declared(header: Header) -> None:
-    """Raise Nonsense if a header says what no cache can be, or denies a rule that applies to every cache."""
+    """Raise Nonsense if a header says what no cache can be, or denies a rule that applies to
+    every cache.
+    """
     for field in ("engine", "engine_version", "trace"):
         _check_line(getattr(header, field), field)
     for rule, why in header.not_applicable.items():
         _check_line(rule, "not_applicable")
         _check_line(why, "not_applicable")
-        if rule in ALWAYS and not (rule == "identity" and not set(IDENTITY).intersection(header.capabilities)):
+        if rule in ALWAYS and not (
+            rule == "identity" and not set(IDENTITY).intersection(header.capabilities)
+        ):
             raise Nonsense(f"{rule!r} - at `$.not_applicable`; it applies to every cache")
     for capability in header.capabilities:
         _check_line(capability, "capabilities")
@@ -55,30 +64,53 @@ def _check_line(text: str, field: str) -> None:
 def _check_rules(header: Header) -> None:
     rules = header.rules
     interval = rules.retention.interval
-    if rules.alignment < 1 or rules.eagle_drop_tokens < 0 or (interval is not None and interval < 0):
-        raise Nonsense("less than it can be - at `$.rules`; alignment is at least 1, eagle_drop_tokens and interval at least 0")
+    if (
+        rules.alignment < 1
+        or rules.eagle_drop_tokens < 0
+        or (interval is not None and interval < 0)
+    ):
+        raise Nonsense(
+            "less than it can be - at `$.rules`; alignment is at least 1, eagle_drop_tokens and"
+            " interval at least 0"
+        )
     if not all(0 <= group < len(header.groups) for group in rules.retention.groups):
-        raise Nonsense(f"groups {rules.retention.groups} - at `$.rules.retention`; one of them does not exist")
+        raise Nonsense(
+            f"groups {rules.retention.groups} - at `$.rules.retention`; one of them does not exist"
+        )
     for group in rules.retention.groups:
         if header.groups[group].kind == "full":
             whole = "of full attention every block is needed, and none is left out by retention"
             raise Nonsense(f"group {group} - at `$.rules.retention.groups`; {whole}")
     if rules.captures is not None and all(pool.tier == "local" for pool in header.pools):
-        raise Nonsense("no pool of another tier - at `$.pools`; captures (`$.rules.captures`) lie in one")
+        raise Nonsense(
+            "no pool of another tier - at `$.pools`; captures (`$.rules.captures`) lie in one"
+        )
     if not 1 <= rules.progress_steps <= STEPS_MAX:
-        raise Nonsense(f"{rules.progress_steps} - at `$.rules.progress_steps`; it is 1 to {STEPS_MAX}")
+        raise Nonsense(
+            f"{rules.progress_steps} - at `$.rules.progress_steps`; it is 1 to {STEPS_MAX}"
+        )
     if not 0 <= rules.drafts <= DRAFTS_MAX:
         raise Nonsense(f"{rules.drafts} - at `$.rules.drafts`; it is 0 to {DRAFTS_MAX}")
     at_least_nothing(rules.reuse_distance, "rules.reuse_distance")
     at_least_nothing(rules.max_prompt, "rules.max_prompt")
-    least = min(pool.pages for pool in header.pools if pool.tier == "local") if header.local_groups() else 0
+    least = (
+        min(pool.pages for pool in header.pools if pool.tier == "local")
+        if header.local_groups()
+        else 0
+    )
     if not 0 <= rules.reserved_pages < max(least, 1):
-        raise Nonsense(f"{rules.reserved_pages} - at `$.rules.reserved_pages`; the smallest pool has {least} pages")
+        raise Nonsense(
+            f"{rules.reserved_pages} - at `$.rules.reserved_pages`; the smallest pool has {least}"
+            " pages"
+        )
 
 
 def _check_pool(pool: Pool) -> None:
     if pool.eviction is not None and not 0 < pool.eviction.watermark <= 1:
-        raise Nonsense(f"{pool.eviction.watermark} of pool {pool.id} - at `$.pools`; a watermark is above 0, and 1 at most")
+        raise Nonsense(
+            f"{pool.eviction.watermark} of pool {pool.id} - at `$.pools`; a watermark is above 0,"
+            " and 1 at most"
+        )
 
 
 def denied(header: Header) -> dict[int, str]:
@@ -91,7 +123,11 @@ def denied(header: Header) -> dict[int, str]:
     for group in header.groups:
         if group.kind == "recurrent" and OF_STATES in said:
             found.setdefault(group.id, f"that {OF_STATES!r} is not applicable")
-        if rules.retention.interval is not None and group.id in rules.retention.groups and OF_INTERVAL in said:
+        if (
+            rules.retention.interval is not None
+            and group.id in rules.retention.groups
+            and OF_INTERVAL in said
+        ):
             found.setdefault(group.id, f"that {OF_INTERVAL!r} is not applicable")
     return found
 
@@ -99,54 +135,71 @@ def denied(header: Header) -> dict[int, str]:
 def check_fit(header: Header, trace: TraceHeader) -> None:
     """Raise Nonsense unless the engine that describes itself so is one for this trace.
 
-    It has groups of the layout's kinds and no others, though it may merge those that are alike.
-    Its narrowest window and chunk are no smaller than the layout's, and it forgets of answers what the trace's options allow.
-    Its hits are not much coarser than blocks, and it keeps states as densely as the trace asks.
+    It has groups of the layout's kinds and no others, though it may merge those that are alike. Its
+    narrowest window and chunk are no smaller than the layout's, and it forgets of answers what the
+    trace's options allow. Its hits are not much coarser than blocks, and it keeps states as densely
+    as the trace asks.
     """
     if header.height == "answers":
         return
     groups, wanted = header.local_groups(), trace.layout.groups
     kinds, asked = sorted({group.kind for group in groups}), sorted({spec.kind for spec in wanted})
     if kinds != asked:
-        raise Nonsense(f"{', '.join(kinds)} - at `$.groups`; the trace's layout has {', '.join(asked)}")
+        raise Nonsense(
+            f"{', '.join(kinds)} - at `$.groups`; the trace's layout has {', '.join(asked)}"
+        )
     windows = _least(group.window for group in groups), _least(spec.window for spec in wanted)
     chunks = _least(group.chunk for group in groups), _least(spec.chunk for spec in wanted)
     most = PAGES_FACTOR * trace.pages + PAGES_BESIDE
     for pool in header.pools:
         if pool.pages > most:
-            told = f"{pool.pages:,} pages of pool {pool.id} - at `$.pools`; the trace gives the engine {trace.pages:,}"
+            told = (
+                f"{pool.pages:,} pages of pool {pool.id} - at `$.pools`; the trace gives the engine"
+                f" {trace.pages:,}"
+            )
             raise Nonsense(f"{told}, of which no more than {most:,} can be made")
     asked_for = trace.options.get("rswa_window", 0)
     for group in groups:
         if group.answer_window not in (0, asked_for):
             raise Nonsense(
-                f"answer_window {group.answer_window} - at `$.groups`; the trace's option rswa_window is {asked_for}"
+                f"answer_window {group.answer_window} - at `$.groups`; the trace's option"
+                f" rswa_window is {asked_for}"
             )
     for field, (span, least) in (("window", windows), ("chunk", chunks)):
         if span < least:
-            raise Nonsense(f"{field} {span} - at `$.groups`; the narrowest of the trace's layout is {least}")
+            raise Nonsense(
+                f"{field} {span} - at `$.groups`; the narrowest of the trace's layout is {least}"
+            )
     _check_alignment(header, trace)
     _check_retention(header, trace)
 
 
 def _check_alignment(header: Header, trace: TraceHeader) -> None:
-    """Refuse hits that are coarser by far than blocks are: an engine that never hits would owe nothing."""
+    """Refuse hits that are coarser by far than blocks are: an engine that never hits would owe
+    nothing.
+    """
     attention = [group.block_size for group in header.local_groups() if group.kind != "recurrent"]
     common = max(lcm(*attention), lcm(*(spec.block_size for spec in trace.layout.groups)))
     if header.rules.caching and header.rules.alignment > ALIGNMENT_FACTOR * common:
         raise Nonsense(
-            f"{header.rules.alignment} - at `$.rules.alignment`; all blocks end together every {common} tokens, and hits are "
-            f"multiples of {ALIGNMENT_FACTOR * common} tokens at most"
+            f"{header.rules.alignment} - at `$.rules.alignment`; all blocks end together every"
+            f" {common} tokens, and hits are multiples of {ALIGNMENT_FACTOR * common} tokens at"
+            " most"
         )
 
 
 def _check_retention(header: Header, trace: TraceHeader) -> None:
-    """Refuse another retention interval than the trace asks for; one that does not, or has nothing to prune, leaves it open."""
+    """Refuse another retention interval than the trace asks for; one that does not, or has
+    nothing to prune, leaves it open.
+    """
     interval, asked = header.rules.retention.interval, trace.options.get(INTERVAL, "")
     pruned = any(group.kind != "full" for group in header.local_groups())
     if pruned and (asked is None or isinstance(asked, int)) and interval != asked:
         told = ["null" if one is None else one for one in (interval, asked)]
-        raise Nonsense(f"{told[0]} - at `$.rules.retention.interval`; the trace's option {INTERVAL} is {told[1]}")
+        raise Nonsense(
+            f"{told[0]} - at `$.rules.retention.interval`; the trace's option {INTERVAL} is"
+            f" {told[1]}"
+        )
 
 
 def _least(spans: Iterable[int]) -> int:

@@ -1,7 +1,8 @@
 """Drives a trace through an engine and judges what happens, event by event.
 
-Each operation goes to the engine, the worker executes the block tables that the engine returns, and the checkers (`Panel`) see
-every event as it happens. So a run can stop at the first contradiction and name the operation.
+Each operation goes to the engine, the worker executes the block tables that the engine returns, and
+the checkers (`Panel`) see every event as it happens. So a run can stop at the first contradiction
+and name the operation.
 """
 
 from __future__ import annotations
@@ -52,19 +53,22 @@ from cachewitness.core.trace_format import (
 from cachewitness.core.worker import Worker
 
 Beside = Callable[[int, Op, list[Event]], Finding | None]
-"""Told the index of an operation in the trace, what of it was carried out, and the engine's events of it."""
+"""Told the index of an operation in the trace, what of it was carried out, and the engine's events
+of it."""
 
 _MAY_BEGIN = frozenset((Submitted, Extended, Finished, Aborted, Preempted, ResetDone, Version))
 """Events with which an operation may begin."""
 
 
 PORTION = 16
-"""So many operations are carried out, then followed, then executed, then judged: one by one, each loop would push the others
-out of the caches."""
+"""So many operations are carried out, then followed, then executed, then judged: one by one, each
+loop would push the others out of the caches."""
 
 
 class Stopped(BadEvents):
-    """A trace was stopped by events that cannot be followed. `result` is what came of it until then."""
+    """A trace was stopped by events that cannot be followed. `result` is what came of it until
+    then.
+    """
 
     def __init__(self, message: str, result: Result) -> None:
         super().__init__(message, result)
@@ -75,7 +79,8 @@ class Stopped(BadEvents):
 
 
 class Applicable:
-    """Tells which operations mean something now: nobody steps, ends or preempts a request that is not there.
+    """Tells which operations mean something now: nobody steps, ends or preempts a request that is
+    not there.
 
     A trace whose lines were removed by shrinking stays well-formed this way.
     """
@@ -85,7 +90,9 @@ class Applicable:
         self._known: set[str] = set()
 
     def filter(self, op: Op) -> Op | None:
-        """Return the operation, reduced to the requests that are live; None if nothing of it is left."""
+        """Return the operation, reduced to the requests that are live; None if nothing of it is
+        left.
+        """
         if isinstance(op, Submit):
             if op.r in self._known:
                 return None
@@ -108,8 +115,14 @@ class Applicable:
         run = [(r, n) for r, n in op.run if r in live]
         if op.run and not run:
             return None
-        if len(run) < len(op.run) or not live.issuperset(op.withdraw) or not live.issuperset(op.cancel):
-            withdraw, cancel = ([r for r in named if r in live] for named in (op.withdraw, op.cancel))
+        if (
+            len(run) < len(op.run)
+            or not live.issuperset(op.withdraw)
+            or not live.issuperset(op.cancel)
+        ):
+            withdraw, cancel = (
+                [r for r in named if r in live] for named in (op.withdraw, op.cancel)
+            )
             op = msgspec.structs.replace(op, run=run, withdraw=withdraw, cancel=cancel)
         live.difference_update(op.cancel)
         return op
@@ -118,7 +131,9 @@ class Applicable:
 class Observer:
     """Records a history, counts what happened and collects findings."""
 
-    def __init__(self, header: Header, checkers: Iterable[Checker] | None = None, *, keep: bool = True) -> None:
+    def __init__(
+        self, header: Header, checkers: Iterable[Checker] | None = None, *, keep: bool = True
+    ) -> None:
         self.history = History(header, [], [])
         self.findings: list[Finding] = []
         self.panel = Panel(header, fresh(header.height) if checkers is None else checkers)
@@ -194,17 +209,26 @@ class Observer:
 class Ahead:
     """Carries out operations on an engine and judges them, a `portion` of them at a time.
 
-    What the engine reports is read at once, since it may change what it has returned. All else of an operation comes in the
-    order in which it would come if each were judged before the next is carried out, so nothing that is found depends on the
-    portion; the engine alone may have been carried further when a finding comes.
+    What the engine reports is read at once, since it may change what it has returned. All else of
+    an operation comes in the order in which it would come if each were judged before the next is
+    carried out, so nothing that is found depends on the portion; the engine alone may have been
+    carried further when a finding comes.
     """
 
-    def __init__(self, engine: Engine, header: Header, observer: Observer, portion: int = PORTION) -> None:
-        self._engine, self._worker, self._observer, self._portion = engine, Worker(header), observer, portion
+    def __init__(
+        self, engine: Engine, header: Header, observer: Observer, portion: int = PORTION
+    ) -> None:
+        self._engine, self._worker, self._observer, self._portion = (
+            engine,
+            Worker(header),
+            observer,
+            portion,
+        )
         self._waiting: list[tuple[int, Op, list[Event]]] = []
 
     def carry_out(self, op: Op, index: int) -> list[Event] | None:
-        """Let the engine carry out one operation and return its events; None, with a `died` finding, if it raised.
+        """Let the engine carry out one operation and return its events; None, with a `died`
+        finding, if it raised.
 
         Raises as `applied`.
         """
@@ -230,7 +254,8 @@ class Ahead:
     def _judge_before(self, error: Exception) -> None:
         """Judge what waits, in front of an error.
 
-        An answer that is none comes first even where one before it cannot be followed; what was found before it counts.
+        An answer that is none comes first even where one before it cannot be followed; what was
+        found before it counts.
         """
         try:
             self.judge()
@@ -239,7 +264,9 @@ class Ahead:
                 raise
 
     def judge(self) -> None:
-        """Judge the operations that wait for it. Raises BadEvents, when those before are judged, if one cannot be followed."""
+        """Judge the operations that wait for it. Raises BadEvents, when those before are judged,
+        if one cannot be followed.
+        """
         waiting, self._waiting = self._waiting, []
         observer, followed = self._observer, 0
         try:
@@ -248,7 +275,9 @@ class Ahead:
                 observer.intake.follow(events, op, index)
                 followed += 1
         finally:
-            executed = [(self._worker.extend(events), index) for index, _, events in waiting[:followed]]
+            executed = [
+                (self._worker.extend(events), index) for index, _, events in waiting[:followed]
+            ]
             for events, index in executed:
                 observer.see(events, index)
 
@@ -262,14 +291,16 @@ def drive(
     beside: Beside | None = None,
     keep: bool = True,
 ) -> Result:
-    """Run a trace on an engine under the checkers (all of them by default) and return the judged result.
+    """Run a trace on an engine under the checkers (all of them by default) and return the judged
+    result.
 
-    `beside` receives the events of each operation that was carried out and may return findings (the differential does).
-    `until` ends the run with the operation that raised a finding of that kind; `keep=False` drops the history. An exception
-    in the engine is a finding (`died`); a UsageError (an option that the engine refuses) passes through.
+    `beside` receives the events of each operation that was carried out and may return findings (the
+    differential does). `until` ends the run with the operation that raised a finding of that kind;
+    `keep=False` drops the history. An exception in the engine is a finding (`died`); a UsageError
+    (an option that the engine refuses) passes through.
 
-    Raises Stopped, which has the result until then, if the engine reports what cannot be followed; also if it says what is no
-    answer, and something was found before.
+    Raises Stopped, which has the result until then, if the engine reports what cannot be followed;
+    also if it says what is no answer, and something was found before.
     """
     header = described(engine, trace.header)
     observer, applicable = Observer(header, checkers, keep=keep), Applicable()
@@ -297,8 +328,8 @@ def drive(
 def letting_go(trace: Trace, engine: Engine, observer: Observer) -> Iterator[None]:
     """Let go of the engine behind a block that carries out a trace.
 
-    Raises Stopped, which has the result until then, if the engine reports what cannot be followed; also if it says what is no
-    answer, and something was found before.
+    Raises Stopped, which has the result until then, if the engine reports what cannot be followed;
+    also if it says what is no answer, and something was found before.
     """
     last = len(trace.ops) - 1
     try:
@@ -315,7 +346,9 @@ def letting_go(trace: Trace, engine: Engine, observer: Observer) -> Iterator[Non
 
 
 def attempt(run: Callable[[], Result]) -> tuple[Result, str]:
-    """Run a trace; return its result and, if events that cannot be followed stopped it, the line that says so."""
+    """Run a trace; return its result and, if events that cannot be followed stopped it, the line
+    that says so.
+    """
     try:
         return run(), ""
     except Stopped as stopped:
@@ -331,7 +364,9 @@ def described(engine: Engine, trace: TraceHeader) -> Header:
 
 
 def seconds_in(engine: Engine) -> float | None:
-    """Return how many seconds were spent in the engine's own code; None if it does not say, or says what cannot be."""
+    """Return how many seconds were spent in the engine's own code; None if it does not say, or
+    says what cannot be.
+    """
     said = getattr(engine, "engine_seconds", None)
     return said if isinstance(said, int | float) and isfinite(said) and said >= 0 else None
 
@@ -339,8 +374,8 @@ def seconds_in(engine: Engine) -> float | None:
 def applied(engine: Engine, op: Op, index: int, observer: Observer) -> list[Event] | None:
     """Let the engine carry out one operation; None, with a `died` finding, if it raised.
 
-    UsageError passes through; BadEvents is raised for events that cannot be followed, OwnMistake if not the engine raised but
-    this package's own adapter of it.
+    UsageError passes through; BadEvents is raised for events that cannot be followed, OwnMistake if
+    not the engine raised but this package's own adapter of it.
     """
     observer.activity.operations += 1
     try:
@@ -352,7 +387,9 @@ def applied(engine: Engine, op: Op, index: int, observer: Observer) -> list[Even
 
 
 def _raised(error: Exception, engine: Engine, op: Op, index: int, observer: Observer) -> None:
-    """Find an engine to have died that raised in an operation; raise what is no finding, as `applied` says."""
+    """Find an engine to have died that raised in an operation; raise what is no finding, as
+    `applied` says.
+    """
     if isinstance(error, BadEvents):
         raise observer.intake.bad(op, index, str(error)) from None
     if isinstance(error, UsageError | OwnMistake):
@@ -376,10 +413,28 @@ def let_go(engine: Engine, observer: Observer, last: int) -> None:
 
 def failed(observer: Observer, index: int, asked: str, error: Exception, r: str = "") -> None:
     """Take note that the engine raised, died or hung."""
-    failure = error if isinstance(error, EngineFailure) else EngineFailure("died", f"raised {told(error)}")
+    failure = (
+        error
+        if isinstance(error, EngineFailure)
+        else EngineFailure("died", f"raised {told(error)}")
+    )
     said = str(failure)
-    observer.see([Died(operation=index, message=said.removeprefix("raised "), hung=failure.anomaly == "hung")], index)
-    finding = _ended(index, f"{asked}, which every engine must bear; however it {said}", failure.anomaly, observer.seen - 1)
+    observer.see(
+        [
+            Died(
+                operation=index,
+                message=said.removeprefix("raised "),
+                hung=failure.anomaly == "hung",
+            )
+        ],
+        index,
+    )
+    finding = _ended(
+        index,
+        f"{asked}, which every engine must bear; however it {said}",
+        failure.anomaly,
+        observer.seen - 1,
+    )
     finding.r, finding.output = r, failure.output
     observer.findings.append(finding)
 
@@ -389,11 +444,13 @@ def check(history: History, checkers: Iterable[Checker] | None = None) -> Result
     return judge(history.header, history.events, checkers)
 
 
-def judge(header: Header, events: Iterable[Event], checkers: Iterable[Checker] | None = None) -> Result:
+def judge(
+    header: Header, events: Iterable[Event], checkers: Iterable[Checker] | None = None
+) -> Result:
     """Judge what happened on an engine, event by event; none of them is kept.
 
-    Where an operation ends is not written in a history. It may be over where something happens to a request; it is over when
-    the first event of a later step comes.
+    Where an operation ends is not written in a history. It may be over where something happens to a
+    request; it is over when the first event of a later step comes.
 
     Raises Stopped, which has the result until then, where the events raise UsageError.
     """
@@ -407,14 +464,18 @@ def judge(header: Header, events: Iterable[Event], checkers: Iterable[Checker] |
 
 
 def _settled(observer: Observer) -> Result:
-    """Return what came of a history, without what only its engine could tell to be a contradiction."""
+    """Return what came of a history, without what only its engine could tell to be a
+    contradiction.
+    """
     result = observer.close(None)
     leave_open(result)
     return result
 
 
 def _by_operations(events: Iterable[Event], observer: Observer) -> Iterator[Event]:
-    """Yield events to an observer, and let it judge between two of them what waits for the end of an operation."""
+    """Yield events to an observer, and let it judge between two of them what waits for the end
+    of an operation.
+    """
     latest = 0
     for event in events:
         kind = type(event)
@@ -428,11 +489,16 @@ def _by_operations(events: Iterable[Event], observer: Observer) -> Iterator[Even
             observer.activity.operations += 1
         elif kind is Died:
             assert isinstance(event, Died)
-            asked = f"Let the engine carry out operation {event.operation + 1}, which every engine must bear"
+            asked = (
+                f"Let the engine carry out operation {event.operation + 1}, which every engine must"
+                " bear"
+            )
             anomaly = "hung" if event.hung else "died"
             says = f"{asked}; however it ended there ({event.message})"
             observer.findings.append(_ended(event.operation, says, anomaly, event.seq))
 
 
 def _ended(index: int, says: str, anomaly: str, seq: int) -> Finding:
-    return Finding(anomaly=anomaly, checker="engine", sentence=f"{says}: a contradiction.", seq=seq, op=index)
+    return Finding(
+        anomaly=anomaly, checker="engine", sentence=f"{says}: a contradiction.", seq=seq, op=index
+    )

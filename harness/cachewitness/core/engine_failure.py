@@ -1,4 +1,6 @@
-"""An engine that did not carry out an operation: a verdict on the engine, never an error of the harness."""
+"""An engine that did not carry out an operation: a verdict on the engine, never an error of the
+harness.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +20,9 @@ Lost = Literal["died", "hung"]
 class EngineFailure(Exception):
     """What an engine did instead of answering.
 
-    `anomaly` is how a finding calls it. The message completes the sentence "let the engine carry the operation out; however it
-    …". `output` is the end of what the engine's process printed, if it has a process of its own.
+    `anomaly` is how a finding calls it. The message completes the sentence "let the engine carry
+    the operation out; however it …". `output` is the end of what the engine's process printed, if
+    it has a process of its own.
     """
 
     def __init__(self, anomaly: Lost, message: str, output: str = "") -> None:
@@ -32,7 +35,9 @@ class NoAnswer(UsageError):
 
 
 class OwnMistake(Exception):
-    """The harness's own adapter, observer or driver raised, which is no verdict on the engine. One line; exit code 3."""
+    """The harness's own adapter, observer or driver raised, which is no verdict on the engine.
+    One line; exit code 3.
+    """
 
 
 HARNESS, STANDARD = Path(__file__).parents[1], Path(sysconfig.get_path("stdlib"))
@@ -43,7 +48,9 @@ FAULTS = ("mutants", "fault_tools.py")
 
 @contextmanager
 def native() -> Iterator[None]:
-    """Mark what a compiled library raises as the engine's own: the last frame of Python is that of the adapter that called."""
+    """Mark what a compiled library raises as the engine's own: the last frame of Python is that
+    of the adapter that called.
+    """
     try:
         yield
     except OwnMistake:
@@ -54,7 +61,9 @@ def native() -> Iterator[None]:
 
 
 def told(error: BaseException) -> str:
-    """Return an exception in one line: its class, the first line of its message, and where it was raised."""
+    """Return an exception in one line: its class, the first line of its message, and where it
+    was raised.
+    """
     lines = str(error).strip().splitlines()
     said = printable(f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__)
     code, line = _raised_in(error)
@@ -62,9 +71,11 @@ def told(error: BaseException) -> str:
 
 
 def of_ours(error: Exception, engine: Any) -> bool:
-    """Whether an exception is a mistake of this package: its own code raised it, and `engine` has an adapter of this package.
+    """Whether an exception is a mistake of this package: its own code raised it, and `engine` has
+    an adapter of this package.
 
-    With a planted fault an engine may do what none does, and with somebody else's adapter so may the driver.
+    With a planted fault an engine may do what none does, and with somebody else's adapter so may
+    the driver.
     """
     if isinstance(error, EngineFailure) or getattr(error, _NATIVE, False):
         return False
@@ -73,11 +84,18 @@ def of_ours(error: Exception, engine: Any) -> bool:
     adapter, header = getattr(driver, "adapter", driver), getattr(driver, "header", None)
     ours = type(adapter).__module__.partition(".")[0] == __name__.partition(".")[0]
     code, _ = _raised_in(error)
-    return ours and code is not None and _layer(code) == "harness" and ":mutant=" not in getattr(header, "engine", "")
+    return (
+        ours
+        and code is not None
+        and _layer(code) == "harness"
+        and ":mutant=" not in getattr(header, "engine", "")
+    )
 
 
 def _raised_in(error: BaseException) -> tuple[CodeType | None, int]:
-    """Return the innermost function that was running and is not Python's own, and the line that it was at."""
+    """Return the innermost function that was running and is not Python's own, and the line that
+    it was at.
+    """
     code, line, traceback = None, 0, error.__traceback__
     while traceback is not None:
         path = Path(traceback.tb_frame.f_code.co_filename)

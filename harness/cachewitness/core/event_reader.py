@@ -1,7 +1,9 @@
-"""Reads a live engine's events anew: they are written out and read back, so nothing of them is shared with the engine.
+"""Reads a live engine's events anew: they are written out and read back, so nothing of them is
+shared with the engine.
 
-A block table is told whole with every step. Of a long one, what is told as it was the last time is not read again: the pages
-that were read then stand for it. So a step of a long sequence costs little more than one of a short one.
+A block table is told whole with every step. Of a long one, what is told as it was the last time is
+not read again: the pages that were read then stand for it. So a step of a long sequence costs
+little more than one of a short one.
 """
 
 from __future__ import annotations
@@ -21,7 +23,9 @@ _ENDS = (Aborted, Finished)
 
 
 class Row(NamedTuple):
-    """A row of a block table as it was told, in a copy that the engine does not have, and the pages that were read from it."""
+    """A row of a block table as it was told, in a copy that the engine does not have, and the
+    pages that were read from it.
+    """
 
     told: list[int] | tuple[int, ...]
     pages: list[int]
@@ -31,14 +35,18 @@ _NO_ROW = Row([], [])
 
 
 class EventReader:
-    """Reads the events of one engine. Lists of pages that it returns may be shared between events, and are never changed."""
+    """Reads the events of one engine. Lists of pages that it returns may be shared between
+    events, and are never changed.
+    """
 
     def __init__(self) -> None:
         self._rows: dict[str, dict[int, Row]] = {}
         """By request and group: the long row that was read last."""
 
     def read(self, answer: list[Any] | tuple[Any, ...]) -> list[Event]:
-        """Return events, read anew. Raises what msgspec does for events that cannot be written or read."""
+        """Return events, read anew. Raises what msgspec does for events that cannot be written
+        or read.
+        """
         events = self._read(answer)
         if self._rows:
             for event in events:
@@ -57,7 +65,10 @@ class EventReader:
             return _EVENTS.decode(_ENCODER.encode(answer))
         short = list(answer)
         for at, runs in told.items():
-            short[at] = replace(answer[at], runs=[replace(run, tables=list(map(_if_short, run.tables))) for run in runs])
+            short[at] = replace(
+                answer[at],
+                runs=[replace(run, tables=list(map(_if_short, run.tables))) for run in runs],
+            )
         events = _EVENTS.decode(_ENCODER.encode(short))
         for at, runs in told.items():
             self._put_back(runs, events[at])
@@ -76,13 +87,19 @@ class EventReader:
         if _alike(row, known.told):
             return known.pages
         told, count = row[:], len(known.told)
-        pages = known.pages + _read_pages(told[count:]) if _alike(told[:count], known.told) else _read_pages(told)
+        pages = (
+            known.pages + _read_pages(told[count:])
+            if _alike(told[:count], known.told)
+            else _read_pages(told)
+        )
         rows[group] = Row(told, pages)
         return pages
 
 
 def _alike(row: list[int] | tuple[int, ...], told: list[int] | tuple[int, ...]) -> bool:
-    """Whether two rows are the same. What raises when it is compared is no page: to read it says so."""
+    """Whether two rows are the same. What raises when it is compared is no page: to read it says
+    so.
+    """
     try:
         return row == told
     except Exception:

@@ -1,10 +1,11 @@
 """What happened: a history, one event a line, in total order.
 
-Physical events say what happened to pages, claims what the engine states about them, life events what happened to requests.
-A prefix is named by (r, length), the first `length` tokens of request r, never by the engine's hash, so a radix node, a
-chunk key and a block hash are one thing here.
+Physical events say what happened to pages, claims what the engine states about them, life events
+what happened to requests. A prefix is named by (r, length), the first `length` tokens of request r,
+never by the engine's hash, so a radix node, a chunk key and a block hash are one thing here.
 
-`read`, `write`, `copy` and `zero` are emitted by the harness's worker alone, from the tables that `step_begin` hands out.
+`read`, `write`, `copy` and `zero` are emitted by the harness's worker alone, from the tables that
+`step_begin` hands out.
 """
 
 from __future__ import annotations
@@ -24,16 +25,18 @@ Order = Literal["lru", "lru-used", "lru-leaves", "lru-restored", "lfu", "fifo", 
 class Eviction(msgspec.Struct, frozen=True, omit_defaults=True):
     """What the engine says of how keys of a pool end for want of room.
 
-    `order` says who goes first, of pages that are kept for a key alone. `lru`: whose last holder let go longest ago, and of
-    full attention's that a request let go together a longer prefix first. `lru-used`: who was used longest ago, where the
-    engine counts a use at some time between the last take and the last release. `lru-leaves`: so too, and nobody before a
-    longer prefix of its own. `lru-restored`: who was hit longest ago, or else handed out longest ago. `lfu`: who was hit by
-    the fewest requests since it was keyed. `fifo`: whose key is oldest. `random`: anybody.
+    `order` says who goes first, of pages that are kept for a key alone. `lru`: whose last holder
+    let go longest ago, and of full attention's that a request let go together a longer prefix
+    first. `lru-used`: who was used longest ago, where the engine counts a use at some time between
+    the last take and the last release. `lru-leaves`: so too, and nobody before a longer prefix of
+    its own. `lru-restored`: who was hit longest ago, or else handed out longest ago. `lfu`: who was
+    hit by the fewest requests since it was keyed. `fifo`: whose key is oldest. `random`: anybody.
 
-    `free_first`: pages without a key are handed out before any key ends; otherwise both wait in one queue. `watermark`: the
-    share of the pool in use from which keys end ahead of need; 1: never. `together`: a key goes when that of the same
-    prefix in another pool does, and with it those of longer prefixes. `ttl`: a key may end without need when its page was
-    not taken or keyed for so many steps; 0: it may not.
+    `free_first`: pages without a key are handed out before any key ends; otherwise both wait in one
+    queue. `watermark`: the share of the pool in use from which keys end ahead of need; 1: never.
+    `together`: a key goes when that of the same prefix in another pool does, and with it those of
+    longer prefixes. `ttl`: a key may end without need when its page was not taken or keyed for so
+    many steps; 0: it may not.
     """
 
     order: Order
@@ -46,8 +49,8 @@ class Eviction(msgspec.Struct, frozen=True, omit_defaults=True):
 class Pool(msgspec.Struct, frozen=True, omit_defaults=True):
     """A set of physical pages. `null` pages are placeholders that nobody owns, writes or reads.
 
-    `eviction` is how keys of its pages end for want of room; None: the engine does not say. A pool that `grows` begins with so
-    many `pages`, perhaps none, and has more with each event `grow`.
+    `eviction` is how keys of its pages end for want of room; None: the engine does not say. A pool
+    that `grows` begins with so many `pages`, perhaps none, and has more with each event `grow`.
     """
 
     id: int
@@ -61,11 +64,12 @@ class Pool(msgspec.Struct, frozen=True, omit_defaults=True):
 class Group(msgspec.Struct, frozen=True, omit_defaults=True):
     """A cache group as the worker sees it.
 
-    `block_size`, `window` (query included) and `chunk` are in tokens. A full group with an `answer_window` reads the whole
-    prompt, and of the answer so many tokens (query included). A recurrent group writes its state at the end of a
-    chunk (`chunk-end`) or at every block boundary that the chunk crosses as well (`every-block`). A group in a pool of another
-    tier than `local` is never run: its keys name stored copies of the pages of group `of`, where a hit may find them too (−1:
-    the engine does not say of which).
+    `block_size`, `window` (query included) and `chunk` are in tokens. A full group with an
+    `answer_window` reads the whole prompt, and of the answer so many tokens (query included). A
+    recurrent group writes its state at the end of a chunk (`chunk-end`) or at every block boundary
+    that the chunk crosses as well (`every-block`). A group in a pool of another tier than `local`
+    is never run: its keys name stored copies of the pages of group `of`, where a hit may find them
+    too (−1: the engine does not say of which).
     """
 
     id: int
@@ -82,10 +86,11 @@ class Group(msgspec.Struct, frozen=True, omit_defaults=True):
 class Retention(msgspec.Struct, frozen=True, omit_defaults=True):
     """What the engine says it keeps of prunable groups.
 
-    `interval` in tokens: None keeps every aligned boundary, 0 only reachable ones, R > 0 one in R and the reachable ones.
-    `groups` are those that the interval governs. Reachable is the replay boundary; with `shared_prefix_boundary` also
-    where a prefix that others share ends; with `extension` also the end of the prompt itself, where a longer prompt resumes.
-    `lowered`: where a speculative look-up gives tokens back, reachable boundaries lie so many tokens lower.
+    `interval` in tokens: None keeps every aligned boundary, 0 only reachable ones, R > 0 one in R
+    and the reachable ones. `groups` are those that the interval governs. Reachable is the replay
+    boundary; with `shared_prefix_boundary` also where a prefix that others share ends; with
+    `extension` also the end of the prompt itself, where a longer prompt resumes. `lowered`: where a
+    speculative look-up gives tokens back, reachable boundaries lie so many tokens lower.
     """
 
     interval: int | None = None
@@ -96,12 +101,15 @@ class Retention(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class TierRules(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What the engine says of a second tier that it asks for itself, rather than key by key wherever a page is.
+    """What the engine says of a second tier that it asks for itself, rather than key by key
+    wherever a page is.
 
-    The tier serves prefixes of whole `chunk`s, in tokens. With `together`, all groups of a chunk are one object. With `fenced`,
-    copies do not hold their pages: who is given one that a copy reads lets it end before it is written. With `gives_up`, a
-    request whose load fails is given up. Fewer than `least` tokens beyond the device's hit are not loaded. With `unordered`, a
-    load of several steps waits for none in flight. With `once`, a request is looked up once until it has pages (formats.md).
+    The tier serves prefixes of whole `chunk`s, in tokens. With `together`, all groups of a chunk
+    are one object. With `fenced`, copies do not hold their pages: who is given one that a copy
+    reads lets it end before it is written. With `gives_up`, a request whose load fails is given up.
+    Fewer than `least` tokens beyond the device's hit are not loaded. With `unordered`, a load of
+    several steps waits for none in flight. With `once`, a request is looked up once until it has
+    pages (formats.md).
     """
 
     chunk: int
@@ -114,10 +122,12 @@ class TierRules(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Captures(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What an engine says that has no keys, and captures the shared part of each prompt (`shared` of its `submit`) instead.
+    """What an engine says that has no keys, and captures the shared part of each prompt (`shared`
+    of its `submit`) instead.
 
-    A capture lies in pools of another tier, held by `capture:N`, and is found whole or not at all. The last `again` tokens of
-    the part are computed again by everybody. `order`: who is given up if places run out, `lru` or `random`.
+    A capture lies in pools of another tier, held by `capture:N`, and is found whole or not at all.
+    The last `again` tokens of the part are computed again by everybody. `order`: who is given up if
+    places run out, `lru` or `random`.
     """
 
     order: Literal["lru", "random"] = "random"
@@ -125,10 +135,12 @@ class Captures(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class KeyEvents(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What an engine says of the events that it sends to routers (`kv_stored`, `kv_removed`, `kv_cleared`).
+    """What an engine says of the events that it sends to routers (`kv_stored`, `kv_removed`,
+    `kv_cleared`).
 
-    `gaps`: the tokens of a `kv_stored` may be those of more blocks than it has hashes, and it does not say of which. `orphans`:
-    its parent may be a prefix that no event told. `again`: it may tell of hits, whose keys were told before.
+    `gaps`: the tokens of a `kv_stored` may be those of more blocks than it has hashes, and it does
+    not say of which. `orphans`: its parent may be a prefix that no event told. `again`: it may tell
+    of hits, whose keys were told before.
     """
 
     gaps: bool = False
@@ -143,13 +155,15 @@ Resumes = Literal["", "recurrent", "sliding", "full"]
 class Answering(msgspec.Struct, frozen=True, omit_defaults=True):
     """What an engine says of its answers, at answers height.
 
-    `dtype` is what it computes in, by which rounding is judged. Token ids of prompts are 0 to `vocabulary` − 1; ids behind them
-    may be the model's special ones. `texts` is put in front of the names of texts before they are spelled: an engine that
-    cannot begin with an empty cache has other prompts in each trace. Prompts of fewer than `shortest` tokens are given up.
+    `dtype` is what it computes in, by which rounding is judged. Token ids of prompts are 0 to
+    `vocabulary` − 1; ids behind them may be the model's special ones. `texts` is put in front of
+    the names of texts before they are spelled: an engine that cannot begin with an empty cache has
+    other prompts in each trace. Prompts of fewer than `shortest` tokens are given up.
 
-    `resumes` is set if the engine tells from which kept state each request goes on (`resume`): one of a `recurrent` layer, of
-    a `sliding` window of so many tokens, or keys and values that are kept whole (`full`). `inexact` is set if answers may
-    depend on who shares the batch; the harness writes it down of an engine's kind.
+    `resumes` is set if the engine tells from which kept state each request goes on (`resume`): one
+    of a `recurrent` layer, of a `sliding` window of so many tokens, or keys and values that are
+    kept whole (`full`). `inexact` is set if answers may depend on who shares the batch; the harness
+    writes it down of an engine's kind.
     """
 
     dtype: AnswerDtype
@@ -164,16 +178,19 @@ class Answering(msgspec.Struct, frozen=True, omit_defaults=True):
 class Rules(msgspec.Struct, frozen=True, omit_defaults=True):
     """What the engine declares of its own policy, so that checkers need no policy code.
 
-    `alignment`: hits are multiples of this many tokens. `eagle_drop_tokens`: tokens that a speculative look-up returns unused.
-    `stores_logits`: a full hit may leave nothing to compute. `progress_steps`: in so many steps a feasible request advances.
-    `reserved_pages`: so many pages of a pool stay free when a waiting request joins others. `drafts`: so many drafts are
-    verified with a token at most; there are pages for so many more beyond them, and a page for the state after each. `tier` is
-    set if what a second tier has does not complete what the device has. `reuse_distance`: a request may resume so many tokens
-    earlier than what is kept allows. `eagle_groups`: the groups that a speculative look-up matches further; empty: all of them.
-    `captures` is set if prefixes are captured rather than keyed. `max_prompt`: a prompt may have so many tokens; 0:
-    any number for which the pools have room. `gives_up`: where nobody can go on for want of room, requests are given up that
-    would run alone. `idle_resets`: a reset is refused while a request is there, even one that waits. `key_events` is set if
-    the engine tells routers of its keys, `stats` if it tells operators of its use, `answering` at answers height alone.
+    `alignment`: hits are multiples of this many tokens. `eagle_drop_tokens`: tokens that a
+    speculative look-up returns unused. `stores_logits`: a full hit may leave nothing to compute.
+    `progress_steps`: in so many steps a feasible request advances. `reserved_pages`: so many pages
+    of a pool stay free when a waiting request joins others. `drafts`: so many drafts are verified
+    with a token at most; there are pages for so many more beyond them, and a page for the state
+    after each. `tier` is set if what a second tier has does not complete what the device has.
+    `reuse_distance`: a request may resume so many tokens earlier than what is kept allows.
+    `eagle_groups`: the groups that a speculative look-up matches further; empty: all of them.
+    `captures` is set if prefixes are captured rather than keyed. `max_prompt`: a prompt may have so
+    many tokens; 0: any number for which the pools have room. `gives_up`: where nobody can go on for
+    want of room, requests are given up that would run alone. `idle_resets`: a reset is refused
+    while a request is there, even one that waits. `key_events` is set if the engine tells routers
+    of its keys, `stats` if it tells operators of its use, `answering` at answers height alone.
     `late_keys`: a key may begin steps behind the one that wrote its page.
     """
 
@@ -199,7 +216,8 @@ class Rules(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Header(msgspec.Struct, frozen=True, tag_field="e", tag="header"):
-    """The first line of a history: the machine that it happened on. `not_applicable` maps an invariant to why.
+    """The first line of a history: the machine that it happened on. `not_applicable` maps an
+    invariant to why.
 
     At answers height there are no pools and no groups, and `answering` says what the answers are.
     """
@@ -217,7 +235,9 @@ class Header(msgspec.Struct, frozen=True, tag_field="e", tag="header"):
     version: int = VERSION
 
     def local_groups(self) -> list[Group]:
-        """Return the groups that the device computes with. A group in a pool of another tier only keeps pages of theirs."""
+        """Return the groups that the device computes with. A group in a pool of another tier
+        only keeps pages of theirs.
+        """
         tiers = {pool.id: pool.tier for pool in self.pools}
         return [group for group in self.groups if tiers[group.pool] == "local"]
 
@@ -227,11 +247,13 @@ class _Event(msgspec.Struct, omit_defaults=True, tag_field="e", kw_only=True, gc
     step: int = 0
 
 
-# --- physical -----------------------------------------------------------------------------------------------------------
+# --- physical -------------------------------------------------------------------------------------
 
 
 class Take(_Event, tag="take", gc=False):
-    """`holder` (a request, or `copy:N`) now holds these pages for a group; several holders share a page by taking it each."""
+    """`holder` (a request, or `copy:N`) now holds these pages for a group; several holders share
+    a page by taking it each.
+    """
 
     pool: int
     group: int
@@ -249,16 +271,20 @@ class Drop(_Event, tag="drop", gc=False):
 
 
 class Grow(_Event, tag="grow", gc=False):
-    """The engine added so many pages to a pool that grows; they are numbered on from those that it had, and hold nothing."""
+    """The engine added so many pages to a pool that grows; they are numbered on from those that
+    it had, and hold nothing.
+    """
 
     pool: int
     pages: int
 
 
 class Write(_Event, tag="write", gc=False):
-    """The worker wrote tokens [start, stop) of r; attention: `pages` are the columns start // b to (stop − 1) // b.
+    """The worker wrote tokens [start, stop) of r; attention: `pages` are the columns start // b to
+    (stop − 1) // b.
 
-    Recurrent: the state after `stop` tokens, advanced from the state after `start`, is now in pages[0].
+    Recurrent: the state after `stop` tokens, advanced from the state after `start`, is now in
+    pages[0].
     """
 
     pool: int
@@ -270,7 +296,9 @@ class Write(_Event, tag="write", gc=False):
 
 
 class Read(_Event, tag="read", gc=False):
-    """The worker read, for r, attention tokens [start, stop) from those columns; recurrent: the state after `stop` tokens."""
+    """The worker read, for r, attention tokens [start, stop) from those columns; recurrent: the
+    state after `stop` tokens.
+    """
 
     pool: int
     group: int
@@ -290,7 +318,9 @@ class Move(msgspec.Struct, frozen=True, omit_defaults=True, array_like=True):
 
 
 class Copy(_Event, tag="copy", gc=False):
-    """Pages copied as one simultaneous permutation; an asynchronous copy begins and ends (or fails) apart."""
+    """Pages copied as one simultaneous permutation; an asynchronous copy begins and ends (or
+    fails) apart.
+    """
 
     id: int
     moves: list[Move]
@@ -304,11 +334,12 @@ class Zero(_Event, tag="zero", gc=False):
     pages: list[int]
 
 
-# --- claims -------------------------------------------------------------------------------------------------------------
+# --- claims ---------------------------------------------------------------------------------------
 
 
 class Publish(_Event, tag="publish", gc=False):
-    """The page can be hit as the first `length` tokens of r, from now on; committed when the step that writes it ends.
+    """The page can be hit as the first `length` tokens of r, from now on; committed when the step
+    that writes it ends.
 
     `companions` are further pages that the same key occupies.
     """
@@ -324,7 +355,9 @@ UnpublishReason = Literal["evict", "reset", "replace", "withdraw", "retention", 
 
 
 class Unpublish(_Event, tag="unpublish", gc=False):
-    """The key that the page carried can no longer be hit. `length` 0 names every key of the page."""
+    """The key that the page carried can no longer be hit. `length` 0 names every key of the
+    page.
+    """
 
     group: int
     page: int
@@ -333,10 +366,11 @@ class Unpublish(_Event, tag="unpublish", gc=False):
 
 
 class Hit(_Event, tag="hit", gc=False):
-    """The engine reports `reported` tokens of r as cached; r starts computing at `resume` over `pages`, its columns per group.
+    """The engine reports `reported` tokens of r as cached; r starts computing at `resume` over
+    `pages`, its columns per group.
 
-    A group in a pool of another tier says from which of its pages each column was fetched (−1: not from there); the column of
-    the local group is then the page that it was fetched into.
+    A group in a pool of another tier says from which of its pages each column was fetched (−1: not
+    from there); the column of the local group is then the page that it was fetched into.
     """
 
     r: str
@@ -347,9 +381,11 @@ class Hit(_Event, tag="hit", gc=False):
 
 
 class Counts(_Event, tag="counts", gc=False):
-    """The engine's own counts of pages: free, held by a holder, kept for their key alone. Null pages are in none of them.
+    """The engine's own counts of pages: free, held by a holder, kept for their key alone. Null
+    pages are in none of them.
 
-    `refs` are (page, reference count) for the pages whose count changed since the last `counts` of the pool.
+    `refs` are (page, reference count) for the pages whose count changed since the last `counts` of
+    the pool.
     """
 
     pool: int
@@ -360,12 +396,14 @@ class Counts(_Event, tag="counts", gc=False):
 
 
 class KvStored(_Event, tag="kv_stored", gc=False):
-    """Routers are told of keys that began: the blocks of `block_size` of these tokens, behind the prefix `parent`.
+    """Routers are told of keys that began: the blocks of `block_size` of these tokens, behind the
+    prefix `parent`.
 
-    `hashes` are their names, which routers compare with those of other events; `parent` is empty for the beginning of a prompt.
-    `group` is -1 if the engine names none. `salt`, `adapter` and `media` are what it says of their identity: of each block the
-    multimodal items in it, (hash, where it begins, counted from the block's first token); a salt is said with the first block
-    of a prompt alone.
+    `hashes` are their names, which routers compare with those of other events; `parent` is empty
+    for the beginning of a prompt. `group` is -1 if the engine names none. `salt`, `adapter` and
+    `media` are what it says of their identity: of each block the multimodal items in it, (hash,
+    where it begins, counted from the block's first token); a salt is said with the first block of a
+    prompt alone.
     """
 
     hashes: list[str]
@@ -379,7 +417,9 @@ class KvStored(_Event, tag="kv_stored", gc=False):
 
 
 class KvRemoved(_Event, tag="kv_removed", gc=False):
-    """Routers are told of keys that ended, one of each hash; another page may have the same key still."""
+    """Routers are told of keys that ended, one of each hash; another page may have the same key
+    still.
+    """
 
     hashes: list[str]
     group: int = -1
@@ -390,10 +430,12 @@ class KvCleared(_Event, tag="kv_cleared", gc=False):
 
 
 class Stats(_Event, tag="stats", gc=False):
-    """Operators are told of a pool what share of its pages is in use, and what was looked up since they were told last.
+    """Operators are told of a pool what share of its pages is in use, and what was looked up since
+    they were told last.
 
-    Of `requests` that were admitted with `looked_up` tokens the device had `found` (−1: the engine does not say); `again` is
-    the same of those that had lost their place before. `restored`: so many tokens their clients are told to be from a cache.
+    Of `requests` that were admitted with `looked_up` tokens the device had `found` (−1: the engine
+    does not say); `again` is the same of those that had lost their place before. `restored`: so
+    many tokens their clients are told to be from a cache.
     """
 
     pool: int
@@ -405,13 +447,15 @@ class Stats(_Event, tag="stats", gc=False):
     restored: list[tuple[str, int]] = []
 
 
-# --- life ---------------------------------------------------------------------------------------------------------------
+# --- life -----------------------------------------------------------------------------------------
 
 
 class Submitted(_Event, tag="submit", gc=False):
-    """A request entered the engine. Its first `shared` tokens are a part that others have too; 0: nobody said.
+    """A request entered the engine. Its first `shared` tokens are a part that others have too; 0:
+    nobody said.
 
-    At answers height it is to generate so many tokens (`generate`). A `session` waits for more input when its answer is over.
+    At answers height it is to generate so many tokens (`generate`). A `session` waits for more
+    input when its answer is over.
     """
 
     r: str
@@ -426,14 +470,17 @@ class Submitted(_Event, tag="submit", gc=False):
 
 
 class Run(msgspec.Struct, omit_defaults=True):
-    """One request in a step: tokens [start, stop) are computed over `tables`, the pages per group by column.
+    """One request in a step: tokens [start, stop) are computed over `tables`, the pages per group
+    by column.
 
-    The last of them may be guessed: `drafts` are their ids. A recurrent group then writes the state after the known tokens into
-    its column, and the state after the i-th draft into `scratch[group][i − 1]`.
+    The last of them may be guessed: `drafts` are their ids. A recurrent group then writes the state
+    after the known tokens into its column, and the state after the i-th draft into
+    `scratch[group][i − 1]`.
 
-    `fed` are the ids that the worker feeds for the known tokens, if they are not the request's own. `checkpoints`
-    are states that the worker writes on its way: (group, page, tokens that the state has seen). `mirrors` are tokens that it
-    also writes into a further page: (group, page, start, stop).
+    `fed` are the ids that the worker feeds for the known tokens, if they are not the request's own.
+    `checkpoints` are states that the worker writes on its way: (group, page, tokens that the state
+    has seen). `mirrors` are tokens that it also writes into a further page: (group, page, start,
+    stop).
     """
 
     r: str
@@ -455,9 +502,10 @@ class Run(msgspec.Struct, omit_defaults=True):
 class StepBegin(_Event, tag="step_begin"):
     """A step was scheduled. `asked` is who wanted how many tokens; `runs` who got them.
 
-    Zeros come before the runs, then copies; `stores`, copies to another tier, come after them. Copies of one page that go on
-    beside other steps have numbers: `begun` begin with this step (from another tier before the runs, to one after them),
-    `ended` and `failed` are over when it has run, `flushed` before its runs.
+    Zeros come before the runs, then copies; `stores`, copies to another tier, come after them.
+    Copies of one page that go on beside other steps have numbers: `begun` begin with this step
+    (from another tier before the runs, to one after them), `ended` and `failed` are over when it
+    has run, `flushed` before its runs.
     """
 
     asked: list[tuple[str, int]] = []
@@ -478,10 +526,12 @@ class StepEnd(_Event, tag="step_end", gc=False):
 
 
 class Settled(_Event, tag="settle"):
-    """What of a step in flight is known only when it runs, since it was scheduled before drafts of earlier steps were verified.
+    """What of a step in flight is known only when it runs, since it was scheduled before drafts of
+    earlier steps were verified.
 
-    `runs` take the place of the runs of the same requests that the step began with: where they start and which drafts they
-    have. Copies `before` are made after the step's own and before the runs, those `after` behind the runs.
+    `runs` take the place of the runs of the same requests that the step began with: where they
+    start and which drafts they have. Copies `before` are made after the step's own and before the
+    runs, those `after` behind the runs.
     """
 
     runs: list[Run] = []
@@ -505,13 +555,16 @@ class Accept(_Event, tag="accept", gc=False):
 
 
 class Paused(_Event, tag="pause", gc=False):
-    """The answer of r, a session, is over. It keeps its pages and waits for more input; steps in flight compute in vain."""
+    """The answer of r, a session, is over. It keeps its pages and waits for more input; steps in
+    flight compute in vain.
+    """
 
     r: str
 
 
 class Extended(_Event, tag="extend", gc=False):
-    """A session that waits goes on: the first `keep` of its tokens stay, `tokens` come behind them, and all are its prompt now.
+    """A session that waits goes on: the first `keep` of its tokens stay, `tokens` come behind them,
+    and all are its prompt now.
 
     The last token of an answer may be left out; no other is.
     """
@@ -522,7 +575,9 @@ class Extended(_Event, tag="extend", gc=False):
 
 
 class Preempted(_Event, tag="preempt", gc=False):
-    """r lost its pages and starts again; `by_engine`: nobody asked for it, nor for a reset, new weights or a withdrawal."""
+    """r lost its pages and starts again; `by_engine`: nobody asked for it, nor for a reset, new
+    weights or a withdrawal.
+    """
 
     r: str
     by_engine: bool = False
@@ -536,7 +591,9 @@ class Aborted(_Event, tag="abort", gc=False):
 
 
 class Finished(_Event, tag="finish", gc=False):
-    """r ended as intended; `by_engine`: nobody asked for it, and r was not as long as the engine lets a request grow."""
+    """r ended as intended; `by_engine`: nobody asked for it, and r was not as long as the engine
+    lets a request grow.
+    """
 
     r: str
     by_engine: bool = False
@@ -559,9 +616,9 @@ class Version(_Event, tag="version", gc=False):
 class Culprit(msgspec.Struct, kw_only=True, gc=False):
     """The first thing of a step that is wrong: a `part` of a layer of a group.
 
-    `key` and `value` (of a position), `memory` and `conv` (the state after so many tokens) were read from the block; `output`
-    was computed from right inputs. `off` is the difference to the definition; where it is no number, `holds` says what there
-    is.
+    `key` and `value` (of a position), `memory` and `conv` (the state after so many tokens) were
+    read from the block; `output` was computed from right inputs. `off` is the difference to the
+    definition; where it is no number, `holds` says what there is.
     """
 
     layer: int
@@ -575,14 +632,16 @@ class Culprit(msgspec.Struct, kw_only=True, gc=False):
 
 
 class Compare(_Event, tag="compare", gc=False):
-    """The device put its logits of tokens [start, stop) of r beside those of a computation that shares nothing with it.
+    """The device put its logits of tokens [start, stop) of r beside those of a computation that
+    shares nothing with it.
 
-    `beyond` of these rows differ by more than `tolerance`, or hold NaN (`nan` of them) or infinity (`infinite`); `largest` is
-    the largest difference that is a number, `floor` the largest that rounding alone causes, `ceiling` the most that the
-    tolerance may be. All in logits, which the device computes in `dtype`.
+    `beyond` of these rows differ by more than `tolerance`, or hold NaN (`nan` of them) or infinity
+    (`infinite`); `largest` is the largest difference that is a number, `floor` the largest that
+    rounding alone causes, `ceiling` the most that the tolerance may be. All in logits, which the
+    device computes in `dtype`.
 
-    Of rows beyond, the first is of position `at`; its likeliest token is `chose` (-1: no number) and ought to be `right`.
-    `first` is the first layer of the step that is wrong.
+    Of rows beyond, the first is of position `at`; its likeliest token is `chose` (-1: no number)
+    and ought to be `right`. `first` is the first layer of the step that is wrong.
     """
 
     r: str
@@ -606,11 +665,13 @@ Ended = Literal["length", "stop", "cancelled", "refused"]
 
 
 class Answer(_Event, tag="answer"):
-    """What r generated, greedily, and the natural logarithm of each token's probability; None where that is no number.
+    """What r generated, greedily, and the natural logarithm of each token's probability; None where
+    that is no number.
 
-    `restored` tokens of its prompt were taken from the cache when it was admitted; −1: the engine does not say. `ended`: by
-    `length`, at a `stop` token, `cancelled` by its client, or `refused`: the engine gave it up. The request was sent `again` so
-    often, since a server was not there, or had no time.
+    `restored` tokens of its prompt were taken from the cache when it was admitted; −1: the engine
+    does not say. `ended`: by `length`, at a `stop` token, `cancelled` by its client, or `refused`:
+    the engine gave it up. The request was sent `again` so often, since a server was not there, or
+    had no time.
     """
 
     r: str
@@ -622,10 +683,11 @@ class Answer(_Event, tag="answer"):
 
 
 class Resumed(_Event, tag="resume", gc=False):
-    """r computes nothing of its first `at` tokens: it goes on from a state kept behind `taken` tokens of request `of`.
+    """r computes nothing of its first `at` tokens: it goes on from a state kept behind `taken`
+    tokens of request `of`.
 
-    `of` is its prompt with its answer, empty if the engine never said that it keeps such a state. `first`: the oldest position
-    that the state has of a window; −1: the engine does not say.
+    `of` is its prompt with its answer, empty if the engine never said that it keeps such a state.
+    `first`: the oldest position that the state has of a window; −1: the engine does not say.
     """
 
     r: str
@@ -636,12 +698,15 @@ class Resumed(_Event, tag="resume", gc=False):
 
 
 class Cold(_Event, tag="cold"):
-    """What the uncached twin generated after the prompt of r and the first `start` tokens of its answer.
+    """What the uncached twin generated after the prompt of r and the first `start` tokens of its
+    answer.
 
-    `restored` is what the twin says that it restored. `refused`: alone on a fresh engine with the same pool the request is
-    given up as well, so it has no answer to compare. `floor` is by how much logarithms of right computations in `dtype` differ
-    here, `tolerance` what is made of that, and `ceiling` the most that it may be. Requests to the twin were sent `again` so
-    often since the last one. `cause`: what the harness found to be behind a difference, empty if it did not look for it.
+    `restored` is what the twin says that it restored. `refused`: alone on a fresh engine with the
+    same pool the request is given up as well, so it has no answer to compare. `floor` is by how
+    much logarithms of right computations in `dtype` differ here, `tolerance` what is made of that,
+    and `ceiling` the most that it may be. Requests to the twin were sent `again` so often since the
+    last one. `cause`: what the harness found to be behind a difference, empty if it did not look
+    for it.
     """
 
     r: str
@@ -659,7 +724,9 @@ class Cold(_Event, tag="cold"):
 
 
 class Died(_Event, tag="died", gc=False):
-    """The engine raised, or its process ended, while it carried out an operation; `hung`: it gave no answer in time."""
+    """The engine raised, or its process ended, while it carried out an operation; `hung`: it
+    gave no answer in time.
+    """
 
     operation: int
     message: str
@@ -675,7 +742,9 @@ Event = Physical | Claim | Steps | Life | Outcome
 
 
 class History(msgspec.Struct):
-    """A header and its events; `op_of[i]` is the index of the trace operation that event i belongs to (−1: none)."""
+    """A header and its events; `op_of[i]` is the index of the trace operation that event i
+    belongs to (−1: none).
+    """
 
     header: Header
     events: list[Event]

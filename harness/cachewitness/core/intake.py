@@ -1,8 +1,10 @@
-"""Takes in what a live engine says, as a history in a file is taken in: written out, read back, and followed.
+"""Takes in what a live engine says, as a history in a file is taken in: written out, read back, and
+followed.
 
-What an engine returns is input like any file. Every event is written and read anew, so a field of a wrong type is found, and
-nothing that the engine keeps of its events, or changes in them later, reaches the checkers. Then it is followed as `check`
-follows a stored history (`well_formed`), and beside that it must fit the operation that was asked for.
+What an engine returns is input like any file. Every event is written and read anew, so a field of a
+wrong type is found, and nothing that the engine keeps of its events, or changes in them later,
+reaches the checkers. Then it is followed as `check` follows a stored history (`well_formed`), and
+beside that it must fit the operation that was asked for.
 """
 
 from __future__ import annotations
@@ -21,14 +23,22 @@ from cachewitness.core.nonsense import Nonsense
 from cachewitness.core.trace_format import Op, TraceHeader
 from cachewitness.core.well_formed import WellFormedness
 
-_UNWRITABLE = (TypeError, ValueError, OverflowError, RecursionError, AttributeError, msgspec.MsgspecError)
+_UNWRITABLE = (
+    TypeError,
+    ValueError,
+    OverflowError,
+    RecursionError,
+    AttributeError,
+    msgspec.MsgspecError,
+)
 _ENCODER = msgspec.msgpack.Encoder()
 _EVENT = msgspec.msgpack.Decoder(Event)
 _FORMAT = "docs/formats.md says what an event has and when it comes"
 
 
 class BadEvents(UsageError):
-    """What a live engine reports cannot be followed: one line that names engine, operation, event and field. Exit code 4.
+    """What a live engine reports cannot be followed: one line that names engine, operation, event
+    and field. Exit code 4.
 
     No verdict on the engine's cache: whoever wrote its adapter has to mend what it reports.
     """
@@ -37,14 +47,20 @@ class BadEvents(UsageError):
 def taken_in(header: Any, trace: TraceHeader | None = None) -> Header:
     """Return the header of a live engine, read anew.
 
-    Raises BadEvents if it is none, does not fit together, or is no engine for the trace that it was opened for.
+    Raises BadEvents if it is none, does not fit together, or is no engine for the trace that it was
+    opened for.
     """
     if not isinstance(header, Header):
-        raise BadEvents(f"engine, describe(): returned {_kind(header)}; return a cachewitness.core.events.Header")
+        raise BadEvents(
+            f"engine, describe(): returned {_kind(header)}; return a"
+            " cachewitness.core.events.Header"
+        )
     try:
         read = msgspec.msgpack.decode(_ENCODER.encode(header), type=Header)
         if trace is not None and read.height != trace.height:
-            raise Nonsense(f"{read.height!r} - at `$.height`; the trace has height {trace.height!r}")
+            raise Nonsense(
+                f"{read.height!r} - at `$.height`; the trace has height {trace.height!r}"
+            )
         sense_of(read)
         if trace is not None:
             check_fit(read, trace)
@@ -54,7 +70,9 @@ def taken_in(header: Any, trace: TraceHeader | None = None) -> Header:
 
 
 def sense_of(header: Header) -> WellFormedness | AnswerSense:
-    """Return what follows a history of this height. Raises Nonsense for a header that does not fit together."""
+    """Return what follows a history of this height. Raises Nonsense for a header that does not
+    fit together.
+    """
     return AnswerSense(header) if header.height == "answers" else WellFormedness(header)
 
 
@@ -71,7 +89,8 @@ class Intake:
         return sense, Asked(header, sense)
 
     def take(self, answer: Any, op: Op, index: int) -> list[Event]:
-        """Return what the engine reported of an operation, read anew and followed; `index` is the operation's in the trace.
+        """Return what the engine reported of an operation, read anew and followed; `index` is the
+        operation's in the trace.
 
         Raises BadEvents if it is no list of events, or an event of it cannot be followed.
         """
@@ -80,16 +99,25 @@ class Intake:
         return events
 
     def read(self, answer: Any, op: Op, index: int) -> list[Event]:
-        """Return what the engine reported of an operation, read anew. Raises BadEvents if it is no list of events."""
+        """Return what the engine reported of an operation, read anew. Raises BadEvents if it is
+        no list of events.
+        """
         if not isinstance(answer, list | tuple):
-            raise self.bad(op, index, f"apply() returned {_kind(answer)}; return a list of events, empty if nothing happened")
+            raise self.bad(
+                op,
+                index,
+                f"apply() returned {_kind(answer)}; return a list of events, empty if nothing"
+                " happened",
+            )
         try:
             return self._reader.read(answer)
         except _UNWRITABLE:
             raise self._unreadable(answer, op, index) from None
 
     def follow(self, events: list[Event], op: Op, index: int) -> None:
-        """Follow what was read of an operation; all before it was followed. Raises BadEvents if an event cannot be followed."""
+        """Follow what was read of an operation; all before it was followed. Raises BadEvents if
+        an event cannot be followed.
+        """
         sense, event = self._sense, None
         try:
             for event in events:
@@ -110,7 +138,7 @@ class Intake:
         except Nonsense as problem:
             raise BadEvents(f"engine {self._engine}, at the end: {problem}; {_FORMAT}") from None
 
-    # --- messages -------------------------------------------------------------------------------------------------------
+    # --- messages ---------------------------------------------------------------------------------
 
     def _unreadable(self, answer: Any, op: Op, index: int) -> BadEvents:
         for number, event in enumerate(answer):
@@ -118,13 +146,21 @@ class Intake:
                 _EVENT.decode(_ENCODER.encode(event))
             except _UNWRITABLE as problem:
                 return self.bad(op, index, f"{problem}{_field(event)}", number, event)
-        return self.bad(op, index, "the list of events changes while it is read; return one that stays as it is")
+        return self.bad(
+            op, index, "the list of events changes while it is read; return one that stays as it is"
+        )
 
-    def bad(self, op: Op, index: int, problem: str, number: int = -1, event: Any = None) -> BadEvents:
-        """Return the line that says what is wrong with an operation's events, of one of them if it is named by its number."""
+    def bad(
+        self, op: Op, index: int, problem: str, number: int = -1, event: Any = None
+    ) -> BadEvents:
+        """Return the line that says what is wrong with an operation's events, of one of them if
+        it is named by its number.
+        """
         asked = " ".join(filter(None, (type(op).__name__.lower(), getattr(op, "r", ""))))
         which = f", event {number + 1} ({_kind(event)})" if number >= 0 else ""
-        return BadEvents(f"engine {self._engine}, operation {index + 1} ({asked}){which}: {problem}; {_FORMAT}")
+        return BadEvents(
+            f"engine {self._engine}, operation {index + 1} ({asked}){which}: {problem}; {_FORMAT}"
+        )
 
 
 class AnswerIntake(Intake):
@@ -135,11 +171,15 @@ class AnswerIntake(Intake):
         return self._answers, None
 
     def note(self, event: Event) -> None:
-        """Take in what the harness itself writes down. Raises BadEvents if it cannot be followed, being made of an answer."""
+        """Take in what the harness itself writes down. Raises BadEvents if it cannot be
+        followed, being made of an answer.
+        """
         try:
             self._answers.note(event)
         except Nonsense as problem:
-            raise BadEvents(f"engine {self._engine}, {_kind(event)} of its answers: {problem}; {_FORMAT}") from None
+            raise BadEvents(
+                f"engine {self._engine}, {_kind(event)} of its answers: {problem}; {_FORMAT}"
+            ) from None
 
 
 def _place(events: list[Event], event: Event | None) -> int:
@@ -147,7 +187,9 @@ def _place(events: list[Event], event: Event | None) -> int:
 
 
 def _field(event: Any) -> str:
-    """Return in which field of an event a value stands that cannot be written; empty if the message says so, or none."""
+    """Return in which field of an event a value stands that cannot be written; empty if the
+    message says so, or none.
+    """
     for name in getattr(event, "__struct_fields__", ()):
         try:
             _ENCODER.encode(getattr(event, name))

@@ -1,4 +1,6 @@
-"""What can be wrong with a name, a number or a header by itself, told in the words of a file: value, field, reason."""
+"""What can be wrong with a name, a number or a header by itself, told in the words of a file:
+value, field, reason.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ NO_REQUEST = ("copy:", CAPTURE, "store:", "pin:")
 
 
 class Nonsense(Exception):
-    """An event refers to something that does not exist, or comes when it cannot; the message says what."""
+    """An event refers to something that does not exist, or comes when it cannot; the message
+    says what.
+    """
 
 
 def name_problem(r: str, known: Container[str]) -> str:
@@ -24,7 +28,10 @@ def name_problem(r: str, known: Container[str]) -> str:
     if r in known:
         return f"request {r!r} is submitted twice - at `$.r`; give every request a name of its own"
     if not r or r.startswith(NO_REQUEST):
-        return f"{r!r} - at `$.r`; a request has a name, which does not begin with {' or '.join(NO_REQUEST)}"
+        return (
+            f"{r!r} - at `$.r`; a request has a name, which does not begin with"
+            f" {' or '.join(NO_REQUEST)}"
+        )
     return ""
 
 
@@ -42,7 +49,11 @@ def spans_problem(group: Group | GroupSpec, where: str) -> str:
     answers = getattr(group, "answer_window", 0)
     if answers < 0 or (answers and group.kind != "full"):
         return f"answer_window {answers} - {where}; a full group may have one, of at least 1 token"
-    wrong = [f"{field} {value} - {where}; a {group.kind} group needs at least 1" for field, value in spans.items() if value < 1]
+    wrong = [
+        f"{field} {value} - {where}; a {group.kind} group needs at least 1"
+        for field, value in spans.items()
+        if value < 1
+    ]
     return wrong[0] if wrong else ""
 
 
@@ -67,13 +78,18 @@ def check_header(header: Header) -> None:
     """Raise Nonsense if groups and pools do not fit together."""
     pools = [pool.id for pool in header.pools]
     if not pools or not header.groups:
-        raise Nonsense("nothing to judge - at `$.pools` or `$.groups`; name at least one pool and one group")
+        raise Nonsense(
+            "nothing to judge - at `$.pools` or `$.groups`; name at least one pool and one group"
+        )
     if len(set(pools)) != len(pools):
         raise Nonsense(f"{listed(pools)} - at `$.pools`; give every pool an id of its own")
     for pool in header.pools:
-        if not (0 if pool.grows else 1) <= pool.pages <= PAGES_MAX or not all(0 <= page < pool.pages for page in pool.null):
+        if not (0 if pool.grows else 1) <= pool.pages <= PAGES_MAX or not all(
+            0 <= page < pool.pages for page in pool.null
+        ):
             raise Nonsense(
-                f"pool {pool.id} - at `$.pools`; pages are 1 to {PAGES_MAX}, null pages among them, 0 only of a pool that grows"
+                f"pool {pool.id} - at `$.pools`; pages are 1 to {PAGES_MAX}, null pages among them,"
+                " 0 only of a pool that grows"
             )
     for index, group in enumerate(header.groups):
         _check_group(header, index, group, pools)
@@ -82,10 +98,16 @@ def check_header(header: Header) -> None:
 def _check_group(header: Header, index: int, group: Group, pools: list[int]) -> None:
     where = f"at `$.groups[{index}]`"
     if group.id != index:
-        raise Nonsense(f"id {group.id} - {where}; groups are numbered from 0 in the order of the list")
+        raise Nonsense(
+            f"id {group.id} - {where}; groups are numbered from 0 in the order of the list"
+        )
     if group.pool not in pools:
-        raise Nonsense(f"pool {group.pool} does not exist - {where}; the header has {listed(pools)}")
+        raise Nonsense(
+            f"pool {group.pool} does not exist - {where}; the header has {listed(pools)}"
+        )
     if group.of >= len(header.groups):
-        raise Nonsense(f"of {group.of} - {where}; the header has groups 0 to {len(header.groups) - 1}")
+        raise Nonsense(
+            f"of {group.of} - {where}; the header has groups 0 to {len(header.groups) - 1}"
+        )
     if problem := spans_problem(group, where):
         raise Nonsense(problem)

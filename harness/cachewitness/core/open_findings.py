@@ -1,4 +1,6 @@
-"""Differences of answers that are no contradiction, since the batch may be at fault, and not the cache."""
+"""Differences of answers that are no contradiction, since the batch may be at fault, and not the
+cache.
+"""
 
 from __future__ import annotations
 
@@ -7,25 +9,34 @@ from cachewitness.core.result import Result
 
 BATCH, DECODING = "batch", "decoding"
 NOISE = {
-    DECODING: "passes if no prompt goes on after an answer, and uncached decoding and prefill round differently as well",
+    DECODING: (
+        "passes if no prompt goes on after an answer, and uncached decoding and prefill round"
+        " differently as well"
+    ),
     BATCH: "fails without the cache as well: the model's doing, or the batch's",
 }
 """The causes that do not need a cache, and what each says of the trace."""
 
 UNASKED = (
-    "the answers of this engine may depend on who shares the batch, and this history does not say whether the engine differs "
-    "without its cache as well (`cause` of `cold`), which only the engine can tell: `replay` the trace on it"
+    "the answers of this engine may depend on who shares the batch, and this history does not say"
+    " whether the engine differs without its cache as well (`cause` of `cold`), which only the"
+    " engine can tell: `replay` the trace on it"
 )
 """What a history lacks of which nobody looked for the cause."""
 
 
 def leave_open(result: Result) -> None:
-    """Of an engine whose answers may depend on the batch, take findings that may come without the cache for no contradiction.
+    """Of an engine whose answers may depend on the batch, take findings that may come without the
+    cache for no contradiction.
 
     The checker then says what it cannot judge, as one does that crashed: the verdict is unknown.
     """
     answering = result.history.header.rules.answering
-    noise = [found for found in result.findings if found.anomaly == DIFFERS and found.cause in ("", BATCH, DECODING)]
+    noise = [
+        found
+        for found in result.findings
+        if found.anomaly == DIFFERS and found.cause in ("", BATCH, DECODING)
+    ]
     if answering is None or not answering.inexact or not noise:
         return
     result.findings = [found for found in result.findings if found not in noise]
@@ -33,4 +44,7 @@ def leave_open(result: Result) -> None:
     tally.findings -= len(noise)
     cause = noise[0].cause
     says = noise[0].sentence.removesuffix(": a contradiction.")
-    tally.crashed = f"{f'{cause}: it {NOISE[cause]}' if cause else UNASKED}; so no contradiction is shown: {says}"
+    tally.crashed = (
+        f"{f'{cause}: it {NOISE[cause]}' if cause else UNASKED}; so no contradiction is shown:"
+        f" {says}"
+    )

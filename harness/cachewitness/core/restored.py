@@ -1,8 +1,9 @@
 """How many tokens each group restored on a hit.
 
-The engine reports the position at which a request resumes. A group without a page in the last column before that position (the
-null block, or no column at all) restored nothing, whatever the look-up reported. Kinds of group are counted apart, because a
-hit that restores only some of them is the fault to find.
+The engine reports the position at which a request resumes. A group without a page in the last
+column before that position (the null block, or no column at all) restored nothing, whatever the
+look-up reported. Kinds of group are counted apart, because a hit that restores only some of them is
+the fault to find.
 """
 
 from __future__ import annotations
@@ -15,21 +16,29 @@ NOWHERE = -1
 
 
 def restored(header: Header, hit: Hit) -> dict[str, int]:
-    """Return by group kind how many tokens were restored: those of the group of that kind that got least."""
+    """Return by group kind how many tokens were restored: those of the group of that kind that
+    got least.
+    """
     null = {pool.id: pool.null for pool in header.pools}
     least: dict[str, int] = {}
     for group in header.local_groups():
         _, column = columns(group, 0, hit.resume)
         pages = hit.pages[group.id]
-        there = 0 < column <= len(pages) and pages[column - 1] >= 0 and pages[column - 1] not in null[group.pool]
+        there = (
+            0 < column <= len(pages)
+            and pages[column - 1] >= 0
+            and pages[column - 1] not in null[group.pool]
+        )
         least[group.kind] = min(least.get(group.kind, hit.resume), hit.resume if there else 0)
     return least
 
 
 def from_tier(header: Header, hit: Hit) -> dict[str, int]:
-    """Return by group kind how many tokens another tier restored: those of the group of that kind that got least from there.
+    """Return by group kind how many tokens another tier restored: those of the group of that kind
+    that got least from there.
 
-    A group has a hit from another tier if the last column before the resume position was fetched from one of its copies.
+    A group has a hit from another tier if the last column before the resume position was fetched
+    from one of its copies.
     """
     least: dict[str, int] = {}
     for group in header.local_groups():

@@ -1,7 +1,7 @@
 """Verdicts: the outcome of a run.
 
-`fail` outweighs `bad events`, that `unknown`, and that `pass`: events that cannot be followed, and a checker that crashed, have
-cleared nothing, and findings beside them stand.
+`fail` outweighs `bad events`, that `unknown`, and that `pass`: events that cannot be followed, and
+a checker that crashed, have cleared nothing, and findings beside them stand.
 """
 
 from __future__ import annotations
@@ -32,11 +32,12 @@ WORST_FIRST = (EXIT_INTERNAL, EXIT_FAIL, EXIT_USAGE, EXIT_UNKNOWN, EXIT_NOTHING_
 class Activity(msgspec.Struct, kw_only=True):
     """What happened in a run, so that nobody mistakes an idle run for a clean one.
 
-    `from_tier` counts those of the hits to which another tier contributed, and `loaded_tokens` their tokens in blocks that came
-    from there; `given_up` the requests that the engine ended early and nobody had asked it to; `drafts` those that were
-    verified; `overlapped_steps` those that were scheduled before an earlier one had run. `sent_again` counts how often requests
-    were sent once more, since a server was not there or had no time. Of the requests that go on after an earlier answer,
-    `continued` were asked, and `left_out` not, since that answer was too short.
+    `from_tier` counts those of the hits to which another tier contributed, and `loaded_tokens`
+    their tokens in blocks that came from there; `given_up` the requests that the engine ended early
+    and nobody had asked it to; `drafts` those that were verified; `overlapped_steps` those that
+    were scheduled before an earlier one had run. `sent_again` counts how often requests were sent
+    once more, since a server was not there or had no time. Of the requests that go on after an
+    earlier answer, `continued` were asked, and `left_out` not, since that answer was too short.
     """
 
     operations: int = 0
@@ -65,24 +66,37 @@ class Activity(msgspec.Struct, kw_only=True):
 
     @property
     def unexercised(self) -> str:
-        """Say that no request went on after an earlier answer where some were to; empty if one did, or none was to."""
+        """Say that no request went on after an earlier answer where some were to; empty if one
+        did, or none was to.
+        """
         if self.continued or not self.left_out:
             return ""
-        return f"none of {self.left_out:,} requests that go on after an earlier answer was asked, as that answer was too short"
+        return (
+            f"none of {self.left_out:,} requests that go on after an earlier answer was asked, as"
+            " that answer was too short"
+        )
 
     def shortfalls(self, tier: str) -> list[str]:
         """Return why a pass would mean nothing.
 
-        Most requests were given up, or none went on after an answer though some were to, or nothing came from a tier that was
-        asked for. `tier` is how the engine's name asks for one (`EngineSpec.tier`); empty if it does not.
+        Most requests were given up, or none went on after an answer though some were to, or nothing
+        came from a tier that was asked for. `tier` is how the engine's name asks for one
+        (`EngineSpec.tier`); empty if it does not.
         """
         asked, gone = self.requests, self.given_up
-        found = [f"the engine gave up {gone:,} of {asked:,} requests, more than half"] if 2 * gone > asked else []
+        found = (
+            [f"the engine gave up {gone:,} of {asked:,} requests, more than half"]
+            if 2 * gone > asked
+            else []
+        )
         found += [self.unexercised] if self.unexercised else []
         return found + ([f"nothing was loaded by {tier}"] if tier and not self.from_tier else [])
 
 
-UNCOUNTED = "the engine's count of free pages", "there are no `counts` among its events, so only who holds each page was judged"
+UNCOUNTED = (
+    "the engine's count of free pages",
+    "there are no `counts` among its events, so only who holds each page was judged",
+)
 """What is not judged of a trace whose events have no counts, and why."""
 
 
@@ -121,10 +135,13 @@ def worst(codes: Iterable[int]) -> int:
 def exit_code(result: Result, bad: str = "") -> int:
     """Return the exit code of one judged trace.
 
-    Nothing was checked if no checker at all had an opportunity, or no request went on after an answer though some were to.
-    `bad` is what was wrong with the engine's events, if they stopped the trace.
+    Nothing was checked if no checker at all had an opportunity, or no request went on after an
+    answer though some were to. `bad` is what was wrong with the engine's events, if they stopped
+    the trace.
     """
-    if {finding.anomaly for finding in result.findings} & {anomaly.name for anomaly in DISAGREEMENTS}:
+    if {finding.anomaly for finding in result.findings} & {
+        anomaly.name for anomaly in DISAGREEMENTS
+    }:
         return EXIT_INTERNAL
     if result.outcome == "fail":
         return EXIT_FAIL
@@ -132,5 +149,7 @@ def exit_code(result: Result, bad: str = "") -> int:
         return EXIT_USAGE
     if result.outcome == "unknown":
         return EXIT_UNKNOWN
-    judged = any(tally.opportunities for tally in result.tallies) and not result.activity.unexercised
+    judged = (
+        any(tally.opportunities for tally in result.tallies) and not result.activity.unexercised
+    )
     return EXIT_PASS if judged else EXIT_NOTHING_CHECKED

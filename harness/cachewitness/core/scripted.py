@@ -1,7 +1,7 @@
 """What requests generate: texts that the trace scripts, unless an engine computes something else.
 
-A scripted request goes on with a text of its own, so a wrong page changes nothing of what is asked next, and one fault does not
-hide another.
+A scripted request goes on with a text of its own, so a wrong page changes nothing of what is asked
+next, and one fault does not hide another.
 """
 
 from __future__ import annotations
@@ -30,14 +30,17 @@ class Sampler(Protocol):
         """Guess at most `count` tokens that follow those known of a request."""
 
     def sample(self, request: Sampled, drafts: list[int]) -> list[int]:
-        """Return the tokens that follow those known: the drafts that stand, in order, and one more."""
+        """Return the tokens that follow those known: the drafts that stand, in order, and one
+        more.
+        """
 
 
 class Scripted:
-    """Samples every request from a text of its own, and guesses so that a known number of drafts stands.
+    """Samples every request from a text of its own, and guesses so that a known number of drafts
+    stands.
 
-    How many of k drafts stand after n generated tokens is the checksum of the text's name and n, modulo k + 1: any number
-    occurs, and the same trace gives the same numbers.
+    How many of k drafts stand after n generated tokens is the checksum of the text's name and n,
+    modulo k + 1: any number occurs, and the same trace gives the same numbers.
     """
 
     def __init__(self, vocabulary: Vocabulary) -> None:
@@ -53,7 +56,9 @@ class Scripted:
         text, position = self.texts[request.request_id], request.num_output_tokens
         right = crc32(f"{text} {position}".encode()) % (count + 1)
         texts = [text if index < right else f"~{text}" for index in range(count)]
-        return [self._vocabulary.token(guess, position + index) for index, guess in enumerate(texts)]
+        return [
+            self._vocabulary.token(guess, position + index) for index, guess in enumerate(texts)
+        ]
 
     def sample(self, request: Sampled, drafts: list[int]) -> list[int]:
         """Return the tokens of the text as far as the drafts agree with it, and one more."""

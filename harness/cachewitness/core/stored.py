@@ -30,10 +30,11 @@ def save(history: History, path: Path) -> None:
 
 
 def read(path: Path) -> tuple[Header, Iterator[Portion]]:
-    """Return the header of a stored history, and its events, some at a time with their lines, read as they are asked for.
+    """Return the header of a stored history, and its events, some at a time with their lines, read
+    as they are asked for.
 
-    Raises UsageError naming the file, the line and the field if anything does not fit the format; events of lines before come
-    first.
+    Raises UsageError naming the file, the line and the field if anything does not fit the format;
+    events of lines before come first.
     """
     blocks, where = jsonl.blocks(path), str(path)
     _, block = next(blocks, (1, b""))
@@ -52,7 +53,9 @@ def read(path: Path) -> tuple[Header, Iterator[Portion]]:
 
 
 def _at_once(decoder: msgspec.json.Decoder[Event], block: bytes) -> list[Event] | None:
-    """Return the events of some lines; None if one of the lines is blank, ends otherwise, or is not of the format."""
+    """Return the events of some lines; None if one of the lines is blank, ends otherwise, or is
+    not of the format.
+    """
     lines = block.count(b"\n")
     if block.count(b"}\n{") != lines - 1:
         return None  # the decoder takes events for one after the other, wherever lines end
@@ -63,7 +66,9 @@ def _at_once(decoder: msgspec.json.Decoder[Event], block: bytes) -> list[Event] 
     return events if len(events) == lines else None
 
 
-def _line_by_line(decoder: msgspec.json.Decoder[Event], block: bytes, where: str, number: int) -> Iterator[Portion]:
+def _line_by_line(
+    decoder: msgspec.json.Decoder[Event], block: bytes, where: str, number: int
+) -> Iterator[Portion]:
     numbers, events = list[int](), list[Event]()
     for line, text in enumerate(block.split(b"\n"), start=number):
         if not text or text.isspace():
@@ -78,7 +83,9 @@ def _line_by_line(decoder: msgspec.json.Decoder[Event], block: bytes, where: str
 
 
 def load(path: Path) -> History:
-    """Read a history, all of it. Raises UsageError naming the file, the line and the field where it does not fit the format."""
+    """Read a history, all of it. Raises UsageError naming the file, the line and the field where
+    it does not fit the format.
+    """
     header, portions = read(path)
     found = [event for _, events in portions for event in events]
     return History(header, found, [-1] * len(found))

@@ -1,7 +1,8 @@
 """Which token stands at each place of each text: what is shared is the trace's to say.
 
-Every text of a run is kept, since a later prompt may name it. Neighbours in a text are mostly neighbours as tokens too, so what
-is kept of a text is a run: a place, a token, and for how many neighbours that goes on.
+Every text of a run is kept, since a later prompt may name it. Neighbours in a text are mostly
+neighbours as tokens too, so what is kept of a text is a run: a place, a token, and for how many
+neighbours that goes on.
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ TEXT = 1 << 40
 
 
 class Runs:
-    """A map from whole numbers to whole numbers. Neighbours that stand for neighbours share an entry."""
+    """A map from whole numbers to whole numbers. Neighbours that stand for neighbours share an
+    entry.
+    """
 
     def __init__(self) -> None:
         self._starts: list[int] = []
@@ -31,15 +34,23 @@ class Runs:
     def get(self, key: int) -> int | None:
         """Return what a number stands for."""
         at = bisect_right(self._starts, key) - 1
-        return self._values[at] + key - self._starts[at] if at >= 0 and key < self._stops[at] else None
+        return (
+            self._values[at] + key - self._starts[at] if at >= 0 and key < self._stops[at] else None
+        )
 
     def follows(self, start: int, value: int, count: int) -> bool:
         """Whether so many numbers share an entry, and stand for so many values from this one on."""
         at = bisect_right(self._starts, start) - 1
-        return at >= 0 and start + count <= self._stops[at] and self._values[at] + start - self._starts[at] == value
+        return (
+            at >= 0
+            and start + count <= self._stops[at]
+            and self._values[at] + start - self._starts[at] == value
+        )
 
     def put(self, start: int, value: int, count: int = 1) -> bool:
-        """Let so many numbers stand for so many values, and return whether that was done: not if one of them does already."""
+        """Let so many numbers stand for so many values, and return whether that was done: not if
+        one of them does already.
+        """
         starts, stops, values = self._starts, self._stops, self._values
         at = bisect_right(starts, start + count - 1) - 1
         if at >= 0 and stops[at] > start:
@@ -69,23 +80,35 @@ class Texts:
         """By request: where the text begins that it generates, and how long its prompt is."""
 
     def submit(self, op: Submit, tokens: list[int]) -> None:
-        """Take in the tokens of a prompt. Raises Nonsense if a place of a text is another token than before."""
+        """Take in the tokens of a prompt. Raises Nonsense if a place of a text is another token
+        than before.
+        """
         self._stream[op.r] = self._place(op.stream or f"@{op.r}", 0), len(tokens)
         self._read(op.r, op.prompt, tokens)
 
     def extend(self, op: Extend, event: Extended) -> None:
-        """Take in more input of a session. Raises Nonsense if it is not what was asked for, or as `submit`."""
+        """Take in more input of a session. Raises Nonsense if it is not what was asked for, or
+        as `submit`.
+        """
         if len(event.tokens) != length_of(op.prompt):
-            raise Nonsense(f"{len(event.tokens)} tokens of {op.r!r} - at `$.tokens`; its input has {length_of(op.prompt)}")
+            raise Nonsense(
+                f"{len(event.tokens)} tokens of {op.r!r} - at `$.tokens`; its input has"
+                f" {length_of(op.prompt)}"
+            )
         self._read(op.r, op.prompt, event.tokens)
         self._stream[op.r] = self._stream[op.r][0], event.keep + len(event.tokens)
 
     def accept(self, event: Accept) -> None:
-        """Take in what a request generated. Raises Nonsense as `submit`; two texts may generate the same token."""
+        """Take in what a request generated. Raises Nonsense as `submit`; two texts may generate
+        the same token.
+        """
         text, prompt = self._stream[event.r]
         first = event.upto - len(event.tokens) - prompt
         if first < 0:
-            raise Nonsense(f"{event.upto} - at `$.upto`; {event.r!r} has a prompt of {prompt} tokens, which stays as it is")
+            raise Nonsense(
+                f"{event.upto} - at `$.upto`; {event.r!r} has a prompt of {prompt} tokens, which"
+                " stays as it is"
+            )
         for place, token in enumerate(event.tokens, text + first):
             self._learn(event.r, place, token, alone=False)
 
@@ -117,7 +140,9 @@ class Texts:
 
     def _is_known(self, place: int, token: int, count: int) -> bool:
         """Whether so many neighbours stood there before, and nowhere else."""
-        return self._token_at.follows(place, token, count) and self._place_of.follows(token, place, count)
+        return self._token_at.follows(place, token, count) and self._place_of.follows(
+            token, place, count
+        )
 
     def _is_new(self, place: int, token: int, count: int) -> bool:
         """Take in so many neighbours; return whether all of that was new."""
@@ -126,8 +151,15 @@ class Texts:
     def _learn(self, r: str, place: int, token: int, *, alone: bool) -> None:
         """Take in one token; `alone`: no other place may have it."""
         if not self._token_at.put(place, token) and (before := self._token_at.get(place)) != token:
-            raise Nonsense(f"{self._told(r, token, place)}; it was {before} before: equal segments are equal tokens")
-        if not self._place_of.put(token, place) and alone and (other := self._place_of.get(token)) != place:
+            raise Nonsense(
+                f"{self._told(r, token, place)}; it was {before} before: equal segments are equal"
+                " tokens"
+            )
+        if (
+            not self._place_of.put(token, place)
+            and alone
+            and (other := self._place_of.get(token)) != place
+        ):
             assert other is not None
             that = f"that is {self._named(other)} already: different segments are different tokens"
             raise Nonsense(f"{self._told(r, token, place)}; {that}")

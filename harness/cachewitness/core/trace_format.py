@@ -1,16 +1,16 @@
 """What is asked of an engine: a trace, one operation a line.
 
-A trace is data. Its first line names the layout, the pool and the options of the policy; every further line is one
-semantic operation (submit, step, finish, ...). Nothing in a trace says how long a hit is or which block is used: those are
-the engine's answers, and they belong to the history.
+A trace is data. Its first line names the layout, the pool and the options of the policy; every
+further line is one semantic operation (submit, step, finish, ...). Nothing in a trace says how long
+a hit is or which block is used: those are the engine's answers, and they belong to the history.
 
 Prompts are written as segments, so that a person can read which requests share which tokens::
 
     {"op": "submit", "r": "r2", "prompt": "sys:64 @r1:20 u2:8"}
 
-reads "the first 64 tokens of the text `sys`, then the first 20 tokens that r1 generated, then 8 tokens of `u2`". A segment
-may start later (`sys[16]:8` is tokens 16 to 23). Every request samples from a text of its own, `@r`, unless `stream` names
-another.
+reads "the first 64 tokens of the text `sys`, then the first 20 tokens that r1 generated, then 8
+tokens of `u2`". A segment may start later (`sys[16]:8` is tokens 16 to 23). Every request samples
+from a text of its own, `@r`, unless `stream` names another.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ COMPARE = "compare"
 class GroupSpec(msgspec.Struct, frozen=True, omit_defaults=True):
     """One cache group of a layout: the layers that share a block table.
 
-    `block_size` is in tokens; `window` (sliding) counts the query itself; `chunk` (chunked-local) is in tokens.
-    `token_bytes` are a token's keys and values in one layer, `state_bytes` a sequence's recurrent state in one; 0 if nothing is
-    said of them.
+    `block_size` is in tokens; `window` (sliding) counts the query itself; `chunk` (chunked-local)
+    is in tokens. `token_bytes` are a token's keys and values in one layer, `state_bytes` a
+    sequence's recurrent state in one; 0 if nothing is said of them.
     """
 
     kind: GroupKind
@@ -71,20 +71,31 @@ class Media(msgspec.Struct, frozen=True):
     hash: str
 
 
-class Submit(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="op", tag="submit", forbid_unknown_fields=True):
-    """A new request. `salt`, `adapter`, `media` and `kernels` are the parts of its identity that are not tokens.
+class Submit(
+    msgspec.Struct,
+    frozen=True,
+    omit_defaults=True,
+    tag_field="op",
+    tag="submit",
+    forbid_unknown_fields=True,
+):
+    """A new request. `salt`, `adapter`, `media` and `kernels` are the parts of its identity that
+    are not tokens.
 
-    `kernels` are the attention backend and the kernel block size of the engine that serves it, as in `flash:16`, where several
-    engines share a second tier: what one of them stores, one with other kernels cannot read.
+    `kernels` are the attention backend and the kernel block size of the engine that serves it, as
+    in `flash:16`, where several engines share a second tier: what one of them stores, one with
+    other kernels cannot read.
 
-    Where a scheduler goes by priority, requests of a smaller `priority` come first. One whose output follows a `grammar` is not
-    admitted until that is compiled, which takes so many steps (0: its output is free).
+    Where a scheduler goes by priority, requests of a smaller `priority` come first. One whose
+    output follows a `grammar` is not admitted until that is compiled, which takes so many steps (0:
+    its output is free).
 
-    At answers height the request ends by itself when it has generated `generate` tokens. `tokens` are then the ids of its
-    prompt, which the harness fills in before the engine is asked; a stored trace has none.
+    At answers height the request ends by itself when it has generated `generate` tokens. `tokens`
+    are then the ids of its prompt, which the harness fills in before the engine is asked; a stored
+    trace has none.
 
-    A `session`, at scheduler height, does not end with its answer of `generate` tokens: it keeps its pages and waits for more
-    input (`extend`).
+    A `session`, at scheduler height, does not end with its answer of `generate` tokens: it keeps
+    its pages and waits for more input (`extend`).
     """
 
     r: str
@@ -101,24 +112,42 @@ class Submit(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="op", ta
     session: bool = False
 
 
-class Extend(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="op", tag="extend", forbid_unknown_fields=True):
-    """More input for a session, after which it generates `generate` tokens. While its answer goes on the input waits."""
+class Extend(
+    msgspec.Struct,
+    frozen=True,
+    omit_defaults=True,
+    tag_field="op",
+    tag="extend",
+    forbid_unknown_fields=True,
+):
+    """More input for a session, after which it generates `generate` tokens. While its answer
+    goes on the input waits.
+    """
 
     r: str
     prompt: str
     generate: int
 
 
-class Step(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="op", tag="step", forbid_unknown_fields=True):
+class Step(
+    msgspec.Struct,
+    frozen=True,
+    omit_defaults=True,
+    tag_field="op",
+    tag="step",
+    forbid_unknown_fields=True,
+):
     """One engine step.
 
-    At manager height `run` says which requests compute how many tokens; at scheduler height the engine's scheduler decides
-    within `budget` tokens (0: its own limit). Requests in `withdraw` are scheduled with the others and taken back before
-    anything runs. The clients of requests in `cancel` go away when the step was scheduled and has not run. At answers
-    height the engine does what it calls a step.
+    At manager height `run` says which requests compute how many tokens; at scheduler height the
+    engine's scheduler decides within `budget` tokens (0: its own limit). Requests in `withdraw` are
+    scheduled with the others and taken back before anything runs. The clients of requests in
+    `cancel` go away when the step was scheduled and has not run. At answers height the engine does
+    what it calls a step.
 
-    Where copies from and to another tier take time, `fail` says which of them fail with this step: places among those under way
-    and those that begin with the step, counted from 0, loads in front of stores, each as they began.
+    Where copies from and to another tier take time, `fail` says which of them fail with this step:
+    places among those under way and those that begin with the step, counted from 0, loads in front
+    of stores, each as they began.
     """
 
     run: list[tuple[str, int]] = []
@@ -140,23 +169,41 @@ class Abort(msgspec.Struct, frozen=True, tag_field="op", tag="abort", forbid_unk
     r: str
 
 
-class Preempt(msgspec.Struct, frozen=True, tag_field="op", tag="preempt", forbid_unknown_fields=True):
+class Preempt(
+    msgspec.Struct, frozen=True, tag_field="op", tag="preempt", forbid_unknown_fields=True
+):
     """The request gives up its blocks and computes again later, what it generated included."""
 
     r: str
 
 
-class Reset(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="op", tag="reset", forbid_unknown_fields=True):
-    """Forget every cached prefix, of one `tier` or of all of them; with `running`, preempt running requests first."""
+class Reset(
+    msgspec.Struct,
+    frozen=True,
+    omit_defaults=True,
+    tag_field="op",
+    tag="reset",
+    forbid_unknown_fields=True,
+):
+    """Forget every cached prefix, of one `tier` or of all of them; with `running`, preempt
+    running requests first.
+    """
 
     running: bool = False
     tier: ResetTier = ""
 
 
 class UpdateWeights(
-    msgspec.Struct, frozen=True, omit_defaults=True, tag_field="op", tag="update_weights", forbid_unknown_fields=True
+    msgspec.Struct,
+    frozen=True,
+    omit_defaults=True,
+    tag_field="op",
+    tag="update_weights",
+    forbid_unknown_fields=True,
 ):
-    """New weights, of the model or of one adapter: whatever was computed with the old ones answers for another model."""
+    """New weights, of the model or of one adapter: whatever was computed with the old ones
+    answers for another model.
+    """
 
     version: int
     adapter: str = ""
@@ -168,8 +215,9 @@ Op = Submit | Extend | Step | Finish | Abort | Preempt | Reset | UpdateWeights
 class TraceHeader(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The first line of a trace: what the engine is built from.
 
-    `pages` is the number of blocks in the pool, the null block included; `options` are the policy's own (retention interval,
-    hash block size, ...), checked by the policy that reads them. `needs` names capabilities without which the trace is not run.
+    `pages` is the number of blocks in the pool, the null block included; `options` are the policy's
+    own (retention interval, hash block size, ...), checked by the policy that reads them. `needs`
+    names capabilities without which the trace is not run.
     """
 
     name: str
@@ -201,11 +249,14 @@ _SEGMENT = re.compile(r"^(?P<name>[^\s:\[\]]+)(\[(?P<start>[0-9]+)\])?:(?P<count
 _DIGITS_MAX = 9
 SEGMENT_TOKENS_MAX = 1 << 16
 PROMPT_TOKENS_MAX, TRACE_TOKENS_MAX = 1 << 22, 1 << 24
-"""What one prompt, and all prompts and answers of a trace together, may have: a few letters stand for many tokens."""
+"""What one prompt, and all prompts and answers of a trace together, may have: a few letters stand
+for many tokens."""
 
 
 class Vocabulary:
-    """Turns segments into token ids: text number k, position i becomes k · 65 536 + i. Texts are numbered as they appear."""
+    """Turns segments into token ids: text number k, position i becomes k · 65 536 + i. Texts are
+    numbered as they appear.
+    """
 
     def __init__(self) -> None:
         self._texts: dict[str, int] = {}
@@ -228,28 +279,39 @@ class Vocabulary:
 
 
 def segments(prompt: str) -> Iterator[tuple[str, int, int]]:
-    """Yield the segments of a prompt: the name of a text, where the segment starts in it, and how many tokens it has.
+    """Yield the segments of a prompt: the name of a text, where the segment starts in it, and how
+    many tokens it has.
 
     Raises UsageError if one is malformed or longer than 65 536 tokens.
     """
     for term in prompt.split():
         match = _SEGMENT.match(term)
         if match is None:
-            raise UsageError(f"$.prompt: segment {shortened(term, 60)!r} is not of the form text:count or text[start]:count")
+            raise UsageError(
+                f"$.prompt: segment {shortened(term, 60)!r} is not of the form text:count or"
+                " text[start]:count"
+            )
         first, many = match["start"] or "0", match["count"]
         if max(len(first), len(many)) > _DIGITS_MAX or int(first) + int(many) > SEGMENT_TOKENS_MAX:
-            raise UsageError(f"$.prompt: segment {shortened(term, 60)!r} reaches beyond {SEGMENT_TOKENS_MAX} tokens")
+            raise UsageError(
+                f"$.prompt: segment {shortened(term, 60)!r} reaches beyond {SEGMENT_TOKENS_MAX}"
+                " tokens"
+            )
         yield match["name"], int(first), int(many)
 
 
 def _tokens_of(op: Op) -> int:
-    """Return how many tokens an operation brings or asks for. Raises UsageError for a prompt that is malformed or too long."""
+    """Return how many tokens an operation brings or asks for. Raises UsageError for a prompt
+    that is malformed or too long.
+    """
     if not isinstance(op, Submit | Extend):
         return sum(tokens for _, tokens in op.run) if isinstance(op, Step) else 0
     count = sum(count for _, _, count in segments(op.prompt))
     if max(count, op.generate) > PROMPT_TOKENS_MAX:
         where = "prompt" if count > PROMPT_TOKENS_MAX else "generate"
-        raise UsageError(f"$.{where}: {max(count, op.generate):,} tokens; at most {PROMPT_TOKENS_MAX:,}")
+        raise UsageError(
+            f"$.{where}: {max(count, op.generate):,} tokens; at most {PROMPT_TOKENS_MAX:,}"
+        )
     return count + max(op.generate, 0)
 
 
@@ -293,6 +355,9 @@ def parse(lines: list[bytes], where: str) -> Trace:
         except UsageError as error:
             raise UsageError(f"{where}:{number}: {error}") from None
         if asked > TRACE_TOKENS_MAX:
-            raise UsageError(f"{where}:{number}: the trace has {asked:,} tokens until here; at most {TRACE_TOKENS_MAX:,}")
+            raise UsageError(
+                f"{where}:{number}: the trace has {asked:,} tokens until here; at most"
+                f" {TRACE_TOKENS_MAX:,}"
+            )
         ops.append(op)
     return Trace(header, ops)

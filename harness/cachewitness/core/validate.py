@@ -1,8 +1,9 @@
 """Validates a stored trace or history before it is run or judged.
 
-A history may come from any engine. Checkers judge later whether the engine was right; here only the record is examined: every
-request is submitted before an event names it, every page, group and pool exists in the header, every table has one column list
-for each group. A record that fails this is refused with file, line and field; it is never a verdict on the engine.
+A history may come from any engine. Checkers judge later whether the engine was right; here only the
+record is examined: every request is submitted before an event names it, every page, group and pool
+exists in the header, every table has one column list for each group. A record that fails this is
+refused with file, line and field; it is never a verdict on the engine.
 """
 
 from __future__ import annotations
@@ -17,34 +18,60 @@ from cachewitness.core import stored as history
 from cachewitness.core import trace_format as trace
 from cachewitness.core.events import Event, Header, History
 from cachewitness.core.intake import sense_of
-from cachewitness.core.nonsense import PAGES_MAX, Nonsense, media_problem, name_problem, spans_problem
-from cachewitness.core.trace_format import Abort, Extend, Finish, Height, Op, Preempt, Step, Submit, Trace, length_of
+from cachewitness.core.nonsense import (
+    PAGES_MAX,
+    Nonsense,
+    media_problem,
+    name_problem,
+    spans_problem,
+)
+from cachewitness.core.trace_format import (
+    Abort,
+    Extend,
+    Finish,
+    Height,
+    Op,
+    Preempt,
+    Step,
+    Submit,
+    Trace,
+    length_of,
+)
 
 LAYERS_MAX, PAGES = 1 << 16, "_pages"
-"""The most layers of a group, and how options end that are numbers of pages: memory is taken for each of them."""
+"""The most layers of a group, and how options end that are numbers of pages: memory is taken for
+each of them."""
 
 
 def read(path: Path) -> tuple[Header, Iterator[tuple[int, Event]]]:
-    """Return the header of a history that makes sense, and its events with their lines, read as they are asked for.
+    """Return the header of a history that makes sense, and its events with their lines, read as
+    they are asked for.
 
     Raises as `portions`.
     """
     header, followed = portions(path)
-    return header, (numbered for lines, events in followed for numbered in zip(lines, events, strict=True))
+    return header, (
+        numbered for lines, events in followed for numbered in zip(lines, events, strict=True)
+    )
 
 
 def events(path: Path) -> tuple[Header, Iterator[Event]]:
-    """Return the header of a history that makes sense, and its events, read as they are asked for. Raises as `portions`."""
+    """Return the header of a history that makes sense, and its events, read as they are asked
+    for. Raises as `portions`.
+    """
     header, followed = portions(path)
     return header, chain.from_iterable(events for _, events in followed)
 
 
 def portions(path: Path) -> tuple[Header, Iterator[history.Portion]]:
-    """Return the header of a history that makes sense, and its events, some at a time, read as they are asked for.
+    """Return the header of a history that makes sense, and its events, some at a time, read as they
+    are asked for.
 
-    What is read together is followed together and then judged: one by one, each loop would push the others out of the caches.
+    What is read together is followed together and then judged: one by one, each loop would push the
+    others out of the caches.
 
-    Raises UsageError naming the file, the line and the field if anything does not fit the format or refers to nothing.
+    Raises UsageError naming the file, the line and the field if anything does not fit the format or
+    refers to nothing.
     """
     header, read = history.read(path)
     try:
@@ -62,7 +89,9 @@ def portions(path: Path) -> tuple[Header, Iterator[history.Portion]]:
                     order.next += order.step
                     sense.follow(event)
             except Nonsense as problem:
-                line = next(line for line, other in zip(lines, events, strict=True) if other is event)
+                line = next(
+                    line for line, other in zip(lines, events, strict=True) if other is event
+                )
                 raise UsageError(f"{path}:{line}: {problem}") from None
             yield lines, events
         try:
@@ -74,7 +103,8 @@ def portions(path: Path) -> tuple[Header, Iterator[history.Portion]]:
 
 
 class _Order:
-    """The places of events in a history: counted from the first event's on, or never told, which is 0 throughout.
+    """The places of events in a history: counted from the first event's on, or never told, which is
+    0 throughout.
 
     A place that is left out is a line that is missing, and what it said cannot be judged.
     """
@@ -83,30 +113,40 @@ class _Order:
         self.next, self.step = 0, 1
 
     def follow(self, event: Event) -> None:
-        """Take in a place that is not the next one; raise Nonsense unless it is the first, or places are not told."""
+        """Take in a place that is not the next one; raise Nonsense unless it is the first, or
+        places are not told.
+        """
         begun = self.next
         if begun == 0 and self.step:
             self.next = event.seq  # a part of a history may begin anywhere
         elif begun == 1 and event.seq == 0:
             self.next, self.step = 0, 0
         else:
-            raise Nonsense(f"{event.seq} - at `$.seq`; {begun} was to come, and a line is missing or out of place")
+            raise Nonsense(
+                f"{event.seq} - at `$.seq`; {begun} was to come, and a line is missing or out of"
+                " place"
+            )
 
 
 def load(path: Path) -> tuple[History, list[int]]:
-    """Read a history that makes sense, all of it, and return with it the line of each event in the file.
+    """Read a history that makes sense, all of it, and return with it the line of each event in the
+    file.
 
-    Raises UsageError naming the file, the line and the field if anything does not fit the format or refers to nothing.
+    Raises UsageError naming the file, the line and the field if anything does not fit the format or
+    refers to nothing.
     """
     header, events = read(path)
     numbered = list(events)
-    return History(header, [event for _, event in numbered], [-1] * len(numbered)), [line for line, _ in numbered]
+    return History(header, [event for _, event in numbered], [-1] * len(numbered)), [
+        line for line, _ in numbered
+    ]
 
 
 def load_trace(path: Path) -> Trace:
     """Read a trace that an engine can be asked to run.
 
-    Raises UsageError naming the file, the line and the field if anything does not fit the format, or no engine could do it.
+    Raises UsageError naming the file, the line and the field if anything does not fit the format,
+    or no engine could do it.
     """
     lines = jsonl.read(path)
     asked = trace.parse(lines, str(path))
@@ -115,23 +155,35 @@ def load_trace(path: Path) -> Trace:
         if problem := spans_problem(group, "at `$.layout.groups`"):
             raise UsageError(f"{path}:1: {problem}")
         if not 1 <= group.layers <= LAYERS_MAX:
-            raise UsageError(f"{path}:1: {group.layers} layers - at `$.layout.groups`; a group has 1 to {LAYERS_MAX}")
+            raise UsageError(
+                f"{path}:1: {group.layers} layers - at `$.layout.groups`; a group has 1 to"
+                f" {LAYERS_MAX}"
+            )
     if not 2 <= asked.header.pages <= PAGES_MAX:
         raise UsageError(
-            f"{path}:1: {asked.header.pages} - at `$.pages`; a pool has the null block and another, at most {PAGES_MAX}"
+            f"{path}:1: {asked.header.pages} - at `$.pages`; a pool has the null block and another,"
+            f" at most {PAGES_MAX}"
         )
     for name, value in asked.header.options.items():
         if name.endswith(PAGES) and isinstance(value, int) and value > PAGES_MAX:
-            raise UsageError(f"{path}:1: too many pages - at `$.options.{name}`; at most {PAGES_MAX}")
+            raise UsageError(
+                f"{path}:1: too many pages - at `$.options.{name}`; at most {PAGES_MAX}"
+            )
     known: set[str] = set()
     for number, op in zip(entries, asked.ops, strict=True):
-        if problem := _op_problem(op) or _height_problem(op, asked.header.height) or _stranger(op, known):
+        if (
+            problem := _op_problem(op)
+            or _height_problem(op, asked.header.height)
+            or _stranger(op, known)
+        ):
             raise UsageError(f"{path}:{number}: {problem}")
     return asked
 
 
 def problems(happened: History) -> Iterator[tuple[int, str]]:
-    """Yield the first thing that makes no sense, if there is one: the index of the event (−1: the header) and what it is."""
+    """Yield the first thing that makes no sense, if there is one: the index of the event (−1:
+    the header) and what it is.
+    """
     index = -1
     try:
         sense = sense_of(happened.header)
@@ -168,28 +220,52 @@ def _height_problem(op: Op, height: Height) -> str:
         if op.tokens:
             return "ids - at `$.tokens`; the harness fills them in, a trace has `prompt` alone"
         if height == "answers" and op.generate < 1:
-            return f"{op.generate} - at `$.generate`; at answers height a request generates at least one token"
+            return (
+                f"{op.generate} - at `$.generate`; at answers height a request generates at least"
+                " one token"
+            )
         if height != "answers" and op.generate and not op.session:
             return (
-                f"{op.generate} - at `$.generate`; only at answers height requests end by themselves, and answers of sessions"
+                f"{op.generate} - at `$.generate`; only at answers height requests end by"
+                " themselves, and answers of sessions"
             )
         if height != "scheduler" and op.session:
-            return f"a session - at `$.session`; at {height} height there are none, whose requests end with their answers"
-    if isinstance(op, Step) and height == "answers" and (op.run or op.withdraw or op.cancel or op.fail):
-        return "requests - at `$.run`, `$.withdraw`, `$.cancel` or `$.fail`; at answers height the engine schedules"
+            return (
+                f"a session - at `$.session`; at {height} height there are none, whose requests end"
+                " with their answers"
+            )
+    if (
+        isinstance(op, Step)
+        and height == "answers"
+        and (op.run or op.withdraw or op.cancel or op.fail)
+    ):
+        return (
+            "requests - at `$.run`, `$.withdraw`, `$.cancel` or `$.fail`; at answers height the"
+            " engine schedules"
+        )
     if isinstance(op, Preempt) and height == "answers":
         return "at answers height nobody is preempted by request; use a smaller pool"
     return ""
 
 
 def _stranger(op: Op, known: set[str]) -> str:
-    """Return what is wrong with the requests that an operation names; `known` are those submitted before it."""
+    """Return what is wrong with the requests that an operation names; `known` are those
+    submitted before it.
+    """
     if isinstance(op, Submit):
         problem = name_problem(op.r, known)
         known.add(op.r)
         return problem
     named = [(op.r, "r")] if isinstance(op, Extend | Finish | Abort | Preempt) else []
     if isinstance(op, Step):
-        named = [*((r, "run") for r, _ in op.run), *((r, "withdraw") for r in op.withdraw), *((r, "cancel") for r in op.cancel)]
-    strange = [f"request {r!r} was never submitted - at `$.{field}`" for r, field in named if r not in known]
+        named = [
+            *((r, "run") for r, _ in op.run),
+            *((r, "withdraw") for r in op.withdraw),
+            *((r, "cancel") for r in op.cancel),
+        ]
+    strange = [
+        f"request {r!r} was never submitted - at `$.{field}`"
+        for r, field in named
+        if r not in known
+    ]
     return strange[0] if strange else ""

@@ -1,7 +1,8 @@
-"""Whether the events of a history can be followed: they name what exists, and come when they can (docs/formats.md).
+"""Whether the events of a history can be followed: they name what exists, and come when they can
+(docs/formats.md).
 
-Nothing here says whether the engine was right. An event that fails this is a mistake of whoever wrote it down: the checkers
-cannot tell what it means, so nothing is judged from there on.
+Nothing here says whether the engine was right. An event that fails this is a mistake of whoever
+wrote it down: the checkers cannot tell what it means, so nothing is judged from there on.
 """
 
 from __future__ import annotations
@@ -69,7 +70,8 @@ IN_FLIGHT_MAX = 64
 class WellFormedness:
     """Follows a history event by event, keeping no more than is needed to know what exists.
 
-    `live`: the events come from an engine, and the harness adds its own later: `read`, `write`, `copy`, `zero` and `died`.
+    `live`: the events come from an engine, and the harness adds its own later: `read`, `write`,
+    `copy`, `zero` and `died`.
 
     Raises Nonsense for a header whose groups or pools do not fit together.
     """
@@ -102,11 +104,13 @@ class WellFormedness:
         self._keyed = 0
         """The step that has not begun and will write what keys were published for."""
         self._in_flight: dict[int, dict[str, tuple[int, int]]] = {}
-        """Steps that have not ended, the oldest first; of each, by request, where its run ends and how many drafts it has."""
+        """Steps that have not ended, the oldest first; of each, by request, where its run ends and
+        how many drafts it has."""
         self._copying: dict[int, list[Move]] = {}  # by copy that has begun: what it moves
         self._under_way: set[int] = set()
         self._placed: set[str] = set()
-        """Requests that were looked up, or ran from their first token, since they came or lost their place."""
+        """Requests that were looked up, or ran from their first token, since they came or lost
+        their place."""
         self._unfound: dict[str, int] = {}
         """Requests that run from so many tokens on, and of which no look-up was reported yet."""
         self._followed: dict[str, list[list[int]]] = {}
@@ -146,7 +150,9 @@ class WellFormedness:
             self._rules |= dict.fromkeys((Read, Write, Copy, Zero, Died), _not_the_engines)
 
     def follow(self, event: Event) -> None:
-        """Take one event in. Raises Nonsense if it refers to something that does not exist, or cannot come now."""
+        """Take one event in. Raises Nonsense if it refers to something that does not exist, or
+        cannot come now.
+        """
         step = event.step
         if step != self._ahead and not self._ended_step <= step <= self.begun:
             self._check_step(event)
@@ -155,25 +161,33 @@ class WellFormedness:
             rule(event)
 
     def rest(self) -> None:
-        """Judge the end of the history. Raises Nonsense if no step ever ended of those that began."""
+        """Judge the end of the history. Raises Nonsense if no step ever ended of those that
+        began.
+        """
         if self._in_flight and not self._ended_step:
-            raise Nonsense(f"{len(self._in_flight)} steps begin and none of them ends; write `step_end` when a step has run")
+            raise Nonsense(
+                f"{len(self._in_flight)} steps begin and none of them ends; write `step_end` when a"
+                " step has run"
+            )
         self._check_explained()
 
     def operation_over(self) -> None:
-        """Note that an operation is over. Raises Nonsense if it published keys for a step that did not begin in it."""
+        """Note that an operation is over. Raises Nonsense if it published keys for a step that
+        did not begin in it.
+        """
         if self._keyed:
             raise Nonsense(
-                f"step {self._keyed} has keys, and did not begin by the end of the operation - at `$.step`; the last step that "
-                f"began is {self.begun}"
+                f"step {self._keyed} has keys, and did not begin by the end of the operation - at"
+                f" `$.step`; the last step that began is {self.begun}"
             )
         self._check_explained()
         self._forgets = False
 
-    # --- when --------------------------------------------------------------------------------------------------------------
+    # --- when -------------------------------------------------------------------------------------
 
     def _check_explained(self) -> None:
-        """Refuse what nothing in the same operation explains: keys that ended for what did not happen, runs from nowhere.
+        """Refuse what nothing in the same operation explains: keys that ended for what did not
+        happen, runs from nowhere.
 
         A `hit` may come after the run, in the same operation.
         """
@@ -181,31 +195,49 @@ class WellFormedness:
             forgotten, self._forgotten = self._forgotten, ""
             if not self._forgets:
                 told = "a `reset` that is `ok` or a `version`"
-                raise Nonsense(f"keys ended for {forgotten!r} without {told}; a key that ends by itself is evicted")
+                raise Nonsense(
+                    f"keys ended for {forgotten!r} without {told}; a key that ends by itself is"
+                    " evicted"
+                )
         if self._unfound:
             r, start = self._unfound.popitem()
-            raise Nonsense(f"{r!r} runs from token {start} on, and was not looked up; report `hit`, which says where that lies")
+            raise Nonsense(
+                f"{r!r} runs from token {start} on, and was not looked up; report `hit`, which says"
+                " where that lies"
+            )
 
     def _check_step(self, event: Event) -> None:
         """Refuse an event of a step that is long over; note one of a step that has not begun."""
         step = event.step
         if step < self._ended_step:
-            raise Nonsense(f"step {step} - at `$.step`; step {self._ended_step} has ended, and no earlier step has events then")
+            raise Nonsense(
+                f"step {step} - at `$.step`; step {self._ended_step} has ended, and no earlier step"
+                " has events then"
+            )
         self._ahead = max(step, self._ahead)
 
     def _step_begin(self, event: StepBegin) -> None:
         step = event.step
         if step in self._in_flight:
-            raise Nonsense(f"step {step} has begun already - at `$.step`; it ends before it begins again")
+            raise Nonsense(
+                f"step {step} has begun already - at `$.step`; it ends before it begins again"
+            )
         if step <= self.begun:
-            raise Nonsense(f"step {step} - at `$.step`; number the steps upwards from 1: the last one was {self.begun}")
+            raise Nonsense(
+                f"step {step} - at `$.step`; number the steps upwards from 1: the last one was"
+                f" {self.begun}"
+            )
         if len(self._in_flight) == IN_FLIGHT_MAX:
             oldest = next(iter(self._in_flight))
-            raise Nonsense(f"step {step} - at `$.step`; {IN_FLIGHT_MAX} steps are in flight, and step {oldest} has not ended")
+            raise Nonsense(
+                f"step {step} - at `$.step`; {IN_FLIGHT_MAX} steps are in flight, and step {oldest}"
+                " has not ended"
+            )
         if step < self._ahead or self._keyed not in (0, step):
             expected = self._keyed or self._ahead
             raise Nonsense(
-                f"step {step} - at `$.step`; events of step {expected} came already, so step {expected} begins first"
+                f"step {step} - at `$.step`; events of step {expected} came already, so step"
+                f" {expected} begins first"
             )
         self._check_explained()
         self._forgets = False
@@ -217,7 +249,9 @@ class WellFormedness:
         runs: dict[str, tuple[int, int]] = {}
         for run in event.runs:
             if run.r in runs:
-                raise Nonsense(f"request {run.r!r} twice - at `$.runs`; a step computes one chunk of each")
+                raise Nonsense(
+                    f"request {run.r!r} twice - at `$.runs`; a step computes one chunk of each"
+                )
             self._check_run(run)
             runs[run.r] = run.stop, len(run.drafts)
         self._in_flight[step] = runs
@@ -239,23 +273,38 @@ class WellFormedness:
             self._placed.add(r)
 
     def _check_chunk(self, run: Run, known: int, more: int = 0) -> None:
-        """Refuse a run of tokens that its request has not: it has `known`, and steps in flight may add so many `more`."""
+        """Refuse a run of tokens that its request has not: it has `known`, and steps in flight
+        may add so many `more`.
+        """
         if run.drafts:
             if not run.start < run.known <= known + more:
-                raise Nonsense(f"drafts from {run.known} on - at `$.runs`; {run.r!r} has {known} tokens here")
+                raise Nonsense(
+                    f"drafts from {run.known} on - at `$.runs`; {run.r!r} has {known} tokens here"
+                )
             check_tokens(run.drafts)
             self._tables(run.scratch, "runs")
         elif not 0 <= run.start < run.stop or run.stop > known + more:
-            raise Nonsense(f"tokens [{run.start}, {run.stop}) of {run.r!r} - at `$.runs`; it has {known} tokens here")
+            raise Nonsense(
+                f"tokens [{run.start}, {run.stop}) of {run.r!r} - at `$.runs`; it has {known}"
+                " tokens here"
+            )
         if run.fed:
             if len(run.fed) != run.known - run.start:
-                raise Nonsense(f"{len(run.fed)} tokens fed at `$.runs`; {run.r!r} computes {run.known - run.start} known ones")
+                raise Nonsense(
+                    f"{len(run.fed)} tokens fed at `$.runs`; {run.r!r} computes"
+                    f" {run.known - run.start} known ones"
+                )
             check_tokens(run.fed)
         for group, page, length in run.checkpoints:
             self._check_page(page, self._pool_of(group), "runs")
             if self._groups[group].kind != "recurrent" or not run.start < length < run.known:
-                within = f"a recurrent group's state is saved within a chunk, and {run.r!r} computes [{run.start}, {run.known})"
-                raise Nonsense(f"a checkpoint of group {group} after {length} tokens - at `$.runs`; {within}")
+                within = (
+                    f"a recurrent group's state is saved within a chunk, and {run.r!r} computes"
+                    f" [{run.start}, {run.known})"
+                )
+                raise Nonsense(
+                    f"a checkpoint of group {group} after {length} tokens - at `$.runs`; {within}"
+                )
         if run.mirrors:
             self._check_mirrors(run)
         followed = self._followed.get(run.r, ())
@@ -264,41 +313,59 @@ class WellFormedness:
         self._followed[run.r] = run.tables
 
     def _check_mirrors(self, run: Run) -> None:
-        """Refuse tokens that the run does not compute, or that do not lie in one block, as written a second time."""
+        """Refuse tokens that the run does not compute, or that do not lie in one block, as
+        written a second time.
+        """
         for group, page, start, stop in run.mirrors:
             self._check_page(page, self._pool_of(group), "runs")
             size = self._groups[group].block_size
             one = self._groups[group].kind != "recurrent" and start // size == (stop - 1) // size
             if not one or not run.start <= start < stop <= run.stop:
-                within = f"{run.r!r} computes [{run.start}, {run.stop}), and a page holds one block of attention"
-                raise Nonsense(f"tokens [{start}, {stop}) mirrored for group {group} - at `$.runs`; {within}")
+                within = (
+                    f"{run.r!r} computes [{run.start}, {run.stop}), and a page holds one block of"
+                    " attention"
+                )
+                raise Nonsense(
+                    f"tokens [{start}, {stop}) mirrored for group {group} - at `$.runs`; {within}"
+                )
 
     def _may_come(self, r: str) -> int:
         """Return how many tokens the steps in flight may add to a request."""
         return sum(1 + runs[r][1] for runs in self._in_flight.values() if r in runs)
 
     def _settle(self, event: Settled) -> None:
-        """Refuse what cannot become of a step that runs now: others run, other tokens than they have, or more of them."""
+        """Refuse what cannot become of a step that runs now: others run, other tokens than they
+        have, or more of them.
+        """
         scheduled = self._oldest(event)
         for run in event.runs:
             tokens = scheduled.get(run.r)
             if tokens is None:
-                raise Nonsense(f"{run.r!r} is not in step {event.step} - at `$.runs`; settle the runs that it began with")
-            # The step of a request that is over runs all the same, over tokens that nobody will know.
+                raise Nonsense(
+                    f"{run.r!r} is not in step {event.step} - at `$.runs`; settle the runs that it"
+                    " began with"
+                )
+            # The step of a request that is over runs all the same, over tokens that nobody will
+            # know.
             over = run.r in self.ended or (event.step, run.r) in self._in_vain
-            self._check_chunk(run, max(run.known, self.tokens[run.r]) if over else self.tokens[run.r])
+            self._check_chunk(
+                run, max(run.known, self.tokens[run.r]) if over else self.tokens[run.r]
+            )
             scheduled[run.r] = run.stop, len(run.drafts)
         for field in ("before", "after"):
             self._moves(getattr(event, field), field)
 
     def _oldest(self, event: Settled | StepEnd) -> dict[str, tuple[int, int]]:
-        """Return the runs of the step that an event is of. Raises Nonsense unless it is the oldest in flight."""
+        """Return the runs of the step that an event is of. Raises Nonsense unless it is the
+        oldest in flight.
+        """
         if event.step not in self._in_flight:
             raise Nonsense(f"step {event.step} has not begun - at `$.step`")
         oldest = next(iter(self._in_flight))
         if event.step != oldest:
             raise Nonsense(
-                f"step {event.step} - at `$.step`; steps end in the order in which they began, and {oldest} is first"
+                f"step {event.step} - at `$.step`; steps end in the order in which they began, and"
+                f" {oldest} is first"
             )
         return self._in_flight[oldest]
 
@@ -311,21 +378,30 @@ class WellFormedness:
         for r in event.withdrawn:
             self._check_known(r, "withdrawn")
         if event.step in self._taken_back and not event.withdrawn:
-            raise Nonsense(f"nobody - at `$.withdrawn`; keys of step {event.step} ended for `withdraw`")
+            raise Nonsense(
+                f"nobody - at `$.withdrawn`; keys of step {event.step} ended for `withdraw`"
+            )
 
     def _transfers(self, event: StepBegin) -> None:
         for number, move in event.begun:
             if number in self._under_way:
-                raise Nonsense(f"copy {number} has begun already - at `$.begun`; give every copy a number of its own")
+                raise Nonsense(
+                    f"copy {number} has begun already - at `$.begun`; give every copy a number of"
+                    " its own"
+                )
             self._moves([move], "begun")
             self._under_way.add(number)
-        for field, numbers in (("flushed", event.flushed), ("ended", event.ended), ("failed", event.failed)):
+        for field, numbers in (
+            ("flushed", event.flushed),
+            ("ended", event.ended),
+            ("failed", event.failed),
+        ):
             for number in numbers:
                 if number not in self._under_way:
                     raise Nonsense(f"copy {number} is not under way - at `$.{field}`")
                 self._under_way.remove(number)
 
-    # --- requests ------------------------------------------------------------------------------------------------------------
+    # --- requests ---------------------------------------------------------------------------------
 
     def _submit(self, event: Submitted) -> None:
         problem = name_problem(event.r, self.tokens) or media_problem(event.media)
@@ -343,16 +419,27 @@ class WellFormedness:
     def _pause(self, event: Paused) -> None:
         self._going_on(event.r, "r")
         if event.r not in self._waits:
-            raise Nonsense(f"{event.r!r} waits for more input - at `$.r`; only a session does, by `session` of its `submit`")
+            raise Nonsense(
+                f"{event.r!r} waits for more input - at `$.r`; only a session does, by `session` of"
+                " its `submit`"
+            )
         self._waits[event.r] = True
-        self._in_vain |= {(step, event.r) for step, runs in self._in_flight.items() if event.r in runs}
+        self._in_vain |= {
+            (step, event.r) for step, runs in self._in_flight.items() if event.r in runs
+        }
 
     def _extend(self, event: Extended) -> None:
         known = self._live(event.r, "r")
         if not self._waits.get(event.r):
-            raise Nonsense(f"{event.r!r} does not wait for more input - at `$.r`; a session does from its `pause` on")
+            raise Nonsense(
+                f"{event.r!r} does not wait for more input - at `$.r`; a session does from its"
+                " `pause` on"
+            )
         if not known - 1 <= event.keep <= known:
-            raise Nonsense(f"{event.keep} - at `$.keep`; {event.r!r} has {known} tokens here, and all but the last stay")
+            raise Nonsense(
+                f"{event.keep} - at `$.keep`; {event.r!r} has {known} tokens here, and all but the"
+                " last stay"
+            )
         if not event.tokens:
             raise Nonsense("no tokens - at `$.tokens`; more input has at least one")
         check_tokens(event.tokens)
@@ -362,14 +449,20 @@ class WellFormedness:
         """Return how many tokens a request has that is live and does not wait for more input."""
         known = self._live(r, field)
         if self._waits.get(r):
-            raise Nonsense(f"{r!r} waits for more input - at `$.{field}`; nothing is computed for it before its `extend`")
+            raise Nonsense(
+                f"{r!r} waits for more input - at `$.{field}`; nothing is computed for it before"
+                " its `extend`"
+            )
         return known
 
     def _accept(self, event: Accept) -> None:
         known = self._live(event.r, "r")
         before = event.upto - len(event.tokens)
         if not 0 < before <= known:
-            raise Nonsense(f"{event.upto} - at `$.upto`; {event.r!r} has {known} tokens here and gets {len(event.tokens)}")
+            raise Nonsense(
+                f"{event.upto} - at `$.upto`; {event.r!r} has {known} tokens here and gets"
+                f" {len(event.tokens)}"
+            )
         self.tokens[event.r] = event.upto
         check_tokens(event.tokens)
 
@@ -390,18 +483,24 @@ class WellFormedness:
             self._check_known(r, field)
         elif r not in self.ended:
             return known
-        raise Nonsense(f"request {r!r} has ended - at `$.{field}`; nothing happens to it any more but what it gives back")
+        raise Nonsense(
+            f"request {r!r} has ended - at `$.{field}`; nothing happens to it any more but what it"
+            " gives back"
+        )
 
     def _check_known(self, r: str, field: str) -> None:
         if r not in self.tokens:
-            raise Nonsense(f"request {r!r} was never submitted - at `$.{field}`; name a request that a `submit` named before")
+            raise Nonsense(
+                f"request {r!r} was never submitted - at `$.{field}`; name a request that a"
+                " `submit` named before"
+            )
 
     def _compare(self, event: Compare) -> None:
         self._check_known(event.r, "r")
         if not 0 <= event.start <= event.stop:
             raise Nonsense(f"tokens [{event.start}, {event.stop}) - at `$.start`")
 
-    # --- claims --------------------------------------------------------------------------------------------------------------
+    # --- claims -----------------------------------------------------------------------------------
 
     def _publish(self, event: Publish) -> None:
         if event.r not in self.tokens:
@@ -413,7 +512,10 @@ class WellFormedness:
         if event.length < 0:
             at_least_nothing(event.length, "length")
         if event.group in self._denied:
-            raise Nonsense(f"a key in group {event.group} - at `$.group`; the header says {self._denied[event.group]}")
+            raise Nonsense(
+                f"a key in group {event.group} - at `$.group`; the header says"
+                f" {self._denied[event.group]}"
+            )
         if event.step > self.begun:
             self._keyed = self._keyed or event.step
 
@@ -435,13 +537,18 @@ class WellFormedness:
 
     def _key_event(self, event: KvStored | KvRemoved | KvCleared) -> None:
         if not self._tells_routers:
-            raise Nonsense("an event for routers; the header says that there are none - at `$.rules.key_events`")
+            raise Nonsense(
+                "an event for routers; the header says that there are none - at"
+                " `$.rules.key_events`"
+            )
         if isinstance(event, KvStored):
             check_tokens(event.tokens)
 
     def _stats(self, event: Stats) -> None:
         if not self._tells_operators:
-            raise Nonsense("an event for operators; the header says that there are none - at `$.rules.stats`")
+            raise Nonsense(
+                "an event for operators; the header says that there are none - at `$.rules.stats`"
+            )
         if event.pool not in self._pools:
             raise self._no_pool(event.pool, "pool")
         for r, _ in event.restored:
@@ -460,20 +567,31 @@ class WellFormedness:
             between = f"{event.r!r} resumes at {event.resume} and has {self.tokens[event.r]} tokens"
             raise Nonsense(f"{event.reported} - at `$.reported`; it lies between both: {between}")
         if event.reported and not self._caching:
-            raise Nonsense(f"{event.reported} - at `$.reported`; the header says `caching` false, so nothing is ever hit")
+            raise Nonsense(
+                f"{event.reported} - at `$.reported`; the header says `caching` false, so nothing"
+                " is ever hit"
+            )
         self._columns(event.pages, "pages")
         self._placed.add(event.r)
         self._unfound.pop(event.r, None)
         if event.resume and not any(event.pages):
-            raise Nonsense(f"no page in any group - at `$.pages`; {event.r!r} resumes at {event.resume}, over its tables there")
+            raise Nonsense(
+                f"no page in any group - at `$.pages`; {event.r!r} resumes at {event.resume}, over"
+                " its tables there"
+            )
 
-    # --- pages ---------------------------------------------------------------------------------------------------------------
+    # --- pages ------------------------------------------------------------------------------------
 
     def _grow(self, event: Grow) -> None:
         if event.pool not in self._growing:
-            raise Nonsense(f"pool {event.pool} - at `$.pool`; it does not grow, by the header: `grows` of the pool says so")
+            raise Nonsense(
+                f"pool {event.pool} - at `$.pool`; it does not grow, by the header: `grows` of the"
+                " pool says so"
+            )
         if event.pages < 1 or self._pools[event.pool] + event.pages > PAGES_MAX:
-            raise Nonsense(f"{event.pages} more - at `$.pages`; at least 1, and at most {PAGES_MAX} in all")
+            raise Nonsense(
+                f"{event.pages} more - at `$.pages`; at least 1, and at most {PAGES_MAX} in all"
+            )
         self._pools[event.pool] += event.pages
 
     def _holding(self, event: Take | Drop) -> None:
@@ -481,7 +599,9 @@ class WellFormedness:
             self._check_pool(event.group, event.pool)
         self._check_pages(event.pages, event.pool, "pages")
         if not event.pages and event.holder.startswith(CAPTURE):
-            raise Nonsense(f"no page of {event.holder!r} - at `$.pages`; a capture lies in one at least")
+            raise Nonsense(
+                f"no page of {event.holder!r} - at `$.pages`; a capture lies in one at least"
+            )
         if event.holder not in self.tokens and not event.holder.startswith(NO_REQUEST):
             self._check_known(event.holder, "holder")
 
@@ -502,18 +622,26 @@ class WellFormedness:
         self._check_pages(event.pages, event.pool, "pages", NO_COLUMN)
 
     def _check_beyond(self, event: Read | Write, tokens: int) -> None:
-        """Refuse tokens that neither the request has, which has so many, nor its run in the step."""
+        """Refuse tokens that neither the request has, which has so many, nor its run in the
+        step.
+        """
         run = self._in_flight.get(event.step, {}).get(event.r)
         tokens = max(tokens, run[0] if run else 0)
         if not 0 <= event.start <= event.stop <= tokens:
-            raise Nonsense(f"tokens [{event.start}, {event.stop}) - at `$.start`; {event.r!r} has {tokens} tokens here")
+            raise Nonsense(
+                f"tokens [{event.start}, {event.stop}) - at `$.start`; {event.r!r} has {tokens}"
+                " tokens here"
+            )
 
     def _copy(self, event: Copy) -> None:
         self._moves(event.moves, "moves")
         if event.phase == "begin":
             self._copying[event.id] = event.moves
         elif self._copying.pop(event.id, event.moves) != event.moves:
-            raise Nonsense(f"other pages than copy {event.id} began with - at `$.moves`; it ends, or fails, with the same")
+            raise Nonsense(
+                f"other pages than copy {event.id} began with - at `$.moves`; it ends, or fails,"
+                " with the same"
+            )
 
     def _moves(self, moves: list[Move], field: str) -> None:
         for move in moves:
@@ -522,25 +650,43 @@ class WellFormedness:
 
     def _tier(self, tier: str) -> None:
         if tier not in self._tiers:
-            raise Nonsense(f"tier {tier!r} does not exist - at `$.tier`; the header has {', '.join(sorted(self._tiers))}")
+            raise Nonsense(
+                f"tier {tier!r} does not exist - at `$.tier`; the header has"
+                f" {', '.join(sorted(self._tiers))}"
+            )
 
     def _check_pool(self, group: int, pool: int) -> None:
         if self._pool_of_group.get(group) != pool:
-            raise Nonsense(f"pool {pool} - at `$.pool`; group {group} lies in pool {self._pool_of(group)}")
+            raise Nonsense(
+                f"pool {pool} - at `$.pool`; group {group} lies in pool {self._pool_of(group)}"
+            )
 
     def _pool_of(self, group: int) -> int:
         pool = self._pool_of_group.get(group)
         if pool is None:
-            raise Nonsense(f"group {group} does not exist - at `$.group`; the header has groups 0 to {len(self._groups) - 1}")
+            raise Nonsense(
+                f"group {group} does not exist - at `$.group`; the header has groups 0 to"
+                f" {len(self._groups) - 1}"
+            )
         return pool
 
-    def _columns(self, tables: list[list[int]], field: str, followed: Sequence[list[int]] = ()) -> None:
+    def _columns(
+        self, tables: list[list[int]], field: str, followed: Sequence[list[int]] = ()
+    ) -> None:
         self._tables(tables, field, NO_COLUMN, followed)
 
-    def _tables(self, tables: list[list[int]], field: str, least: int = 0, followed: Sequence[list[int]] = ()) -> None:
+    def _tables(
+        self,
+        tables: list[list[int]],
+        field: str,
+        least: int = 0,
+        followed: Sequence[list[int]] = (),
+    ) -> None:
         """Refuse pages that do not exist, but for rows that were followed before."""
         if len(tables) != len(self._groups):
-            raise Nonsense(f"{len(tables)} tables - at `$.{field}`; the header has {len(self._groups)} groups")
+            raise Nonsense(
+                f"{len(tables)} tables - at `$.{field}`; the header has {len(self._groups)} groups"
+            )
         for group, pages, known in zip_longest(self._groups, tables, followed):
             if pages and pages is not known and pages != known:
                 self._check_pages(pages, group.pool, field, least)
@@ -550,18 +696,31 @@ class WellFormedness:
         if count is None:
             raise self._no_pool(pool, field)
         if pages and not (min(pages) >= least and max(pages) < count):
-            raise self._no_page(next(page for page in pages if not least <= page < count), pool, field)
+            raise self._no_page(
+                next(page for page in pages if not least <= page < count), pool, field
+            )
 
     def _check_page(self, page: int, pool: int, field: str) -> None:
         if not 0 <= page < self._pools.get(pool, 0):
-            raise self._no_page(page, pool, field) if pool in self._pools else self._no_pool(pool, field)
+            raise (
+                self._no_page(page, pool, field)
+                if pool in self._pools
+                else self._no_pool(pool, field)
+            )
 
     def _no_page(self, page: int, pool: int, field: str) -> Nonsense:
-        return Nonsense(f"page {page} does not exist - at `$.{field}`; pool {pool} has pages 0 to {self._pools[pool] - 1}")
+        return Nonsense(
+            f"page {page} does not exist - at `$.{field}`; pool {pool} has pages 0 to"
+            f" {self._pools[pool] - 1}"
+        )
 
     def _no_pool(self, pool: int, field: str) -> Nonsense:
-        return Nonsense(f"pool {pool} does not exist - at `$.{field}`; the header has {listed(self._pools)}")
+        return Nonsense(
+            f"pool {pool} does not exist - at `$.{field}`; the header has {listed(self._pools)}"
+        )
 
 
 def _not_the_engines(event: Event) -> None:
-    raise Nonsense("the harness writes this event down itself, from the tables of `step_begin`; leave it out")
+    raise Nonsense(
+        "the harness writes this event down itself, from the tables of `step_begin`; leave it out"
+    )

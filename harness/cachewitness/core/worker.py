@@ -1,22 +1,24 @@
 """Stands in for the device: executes the block tables that an engine hands out.
 
-The worker alone emits `zero`, `copy`, `read` and `write`. It runs a step when the step ends, so a step that is withdrawn never
-touches a page, and steps in flight execute in the order in which they were scheduled. Within a step the order is that of a
-real forward pass:
+The worker alone emits `zero`, `copy`, `read` and `write`. It runs a step when the step ends, so a
+step that is withdrawn never touches a page, and steps in flight execute in the order in which they
+were scheduled. Within a step the order is that of a real forward pass:
 
-1. copies that somebody waits for end; pages are zeroed, then copied (one simultaneous permutation); copies from another tier
-   that last several steps begin (where they are `unordered`, when the step is scheduled); the copies are made that were not
-   known before the step ran (one more permutation);
-2. every recurrent group reads the state that its chunk continues from, before any group writes one: a state written in the
-   same step is not there yet;
+1. copies that somebody waits for end; pages are zeroed, then copied (one simultaneous permutation);
+   copies from another tier that last several steps begin (where they are `unordered`, when the step
+   is scheduled); the copies are made that were not known before the step ran (one more
+   permutation);
+2. every recurrent group reads the state that its chunk continues from, before any group writes one:
+   a state written in the same step is not there yet;
 3. all groups write the tokens of the chunk, some of them to a second place as well;
-4. attention groups read what their queries need, the chunk included: keys and values of the same step, another request's
-   among them, are there;
-5. pages are copied that were not known before, then pages to another tier; copies to a tier that last several steps begin, and
-   those that are due end or fail.
+4. attention groups read what their queries need, the chunk included: keys and values of the same
+   step, another request's among them, are there;
+5. pages are copied that were not known before, then pages to another tier; copies to a tier that
+   last several steps begin, and those that are due end or fail.
 
-A recurrent group's state lies in its block table by position: the state after n tokens is in column ⌈n / block⌉ − 1. States
-after drafts are not in the table, and checkpoints, which a chunk leaves on its way, need not be: the run says where they go.
+A recurrent group's state lies in its block table by position: the state after n tokens is in column
+⌈n / block⌉ − 1. States after drafts are not in the table, and checkpoints, which a chunk leaves on
+its way, need not be: the run says where they go.
 """
 
 from __future__ import annotations
@@ -58,7 +60,9 @@ class Worker:
         self._begun: dict[int, StepBegin] = {}
         self._settled: dict[int, Settled] = {}
         self._copies = 0
-        self._prompts: dict[str, int] | None = {} if any(group.answer_window for group in local) else None
+        self._prompts: dict[str, int] | None = (
+            {} if any(group.answer_window for group in local) else None
+        )
         """How long prompts are, if that decides what is read."""
         self._local = {pool.id for pool in header.pools if pool.tier == "local"}
         self._under_way: dict[int, Copy] = {}
@@ -119,8 +123,12 @@ class Worker:
         for number in begun.failed:
             self._end(number, "fail", step, out)
 
-    def _move_before(self, begun: StepBegin, settled: Settled, out: list[Event]) -> list[tuple[int, Move]]:
-        """Clear and copy what the runs of a step rely on; return the copies that begin with the step and were not flushed."""
+    def _move_before(
+        self, begun: StepBegin, settled: Settled, out: list[Event]
+    ) -> list[tuple[int, Move]]:
+        """Clear and copy what the runs of a step rely on; return the copies that begin with the
+        step and were not flushed.
+        """
         step, later = begun.step, begun.begun
         if begun.flushed:
             self._begin([entry for entry in begun.begun if entry[0] in begun.flushed], step, out)
@@ -142,7 +150,9 @@ class Worker:
     def _write_mirrors(self, run: Run, step: int) -> Iterable[Write]:
         for index, page, start, stop in run.mirrors:
             pool = self._groups[index].pool
-            yield Write(pool=pool, group=index, pages=[page], r=run.r, start=start, stop=stop, step=step)
+            yield Write(
+                pool=pool, group=index, pages=[page], r=run.r, start=start, stop=stop, step=step
+            )
 
     def _begin(self, entries: list[tuple[int, Move]], step: int, out: list[Event]) -> None:
         for number, move in entries:
@@ -172,20 +182,36 @@ def _pages(table: list[int], first: int, last: int) -> list[int]:
     if first == 0 and last == len(table):
         return table  # long ones are told apart by this: the same list holds the same pages
     pages = table[first:last]
-    return pages if len(pages) == last - first else pages + [NO_COLUMN] * (last - first - len(pages))
+    return (
+        pages if len(pages) == last - first else pages + [NO_COLUMN] * (last - first - len(pages))
+    )
 
 
 def _read_state(group: Group, run: Run, step: int) -> Read:
     column = (run.start - 1) // group.block_size
     pages = _pages(run.tables[group.id], column, column + 1)
-    return Read(pool=group.pool, group=group.id, pages=pages, r=run.r, start=0, stop=run.start, step=step)
+    return Read(
+        pool=group.pool, group=group.id, pages=pages, r=run.r, start=0, stop=run.start, step=step
+    )
 
 
 def _write_states(group: Group, run: Run, step: int, out: list[Event]) -> None:
-    """Let a recurrent group write its checkpoints, the state after the chunk, and those after drafts."""
+    """Let a recurrent group write its checkpoints, the state after the chunk, and those after
+    drafts.
+    """
     for index, page, stop in run.checkpoints:
         if index == group.id:
-            out.append(Write(pool=group.pool, group=index, pages=[page], r=run.r, start=run.start, stop=stop, step=step))
+            out.append(
+                Write(
+                    pool=group.pool,
+                    group=index,
+                    pages=[page],
+                    r=run.r,
+                    start=run.start,
+                    stop=stop,
+                    step=step,
+                )
+            )
     known, size, table = run.known, group.block_size, run.tables[group.id]
     stops = [known]
     if group.snapshots == "every-block":
@@ -193,21 +219,61 @@ def _write_states(group: Group, run: Run, step: int, out: list[Event]) -> None:
     for stop in stops:
         column = -(-stop // size) - 1
         pages = _pages(table, column, column + 1)
-        out.append(Write(pool=group.pool, group=group.id, pages=pages, r=run.r, start=run.start, stop=stop, step=step))
+        out.append(
+            Write(
+                pool=group.pool,
+                group=group.id,
+                pages=pages,
+                r=run.r,
+                start=run.start,
+                stop=stop,
+                step=step,
+            )
+        )
     for index in range(len(run.drafts)):
         pages = _pages(run.scratch[group.id], index, index + 1)
         stop = known + index + 1
-        out.append(Write(pool=group.pool, group=group.id, pages=pages, r=run.r, start=run.start, stop=stop, step=step))
+        out.append(
+            Write(
+                pool=group.pool,
+                group=group.id,
+                pages=pages,
+                r=run.r,
+                start=run.start,
+                stop=stop,
+                step=step,
+            )
+        )
 
 
 def _read_tokens(group: Group, run: Run, step: int, prompt: int, out: list[Event]) -> None:
-    """Let an attention group read what the queries of a chunk need, behind a prompt of so many tokens."""
+    """Let an attention group read what the queries of a chunk need, behind a prompt of so many
+    tokens.
+    """
     table = run.tables[group.id]
     for start, stop in spans_read(group, run.start, run.stop, prompt):
         pages = _pages(table, *columns(group, start, stop))
-        out.append(Read(pool=group.pool, group=group.id, pages=pages, r=run.r, start=start, stop=stop, step=step))
+        out.append(
+            Read(
+                pool=group.pool,
+                group=group.id,
+                pages=pages,
+                r=run.r,
+                start=start,
+                stop=stop,
+                step=step,
+            )
+        )
 
 
 def _write_tokens(group: Group, run: Run, step: int) -> Write:
     pages = _pages(run.tables[group.id], *columns(group, run.start, run.stop))
-    return Write(pool=group.pool, group=group.id, pages=pages, r=run.r, start=run.start, stop=run.stop, step=step)
+    return Write(
+        pool=group.pool,
+        group=group.id,
+        pages=pages,
+        r=run.r,
+        start=run.start,
+        stop=run.stop,
+        step=step,
+    )

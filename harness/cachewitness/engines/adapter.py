@@ -1,7 +1,9 @@
-"""What the driver asks of a cache, and perhaps of its scheduler. One adapter stands between the two, for a system of any shape.
+"""What the driver asks of a cache, and perhaps of its scheduler. One adapter stands between the
+two, for a system of any shape.
 
-At manager height a trace says who computes how many tokens; at scheduler height it gives a budget, and the system's own
-scheduler decides. What a step computes, which pages it runs over and what is kept of it is the system's at both.
+At manager height a trace says who computes how many tokens; at scheduler height it gives a budget,
+and the system's own scheduler decides. What a step computes, which pages it runs over and what is
+kept of it is the system's at both.
 """
 
 from __future__ import annotations
@@ -32,13 +34,16 @@ class Refused(ValueError):
 
 
 class Scheduled(msgspec.Struct):
-    """A step as a policy scheduled it: tokens [start, stop) of each request, and what has to be moved around them.
+    """A step as a policy scheduled it: tokens [start, stop) of each request, and what has to be
+    moved around them.
 
-    `zeros` are (pool, pages) to clear, then `copies` are made, then the runs, then `stores`. The last tokens of a run are its
-    `drafts`. Transfers that take steps have a number: they are `begun` with this step, and `ended` or `failed` when it has run,
-    or `flushed`, over before its runs. `fed` are the tokens that a worker feeds for those of a request that has others,
-    `checkpoints` the states that it writes on its way through a chunk, `mirrors` the tokens that it writes to a second place.
-    `withdrawn` are requests that were scheduled and taken back before the step begins; they have no chunk.
+    `zeros` are (pool, pages) to clear, then `copies` are made, then the runs, then `stores`. The
+    last tokens of a run are its `drafts`. Transfers that take steps have a number: they are `begun`
+    with this step, and `ended` or `failed` when it has run, or `flushed`, over before its runs.
+    `fed` are the tokens that a worker feeds for those of a request that has others, `checkpoints`
+    the states that it writes on its way through a chunk, `mirrors` the tokens that it writes to a
+    second place. `withdrawn` are requests that were scheduled and taken back before the step
+    begins; they have no chunk.
     """
 
     chunks: dict[str, tuple[int, int]] = {}
@@ -60,7 +65,9 @@ class Scheduled(msgspec.Struct):
     @property
     def is_empty(self) -> bool:
         """Whether nobody runs, and no copy begins or ends."""
-        return not (self.chunks or self.copies or self.begun or self.ended or self.failed or self.flushed)
+        return not (
+            self.chunks or self.copies or self.begun or self.ended or self.failed or self.flushed
+        )
 
     @property
     def num_tokens(self) -> int:
@@ -69,7 +76,9 @@ class Scheduled(msgspec.Struct):
 
 
 class Host(Protocol):
-    """The driver as an adapter sees it: where it says what cannot be read off tables, keys and counts."""
+    """The driver as an adapter sees it: where it says what cannot be read off tables, keys and
+    counts.
+    """
 
     diff: BlockTableDiff
     sampler: Sampler
@@ -85,7 +94,9 @@ class Host(Protocol):
         """Preempt everybody who holds pages, whoever came last first."""
 
     def preempted(self, r: str) -> None:
-        """Report that a request lost its place; to be told before its pages go. Told by the driver where the driver asked."""
+        """Report that a request lost its place; to be told before its pages go. Told by the
+        driver where the driver asked.
+        """
 
     def generated(self, r: str, tokens: list[int], step: int) -> None:
         """Report what a request generated in a step."""
@@ -94,7 +105,9 @@ class Host(Protocol):
         """Report that the answer of a session is over."""
 
     def extended(self, r: str, keep: int, tokens: list[int], step: int) -> None:
-        """Report that a session goes on: behind the first `keep` of its tokens it has these, and all are its prompt now."""
+        """Report that a session goes on: behind the first `keep` of its tokens it has these, and
+        all are its prompt now.
+        """
 
     def over(self, r: str, step: int, *, finished: bool) -> None:
         """Report that a request has ended in a step, as intended or early, and forget it."""
@@ -103,8 +116,9 @@ class Host(Protocol):
 class Driven(Protocol):
     """A policy as the harness drives it. What has a body here need not be written.
 
-    An adapter settles the diff after each call that it makes on the policy, and says in between what cannot be read off
-    tables: hits, and (by `Host.preempted`) that a request lost its place before its pages went.
+    An adapter settles the diff after each call that it makes on the policy, and says in between
+    what cannot be read off tables: hits, and (by `Host.preempted`) that a request lost its place
+    before its pages went.
     """
 
     engine: Host
@@ -112,13 +126,16 @@ class Driven(Protocol):
     max_model_len: int
     """A request ends when it has so many tokens."""
     max_prompt: int = 0
-    """A prompt of more tokens is refused; 0: one that leaves no room to generate below `max_model_len`."""
+    """A prompt of more tokens is refused; 0: one that leaves no room to generate below
+    `max_model_len`."""
     depth: int = 0
     """How many steps may have been scheduled and not run when an operation is over."""
     cancels: bool = False
-    """Whether a request can be let go when its step was scheduled and has not run; else it is when the step has run."""
+    """Whether a request can be let go when its step was scheduled and has not run; else it is when
+    the step has run."""
     samples: bool = False
-    """Whether the policy asks the sampler by itself, in `complete`, and reports by `Host` what was generated and who ended."""
+    """Whether the policy asks the sampler by itself, in `complete`, and reports by `Host` what was
+    generated and who ended."""
 
     def compared(self, header: Header) -> BlockTableDiff:
         """Return what compares the cache with what it was, for the groups and pools of a header."""
@@ -128,33 +145,40 @@ class Driven(Protocol):
         self.engine, self.diff = engine, engine.diff
 
     def add(self, submit: Submit, tokens: list[int], shared: int) -> None:
-        """Take a request in, whose first `shared` tokens are a part that others have too (the first segment of its prompt).
+        """Take a request in, whose first `shared` tokens are a part that others have too (the first
+        segment of its prompt).
 
         Raises Refused if it can never run.
         """
 
     def extend(self, extend: Extend, tokens: list[int]) -> None:
-        """Give a session more input; there are none unless the adapter says so (the capability `session`).
+        """Give a session more input; there are none unless the adapter says so (the capability
+        `session`).
 
         Raises Refused if it would get too long.
         """
         raise Refused(f"{extend.r} is no session")
 
     def schedule(self, asked: Asked | None, step: Step) -> Scheduled:
-        """Schedule a step: who computes how many tokens at most; None: the policy decides, within `step.budget` (0: its own).
+        """Schedule a step: who computes how many tokens at most; None: the policy decides, within
+        `step.budget` (0: its own).
 
         Nobody is asked in a step that is there for transfers alone.
         """
 
     def settled(self, begin: StepBegin) -> Settled | None:
-        """Return what of a step was not known when it was scheduled; asked when it runs, all steps before being over."""
+        """Return what of a step was not known when it was scheduled; asked when it runs, all
+        steps before being over.
+        """
         return None
 
     def complete(self, scheduled: Scheduled) -> None:
         """Take note that a step has run, before anything is sampled from it."""
 
     def accept(self, r: str, tokens: Sequence[int]) -> None:
-        """Take note of what a request generated after the step that computed its last known token."""
+        """Take note of what a request generated after the step that computed its last known
+        token.
+        """
 
     def end(self, r: str, *, finished: bool) -> None:
         """Let a request go that ended as intended, or early."""
@@ -166,11 +190,15 @@ class Driven(Protocol):
         """Return the requests that hold pages, in the order in which they came."""
 
     def worker_tables(self, r: str) -> Tables:
-        """Return the block tables that the worker is given for a request: those that the cache shows, by default."""
+        """Return the block tables that the worker is given for a request: those that the cache
+        shows, by default.
+        """
         return self.diff.tables(r)
 
     def lay_out(self, run: Run) -> None:
-        """Give a run that has drafts the pages of the states after them: what the cache shows beside its tables, by default."""
+        """Give a run that has drafts the pages of the states after them: what the cache shows
+        beside its tables, by default.
+        """
         run.scratch = self.diff.scratch(run.r)
 
     def transferring(self) -> bool:
@@ -182,11 +210,14 @@ class Driven(Protocol):
         return False
 
     def forget(self, reason: UnpublishReason) -> bool:
-        """Forget every key of the device's cache, for a reason; return whether it was done. There may be none to forget."""
+        """Forget every key of the device's cache, for a reason; return whether it was done.
+        There may be none to forget.
+        """
         return True
 
     def reset(self, tier: str, *, running: bool) -> Iterable[tuple[str, bool]]:
-        """Forget every key of a tier, of all tiers if it is empty; yield of each whether it was done.
+        """Forget every key of a tier, of all tiers if it is empty; yield of each whether it was
+        done.
 
         `running`: whoever holds pages of the device is preempted first.
         """
@@ -196,7 +227,9 @@ class Driven(Protocol):
             yield LOCAL, self.forget("reset")
 
     def renew(self) -> bool:
-        """Forget everything that was computed, in every tier: the weights have changed. Return whether it was done."""
+        """Forget everything that was computed, in every tier: the weights have changed. Return
+        whether it was done.
+        """
         self.engine.preempt_all()
         return self.forget("version")
 
@@ -206,4 +239,8 @@ class Adapter(CacheState, Driven, Protocol):
 
     def compared(self, header: Header) -> BlockTableDiff:
         """Return a comparison of everything that the cache shows."""
-        return BlockTableDiff(self, [group.pool for group in header.groups], {pool.id: pool.null for pool in header.pools})
+        return BlockTableDiff(
+            self,
+            [group.pool for group in header.groups],
+            {pool.id: pool.null for pool in header.pools},
+        )

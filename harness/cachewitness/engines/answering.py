@@ -1,4 +1,6 @@
-"""What engines have in common that only answer (docs/answers.md): what they refuse, their header, and how they are stepped."""
+"""What engines have in common that only answer (docs/answers.md): what they refuse, their
+header, and how they are stepped.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,11 @@ def takes(engine: str, header: TraceHeader, known: Collection[str]) -> None:
     """Raise UsageError if a trace has options that the engine does not take."""
     unknown = sorted(set(header.options) - set(known))
     if unknown:
-        taken = f"the option {next(iter(known))}" if len(known) == 1 else f"the options {', '.join(known)}"
+        taken = (
+            f"the option {next(iter(known))}"
+            if len(known) == 1
+            else f"the options {', '.join(known)}"
+        )
         raise UsageError(f"--engine {engine}: takes {taken} of a trace, not {', '.join(unknown)}")
 
 
@@ -40,7 +46,9 @@ def chunk_of(engine: str, header: TraceHeader, default: int) -> int:
     """
     chunk = header.options.get("chunk", default)
     if type(chunk) is not int or chunk < 1:
-        raise UsageError(f"--engine {engine}: chunk is a number of tokens, 1 or more, not {chunk!r}")
+        raise UsageError(
+            f"--engine {engine}: chunk is a number of tokens, 1 or more, not {chunk!r}"
+        )
     return chunk
 
 
@@ -51,8 +59,12 @@ def needs(engine: str, packages: Collection[str], install: str) -> None:
             raise EngineMissing(f"--engine {engine}: needs {package}; {install}", install)
 
 
-def declared(engine: str, header: TraceHeader, rules: Rules, *, version: str = "", salt: bool = False) -> Header:
-    """Return the header of an engine that was opened for a trace: it tells no pages, and its clients may go away."""
+def declared(
+    engine: str, header: TraceHeader, rules: Rules, *, version: str = "", salt: bool = False
+) -> Header:
+    """Return the header of an engine that was opened for a trace: it tells no pages, and its
+    clients may go away.
+    """
     return Header(
         engine=engine,
         engine_version=version,
@@ -66,7 +78,9 @@ def declared(engine: str, header: TraceHeader, rules: Rules, *, version: str = "
 
 
 class Steppable(Protocol):
-    """A server that computes when it is told to. `ended`: what it has to tell and was not collected yet, answers above all."""
+    """A server that computes when it is told to. `ended`: what it has to tell and was not
+    collected yet, answers above all.
+    """
 
     ended: list[Event]
 

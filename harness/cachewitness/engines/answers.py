@@ -1,8 +1,8 @@
 """What answers prompts: an engine in this process or a server behind HTTP.
 
-A score is a property of answers, so a backend is judged from outside: prompts go in, texts come out, and with each answer the
-backend says how many of the prompt's tokens it took from a cache, per cache group if it knows. Without that last number an
-equal score proves nothing.
+A score is a property of answers, so a backend is judged from outside: prompts go in, texts come
+out, and with each answer the backend says how many of the prompt's tokens it took from a cache, per
+cache group if it knows. Without that last number an equal score proves nothing.
 """
 
 from __future__ import annotations
@@ -14,10 +14,12 @@ import msgspec
 
 
 class Ask(msgspec.Struct, frozen=True):
-    """One prompt. Generation is greedy, ends before any of `stop`, and has at most `max_tokens` tokens.
+    """One prompt. Generation is greedy, ends before any of `stop`, and has at most `max_tokens`
+    tokens.
 
-    `salt` is part of the identity of everything cached for it: requests with different salts share nothing. The first `shared`
-    characters of the prompt are a part that other prompts have too, as far as is known.
+    `salt` is part of the identity of everything cached for it: requests with different salts share
+    nothing. The first `shared` characters of the prompt are a part that other prompts have too, as
+    far as is known.
     """
 
     id: str
@@ -31,12 +33,14 @@ class Ask(msgspec.Struct, frozen=True):
 class Answer(msgspec.Struct, frozen=True):
     """What came back for one prompt.
 
-    `restored` counts prompt tokens that were not computed: under `""` as the backend reports them for the whole request, and
-    under a cache group's name what that group resumed from (a recurrent group: the position of the state it was given).
-    `from_tier` of the request's restored tokens came from a second tier; `preemptions` counts how often the request lost its
-    place while it ran, `drafted` its tokens that were guessed and stood, `evictions` the cached blocks that made room while it
-    was answered. `tokens` are those generated, the one that ended it included; `margins[i]` is how far (in logits) the
-    token chosen at step i was ahead of the next one. Both are empty if the backend cannot say.
+    `restored` counts prompt tokens that were not computed: under `""` as the backend reports them
+    for the whole request, and under a cache group's name what that group resumed from (a recurrent
+    group: the position of the state it was given). `from_tier` of the request's restored tokens
+    came from a second tier; `preemptions` counts how often the request lost its place while it ran,
+    `drafted` its tokens that were guessed and stood, `evictions` the cached blocks that made room
+    while it was answered. `tokens` are those generated, the one that ended it included;
+    `margins[i]` is how far (in logits) the token chosen at step i was ahead of the next one. Both
+    are empty if the backend cannot say.
     """
 
     id: str
@@ -54,9 +58,10 @@ class Answer(msgspec.Struct, frozen=True):
 class Opening(msgspec.Struct, frozen=True, kw_only=True):
     """How an engine is to be opened for one arm of a comparison.
 
-    `caching` turns prefix caching on; `tier` adds a second tier that keeps its copies through `Backend.reset`; `preempt` makes
-    running requests lose their place; `drafts` has tokens guessed and verified; `scarce` gives the cache so little space that
-    what was cached is evicted. `policy` names the rules to follow. An empty `dtype` or `checkpoint` is the engine's own.
+    `caching` turns prefix caching on; `tier` adds a second tier that keeps its copies through
+    `Backend.reset`; `preempt` makes running requests lose their place; `drafts` has tokens guessed
+    and verified; `scarce` gives the cache so little space that what was cached is evicted. `policy`
+    names the rules to follow. An empty `dtype` or `checkpoint` is the engine's own.
     """
 
     caching: bool = True
@@ -79,7 +84,8 @@ class Backend(Protocol):
     def answer(self, asks: Sequence[Ask]) -> list[Answer]:
         """Answer every prompt, in the order asked.
 
-        Raises BackendError if an answer cannot be had; the message names the prompt and says what came instead.
+        Raises BackendError if an answer cannot be had; the message names the prompt and says what
+        came instead.
         """
 
     def reset(self, *, external: bool = False) -> bool:
@@ -89,7 +95,9 @@ class Backend(Protocol):
         """
 
     def versions(self) -> Mapping[str, str]:
-        """Return what a result must name to be repeated: engine, checkpoint hash, device, precision, packages."""
+        """Return what a result must name to be repeated: engine, checkpoint hash, device,
+        precision, packages.
+        """
 
     def close(self) -> None:
         """Let go of everything."""

@@ -1,11 +1,13 @@
 """Turns what a cache shows of itself into events, by comparing it with what it was.
 
-A cache is believed in nothing, and it needs no hooks: after each call its block tables, keys, reference counts and pools are
-compared with what they were before, and the difference becomes `unpublish`, `drop`, `take`, `publish` and `counts`, in that
-order. One class serves every adapter; what it asks of one is in `cache_state`.
+A cache is believed in nothing, and it needs no hooks: after each call its block tables, keys,
+reference counts and pools are compared with what they were before, and the difference becomes
+`unpublish`, `drop`, `take`, `publish` and `counts`, in that order. One class serves every adapter;
+what it asks of one is in `cache_state`.
 
-A column that changed its page is dropped and taken again, because a page that went through the free queue inside one call looks
-exactly like that. A key that changed its length is unpublished and published again.
+A column that changed its page is dropped and taken again, because a page that went through the free
+queue inside one call looks exactly like that. A key that changed its length is unpublished and
+published again.
 """
 
 from __future__ import annotations
@@ -26,7 +28,12 @@ class BlockTableDiff:
     `pools` is the pool of each group, `null` are the pages of each pool that nobody owns.
     """
 
-    def __init__(self, state: CacheState | DirtyCacheState, pools: Sequence[int], null: Mapping[int, Iterable[int]]) -> None:
+    def __init__(
+        self,
+        state: CacheState | DirtyCacheState,
+        pools: Sequence[int],
+        null: Mapping[int, Iterable[int]],
+    ) -> None:
         self.events: list[Event] = []
         self.step = 0
         self._state, self._pools = state, pools
@@ -37,34 +44,53 @@ class BlockTableDiff:
         self._accounts: WholeAccounts | DirtyAccounts
         self._dirty: DirtyCacheState | None = None
         if isinstance(state, DirtyCacheState):
-            self._dirty, self._accounts = state, DirtyAccounts(state, pools[0], self._null[pools[0]])
+            self._dirty, self._accounts = (
+                state,
+                DirtyAccounts(state, pools[0], self._null[pools[0]]),
+            )
         else:
             self._accounts = WholeAccounts(state, pools)
 
-    # --- what an adapter says ------------------------------------------------------------------------------------------
+    # --- what an adapter says ---------------------------------------------------------------------
 
-    def hit(self, r: str, length: int, pages: Tables, *, resume: int | None = None, tier: str = "local") -> None:
-        """Report a look-up: r was told that `length` tokens are cached and starts at `resume` (`length` if left out).
+    def hit(
+        self, r: str, length: int, pages: Tables, *, resume: int | None = None, tier: str = "local"
+    ) -> None:
+        """Report a look-up: r was told that `length` tokens are cached and starts at `resume`
+        (`length` if left out).
 
-        `pages` by group and column; groups of another tier say from which of their pages each column was fetched.
+        `pages` by group and column; groups of another tier say from which of their pages each
+        column was fetched.
         """
         pages = pages + [[] for _ in self._pools[len(pages) :]]
         start = length if resume is None else resume
-        self.events.append(Hit(step=self.step, r=r, reported=length, resume=start, pages=pages, tier=tier))
+        self.events.append(
+            Hit(step=self.step, r=r, reported=length, resume=start, pages=pages, tier=tier)
+        )
 
     def grow(self, pool: int, pages: int) -> None:
         """Report that so many pages were added to a pool."""
         self.events.append(Grow(step=self.step, pool=pool, pages=pages))
 
     def hold(self, group: int, pages: Iterable[int], holder: str) -> None:
-        """Report that something other than a request (`copy:N`, `capture:N`) holds these pages of a group now."""
+        """Report that something other than a request (`copy:N`, `capture:N`) holds these pages
+        of a group now.
+        """
         if held := list(pages):
-            self.events.append(Take(step=self.step, pool=self._pools[group], group=group, pages=held, holder=holder))
+            self.events.append(
+                Take(
+                    step=self.step, pool=self._pools[group], group=group, pages=held, holder=holder
+                )
+            )
 
     def release(self, group: int, pages: Iterable[int], holder: str) -> None:
         """Report that it holds them no more."""
         if held := list(pages):
-            self.events.append(Drop(step=self.step, pool=self._pools[group], group=group, pages=held, holder=holder))
+            self.events.append(
+                Drop(
+                    step=self.step, pool=self._pools[group], group=group, pages=held, holder=holder
+                )
+            )
 
     def settle(
         self,
@@ -76,9 +102,10 @@ class BlockTableDiff:
     ) -> None:
         """Report how the cache changed in the call that has just returned.
 
-        `holders` are the requests whose tables may have changed; `served` is whom keys are published for. A key that ended
-        did so for `reason`; if that is eviction although its page stays held, it was replaced. `further` is asked, once the
-        tables were compared, for what else took or gave back pages in this call.
+        `holders` are the requests whose tables may have changed; `served` is whom keys are
+        published for. A key that ended did so for `reason`; if that is eviction although its page
+        stays held, it was replaced. `further` is asked, once the tables were compared, for what
+        else took or gave back pages in this call.
         """
         call, dirty = (self.step, served, reason), self._dirty
         self._accounts.compare_keys(call, self._tables.values())
@@ -89,17 +116,22 @@ class BlockTableDiff:
             self._compare_tables(r, drops, come, touched)
             if dirty is not None and dirty.scratching:
                 self._compare_scratch(r, dirty.scratch(r), drops, come)
-        # What a page that goes stood for is asked before a page that comes, perhaps the same one, stands for anything.
+        # What a page that goes stood for is asked before a page that comes, perhaps the same one,
+        # stands for anything.
         moves = drops
         for r, group, pages in come:
             taken = pages if dirty is None else dirty.tied(pages)
-            moves.append(Take(step=self.step, pool=self._pools[group], group=group, pages=taken, holder=r))
+            moves.append(
+                Take(step=self.step, pool=self._pools[group], group=group, pages=taken, holder=r)
+            )
         if further is not None:
             moves += further()
         self.events += self._accounts.around(call, moves, touched)
 
     def account(self, moves: list[Event], *, served: str = "") -> None:
-        """Report what took or gave back pages beside all tables, and how keys and counts changed with that."""
+        """Report what took or gave back pages beside all tables, and how keys and counts changed
+        with that.
+        """
         call: Call = (self.step, served, "evict")
         self._accounts.compare_keys(call, self._tables.values())
         self.events += self._accounts.around(call, moves, [])
@@ -112,19 +144,27 @@ class BlockTableDiff:
             self._scratch.pop(r, None)
 
     def tables(self, r: str) -> Tables:
-        """Return the tables of a request as of the last `settle` that named it, a row for every group. Not to be changed."""
+        """Return the tables of a request as of the last `settle` that named it, a row for every
+        group. Not to be changed.
+        """
         return self._tables.get(r, self._no_tables)
 
     def scratch(self, r: str) -> Tables:
         """Return the pages of a request beside its tables in the same way."""
         return self._scratch.get(r, self._no_tables)
 
-    # --- differences ---------------------------------------------------------------------------------------------------
+    # --- differences ------------------------------------------------------------------------------
 
     def _compare_tables(
-        self, r: str, drops: list[Event], come: list[tuple[str, int, list[int]]], touched: list[tuple[int, int]]
+        self,
+        r: str,
+        drops: list[Event],
+        come: list[tuple[str, int, list[int]]],
+        touched: list[tuple[int, int]],
     ) -> None:
-        """Add what a request gave back to `drops`, what it got, by group, to `come`, and the pages of both to `touched`."""
+        """Add what a request gave back to `drops`, what it got, by group, to `come`, and the
+        pages of both to `touched`.
+        """
         before, dirty = self._tables.get(r, self._no_tables), self._dirty
         after = self._state.tables(r)
         if after is before:
@@ -143,13 +183,23 @@ class BlockTableDiff:
             if got:
                 come.append((r, group, got))
 
-    def _compare_scratch(self, r: str, after: Tables, drops: list[Event], come: list[tuple[str, int, list[int]]]) -> None:
+    def _compare_scratch(
+        self, r: str, after: Tables, drops: list[Event], come: list[tuple[str, int, list[int]]]
+    ) -> None:
         """Do the same with the pages beside the tables."""
         before = self.scratch(r)
         for group, (old, new) in enumerate(zip(before, after, strict=True)):
             if new != old:
                 if old:
-                    drops.append(Drop(step=self.step, pool=self._pools[group], group=group, pages=old, holder=r))
+                    drops.append(
+                        Drop(
+                            step=self.step,
+                            pool=self._pools[group],
+                            group=group,
+                            pages=old,
+                            holder=r,
+                        )
+                    )
                 if new:
                     come.append((r, group, new))
         self._scratch[r] = after

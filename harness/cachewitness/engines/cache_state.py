@@ -1,7 +1,7 @@
 """What a cache shows of itself: block tables, keys, reference counts, and what its pools count.
 
-There are two ways to show it. A `CacheState` is compared whole after each call. A `DirtyCacheState` says which pages may have
-changed, and is asked about those alone.
+There are two ways to show it. A `CacheState` is compared whole after each call. A `DirtyCacheState`
+says which pages may have changed, and is asked about those alone.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ KeyId = tuple[int, int, Hashable]
 
 
 class Claim(NamedTuple):
-    """What a key says: the page holds what ends the first `length` tokens of `r`; empty: of the request that was served.
+    """What a key says: the page holds what ends the first `length` tokens of `r`; empty: of the
+    request that was served.
 
     `companions` are further pages that the same key occupies.
     """
@@ -30,7 +31,8 @@ class Claim(NamedTuple):
 
 
 class KeysByEntry(dict[Hashable, Mapping[KeyId, Claim]]):
-    """The keys of each entry of a cache, by all that they depend on; they are compared by entry and not one by one.
+    """The keys of each entry of a cache, by all that they depend on; they are compared by entry and
+    not one by one.
 
     Two entries may have a key in common, with the same claim.
     """
@@ -45,14 +47,19 @@ class Count(NamedTuple):
 
 
 PageState = tuple[int, int, Hashable | None, bool]
-"""A page, how often it is held, the key that it is kept for (None: for none), whether it may have several."""
+"""A page, how often it is held, the key that it is kept for (None: for none), whether it may have
+several."""
 
 
 class CacheState(Protocol):
-    """A cache that is compared whole. Nothing it returns is changed, neither here nor by the cache afterwards."""
+    """A cache that is compared whole. Nothing it returns is changed, neither here nor by the
+    cache afterwards.
+    """
 
     def tables(self, r: str) -> Tables:
-        """Return the pages that a request holds, by group and column, ABSENT where there is none; [] if it is not known."""
+        """Return the pages that a request holds, by group and column, ABSENT where there is
+        none; [] if it is not known.
+        """
 
     def keys(self) -> Mapping[KeyId, Claim] | KeysByEntry:
         """Return every key that can be hit now; empty for a cache without keys."""
@@ -75,10 +82,14 @@ class DirtyCacheState(Protocol):
     """Whether requests hold pages beside their tables."""
 
     def tables(self, r: str) -> Tables:
-        """Return the pages that a request holds, by group and column; the same object if nothing changed."""
+        """Return the pages that a request holds, by group and column; the same object if nothing
+        changed.
+        """
 
     def scratch(self, r: str) -> Tables:
-        """Return by group the pages that a request holds beside its tables, which come and go all together."""
+        """Return by group the pages that a request holds beside its tables, which come and go
+        all together.
+        """
 
     def untied(self, pages: list[int]) -> list[int]:
         """Return pages that are given back, and those that they stood for when they were taken."""

@@ -1,10 +1,11 @@
 """Which blocks of a pool may have changed, without looking at every block after every call.
 
-A pool of vLLM's shape changes its blocks in a few methods. Each is listened to on the pool at hand; what passes through is
-noted, and so is what joined or left a table. Nothing of it is believed: two numbers that the pool keeps itself, how many blocks
-are free and how many keys its index has, have to agree with it. If they do not, or if a look at every block now and then shows
-a change that was not noted, the answer is to look at every block. So a fork whose methods have other names costs time and no
-event.
+A pool of vLLM's shape changes its blocks in a few methods. Each is listened to on the pool at hand;
+what passes through is noted, and so is what joined or left a table. Nothing of it is believed: two
+numbers that the pool keeps itself, how many blocks are free and how many keys its index has, have
+to agree with it. If they do not, or if a look at every block now and then shows a change that was
+not noted, the answer is to look at every block. So a fork whose methods have other names costs time
+and no event.
 """
 
 from __future__ import annotations
@@ -13,10 +14,20 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, Set
 from typing import Any
 
-CHANGING = ("_insert_block_hash", "evict_blocks", "free_blocks", "get_new_blocks", "move_block_hashes", "touch", "unpin_blocks")
-"""Methods of vLLM's `BlockPool` that change blocks, 0.24.0 to 0.33.0; those that they call are not among them."""
+CHANGING = (
+    "_insert_block_hash",
+    "evict_blocks",
+    "free_blocks",
+    "get_new_blocks",
+    "move_block_hashes",
+    "touch",
+    "unpin_blocks",
+)
+"""Methods of vLLM's `BlockPool` that change blocks, 0.24.0 to 0.33.0; those that they call are not
+among them."""
 KEYING = "_insert_block_hash"
-"""The one of them that gives a block a further key; a pool of several keys that has it not is looked at block by block."""
+"""The one of them that gives a block a further key; a pool of several keys that has it not is
+looked at block by block."""
 FURTHER = "cached_block_hashes_by_block"
 """Where a pool has the keys of its blocks beside the first, 0.26.0 to 0.33.0."""
 LOOK_EVERY = 256
@@ -59,7 +70,9 @@ class DirtyBlocks:
         return further
 
     def changed(self) -> list[int]:
-        """Return in order the blocks whose references or keys are not as they were when this was last asked."""
+        """Return in order the blocks whose references or keys are not as they were when this was
+        last asked.
+        """
         found, further = self._found(), self.further
         for page in found:
             block = self._blocks[page]
@@ -95,8 +108,18 @@ class DirtyBlocks:
         return uses
 
     def _among(self, pages: Iterable[int]) -> list[int]:
-        blocks, refs, keys, further, had = self._blocks, self._refs, self._keys, self.further, self._further
-        changed = [s for s in sorted(pages) if (block := blocks[s]).ref_cnt != refs[s] or block.block_hash != keys[s]]
+        blocks, refs, keys, further, had = (
+            self._blocks,
+            self._refs,
+            self._keys,
+            self.further,
+            self._further,
+        )
+        changed = [
+            s
+            for s in sorted(pages)
+            if (block := blocks[s]).ref_cnt != refs[s] or block.block_hash != keys[s]
+        ]
         if further or had:
             several = {s for s in pages if further.get(s, _NO_KEYS) != had.get(s, _NO_KEYS)}
             return sorted(several.union(changed)) if several else changed
@@ -144,7 +167,9 @@ class DirtyBlocks:
         return listening
 
     def _note(self, given: Any) -> None:
-        """Note a block, or those in a collection of blocks, of their ids, or of such collections."""
+        """Note a block, or those in a collection of blocks, of their ids, or of such
+        collections.
+        """
         page = getattr(given, "block_id", None)
         if page is not None:
             self._noted.add(page)

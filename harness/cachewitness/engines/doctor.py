@@ -1,4 +1,6 @@
-"""Which engines can run here: each is started in a process of its own and opened for a trace, under a deadline."""
+"""Which engines can run here: each is started in a process of its own and opened for a trace,
+under a deadline.
+"""
 
 from __future__ import annotations
 
@@ -33,11 +35,12 @@ ASKED_SECONDS = 20
 class Engine(msgspec.Struct, kw_only=True):
     """What came of one engine.
 
-    `state`: it `runs`; something has to be installed first (`missing`); its process dies, hangs or raises (`broken`); it
-    `refuses` every configuration that was tried, or cannot be started; or it is a `program` of the user's, and no command that
-    starts it was named. `version`
-    is the one found, `written_for` those that its adapter was written for, and `fits` whether the one is among the others
-    (null: nothing was found, or it is not said). `why` is empty if it runs, and `mend` the command that would change that.
+    `state`: it `runs`; something has to be installed first (`missing`); its process dies, hangs or
+    raises (`broken`); it `refuses` every configuration that was tried, or cannot be started; or it
+    is a `program` of the user's, and no command that starts it was named. `version` is the one
+    found, `written_for` those that its adapter was written for, and `fits` whether the one is among
+    the others (null: nothing was found, or it is not said). `why` is empty if it runs, and `mend`
+    the command that would change that.
     """
 
     name: str
@@ -54,9 +57,11 @@ class Engine(msgspec.Struct, kw_only=True):
 
 
 class Document(msgspec.Struct, kw_only=True):
-    """What was examined: by which cachewitness, in which Python, and which file names other interpreters (empty: none).
+    """What was examined: by which cachewitness, in which Python, and which file names other
+    interpreters (empty: none).
 
-    `withheld` are the names of the environment variables that look like secrets, which no engine's process gets.
+    `withheld` are the names of the environment variables that look like secrets, which no engine's
+    process gets.
     """
 
     cachewitness: str
@@ -71,14 +76,26 @@ class Document(msgspec.Struct, kw_only=True):
 def document(engines: list[Engine], file: Path | None) -> Document:
     """Return the document of a visit."""
     return Document(
-        cachewitness=__version__, python=sys.executable, engines_file=str(file or ""), engines=engines, withheld=withheld()
+        cachewitness=__version__,
+        python=sys.executable,
+        engines_file=str(file or ""),
+        engines=engines,
+        withheld=withheld(),
     )
 
 
 def examine(spec: EngineSpec, interpreter: str, deadline: float) -> Engine:
-    """Start an engine in its process and open it for a trace; `deadline` in seconds, `interpreter` empty: this Python."""
+    """Start an engine in its process and open it for a trace; `deadline` in seconds,
+    `interpreter` empty: this Python.
+    """
     kind, python, written = spec.kind, interpreter or sys.executable, spec.kind.written_for
-    found = Engine(name=spec.text, summary=kind.summary, state="program", heights=list(kind.heights), interpreter=python)
+    found = Engine(
+        name=spec.text,
+        summary=kind.summary,
+        state="program",
+        heights=list(kind.heights),
+        interpreter=python,
+    )
     if kind.command and not spec.options.get(kind.command):
         found.mend = "cachewitness protocol-check -- COMMAND"
         return found
@@ -95,16 +112,28 @@ def examine(spec: EngineSpec, interpreter: str, deadline: float) -> Engine:
     found.written_for = str(written)
     found.fits = written.fits(found.version) if found.version else None
     if found.fits is False:
-        found.mend = found.mend or f"{python} -m pip install '{written.distribution}=={written.last}.*'"
+        found.mend = (
+            found.mend or f"{python} -m pip install '{written.distribution}=={written.last}.*'"
+        )
     return found
 
 
 def _installed(python: str, distribution: str) -> str:
     """Return the version of a distribution that an interpreter has installed; empty if none."""
-    asked = [python, "-P", "-c", f"import importlib.metadata as m; print(m.version({distribution!r}))"]
+    asked = [
+        python,
+        "-P",
+        "-c",
+        f"import importlib.metadata as m; print(m.version({distribution!r}))",
+    ]
     try:
         done = subprocess.run(
-            asked, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=ASKED_SECONDS, env=passed()
+            asked,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=ASKED_SECONDS,
+            env=passed(),
         )
     except (OSError, subprocess.SubprocessError):
         return ""

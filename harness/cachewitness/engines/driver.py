@@ -1,11 +1,13 @@
-"""Carries out the operations of a trace on a cache of any shape, at manager and at scheduler height.
+"""Carries out the operations of a trace on a cache of any shape, at manager and at scheduler
+height.
 
-What every system has in common is here: a request is submitted, scheduled in steps, generates, and ends. What a step computes,
-which pages it runs over and what is kept of it is the policy's, behind an `Adapter`. A step may be scheduled while earlier ones
-have not run, as many as the adapter says; steps run in the order in which they were scheduled.
+What every system has in common is here: a request is submitted, scheduled in steps, generates, and
+ends. What a step computes, which pages it runs over and what is kept of it is the policy's, behind
+an `Adapter`. A step may be scheduled while earlier ones have not run, as many as the adapter says;
+steps run in the order in which they were scheduled.
 
-By default the harness plays the worker and texts are scripted; an engine that computes brings a `Device`, which is given every
-step, and a `Sampler`, which says what came of it.
+By default the harness plays the worker and texts are scripted; an engine that computes brings a
+`Device`, which is given every step, and a `Sampler`, which says what came of it.
 """
 
 from __future__ import annotations
@@ -69,7 +71,9 @@ class Client:
 
 
 class InFlight(msgspec.Struct):
-    """A step that was scheduled and has not run; `clients` are those in it, if a device has to be given their tokens."""
+    """A step that was scheduled and has not run; `clients` are those in it, if a device has to
+    be given their tokens.
+    """
 
     scheduled: Scheduled
     begin: StepBegin
@@ -77,7 +81,9 @@ class InFlight(msgspec.Struct):
 
 
 class Driver:
-    """Carries out the operations of a trace on a policy. `header.height` says who decides what a step computes."""
+    """Carries out the operations of a trace on a policy. `header.height` says who decides what a
+    step computes.
+    """
 
     def __init__(self, header: Header, adapter: Driven) -> None:
         self.header, self.adapter = _limited(header, adapter), adapter
@@ -109,7 +115,8 @@ class Driver:
         return self.adapter.running()
 
     def apply(self, op: Op) -> list[Event]:
-        """Carry out one operation and return its events; one on a request that has ended by itself does nothing.
+        """Carry out one operation and return its events; one on a request that has ended by itself
+        does nothing.
 
         Raises UsageError if it names a request that was never submitted, or submits one again.
         """
@@ -135,18 +142,30 @@ class Driver:
                 self._update_weights(op)
         return events
 
-    # --- life of a request ---------------------------------------------------------------------------------------------
+    # --- life of a request ------------------------------------------------------------------------
 
     def submit_tokens(
-        self, r: str, tokens: Sequence[int], *, salt: str = "", adapter: str = "", media: Sequence[Media] = (), shared: int = 0
+        self,
+        r: str,
+        tokens: Sequence[int],
+        *,
+        salt: str = "",
+        adapter: str = "",
+        media: Sequence[Media] = (),
+        shared: int = 0,
     ) -> list[Event]:
-        """Submit a request whose prompt is given as token ids, and return the events; the sampler must know what follows.
+        """Submit a request whose prompt is given as token ids, and return the events; the sampler
+        must know what follows.
 
         Raises Refused if it can never run.
         """
         events: list[Event] = []
         self.diff.events = events
-        self._add(Submit(r=r, prompt="", salt=salt, adapter=adapter, media=list(media)), list(tokens), shared)
+        self._add(
+            Submit(r=r, prompt="", salt=salt, adapter=adapter, media=list(media)),
+            list(tokens),
+            shared,
+        )
         return events
 
     def _submit(self, op: Submit) -> None:
@@ -159,7 +178,9 @@ class Driver:
 
     def _add(self, op: Submit, tokens: list[int], shared: int) -> None:
         if op.r in self._names:
-            raise UsageError(f"trace: request {op.r!r} is submitted twice; give the second one another name")
+            raise UsageError(
+                f"trace: request {op.r!r} is submitted twice; give the second one another name"
+            )
         self._names.add(op.r)
         event = Submitted(
             r=op.r,
@@ -189,7 +210,9 @@ class Driver:
         self.events.append(Paused(r=r, step=step))
 
     def extended(self, r: str, keep: int, tokens: list[int], step: int) -> None:
-        """Report that a session goes on: behind the first `keep` of its tokens it has these, and all are its prompt now."""
+        """Report that a session goes on: behind the first `keep` of its tokens it has these, and
+        all are its prompt now.
+        """
         client = self.clients[r]
         client.all_token_ids[keep:] = tokens
         client.num_prompt_tokens = len(client.all_token_ids)
@@ -224,11 +247,13 @@ class Driver:
             self.preempt(r)
 
     def preempted(self, r: str) -> None:
-        """Report that a request lost its place, unless that was asked for by `preempt`, which has reported it."""
+        """Report that a request lost its place, unless that was asked for by `preempt`, which
+        has reported it.
+        """
         if r != self._asked_to_preempt:
             self.events.append(Preempted(r=r, step=self.diff.step))
 
-    # --- the whole cache -----------------------------------------------------------------------------------------------
+    # --- the whole cache --------------------------------------------------------------------------
 
     def _reset(self, op: Reset) -> None:
         if not self.adapter.resets_at_once() and not self._drain(transfers=op.running):
@@ -248,10 +273,11 @@ class Driver:
         self.events.append(Version(step=self.diff.step, weights=op.version, adapter=op.adapter))
 
     def _drain(self, *, transfers: bool) -> bool:
-        """Let every step that was scheduled run, and if it is asked for let transfers that are under way end.
+        """Let every step that was scheduled run, and if it is asked for let transfers that are
+        under way end.
 
-        Return whether it came to that. An engine that does nothing for longer than it may have a request wait is not waited
-        for: perhaps somebody who holds pages for a load can never go on.
+        Return whether it came to that. An engine that does nothing for longer than it may have a
+        request wait is not waited for: perhaps somebody who holds pages for a load can never go on.
         """
         while self.in_flight:
             self._run_oldest()
@@ -264,12 +290,16 @@ class Driver:
                 return False
         return True
 
-    # --- steps ---------------------------------------------------------------------------------------------------------
+    # --- steps ------------------------------------------------------------------------------------
 
     def _step(self, op: Step) -> None:
         asked = None
         if self.header.height == "manager":
-            asked = [(r, count) for r, count in dict(op.run).items() if r in self.clients or self._known(r)]
+            asked = [
+                (r, count)
+                for r, count in dict(op.run).items()
+                if r in self.clients or self._known(r)
+            ]
             if op.run and not asked:
                 return  # everybody asked for has ended by itself
         self._begin(op, asked)
@@ -281,7 +311,9 @@ class Driver:
             self._cancel(op.cancel)
 
     def _cancel(self, names: Sequence[str]) -> None:
-        """Let requests go whose clients went away since the step was scheduled, if they have not ended."""
+        """Let requests go whose clients went away since the step was scheduled, if they have not
+        ended.
+        """
         for r in names:
             if self._known(r):
                 self._end(r, finished=False)
@@ -303,10 +335,16 @@ class Driver:
             flushed=scheduled.flushed,
         )
         self.diff.events.append(begin)
-        self.in_flight.append(InFlight(scheduled, begin, [self.clients[run.r] for run in begin.runs] if self.device else []))
+        self.in_flight.append(
+            InFlight(
+                scheduled, begin, [self.clients[run.r] for run in begin.runs] if self.device else []
+            )
+        )
 
     def _runs(self, scheduled: Scheduled) -> list[Run]:
-        runs = [Run(r, start, stop, self.tables(r)) for r, (start, stop) in scheduled.chunks.items()]
+        runs = [
+            Run(r, start, stop, self.tables(r)) for r, (start, stop) in scheduled.chunks.items()
+        ]
         for run in runs if scheduled.drafts else ():
             if drafts := scheduled.drafts.get(run.r):
                 run.drafts = drafts
@@ -340,7 +378,9 @@ class Driver:
                 self._sample(client, begin.step)
 
     def _sample(self, client: Client, step: int) -> None:
-        """Let a request whose tokens are all computed generate one more, and end where it has as many as it may have."""
+        """Let a request whose tokens are all computed generate one more, and end where it has as
+        many as it may have.
+        """
         r, tokens = client.request_id, self.sampler.sample(client, [])
         self.generated(r, tokens, step)
         self.adapter.accept(r, tokens)
@@ -351,11 +391,15 @@ class Driver:
         """Report what a request generated in a step."""
         client = self.clients[r]
         client.all_token_ids += tokens
-        self.diff.events.append(Accept(r=r, upto=len(client.all_token_ids), tokens=tokens, step=step))
+        self.diff.events.append(
+            Accept(r=r, upto=len(client.all_token_ids), tokens=tokens, step=step)
+        )
 
 
 def _fed(run: Run, tokens: Sequence[int]) -> list[int]:
-    """Return the tokens that a run computes from 0 on, its drafts and what its worker feeds instead of its own among them."""
+    """Return the tokens that a run computes from 0 on, its drafts and what its worker feeds
+    instead of its own among them.
+    """
     known = [*tokens[: run.start], *run.fed] if run.fed else tokens[: run.known]
     return [*known, *run.drafts]
 

@@ -1,7 +1,8 @@
 """The environment variables that systems read: what they set, and where a value came from.
 
-A policy names the variables that its system's documents tell a reader to export (`PolicyKind.variables`). A run, a fuzz
-campaign and a plan read them here, so that they agree; an option that is given beside one outranks it.
+A policy names the variables that its system's documents tell a reader to export
+(`PolicyKind.variables`). A run, a fuzz campaign and a plan read them here, so that they agree; an
+option that is given beside one outranks it.
 """
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ from cachewitness._util.errors import UsageError
 class Variable:
     """An environment variable of a system, and the option of the policy that it sets.
 
-    `read(environment)` returns the option's value, None if the variable is unset; it raises ValueError, naming the variable,
-    for a text that the system refuses. `unit` is what is counted, `unset` what holds without it, `remark` what else its user
-    should know.
+    `read(environment)` returns the option's value, None if the variable is unset; it raises
+    ValueError, naming the variable, for a text that the system refuses. `unit` is what is counted,
+    `unset` what holds without it, `remark` what else its user should know.
     """
 
     name: str
@@ -31,7 +32,9 @@ class Variable:
     remark: str = ""
 
     def value(self) -> Any:
-        """Return what the environment says, None if the variable is unset. Raises UsageError for what the system refuses."""
+        """Return what the environment says, None if the variable is unset. Raises UsageError for
+        what the system refuses.
+        """
         try:
             return self.read(os.environ)
         except ValueError as error:
@@ -55,11 +58,15 @@ class Exported:
         """Where the value comes from, in one line."""
         variable = self.variable
         remark = f"; {variable.remark}" if variable.remark else ""
-        return f"{self.setting} ({variable.unit}) from the environment variable {variable.name}{remark}"
+        return (
+            f"{self.setting} ({variable.unit}) from the environment variable"
+            f" {variable.name}{remark}"
+        )
 
 
 def exported(variables: Collection[Variable], given: Collection[str]) -> list[Exported]:
-    """Return those of the variables that are set, but for those whose option is among the given ones.
+    """Return those of the variables that are set, but for those whose option is among the given
+    ones.
 
     Raises UsageError, naming the variable, for a text that the system refuses.
     """

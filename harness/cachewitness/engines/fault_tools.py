@@ -1,4 +1,6 @@
-"""What mutants share: reaching into a manager of vLLM's shape, and replacing one method of one object."""
+"""What mutants share: reaching into a manager of vLLM's shape, and replacing one method of one
+object.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,11 @@ def core(engine: Driver) -> Any:
 def groups(engine: Driver, kind: str) -> list[Any]:
     """Return the single-type managers of a kind: `Mamba`, `SlidingWindow` or `FullAttention`."""
     managers = core(engine).coordinator.single_type_managers
-    return [manager for manager in managers if f"{kind}Manager" in {base.__name__ for base in type(manager).__mro__}]
+    return [
+        manager
+        for manager in managers
+        if f"{kind}Manager" in {base.__name__ for base in type(manager).__mro__}
+    ]
 
 
 def wrap(target: Any, name: str, around: Callable[..., Any]) -> None:

@@ -1,7 +1,7 @@
 """The seeded faults by name, and how one is planted into an engine that was just opened.
 
-Every policy brings the faults of its own; the faults of a device, which belong to no policy, are registered under the
-entry-point group `cachewitness.mutants`.
+Every policy brings the faults of its own; the faults of a device, which belong to no policy, are
+registered under the entry-point group `cachewitness.mutants`.
 """
 
 from __future__ import annotations
@@ -24,17 +24,21 @@ GROUP = "cachewitness.mutants"
 def all_mutants() -> dict[str, Mutant]:
     """Return every mutant by name: those of each policy, then those that belong to none.
 
-    Raises UsageError for a policy that cannot be loaded: a list that left it out would be taken for a whole one.
+    Raises UsageError for a policy that cannot be loaded: a list that left it out would be taken for
+    a whole one.
     """
     return _of(policies.get(name) for name in policies.names()) | _of_devices()
 
 
 def fitting(policy: str) -> dict[str, Mutant]:
-    """Return by name the mutants that an engine following a policy may take: its own, the default policy's, a device's.
+    """Return by name the mutants that an engine following a policy may take: its own, the default
+    policy's, a device's.
 
     No other policy is loaded for it. Raises UsageError for a policy that there is not.
     """
-    return _of(policies.get(name) for name in dict.fromkeys((policy, DEFAULT_POLICY))) | _of_devices()
+    return (
+        _of(policies.get(name) for name in dict.fromkeys((policy, DEFAULT_POLICY))) | _of_devices()
+    )
 
 
 def _of(kinds: Iterable[PolicyKind]) -> dict[str, Mutant]:
@@ -42,7 +46,9 @@ def _of(kinds: Iterable[PolicyKind]) -> dict[str, Mutant]:
 
 
 def _of_devices() -> dict[str, Mutant]:
-    return _by_name(mutant for entry in plugins.registered(GROUP).values() for mutant in entry.load())
+    return _by_name(
+        mutant for entry in plugins.registered(GROUP).values() for mutant in entry.load()
+    )
 
 
 def _by_name(mutants: Iterable[Mutant]) -> dict[str, Mutant]:
@@ -50,7 +56,8 @@ def _by_name(mutants: Iterable[Mutant]) -> dict[str, Mutant]:
 
 
 def misfit(name: str, kind: EngineKind, policy: str) -> str:
-    """Return why a fault cannot be planted into an engine of a kind that follows a policy; empty if it can.
+    """Return why a fault cannot be planted into an engine of a kind that follows a policy; empty if
+    it can.
 
     Raises UsageError if there is no such fault.
     """
@@ -58,7 +65,9 @@ def misfit(name: str, kind: EngineKind, policy: str) -> str:
 
 
 def _misfit(mutant: Mutant, kind: EngineKind, policy: str) -> str:
-    """Return why the fault does not fit: it names neither the kind of engine nor, if that follows any policy, this one."""
+    """Return why the fault does not fit: it names neither the kind of engine nor, if that
+    follows any policy, this one.
+    """
     followed = policies.get(policy)
     called = [followed.name, *filter(None, [followed.plants_as])]
     named = kind.name in mutant.engines and kind.name != VLLM_SHAPE
@@ -68,7 +77,8 @@ def _misfit(mutant: Mutant, kind: EngineKind, policy: str) -> str:
 
 
 def plant(name: str, kind: EngineKind, engine: Any, header: TraceHeader) -> None:
-    """Plant a fault into an engine of a kind, just opened for a trace; at a height where there is nothing to plant, do nothing.
+    """Plant a fault into an engine of a kind, just opened for a trace; at a height where there is
+    nothing to plant, do nothing.
 
     Raises UsageError if there is no such fault, or if it does not fit that engine.
     """
@@ -86,5 +96,7 @@ def _named(name: str, kind: EngineKind, policy: str) -> Mutant:
     if name not in mutants:
         mutants |= _of(policies.loadable())
     if name not in mutants:
-        raise UsageError(f"--engine: no mutant is called {name!r}{nearest(name, mutants, 'ls mutants')}")
+        raise UsageError(
+            f"--engine: no mutant is called {name!r}{nearest(name, mutants, 'ls mutants')}"
+        )
     return mutants[name]

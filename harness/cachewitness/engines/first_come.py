@@ -1,4 +1,6 @@
-"""Schedules for a cache that has no scheduler: first come, first served, and whoever came last gives way."""
+"""Schedules for a cache that has no scheduler: first come, first served, and whoever came last
+gives way.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +12,12 @@ from cachewitness.engines.adapter import Adapter, Asked, Scheduled
 
 
 class FirstCome(Adapter, Protocol):
-    """An adapter that says what one request can compute now; who computes in a step is decided here, at both heights.
+    """An adapter that says what one request can compute now; who computes in a step is decided
+    here, at both heights.
 
-    Requests that hold their place come first, in the order in which they came. If one of them gets no pages, the one that came
-    last is preempted, and nobody is admitted in that step. Whoever waits is admitted in order, until one gets no pages.
+    Requests that hold their place come first, in the order in which they came. If one of them gets
+    no pages, the one that came last is preempted, and nobody is admitted in that step. Whoever
+    waits is admitted in order, until one gets no pages.
     """
 
     budget: int
@@ -22,7 +26,8 @@ class FirstCome(Adapter, Protocol):
     """Who has come and not ended, by name, in that order."""
 
     def compute(self, r: str, tokens: int) -> tuple[int, int] | None:
-        """Give a request pages for so many more tokens at most, and return which it computes, [start, stop); None: none now.
+        """Give a request pages for so many more tokens at most, and return which it computes,
+        [start, stop); None: none now.
 
         One that holds nothing is looked up first, and the hit reported.
         """
@@ -36,7 +41,9 @@ class FirstCome(Adapter, Protocol):
         return [r for r in self.requests if any(self.tables(r))]
 
     def schedule(self, asked: Asked | None, step: Step) -> Scheduled:
-        """Let those compute whom the trace asks, as far as they get pages; without it, whoever has come, in order."""
+        """Let those compute whom the trace asks, as far as they get pages; without it, whoever
+        has come, in order.
+        """
         scheduled = Scheduled()
         for r, tokens in asked or ():
             self._run(r, tokens, scheduled)
@@ -52,7 +59,9 @@ class FirstCome(Adapter, Protocol):
                 waiting = []
                 self.engine.preempt(self.running()[-1])
         for r in waiting:
-            if scheduled.num_tokens == budget or not self._run(r, budget - scheduled.num_tokens, scheduled):
+            if scheduled.num_tokens == budget or not self._run(
+                r, budget - scheduled.num_tokens, scheduled
+            ):
                 return
 
     def _run(self, r: str, tokens: int, scheduled: Scheduled) -> bool:

@@ -1,4 +1,6 @@
-"""What an engine declares of itself that has one pool of pages and one group, of full attention: the smallest there is."""
+"""What an engine declares of itself that has one pool of pages and one group, of full attention:
+the smallest there is.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +13,15 @@ NO_STATES = dict.fromkeys(("no-fabricated-snapshots", "interval-sparsity"), "no 
 """Invariants that such an engine has no use for, and why."""
 
 
-def describe(trace: TraceHeader, engine: str, eviction: Eviction | None = None, *, block_size: int = 0) -> Header:
-    """Return the history header of an engine that has the pages of a trace, in blocks of the trace's layout.
+def describe(
+    trace: TraceHeader, engine: str, eviction: Eviction | None = None, *, block_size: int = 0
+) -> Header:
+    """Return the history header of an engine that has the pages of a trace, in blocks of the
+    trace's layout.
 
-    `eviction` is the order in which it evicts, if it declares one; `block_size` in tokens if it has blocks of its own: the
-    pool is then of as many tokens. Raises UsageError for a layout with other groups.
+    `eviction` is the order in which it evicts, if it declares one; `block_size` in tokens if it has
+    blocks of its own: the pool is then of as many tokens. Raises UsageError for a layout with other
+    groups.
     """
     group, *more = trace.layout.groups
     if more or group.kind != "full":

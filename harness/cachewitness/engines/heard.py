@@ -1,7 +1,9 @@
-"""Engines whose server schedules by itself: requests are sent, and their answers are heard as they come.
+"""Engines whose server schedules by itself: requests are sent, and their answers are heard as they
+come.
 
-Such a server cannot be stepped. Requests that come between two steps are sent at once: the server begins with the first, and
-the others join it. A step waits until a part of an answer has come, or an answer has ended.
+Such a server cannot be stepped. Requests that come between two steps are sent at once: the server
+begins with the first, and the others join it. A step waits until a part of an answer has come, or
+an answer has ended.
 """
 
 from __future__ import annotations
@@ -16,7 +18,8 @@ from cachewitness.core.events import Answer, Event, Header
 from cachewitness.core.trace_format import Abort, Finish, Op, Step, Submit
 
 APART = 0.0005
-"""Seconds between two requests that are sent at once, so that the server takes them in as they were asked."""
+"""Seconds between two requests that are sent at once, so that the server takes them in as they were
+asked."""
 
 
 class Heard(Protocol):
@@ -47,7 +50,9 @@ class HeardEngine(ABC, Generic[Request]):
 
     @abstractmethod
     def request(self, op: Submit) -> Request:
-        """Return a request that is not sent yet; it says `heard` for each part of its answer, and at its end."""
+        """Return a request that is not sent yet; it says `heard` for each part of its answer,
+        and at its end.
+        """
 
     def heard(self) -> None:
         """Take note, from any thread, that something has come."""
@@ -68,7 +73,9 @@ class HeardEngine(ABC, Generic[Request]):
         return self._header
 
     def apply(self, op: Op) -> list[Event]:
-        """Carry one operation out and return the answers that came with it. What is raised here is the server's doing."""
+        """Carry one operation out and return the answers that came with it. What is raised here
+        is the server's doing.
+        """
         with native():
             return [event for answer in self._carried_out(op) for event in self.told(answer)]
 

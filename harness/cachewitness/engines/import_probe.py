@@ -1,7 +1,8 @@
-"""Imports a registration of another package in a forked process first, which may die of it instead of the harness.
+"""Imports a registration of another package in a forked process first, which may die of it instead
+of the harness.
 
-What is imported there is thrown away: only whether the import came to an end is learned. Where a process cannot be forked,
-nothing is tried.
+What is imported there is thrown away: only whether the import came to an end is learned. Where a
+process cannot be forked, nothing is tried.
 """
 
 from __future__ import annotations
@@ -20,7 +21,9 @@ SECONDS = 120.0
 
 @cache
 def died(entry: EntryPoint) -> str:
-    """Return how the process ended that imported a registration; empty if it outlived that, with or without an exception."""
+    """Return how the process ended that imported a registration; empty if it outlived that, with
+    or without an exception.
+    """
     if entry.value.partition(":")[0] in sys.modules or not hasattr(os, "fork"):
         return ""
     told, tell = os.pipe()
@@ -55,7 +58,9 @@ def _import(entry: EntryPoint, tell: int) -> None:
 
 
 def _how(pid: int, *, hung: bool) -> str:
-    """Return in words how a process ended; one that hangs, or does not end although it closed its pipe, is killed."""
+    """Return in words how a process ended; one that hangs, or does not end although it closed
+    its pipe, is killed.
+    """
     until = time.monotonic() + 1.0
     while not hung and time.monotonic() < until:
         done, status = os.waitpid(pid, os.WNOHANG)
@@ -67,4 +72,8 @@ def _how(pid: int, *, hung: bool) -> str:
         time.sleep(0.01)
     os.kill(pid, signal.SIGKILL)
     os.waitpid(pid, 0)
-    return f"the import does not end within {SECONDS:g} s" if hung else "the import leaves the process unusable"
+    return (
+        f"the import does not end within {SECONDS:g} s"
+        if hung
+        else "the import leaves the process unusable"
+    )

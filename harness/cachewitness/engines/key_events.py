@@ -1,7 +1,8 @@
 """What a cache of vLLM's shape tells routers of its keys, as events of a history.
 
-Nothing is believed or mended: what the events say is written down as they say it. Hashes become names, `h1` for the first,
-since they may differ from run to run. Events of a connector's tier come by the same way; they are left out.
+Nothing is believed or mended: what the events say is written down as they say it. Hashes become
+names, `h1` for the first, since they may differ from run to run. Events of a connector's tier come
+by the same way; they are left out.
 
 Source: vLLM 0.26.0 to 0.33.0, `distributed/kv_events.py`.
 """
@@ -15,28 +16,38 @@ from cachewitness.core.events import Event, KvCleared, KvRemoved, KvStored
 
 NO_GROUP = -1
 DEVICE, HOST = "GPU", "CPU"
-"""What vLLM calls the medium of its own pool, whatever the device, and that of HiSparse's on the host."""
+"""What vLLM calls the medium of its own pool, whatever the device, and that of HiSparse's on the
+host."""
 
 
 class KeyEventReader:
-    """Reads `BlockStored`, `BlockRemoved` and `AllBlocksCleared`, told apart by the names of their classes."""
+    """Reads `BlockStored`, `BlockRemoved` and `AllBlocksCleared`, told apart by the names of
+    their classes.
+    """
 
     def __init__(self) -> None:
         self._names: dict[Hashable, str] = {}
 
-    def read(self, told: Iterable[Any], step: int, media: Collection[str] = (DEVICE,)) -> list[Event]:
+    def read(
+        self, told: Iterable[Any], step: int, media: Collection[str] = (DEVICE,)
+    ) -> list[Event]:
         """Return the events of a history, but for those of other `media`, as a connector's tier.
 
         Raises RuntimeError for one of another kind.
         """
-        return [self._read(event, step) for event in told if getattr(event, "medium", DEVICE) in media]
+        return [
+            self._read(event, step) for event in told if getattr(event, "medium", DEVICE) in media
+        ]
 
     def _read(self, event: Any, step: int) -> Event:
         kind = type(event).__name__
         if kind == "AllBlocksCleared":
             return KvCleared(step=step)
         if kind not in ("BlockStored", "BlockRemoved"):
-            raise RuntimeError(f"the cache publishes {kind}, which is none of BlockStored, BlockRemoved and AllBlocksCleared")
+            raise RuntimeError(
+                f"the cache publishes {kind}, which is none of BlockStored, BlockRemoved and"
+                " AllBlocksCleared"
+            )
         group = NO_GROUP if event.group_idx is None else event.group_idx
         hashes = [self._name(block_hash) for block_hash in event.block_hashes]
         if kind == "BlockRemoved":
@@ -60,7 +71,9 @@ class KeyEventReader:
 
 
 def _identity(keys: Iterable[Any] | None, adapter: str) -> tuple[str, list[tuple[str, int]]]:
-    """Return (the salt, the multimodal items) of a block's extra keys: the adapter's name, pairs of items, then the salt."""
+    """Return (the salt, the multimodal items) of a block's extra keys: the adapter's name, pairs
+    of items, then the salt.
+    """
     said = list(keys or ())
     if adapter and said[:1] == [adapter]:
         said = said[1:]

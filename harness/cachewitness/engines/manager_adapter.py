@@ -1,13 +1,15 @@
-"""A cache manager of vLLM's shape under the harness's scheduling: what vLLM's scheduler does around it.
+"""A cache manager of vLLM's shape under the harness's scheduling: what vLLM's scheduler does around
+it.
 
-A trace says who computes how many tokens in a step. A request that waits is looked up, its chunk is cut where a recurrent
-state has to be kept, and it is given pages; if there are none it does not run in this step. Nobody is preempted unless the
-trace says so.
+A trace says who computes how many tokens in a step. A request that waits is looked up, its chunk is
+cut where a recurrent state has to be kept, and it is given pages; if there are none it does not run
+in this step. Nobody is preempted unless the trace says so.
 
-A withdrawn request is scheduled with the others and taken back before the step begins, as vLLM's scheduler does with a
-request that it preempts in the pass that scheduled it.
+A withdrawn request is scheduled with the others and taken back before the step begins, as vLLM's
+scheduler does with a request that it preempts in the pass that scheduled it.
 
-Sources: vLLM 0.33.0, `v1/core/sched/scheduler.py`, `schedule`, `_preempt_request`, `reset_prefix_cache`.
+Sources: vLLM 0.33.0, `v1/core/sched/scheduler.py`, `schedule`, `_preempt_request`,
+`reset_prefix_cache`.
 """
 
 from __future__ import annotations
@@ -38,10 +40,10 @@ class Placed:
 class ManagerAdapter(Driven):
     """Schedules what a trace asks for on an observed manager.
 
-    `new_request` makes the manager's request object from a submit and its tokens. `split(request, tokens, hit)` says how
-    many of the next tokens of a request may be computed in one chunk; None leaves chunks as the trace asks for them.
-    `reserve_full_isl`: a waiting request is admitted only if all of its tokens would fit (vLLM's
-    `scheduler_reserve_full_isl`).
+    `new_request` makes the manager's request object from a submit and its tokens. `split(request,
+    tokens, hit)` says how many of the next tokens of a request may be computed in one chunk; None
+    leaves chunks as the trace asks for them. `reserve_full_isl`: a waiting request is admitted only
+    if all of its tokens would fit (vLLM's `scheduler_reserve_full_isl`).
     """
 
     cancels = True
@@ -64,12 +66,17 @@ class ManagerAdapter(Driven):
         """Return the observer's comparison."""
         return self.manager.diff
 
-    # --- life of a request --------------------------------------------------------------------------------------------
+    # --- life of a request ------------------------------------------------------------------------
 
     def add(self, submit: Submit, tokens: list[int], shared: int) -> None:
-        """Take a request in; vLLM finds out by itself what requests share, and its front end refuses what is too long."""
+        """Take a request in; vLLM finds out by itself what requests share, and its front end
+        refuses what is too long.
+        """
         if not 0 < len(tokens) < self.max_model_len:
-            raise Refused(f"a prompt of {len(tokens)} tokens; it must have at least 1 and fewer than {self.max_model_len}")
+            raise Refused(
+                f"a prompt of {len(tokens)} tokens; it must have at least 1 and fewer than"
+                f" {self.max_model_len}"
+            )
         self.placed[submit.r] = Placed(self.new_request(submit, tokens))
 
     def accept(self, r: str, tokens: Sequence[int]) -> None:
@@ -103,7 +110,7 @@ class ManagerAdapter(Driven):
         placed.request.num_preemptions += 1
         _set_status(placed.request, "PREEMPTED")
 
-    # --- steps --------------------------------------------------------------------------------------------------------
+    # --- steps ------------------------------------------------------------------------------------
 
     def schedule(self, asked: Asked | None, step: Step) -> Scheduled:
         """Give pages to everybody who is asked to compute, and take back who is withdrawn."""
@@ -131,9 +138,13 @@ class ManagerAdapter(Driven):
                 self.placed[r].request.num_computed_tokens = stop
 
     def _zeros(self) -> list[int]:
-        """Drain the new blocks; a configuration whose pages need no zeroing leaves them as they are."""
+        """Drain the new blocks; a configuration whose pages need no zeroing leaves them as they
+        are.
+        """
         new_blocks = self.manager.take_new_block_ids()
-        return new_blocks if new_blocks and self.manager.kv_cache_config.needs_kv_cache_zeroing else []
+        return (
+            new_blocks if new_blocks and self.manager.kv_cache_config.needs_kv_cache_zeroing else []
+        )
 
     def _withdraw(self, asked: Iterable[str], scheduled: Scheduled) -> None:
         """Take requests back out of the step, and whoever has to go with them."""
@@ -146,7 +157,9 @@ class ManagerAdapter(Driven):
                     scheduled.withdrawn.append(gone)
 
     def _schedule(self, placed: Placed, asked: int) -> tuple[int, int]:
-        """Give the request pages; return (the position where it starts, how many tokens it computes)."""
+        """Give the request pages; return (the position where it starts, how many tokens it
+        computes).
+        """
         request, manager = placed.request, self.manager
         hit, found = 0, None
         if not placed.running:
@@ -187,9 +200,11 @@ def _set_status(request: Any, name: str) -> None:
 
 
 def _shared_prefix_boundary(manager: Any, answer: tuple[Any, ...]) -> int:
-    """Return where a prefix shared with other requests goes on beyond the hit, in tokens; 0 if it does not.
+    """Return where a prefix shared with other requests goes on beyond the hit, in tokens; 0 if it
+    does not.
 
-    The look-up answers this since 0.26; before (0.24, 0.25), the coordinator kept how far beyond the hit the boundary is.
+    The look-up answers this since 0.26; before (0.24, 0.25), the coordinator kept how far beyond
+    the hit the boundary is.
     """
     if len(answer) > 2:
         return int(answer[2])

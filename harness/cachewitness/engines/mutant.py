@@ -1,9 +1,10 @@
 """A seeded fault: one real bug's mechanism, planted into an engine to show that it is found.
 
-A mutant changes an engine that was just built, through the names that the system's own classes have; so most of those of vLLM's
-policy fit the reference and the installed vLLM alike. Each names in advance the anomaly that must be reported, and the checker
-that reports it. Faults in drafts, in steps in flight and in the second tier need the engine's own scheduler; elsewhere there is
-nothing to plant.
+A mutant changes an engine that was just built, through the names that the system's own classes
+have; so most of those of vLLM's policy fit the reference and the installed vLLM alike. Each names
+in advance the anomaly that must be reported, and the checker that reports it. Faults in drafts, in
+steps in flight and in the second tier need the engine's own scheduler; elsewhere there is nothing
+to plant.
 """
 
 from __future__ import annotations
@@ -45,7 +46,9 @@ GROUPS = {
 
 @dataclass(frozen=True)
 class Mutant:
-    """A seeded fault: what it does, which public bug it mirrors, the anomaly and the checker that must find it."""
+    """A seeded fault: what it does, which public bug it mirrors, the anomaly and the checker
+    that must find it.
+    """
 
     name: str
     summary: str
@@ -66,7 +69,9 @@ class Mutant:
 
     @property
     def engine(self) -> str:
-        """The engine of this package that it is shown on: the reference, or the toy for faults of a device."""
+        """The engine of this package that it is shown on: the reference, or the toy for faults
+        of a device.
+        """
         return "toy" if self.engines == ("toy",) else "reference"
 
 
@@ -80,7 +85,9 @@ def mutant(
     engines: tuple[str, ...],
     height: Height = "manager",
 ) -> Callable[[Plant], Mutant]:
-    """Make a mutant of the function that plants it; the first line of its docstring is the summary."""
+    """Make a mutant of the function that plants it; the first line of its docstring is the
+    summary.
+    """
 
     def made(plant: Plant) -> Mutant:
         assert plant.__doc__, f"mutant {name!r} says in its docstring what goes wrong"
@@ -92,5 +99,7 @@ def mutant(
 
 
 def declared(namespace: Mapping[str, object]) -> tuple[Mutant, ...]:
-    """Return the mutants among the names of a module (`globals()`), in the order in which they were written."""
+    """Return the mutants among the names of a module (`globals()`), in the order in which they
+    were written.
+    """
     return tuple(value for value in namespace.values() if isinstance(value, Mutant))

@@ -1,16 +1,19 @@
-"""The calls made on a cache manager of vLLM's shape, and what the manager shows of itself after each.
+"""The calls made on a cache manager of vLLM's shape, and what the manager shows of itself after
+each.
 
-The manager is believed in nothing: after each call its block tables, reference counts and block hashes are compared with what
-they were before (`block_table_diff`). So a manager needs no hooks, and one observer serves the reference policy and every
-release of vLLM.
+The manager is believed in nothing: after each call its block tables, reference counts and block
+hashes are compared with what they were before (`block_table_diff`). So a manager needs no hooks,
+and one observer serves the reference policy and every release of vLLM.
 
-Within a call the events come in this order: `hit` (the look-up came first), `unpublish`, `publish` of what is given back in the
-same call, `drop`, `take`, `publish`, `counts`.
+Within a call the events come in this order: `hit` (the look-up came first), `unpublish`, `publish`
+of what is given back in the same call, `drop`, `take`, `publish`, `counts`.
 
-`counts` uses the pool's own books: `free` is the length of the free queue less the cached blocks in it, so a block that
-is queued twice, or lost, shows as free + held + cached differing from the size of the pool.
+`counts` uses the pool's own books: `free` is the length of the free queue less the cached blocks in
+it, so a block that is queued twice, or lost, shows as free + held + cached differing from the size
+of the pool.
 
-A pool that says itself which blocks changed (`drain_dirty`) is asked; to any other one listens (`dirty_blocks`).
+A pool that says itself which blocks changed (`drain_dirty`) is asked; to any other one listens
+(`dirty_blocks`).
 
 Sources of the interface: vLLM 0.33.0, `v1/core/kv_cache_manager.py`, `v1/core/block_pool.py`,
 `v1/core/single_type_kv_cache_manager.py`.
@@ -33,12 +36,15 @@ _NO_BLOCKS: list[Any] = []
 
 
 def group_in_last_bytes(key: Any) -> int:
-    """Return the cache group of a block key: its last four bytes (vLLM 0.33.0, `kv_cache_utils.py`, `get_group_id`)."""
+    """Return the cache group of a block key: its last four bytes (vLLM 0.33.0,
+    `kv_cache_utils.py`, `get_group_id`).
+    """
     return int.from_bytes(key[-4:], "big")
 
 
 class BlockPoolState:
-    """What a manager of vLLM's shape shows of itself. `served` is the request of the call under way.
+    """What a manager of vLLM's shape shows of itself. `served` is the request of the call under
+    way.
 
     `aside` groups of a second tier come behind the manager's own; no request has a table there.
     """
@@ -58,8 +64,12 @@ class BlockPoolState:
         self._several: set[int] = set()
         self._companions: dict[int, list[int]] = {}
         self._has_companions = hasattr(self._pool.null_block, "companions")
-        self._scratch_blocks = [getattr(single, "speculative_blocks", {}) for single in self._managers]
-        self.scratching = any(getattr(single, "num_speculative_blocks", 0) for single in self._managers)
+        self._scratch_blocks = [
+            getattr(single, "speculative_blocks", {}) for single in self._managers
+        ]
+        self.scratching = any(
+            getattr(single, "num_speculative_blocks", 0) for single in self._managers
+        )
 
     def tables(self, r: str) -> Tables:
         """Return the ids of the blocks that a request holds, by group and column."""
@@ -70,7 +80,9 @@ class BlockPoolState:
         rows = before = self._rows[r]
         for group, manager in enumerate(self._managers):
             blocks = manager.req_to_blocks.get(r) or _NO_BLOCKS
-            if blocks != columns[group]:  # the same objects in the same places, mostly: no need to ask for their ids
+            if (
+                blocks != columns[group]
+            ):  # the same objects in the same places, mostly: no need to ask for their ids
                 columns[group] = [*blocks]
                 if rows is before:
                     rows = self._rows[r] = [*before]
@@ -79,7 +91,9 @@ class BlockPoolState:
 
     def scratch(self, r: str) -> Tables:
         """Return by group the blocks for states after drafts."""
-        return [[block.block_id for block in blocks.get(r, ())] for blocks in self._scratch_blocks] + self._aside
+        return [
+            [block.block_id for block in blocks.get(r, ())] for blocks in self._scratch_blocks
+        ] + self._aside
 
     def forget(self, r: str) -> None:
         """Forget a request that holds nothing any more."""
@@ -88,10 +102,16 @@ class BlockPoolState:
 
     def untied(self, pages: list[int]) -> list[int]:
         """Return blocks and the companions that they had."""
-        return pages + [tied for page in pages for tied in self._companions.get(page, ())] if self._companions else pages
+        return (
+            pages + [tied for page in pages for tied in self._companions.get(page, ())]
+            if self._companions
+            else pages
+        )
 
     def tied(self, pages: list[int]) -> list[int]:
-        """Return blocks and their companions: a snapshot of several blocks is in a table by its first block alone."""
+        """Return blocks and their companions: a snapshot of several blocks is in a table by its
+        first block alone.
+        """
         if not self._has_companions:
             return pages
         tied: list[int] = []
@@ -110,7 +130,10 @@ class BlockPoolState:
             return []
         if (further := self.dirty_blocks.further) or several:
             several = {page for page in pages if page in further or page in several}
-            return [(page, (block := blocks[page]).ref_cnt, block.block_hash, page in several) for page in pages]
+            return [
+                (page, (block := blocks[page]).ref_cnt, block.block_hash, page in several)
+                for page in pages
+            ]
         return [(page, (block := blocks[page]).ref_cnt, block.block_hash, False) for page in pages]
 
     def _changed(self, moved: Iterable[tuple[int, int]] | None) -> Sequence[int]:
@@ -130,7 +153,11 @@ class BlockPoolState:
         """Return the keys of a block; a companion has none of its own."""
         block = self._blocks[page]
         key = block.block_hash
-        companions = tuple(companion.block_id for companion in block.companions) if self._has_companions else ()
+        companions = (
+            tuple(companion.block_id for companion in block.companions)
+            if self._has_companions
+            else ()
+        )
         keys: dict[Hashable, Claim] = {}
         if key is not None and getattr(block, "primary", None) is None:
             keys[key] = Claim(block.block_hash_num_tokens, "", companions)
@@ -141,18 +168,23 @@ class BlockPoolState:
         return keys
 
     def _length_of(self, key: Any) -> int:
-        """Return how many tokens a further key of a block covers: the place of its hash in the request's chain."""
+        """Return how many tokens a further key of a block covers: the place of its hash in the
+        request's chain.
+        """
         for index, block_hash in enumerate(self.served.block_hashes):
             if key.startswith(block_hash):
                 return (index + 1) * int(self._pool.hash_block_size)
-        raise RuntimeError(f"request {self.served.request_id}: a block carries a key that is not of its hash chain")
+        raise RuntimeError(
+            f"request {self.served.request_id}: a block carries a key that is not of its hash chain"
+        )
 
 
 class ObservedManager:
     """A cache manager whose calls become events. It has the manager's interface.
 
-    `tiered`: there is a second tier, with a group for each of the manager's; by default, if the manager has one of its own.
-    `published`: somebody else publishes the manager's key events, and has them read (`tell`).
+    `tiered`: there is a second tier, with a group for each of the manager's; by default, if the
+    manager has one of its own. `published`: somebody else publishes the manager's key events, and
+    has them read (`tell`).
     """
 
     def __init__(
@@ -209,7 +241,7 @@ class ObservedManager:
     def step(self, step: int) -> None:
         self.diff.step = step
 
-    # --- calls -------------------------------------------------------------------------------------------------------
+    # --- calls ------------------------------------------------------------------------------------
 
     def new_step_starts(self) -> None:
         """Let a step begin; nothing of the cache changes by that."""
@@ -226,9 +258,15 @@ class ObservedManager:
         self._looked_up[request.request_id] = (answer[1], answer[0])
         return answer
 
-    def get_computed_blocks_for_connector(self, request: Any, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
-        """Look the request up where a connector may bring what some groups lack; see `get_computed_blocks`."""
-        answer: tuple[Any, ...] = self.manager.get_computed_blocks_for_connector(request, *args, **kwargs)
+    def get_computed_blocks_for_connector(
+        self, request: Any, *args: Any, **kwargs: Any
+    ) -> tuple[Any, ...]:
+        """Look the request up where a connector may bring what some groups lack; see
+        `get_computed_blocks`.
+        """
+        answer: tuple[Any, ...] = self.manager.get_computed_blocks_for_connector(
+            request, *args, **kwargs
+        )
         self._looked_up[request.request_id] = (answer[1], answer[0])
         return answer
 
@@ -246,7 +284,9 @@ class ObservedManager:
         self._looked_up.pop(r, None)
 
     def report_hit(self, request: Any) -> None:
-        """Report what the look-up found although no pages are asked for: it leaves nothing to compute."""
+        """Report what the look-up found although no pages are asked for: it leaves nothing to
+        compute.
+        """
         r = request.request_id
         self._hit(r, *self._looked_up.pop(r))
 
@@ -266,7 +306,8 @@ class ObservedManager:
         self._let_go([request.request_id], "evict")
 
     def withdraw(self, request: Any) -> list[str]:
-        """Take the request back out of a step that has not begun; return all who have to go with it, it first.
+        """Take the request back out of a step that has not begun; return all who have to go with
+        it, it first.
 
         A manager that knows no withdrawal frees the request, as vLLM's scheduler does.
         """
@@ -279,10 +320,15 @@ class ObservedManager:
         return gone
 
     def store_to_tier(self) -> list[Any]:
-        """Store what was keyed in the second tier; return the copies that the step has to make when it has run."""
+        """Store what was keyed in the second tier; return the copies that the step has to make
+        when it has run.
+        """
         stores: list[Any] = self.manager.store_to_tier()
         pins, step = self._pins, self.diff.step
-        takes = [pins.take(b.block_id, self._group_of(place.block_hash), pins.next_copy(), step) for place, b in stores]
+        takes = [
+            pins.take(b.block_id, self._group_of(place.block_hash), pins.next_copy(), step)
+            for place, b in stores
+        ]
         self._account(None, takes)
         self.diff.events += self._tier.changes(self.diff.step, "evict")
         return stores
@@ -299,20 +345,33 @@ class ObservedManager:
         """Let a transfer be over: what it filled is keyed, and what it held is not any more."""
         self.manager.end_transfer(transfer)
         self.released([transfer.block], transfer.waiting)
-        self.diff.events += self._tier.changes(self.diff.step, "evict", [self._tier.let_go(transfer, self.diff.step)])
+        self.diff.events += self._tier.changes(
+            self.diff.step, "evict", [self._tier.let_go(transfer, self.diff.step)]
+        )
 
     def hold(self, blocks: Iterable[Any], group_for: Callable[[int], int]) -> None:
-        """Report that blocks are held for copies that somebody else makes; `group_for` says for which group each is."""
+        """Report that blocks are held for copies that somebody else makes; `group_for` says for
+        which group each is.
+        """
         pages = [block.block_id for block in blocks]
         self.state.dirty_blocks.note(pages)
-        takes = [self._pins.take(page, group_for(page), self._pins.next_copy(), self.diff.step) for page in pages]
+        takes = [
+            self._pins.take(page, group_for(page), self._pins.next_copy(), self.diff.step)
+            for page in pages
+        ]
         self._account(None, takes)
 
     def let_go_later(self, r: str, blocks: Sequence[Any], group_for: Callable[[int], int]) -> None:
-        """Report that a request gave blocks up which are not free yet: a copy holds each until the pool gets it back."""
+        """Report that a request gave blocks up which are not free yet: a copy holds each until
+        the pool gets it back.
+        """
         held = [block for block in blocks if not block.is_null]
         for block in held:
-            self.events.append(self._pins.take(block.block_id, group_for(block.block_id), self._pins.next_copy(), self.step))
+            self.events.append(
+                self._pins.take(
+                    block.block_id, group_for(block.block_id), self._pins.next_copy(), self.step
+                )
+            )
         self._let_go([r], "evict")
 
     def reset_tier(self, reason: UnpublishReason = "reset") -> None:
@@ -327,7 +386,9 @@ class ObservedManager:
         return done
 
     def take_kv_cache_block_copies(self) -> tuple[list[Any], list[Any]]:
-        """Return the copies that the next step has to make, and the blocks to free when they are made."""
+        """Return the copies that the next step has to make, and the blocks to free when they are
+        made.
+        """
         self.diff.events += self._collect_copies(self._no_tables, self._no_tables)
         copies, retained = self._copies, self._retained
         self._copies, self._retained = [], []
@@ -342,21 +403,26 @@ class ObservedManager:
         self.diff.events += self._key_events.read(events, self.diff.step)
 
     def tables(self, r: str) -> list[list[int]]:
-        """Return the request's pages per group by column, as of its last call. Not to be changed."""
+        """Return the request's pages per group by column, as of its last call. Not to be
+        changed.
+        """
         return self.diff.tables(r)
 
     def scratch(self, r: str) -> list[list[int]]:
         """Return the request's pages per group for the states after drafts. Not to be changed."""
         return self.diff.scratch(r)
 
-    # --- differences -------------------------------------------------------------------------------------------------
+    # --- differences ------------------------------------------------------------------------------
 
     def _hit(self, r: str, length: int, found: Any) -> None:
         pages = [[block.block_id for block in column] for column in found.blocks]
         tier = "local"
         if self._tier:
             places = [[self._tier.place(block) for block in column] for column in found.blocks]
-            pages = [self._fetched(r, group, pages[group], columns) for group, columns in enumerate(places)] + places
+            pages = [
+                self._fetched(r, group, pages[group], columns)
+                for group, columns in enumerate(places)
+            ] + places
             tier = "cpu" if any(place >= 0 for columns in places for place in columns) else tier
         self.diff.hit(r, length, pages, tier=tier)
 
@@ -377,7 +443,9 @@ class ObservedManager:
                 self.state.forget(r)
 
     def _settle(self, holders: list[str], request: Any, reason: UnpublishReason) -> None:
-        """Report how tables, then blocks, changed in the call that has just returned; `request` is whom it served."""
+        """Report how tables, then blocks, changed in the call that has just returned; `request`
+        is whom it served.
+        """
         self.state.served = request
         if request is None:
             self.diff.settle(holders, reason=reason)
@@ -387,7 +455,9 @@ class ObservedManager:
         self._told()
 
     def _account(self, request: Any, moves: list[Event]) -> None:
-        """Report what copies took or gave back, and the blocks that changed with that; `request` is for whom they are keyed."""
+        """Report what copies took or gave back, and the blocks that changed with that; `request`
+        is for whom they are keyed.
+        """
         self.state.served = request
         self.diff.account(moves, served="" if request is None else request.request_id)
         self._told()
@@ -402,7 +472,9 @@ class ObservedManager:
         return self._collect_copies(self.diff.tables(r), self.diff.scratch(r))
 
     def _collect_copies(self, tables: list[list[int]], scratch: list[list[int]]) -> list[Event]:
-        """Note new copies. The manager keeps an extra reference to both ends; the copy itself is their holder here."""
+        """Note new copies. The manager keeps an extra reference to both ends; the copy itself is
+        their holder here.
+        """
         if not self._can_copy:
             return []
         copies, retained = self.manager.take_kv_cache_block_copies()
@@ -433,7 +505,9 @@ class ObservedManager:
         return transfers
 
     def released(self, blocks: list[Any], request: Any = None) -> None:
-        """Report that blocks kept for copies were given back to the pool; `request` is for whom they were keyed."""
+        """Report that blocks kept for copies were given back to the pool; `request` is for whom
+        they were keyed.
+        """
         pages = [block.block_id for block in blocks]
         self.state.dirty_blocks.note(pages)
         self._account(request, self._pins.drop(pages, self.diff.step))

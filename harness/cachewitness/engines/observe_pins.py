@@ -12,7 +12,9 @@ POOL = 0
 
 
 class Pins:
-    """The pages that copies hold, and for which group each does. A page may be held by several; the first comes first."""
+    """The pages that copies hold, and for which group each does. A page may be held by several;
+    the first comes first.
+    """
 
     def __init__(self) -> None:
         self._held: dict[int, list[tuple[str, int]]] = {}
@@ -29,7 +31,9 @@ class Pins:
         return Take(step=step, pool=POOL, group=group, pages=[page], holder=copy)
 
     def drop(self, pages: Iterable[int], step: int) -> list[Event]:
-        """Note that pages were given back, each by one of the copies that held it, if any did; return the events."""
+        """Note that pages were given back, each by one of the copies that held it, if any did;
+        return the events.
+        """
         drops: list[Event] = []
         for page in pages:
             held = self._held.get(page)
@@ -40,7 +44,9 @@ class Pins:
 
 
 class ObservedPool:
-    """The manager's block pool; a scheduler frees the ends of copies through it, past the manager."""
+    """The manager's block pool; a scheduler frees the ends of copies through it, past the
+    manager.
+    """
 
     def __init__(self, pool: Any, released: Callable[[list[Any]], None]) -> None:
         self._pool, self._released = pool, released

@@ -1,8 +1,9 @@
-"""Turns what becomes of a second tier's keys into events, by comparing them with what they were before.
+"""Turns what becomes of a second tier's keys into events, by comparing them with what they were
+before.
 
-The tier says which places changed (`drain_dirty`), and is believed in nothing else.
-The tier is a pool of its own. The groups in it follow those of the device, in the same order: copies of the pages of group g
-are keyed in group `groups + g`.
+The tier says which places changed (`drain_dirty`), and is believed in nothing else. The tier is a
+pool of its own. The groups in it follow those of the device, in the same order: copies of the pages
+of group g are keyed in group `groups + g`.
 """
 
 from __future__ import annotations
@@ -50,10 +51,19 @@ class ObservedTier:
         """Note that a transfer is over, and return the event."""
         page, group = transfer.place.block_id, self._groups + self._group_of(transfer.key)
         self._held -= Counter((page,))
-        return Drop(step=step, pool=TIER, group=group, pages=[page], holder=self._holders.pop(transfer.number))
+        return Drop(
+            step=step,
+            pool=TIER,
+            group=group,
+            pages=[page],
+            holder=self._holders.pop(transfer.number),
+        )
 
-    def changes(self, step: int, reason: UnpublishReason, moves: Sequence[Event] = ()) -> list[Event]:
-        """Return what ended, for a reason, what began, and the counts, if anything did since the last call.
+    def changes(
+        self, step: int, reason: UnpublishReason, moves: Sequence[Event] = ()
+    ) -> list[Event]:
+        """Return what ended, for a reason, what began, and the counts, if anything did since the
+        last call.
 
         Places that were held or let go meanwhile (`moves`) come behind the keys.
         """
@@ -61,7 +71,11 @@ class ObservedTier:
         begun: list[Event] = []
         for page in self._tier.drain_dirty() if self._tier is not None else ():
             place, old = self._places[page], self._keys.get(page)
-            new = None if place.block_hash is None else (place.block_hash, place.block_hash_num_tokens)
+            new = (
+                None
+                if place.block_hash is None
+                else (place.block_hash, place.block_hash_num_tokens)
+            )
             if new == old:
                 continue
             if new is None:
@@ -70,13 +84,22 @@ class ObservedTier:
                 self._keys[page] = new
             if old is not None:
                 group = self._groups + self._group_of(old[0])
-                ended.append(Unpublish(step=step, group=group, page=page, length=old[1], reason=reason))
+                ended.append(
+                    Unpublish(step=step, group=group, page=page, length=old[1], reason=reason)
+                )
             if new is not None:
                 group = self._groups + self._group_of(new[0])
-                begun.append(Publish(step=step, group=group, page=page, r=place.request_id, length=new[1]))
+                begun.append(
+                    Publish(step=step, group=group, page=page, r=place.request_id, length=new[1])
+                )
         if not ended and not begun and not moves:
             return []
         held = len(self._held)
         cached = len(self._keys) - sum(page in self._keys for page in self._held)
         free = len(self._places) - held - cached
-        return [*ended, *begun, *moves, Counts(step=step, pool=TIER, free=free, held=held, cached=cached)]
+        return [
+            *ended,
+            *begun,
+            *moves,
+            Counts(step=step, pool=TIER, free=free, held=held, cached=cached),
+        ]

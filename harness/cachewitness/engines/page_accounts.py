@@ -1,7 +1,9 @@
-"""How keys and counts of a cache changed in one call, around the pages that were taken and given back in it.
+"""How keys and counts of a cache changed in one call, around the pages that were taken and given
+back in it.
 
-Both classes keep what was reported last. `WholeAccounts` asks for every key and for the cache's own counts after each call;
-`DirtyAccounts` looks at the pages that may have changed and counts for itself, so its work does not grow with the pool.
+Both classes keep what was reported last. `WholeAccounts` asks for every key and for the cache's own
+counts after each call; `DirtyAccounts` looks at the pages that may have changed and counts for
+itself, so its work does not grow with the pool.
 """
 
 from __future__ import annotations
@@ -11,7 +13,15 @@ from collections.abc import Container, Hashable, Iterable, Iterator, Mapping, Se
 from itertools import chain
 
 from cachewitness.core.events import Counts, Event, Publish, Take, Unpublish, UnpublishReason
-from cachewitness.engines.cache_state import CacheState, Claim, Count, DirtyCacheState, KeyId, KeysByEntry, Tables
+from cachewitness.engines.cache_state import (
+    CacheState,
+    Claim,
+    Count,
+    DirtyCacheState,
+    KeyId,
+    KeysByEntry,
+    Tables,
+)
 
 Call = tuple[int, str, UnpublishReason]
 """The call that has just returned: its step, whom keys are published for, why keys ended in it."""
@@ -20,8 +30,12 @@ Call = tuple[int, str, UnpublishReason]
 Keys = Mapping[KeyId, Claim] | KeysByEntry
 
 
-def _beyond(some: Mapping[KeyId, Claim], others: Mapping[KeyId, Claim]) -> Iterator[tuple[KeyId, Claim]]:
-    """Yield what some keys claim and others do not; a claim that is one object on both sides is not looked into."""
+def _beyond(
+    some: Mapping[KeyId, Claim], others: Mapping[KeyId, Claim]
+) -> Iterator[tuple[KeyId, Claim]]:
+    """Yield what some keys claim and others do not; a claim that is one object on both sides is
+    not looked into.
+    """
     for key, claim in some.items():
         other = others.get(key)
         if other is not claim and other != claim:
@@ -34,7 +48,11 @@ class WholeAccounts:
     def __init__(self, state: CacheState, pools: Sequence[int]) -> None:
         self._state, self._pools = state, pools
         self._keys = state.keys()
-        self._times = Counter(chain.from_iterable(self._keys.values())) if isinstance(self._keys, KeysByEntry) else Counter()
+        self._times = (
+            Counter(chain.from_iterable(self._keys.values()))
+            if isinstance(self._keys, KeysByEntry)
+            else Counter()
+        )
         """In how many entries a key is, of a cache that shows its keys by entry."""
         self._counts: dict[int, Count] = dict(state.counts())
         self._ended: list[Event] = []
@@ -51,8 +69,12 @@ class WholeAccounts:
         held = self._held(lost, tables) if reason == "evict" else set()
         for (group, page, _), claim in lost.items():
             why: UnpublishReason = "replace" if (self._pools[group], page) in held else reason
-            self._ended.append(Unpublish(step=step, group=group, page=page, length=claim.length, reason=why))
-        self._begun = [_publish(step, served, group, page, claim) for (group, page, _), claim in come.items()]
+            self._ended.append(
+                Unpublish(step=step, group=group, page=page, length=claim.length, reason=why)
+            )
+        self._begun = [
+            _publish(step, served, group, page, claim) for (group, page, _), claim in come.items()
+        ]
         self._begun.sort(key=lambda event: (event.group, event.length, event.page))
         self._keys = now
 
@@ -60,10 +82,14 @@ class WholeAccounts:
         """Return the keys that ended and those that began."""
         if isinstance(before, KeysByEntry) and isinstance(now, KeysByEntry):
             return self._between_entries(before, now)
-        assert not isinstance(before, KeysByEntry) and not isinstance(now, KeysByEntry), "a cache shows its keys in one way"
+        assert not isinstance(before, KeysByEntry) and not isinstance(now, KeysByEntry), (
+            "a cache shows its keys in one way"
+        )
         return dict(_beyond(before, now)), dict(_beyond(now, before))
 
-    def _between_entries(self, before: KeysByEntry, now: KeysByEntry) -> tuple[dict[KeyId, Claim], dict[KeyId, Claim]]:
+    def _between_entries(
+        self, before: KeysByEntry, now: KeysByEntry
+    ) -> tuple[dict[KeyId, Claim], dict[KeyId, Claim]]:
         changed: dict[KeyId, Claim] = {}
         was: dict[KeyId, int] = {}
         for entries, others, change in ((before, now, -1), (now, before, 1)):
@@ -79,7 +105,8 @@ class WholeAccounts:
         return lost, come
 
     def around(self, call: Call, moves: list[Event], touched: list[tuple[int, int]]) -> list[Event]:
-        """Return the moves of the call between the keys that ended and those that began, then the counts that changed.
+        """Return the moves of the call between the keys that ended and those that began, then the
+        counts that changed.
 
         `touched` are the pages, with their pools, that joined or left a table.
         """
@@ -93,11 +120,17 @@ class WholeAccounts:
         return events
 
     def _references(self, pool: int, touched: list[tuple[int, int]]) -> list[tuple[int, int]]:
-        counted = [(page, self._state.references(pool, page)) for place, page in sorted(set(touched)) if place == pool]
+        counted = [
+            (page, self._state.references(pool, page))
+            for place, page in sorted(set(touched))
+            if place == pool
+        ]
         return [(page, count) for page, count in counted if count is not None]
 
     def _held(self, keys: Iterable[KeyId], tables: Iterable[Tables]) -> set[tuple[int, int]]:
-        """Return those of the keys' pages, with their pools, that were in somebody's table before this call."""
+        """Return those of the keys' pages, with their pools, that were in somebody's table
+        before this call.
+        """
         asked = {(self._pools[group], page) for group, page, _ in keys}
         if not asked:
             return asked
@@ -111,9 +144,11 @@ class WholeAccounts:
 
 
 class DirtyAccounts:
-    """Compares the pages that may have changed, all of one pool. `null` are the pages that nobody owns.
+    """Compares the pages that may have changed, all of one pool. `null` are the pages that nobody
+    owns.
 
-    What was keyed and then left in the same call (blocks that drafts filled) is published before the moves.
+    What was keyed and then left in the same call (blocks that drafts filled) is published before
+    the moves.
     """
 
     def __init__(self, state: DirtyCacheState, pool: int, null: Container[int]) -> None:
@@ -127,7 +162,9 @@ class DirtyAccounts:
         """Do nothing: `around` compares the keys of the pages that may have changed."""
 
     def around(self, call: Call, moves: list[Event], touched: list[tuple[int, int]]) -> list[Event]:
-        """Return the moves of the call between the keys that ended and those that began, then the counts that changed."""
+        """Return the moves of the call between the keys that ended and those that began, then
+        the counts that changed.
+        """
         looked_at = self._state.look(touched)
         if not looked_at:
             return moves
@@ -145,7 +182,9 @@ class DirtyAccounts:
                 if why == "evict" and was > 0:
                     taken = _taken_by(served, moves) if taken is None else taken
                     why = "evict" if page in taken else "replace"
-                begun += self._rekey(step, served, page, why, events, gone=key is None and not several)
+                begun += self._rekey(
+                    step, served, page, why, events, gone=key is None and not several
+                )
                 all_keys[page] = key
             if page in null or (ref == was and (key is None) == (had is None)):
                 continue
@@ -158,18 +197,40 @@ class DirtyAccounts:
         events += self._arranged(moves, begun) if begun else moves
         if counted:
             free = self._state.num_free() - self._cached
-            events.append(Counts(step=step, pool=self._pool, free=free, held=self._held, cached=self._cached, refs=refs))
+            events.append(
+                Counts(
+                    step=step,
+                    pool=self._pool,
+                    free=free,
+                    held=self._held,
+                    cached=self._cached,
+                    refs=refs,
+                )
+            )
         return events
 
     def _rekey(
-        self, step: int, served: str, page: int, why: UnpublishReason, ended: list[Event], *, gone: bool
+        self,
+        step: int,
+        served: str,
+        page: int,
+        why: UnpublishReason,
+        ended: list[Event],
+        *,
+        gone: bool,
     ) -> Iterable[Publish]:
-        """Add the keys that a page lost to `ended`, and return what it gained; `gone`: it has no key any more."""
+        """Add the keys that a page lost to `ended`, and return what it gained; `gone`: it has no
+        key any more.
+        """
         group_of, old = self._state.group_of, self._claims.pop(page, _NO_CLAIMS)
         new = _NO_CLAIMS if gone else self._state.keys_of(page, old)
         for key, claim in old.items():
             if key not in new or new[key].length != claim.length:
-                ended.append(Unpublish(step=step, group=group_of(key), page=page, length=claim.length, reason=why))
+                ended.append(
+                    Unpublish(
+                        step=step, group=group_of(key), page=page, length=claim.length, reason=why
+                    )
+                )
         if not new:
             return ()
         self._claims[page] = new
@@ -193,7 +254,9 @@ _NO_CLAIMS: Mapping[Hashable, Claim] = {}
 
 def _publish(step: int, served: str, group: int, page: int, claim: Claim) -> Publish:
     length, r, companions = claim
-    return Publish(step=step, group=group, page=page, r=r or served, length=length, companions=list(companions))
+    return Publish(
+        step=step, group=group, page=page, r=r or served, length=length, companions=list(companions)
+    )
 
 
 def _by_group_and_length(event: Publish) -> tuple[int, int]:
@@ -201,5 +264,9 @@ def _by_group_and_length(event: Publish) -> tuple[int, int]:
 
 
 def _taken_by(r: str, moves: list[Event]) -> set[int]:
-    """Return the pages that the request itself took: what it held before and took again went through the free queue."""
-    return {page for move in moves if isinstance(move, Take) and move.holder == r for page in move.pages}
+    """Return the pages that the request itself took: what it held before and took again went
+    through the free queue.
+    """
+    return {
+        page for move in moves if isinstance(move, Take) and move.holder == r for page in move.pages
+    }

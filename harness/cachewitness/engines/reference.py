@@ -1,6 +1,7 @@
 """The engine `reference`: this repository's own policies, each at the heights that it has.
 
-`reference:mutant=NAME` plants a seeded fault into one, `release=NAME` makes it do what that release of its system does.
+`reference:mutant=NAME` plants a seeded fault into one, `release=NAME` makes it do what that release
+of its system does.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from cachewitness.engines.kind import Answer, EngineKind
 def open_engine(header: TraceHeader, options: Mapping[str, str]) -> Engine:
     """Build the reference of the policy that a trace names.
 
-    Raises UsageError for a policy that there is not, and for an option that the policy refuses, naming it.
+    Raises UsageError for a policy that there is not, and for an option that the policy refuses,
+    naming it.
     """
     return policies.get(header.policy).open(header, options)
 
@@ -32,7 +34,10 @@ ENGINE = EngineKind(
     summary="the executable reference of a policy in this package",
     heights=("manager", "scheduler"),
     open=open_engine,
-    options={"mutant": "a seeded fault (see `ls mutants`)", "release": "the release of the policy's system whose rules apply"},
+    options={
+        "mutant": "a seeded fault (see `ls mutants`)",
+        "release": "the release of the policy's system whose rules apply",
+    },
     policies=None,
     replays=False,
     is_reference=True,

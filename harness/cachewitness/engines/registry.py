@@ -1,7 +1,8 @@
 """Engines by name: the ones here and those that other packages register.
 
-An engine is named `NAME` or `NAME:key=value,key=value`. Packages register theirs under the entry-point group
-`cachewitness.engines`, each a `EngineKind`; a kind is light to import, whatever the engine needs is imported when it opens.
+An engine is named `NAME` or `NAME:key=value,key=value`. Packages register theirs under the
+entry-point group `cachewitness.engines`, each a `EngineKind`; a kind is light to import, whatever
+the engine needs is imported when it opens.
 """
 
 from __future__ import annotations
@@ -44,46 +45,66 @@ class EngineSpec:
     isolation: Isolation | None = None
     """How it is held in a process of its own; None: it runs in the harness's."""
     within: Limits | None = None
-    """How long it may take where it runs in the harness's own process; None: as long as it takes."""
+    """How long it may take where it runs in the harness's own process; None: as long as it takes.
+    """
 
     @property
     def comparable(self) -> bool:
-        """Whether the reference can be run beside it: another engine that follows its policy, or itself with a fault."""
+        """Whether the reference can be run beside it: another engine that follows its policy, or
+        itself with a fault.
+        """
         return MUTANT in self.options if self.kind.is_reference else self.kind.replays
 
     @property
     def others(self) -> bool:
-        """Whether somebody else wrote it, in another package or as a command: two of it may want one port, or one file."""
+        """Whether somebody else wrote it, in another package or as a command: two of it may want
+        one port, or one file.
+        """
         entry = plugins.registered(GROUP).get(self.kind.name)
         return bool(self.kind.command) or (entry is not None and not entry.value.startswith(_OWN))
 
     @property
     def foreign(self) -> bool:
-        """Whether it is not this package's own code, so that it may do to its process what it likes."""
+        """Whether it is not this package's own code, so that it may do to its process what it
+        likes.
+        """
         entry = plugins.registered(GROUP).get(self.kind.name)
         return self.kind.isolated or (entry is not None and not entry.value.startswith(_OWN))
 
     @property
     def tier(self) -> str:
-        """The second tier that it has, or the option by which it is asked for one, and which; empty if there is none."""
+        """The second tier that it has, or the option by which it is asked for one, and which;
+        empty if there is none.
+        """
         option = self.kind.loads_by
         name = self.options.get(option, "") if option else ""
         return f"{option} {name}" if name else self.kind.tier
 
     @property
     def held_apart(self) -> bool:
-        """Whether it gets a process of its own if the user says nothing; tensors are compared in the harness's."""
+        """Whether it gets a process of its own if the user says nothing; tensors are compared in
+        the harness's.
+        """
         return self.foreign and not self.kind.computes
 
     @property
     def held(self) -> str:
-        """Where it runs, in words; empty for an engine of this package in the harness's own process."""
+        """Where it runs, in words; empty for an engine of this package in the harness's own
+        process.
+        """
         if self.isolation is not None:
             memory = f", {self.isolation.memory_gib:g} GiB" if self.isolation.memory_gib else ""
             python = f", by {self.isolation.python}" if self.isolation.python else ""
-            return f"in a process of its own, {self.isolation.deadline:g} s for an operation{memory}{python}"
+            return (
+                f"in a process of its own, {self.isolation.deadline:g} s for an"
+                f" operation{memory}{python}"
+            )
         limit = f", {self.within.deadline:g} s for an operation" if self.within else ""
-        return f"in process: a death of the engine ends the run without a verdict{limit}" if self.foreign or limit else ""
+        return (
+            f"in process: a death of the engine ends the run without a verdict{limit}"
+            if self.foreign or limit
+            else ""
+        )
 
     @property
     def only_answers(self) -> bool:
@@ -92,7 +113,9 @@ class EngineSpec:
 
     @property
     def one_at_a_time(self) -> str:
-        """Why traces on it are not run side by side, each in a copy of the harness's process; empty if they may be."""
+        """Why traces on it are not run side by side, each in a copy of the harness's process;
+        empty if they may be.
+        """
         if self.kind.one_server:
             return "one server answers all of them"
         if self.only_answers and not self.kind.exact_batches:
@@ -101,7 +124,11 @@ class EngineSpec:
             return "it answers in the harness's own process"
         if self.kind.computes:
             return "it computes on a device, or on all cores, by itself"
-        return "it runs in the harness's own process" if self.foreign and self.isolation is None else ""
+        return (
+            "it runs in the harness's own process"
+            if self.foreign and self.isolation is None
+            else ""
+        )
 
     @property
     def arguments(self) -> str:
@@ -111,11 +138,21 @@ class EngineSpec:
             given, usual = self.isolation, Isolation()
             words += [] if self.held_apart or given.python else ["--isolate", "yes"]
             words += ["--engines", given.engines] if given.engines else []
-            words += ["--deadline", f"{given.deadline:g}"] if given.deadline != usual.deadline else []
-            words += ["--memory-gib", f"{given.memory_gib:g}"] if given.memory_gib != usual.memory_gib else []
+            words += (
+                ["--deadline", f"{given.deadline:g}"] if given.deadline != usual.deadline else []
+            )
+            words += (
+                ["--memory-gib", f"{given.memory_gib:g}"]
+                if given.memory_gib != usual.memory_gib
+                else []
+            )
         elif self.within:
             words += ["--isolate", "no"]
-            words += ["--deadline", f"{self.within.deadline:g}"] if self.within.deadline != Limits().deadline else []
+            words += (
+                ["--deadline", f"{self.within.deadline:g}"]
+                if self.within.deadline != Limits().deadline
+                else []
+            )
         elif self.held_apart:
             words += ["--isolate", "no"]
         return shlex.join(words)
@@ -132,10 +169,15 @@ class EngineSpec:
         try:
             command = tuple(shlex.split(self.options.get(self.kind.command, "")))
         except ValueError as error:
-            raise UsageError(f"--engine: {self.kind.command} in {self.text!r} cannot be split into words: {error}") from None
+            raise UsageError(
+                f"--engine: {self.kind.command} in {self.text!r} cannot be split into words:"
+                f" {error}"
+            ) from None
         if not command:
             example = f"{self.kind.name}:{self.kind.command}=…"
-            raise UsageError(f"--engine: {self.kind.name} needs the command that starts it, {example}")
+            raise UsageError(
+                f"--engine: {self.kind.name} needs the command that starts it, {example}"
+            )
         return replace(self, isolation=replace(isolation, command=command))
 
     @property
@@ -156,20 +198,34 @@ class EngineSpec:
     def open(self, header: TraceHeader) -> Engine:
         """Build the engine for a trace, and plant the fault that its options name.
 
-        Raises UsageError if it refuses the trace's configuration, EngineBroken if it fails in another way, or says neither.
+        Raises UsageError if it refuses the trace's configuration, EngineBroken if it fails in
+        another way, or says neither.
         """
         try:
             if self.isolation is not None:
-                return Isolated(self.text, header, self.isolation, self._told, self.kind.kept_by_process)
-            return opened(header, self.within, lambda: self._built(header)) if self.within else self._built(header)
+                return Isolated(
+                    self.text, header, self.isolation, self._told, self.kind.kept_by_process
+                )
+            return (
+                opened(header, self.within, lambda: self._built(header))
+                if self.within
+                else self._built(header)
+            )
         except (NoAnswer, BadEvents) as error:
             raise EngineBroken(str(error)) from error
         except UsageError:
             raise
         except Exception as error:
             what = str(error) if isinstance(error, EngineFailure) else f"raised {told(error)}"
-            python = f" (in {self.isolation.python}, see `doctor`)" if self.isolation and self.isolation.python else ""
-            told_of = f"--engine {self.text}: cannot be built for trace {header.name!r}: it {what}{python}"
+            python = (
+                f" (in {self.isolation.python}, see `doctor`)"
+                if self.isolation and self.isolation.python
+                else ""
+            )
+            told_of = (
+                f"--engine {self.text}: cannot be built for trace {header.name!r}: it"
+                f" {what}{python}"
+            )
             raise EngineBroken(told_of) from error
 
     def _built(self, header: TraceHeader) -> Engine:
@@ -177,7 +233,9 @@ class EngineSpec:
         engine: Any = self.kind.open(header, options)
         if mutant := self.options.get(MUTANT):
             plant(mutant, self.kind, engine, header)
-            engine.header = msgspec.structs.replace(engine.header, engine=f"{engine.header.engine}:{MUTANT}={mutant}")
+            engine.header = msgspec.structs.replace(
+                engine.header, engine=f"{engine.header.engine}:{MUTANT}={mutant}"
+            )
         opened: Engine = engine
         return opened
 
@@ -185,7 +243,8 @@ class EngineSpec:
 def kinds() -> dict[str, EngineKind]:
     """Return every registered kind by name, the built-in ones first.
 
-    A registration that cannot be imported is listed all the same; it says why when somebody opens it.
+    A registration that cannot be imported is listed all the same; it says why when somebody opens
+    it.
     """
     return {name: _loaded(entry) for name, entry in plugins.registered(GROUP).items()}
 
@@ -209,7 +268,9 @@ def _broken(entry: importlib.metadata.EntryPoint, reason: str) -> EngineKind:
     def refuse(header: TraceHeader, options: Mapping[str, str]) -> Engine:
         raise EngineMissing(why)
 
-    return EngineKind(name=entry.name, summary=why, heights=("manager", "scheduler", "answers"), open=refuse)
+    return EngineKind(
+        name=entry.name, summary=why, heights=("manager", "scheduler", "answers"), open=refuse
+    )
 
 
 def parse(text: str) -> EngineSpec:
@@ -230,7 +291,9 @@ def parse(text: str) -> EngineSpec:
         if key not in kind.options:
             raise UsageError(f"--engine: {name} has no option {key!r}{nearest(key, kind.options)}")
         if key in options:
-            raise UsageError(f"--engine: option {key!r} is given twice, as {options[key]!r} and {value!r}")
+            raise UsageError(
+                f"--engine: option {key!r} is given twice, as {options[key]!r} and {value!r}"
+            )
         options[key] = value
     if kind.configured is not None:
         own = kind.configured(options)

@@ -1,7 +1,7 @@
 """A scheduler of vLLM's shape: requests in, steps out.
 
-Chunk splits, admission, preemption and abort are the scheduler's. It calls the cache manager through the observer, so the
-same events come out as at manager height.
+Chunk splits, admission, preemption and abort are the scheduler's. It calls the cache manager
+through the observer, so the same events come out as at manager height.
 """
 
 from __future__ import annotations
@@ -21,18 +21,25 @@ from cachewitness_reference.vllm.config import KVCacheConfig
 from cachewitness_reference.vllm.request import Request, RequestStatus
 from cachewitness_reference.vllm.scheduler import RefusedRequest, SchedulerOutput
 from cachewitness_reference.vllm_extended.assemble import get_scheduler
-from cachewitness_reference.vllm_extended.loading_scheduler import LoadingScheduler, TransferMetadata
+from cachewitness_reference.vllm_extended.loading_scheduler import (
+    LoadingScheduler,
+    TransferMetadata,
+)
 from cachewitness_reference.vllm_extended.slow_tier import Transfer
 
 NewRequest = Callable[[Submit, list[int]], Request]
 
 
 class SchedulerAdapter(Driven):
-    """Has the reference's scheduler decide, over an observed manager. It samples by itself when a step has run."""
+    """Has the reference's scheduler decide, over an observed manager. It samples by itself when
+    a step has run.
+    """
 
     samples = cancels = True
 
-    def __init__(self, config: KVCacheConfig, manager: ObservedManager, new_request: NewRequest) -> None:
+    def __init__(
+        self, config: KVCacheConfig, manager: ObservedManager, new_request: NewRequest
+    ) -> None:
         self.config, self.manager, self.new_request = config, manager, new_request
         self.max_model_len, self.depth = config.options.max_model_len, config.options.async_depth
         self.view: Any = _Preempting(manager)
@@ -43,15 +50,19 @@ class SchedulerAdapter(Driven):
         return self.manager.diff
 
     def attach(self, engine: Host) -> None:
-        """Build the scheduler, which reports preemptions to the driver and asks its sampler what requests generate."""
+        """Build the scheduler, which reports preemptions to the driver and asks its sampler what
+        requests generate.
+        """
         super().attach(engine)
         self.view.engine = engine
         self.scheduler = get_scheduler(self.config, self.view, engine.sampler)
 
-    # --- requests -----------------------------------------------------------------------------------------------------
+    # --- requests ---------------------------------------------------------------------------------
 
     def add(self, submit: Submit, tokens: list[int], shared: int) -> None:
-        """Take a request in; vLLM finds out by itself what requests share. Raises Refused if it can never run."""
+        """Take a request in; vLLM finds out by itself what requests share. Raises Refused if it
+        can never run.
+        """
         try:
             self.scheduler.add_request(self.new_request(submit, tokens))
         except RefusedRequest as error:
@@ -63,25 +74,33 @@ class SchedulerAdapter(Driven):
 
     def end(self, r: str, *, finished: bool) -> None:
         """Let a request go."""
-        self.scheduler.finish_requests([r], RequestStatus.FINISHED if finished else RequestStatus.ABORTED)
+        self.scheduler.finish_requests(
+            [r], RequestStatus.FINISHED if finished else RequestStatus.ABORTED
+        )
 
     def preempt(self, r: str) -> None:
         """Let a running request give up its blocks."""
         self.scheduler.preempt(r)
 
     def running(self) -> list[str]:
-        """Return the requests that run; one whose loads have ended and that has not gone on does not."""
+        """Return the requests that run; one whose loads have ended and that has not gone on does
+        not.
+        """
         return [request.request_id for request in self.scheduler.running]
 
-    # --- the whole cache ----------------------------------------------------------------------------------------------
+    # --- the whole cache --------------------------------------------------------------------------
 
     def resets_at_once(self) -> bool:
-        """Between two steps, unless one in flight holds blocks of its own or copies are under way."""
+        """Between two steps, unless one in flight holds blocks of its own or copies are under
+        way.
+        """
         held = any(output.retained_blocks for output in self._outputs)
         return not held and not isinstance(self.scheduler, LoadingScheduler)
 
     def reset(self, tier: str, *, running: bool) -> Iterable[tuple[str, bool]]:
-        """Forget every key of a tier, of all if it is empty. The scheduler preempts who runs if the device is meant."""
+        """Forget every key of a tier, of all if it is empty. The scheduler preempts who runs if
+        the device is meant.
+        """
         self.view.reason = "reset"
         if tier in ("", LOCAL):
             yield LOCAL, self.scheduler.reset_prefix_cache(reset_running_requests=running)
@@ -95,10 +114,12 @@ class SchedulerAdapter(Driven):
         self.scheduler.update_weights()
         return True
 
-    # --- steps --------------------------------------------------------------------------------------------------------
+    # --- steps ------------------------------------------------------------------------------------
 
     def schedule(self, asked: Asked | None, step: Step) -> Scheduled:
-        """Have the scheduler decide, then take back who is withdrawn; nobody runs in a step that is there for transfers."""
+        """Have the scheduler decide, then take back who is withdrawn; nobody runs in a step that
+        is there for transfers.
+        """
         scheduler = self.scheduler
         if asked is not None and isinstance(scheduler, LoadingScheduler):
             return self._described(scheduler.idle(), [])
@@ -118,15 +139,22 @@ class SchedulerAdapter(Driven):
 
     def _described(self, output: SchedulerOutput, withdrawn: list[str]) -> Scheduled:
         self._outputs.append(output)
-        stops = {r: self.scheduler.requests[r].num_computed_tokens for r in output.num_scheduled_tokens}
-        copies = [Move(copy.src_block_id, copy.dst_block_id) for copy in output.kv_cache_block_copies]
+        stops = {
+            r: self.scheduler.requests[r].num_computed_tokens for r in output.num_scheduled_tokens
+        }
+        copies = [
+            Move(copy.src_block_id, copy.dst_block_id) for copy in output.kv_cache_block_copies
+        ]
         meta = output.kv_connector_metadata
         begun, ended = (meta.begun, meta.ended) if isinstance(meta, TransferMetadata) else ((), ())
         return Scheduled(
             chunks={r: (stop - output.num_scheduled_tokens[r], stop) for r, stop in stops.items()},
-            copies=copies + [Move(place.block_id, block.block_id, TIER, POOL) for place, block in meta.loads],
+            copies=copies
+            + [Move(place.block_id, block.block_id, TIER, POOL) for place, block in meta.loads],
             zeros=[(POOL, [*output.new_block_ids_to_zero])] if output.new_block_ids_to_zero else [],
-            stores=[Move(block.block_id, place.block_id, POOL, TIER) for place, block in meta.stores],
+            stores=[
+                Move(block.block_id, place.block_id, POOL, TIER) for place, block in meta.stores
+            ],
             drafts=output.scheduled_spec_decode_tokens,
             withdrawn=withdrawn,
             begun=[(transfer.number, _move(transfer)) for transfer in begun],
@@ -151,7 +179,9 @@ def _move(transfer: Transfer) -> Move:
 
 
 class _Preempting:
-    """The observed manager as the scheduler calls it: giving back the pages of a request that has not ended is a preemption."""
+    """The observed manager as the scheduler calls it: giving back the pages of a request that
+    has not ended is a preemption.
+    """
 
     engine: Host
 

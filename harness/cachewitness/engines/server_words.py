@@ -1,4 +1,6 @@
-"""A server's address as the user names it, and a server's own words about an error as they are repeated."""
+"""A server's address as the user names it, and a server's own words about an error as they are
+repeated.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,9 @@ WORDS_MAX = 300
 
 
 def base_of(url: str, option: str) -> str:
-    """Return the address of a server without `/v1` behind it. Raises UsageError, naming the option, if it is none."""
+    """Return the address of a server without `/v1` behind it. Raises UsageError, naming the
+    option, if it is none.
+    """
     try:
         parts = urlsplit(url)
     except ValueError as error:
@@ -24,7 +28,9 @@ def base_of(url: str, option: str) -> str:
 
 
 def said(body: bytes | str) -> str:
-    """Return a server's own words about an error: its message if the body has one, the beginning of the body otherwise."""
+    """Return a server's own words about an error: its message if the body has one, the beginning
+    of the body otherwise.
+    """
     text = body.decode(errors="replace") if isinstance(body, bytes) else body
     try:
         found = msgspec.json.decode(text.encode())
@@ -33,4 +39,7 @@ def said(body: bytes | str) -> str:
     error = found.get("error", found) if isinstance(found, dict) else None
     message = error.get("message") if isinstance(error, dict) else error
     words = " ".join((message if isinstance(message, str) else text).split())
-    return "".join(letter if letter.isprintable() else "?" for letter in words[:WORDS_MAX]) or "nothing"
+    return (
+        "".join(letter if letter.isprintable() else "?" for letter in words[:WORDS_MAX])
+        or "nothing"
+    )

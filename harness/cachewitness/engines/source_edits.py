@@ -1,4 +1,6 @@
-"""A fault as data: pieces of an engine's source, vLLM's or another's, each at its place, and what stands there instead."""
+"""A fault as data: pieces of an engine's source, vLLM's or another's, each at its place, and
+what stands there instead.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,9 @@ from cachewitness.engines.source_patch import ACTIVE, Patches, planted
 
 
 class Edit(NamedTuple):
-    """A piece of a function's source (`old`, see `Patches.text`) and what replaces it; `owner` is its class or empty."""
+    """A piece of a function's source (`old`, see `Patches.text`) and what replaces it; `owner`
+    is its class or empty.
+    """
 
     module: str
     owner: str
@@ -32,9 +36,11 @@ def edited(
     engine: str = "vllm",
     patches: Patches = ACTIVE,
 ) -> Mutant:
-    """Return the fault that is an engine's source with these pieces replaced; `what` says in a sentence what goes wrong then.
+    """Return the fault that is an engine's source with these pieces replaced; `what` says in a
+    sentence what goes wrong then.
 
-    `built`: a piece is in what builds the engine's objects, so they are built with it. `patches` are those of its package.
+    `built`: a piece is in what builds the engine's objects, so they are built with it. `patches`
+    are those of its package.
     """
 
     def plant(patches: Patches) -> None:
@@ -42,5 +48,13 @@ def edited(
             patches.text(*edit)
 
     plant.__doc__ = what
-    made = mutant(name=name, mirrors=mirrors, anomaly=anomaly, checker=checker, group=group, engines=(engine,), height=height)
+    made = mutant(
+        name=name,
+        mirrors=mirrors,
+        anomaly=anomaly,
+        checker=checker,
+        group=group,
+        engines=(engine,),
+        height=height,
+    )
     return made(planted(plant, built=built, patches=patches))

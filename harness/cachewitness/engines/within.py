@@ -1,8 +1,9 @@
 """A deadline for an engine in the harness's own process.
 
-A signal interrupts Python code, and what it waits for, so that a hang is a finding and the run goes on. Native code that never
-comes back cannot be interrupted. Then a thread ends the process with one line and the exit code of a failure; where that code
-keeps Python's lock, so that no thread runs, Python's fault handler ends it, which needs no lock.
+A signal interrupts Python code, and what it waits for, so that a hang is a finding and the run goes
+on. Native code that never comes back cannot be interrupted. Then a thread ends the process with one
+line and the exit code of a failure; where that code keeps Python's lock, so that no thread runs,
+Python's fault handler ends it, which needs no lock.
 """
 
 from __future__ import annotations
@@ -26,13 +27,18 @@ from cachewitness.core.events import Event, Header
 from cachewitness.core.trace_format import Op, TraceHeader
 
 AGAIN_S, LOOKED_S, IDLE_S = 1.0, 0.5, 5.0
-"""A signal that an engine ignores comes again; the thread looks so often, and ends when no engine was called for so long."""
+"""A signal that an engine ignores comes again; the thread looks so often, and ends when no engine
+was called for so long."""
 GRACE_S, LAST_S = 1.5, 3.0
-"""So many seconds behind its deadline code that was not interrupted is given up; the same of code that keeps Python's lock."""
+"""So many seconds behind its deadline code that was not interrupted is given up; the same of code
+that keeps Python's lock."""
 EXIT = 1
 """The exit code of a failure, as after every engine that hangs."""
 VERDICT = f"verdict: FAIL (exit code {EXIT}): hung: the engine gave no answer within"
-LOCKED = f"{VERDICT} its deadline, and keeps Python's lock, so that nothing can interrupt it; what was found before is kept"
+LOCKED = (
+    f"{VERDICT} its deadline, and keeps Python's lock, so that nothing can interrupt it; what was"
+    " found before is kept"
+)
 SPEAKER = 'trap "" INT TERM; read -r first && printf "%s\\n" "$1" >&2 && cat >&2'
 """Says a line when the fault handler begins to write, and repeats behind it where Python was."""
 
@@ -52,7 +58,9 @@ class _TimeUp(BaseException):
 
 @dataclass
 class _Call:
-    """A call of an engine: what was asked, how long it may take, when it must be over, where it was when it was not."""
+    """A call of an engine: what was asked, how long it may take, when it must be over, where it
+    was when it was not.
+    """
 
     asked: str
     seconds: float
@@ -62,7 +70,9 @@ class _Call:
 
 
 class _Watch:
-    """Looks after the call that is under way in this process. A copy of the process has none of it."""
+    """Looks after the call that is under way in this process. A copy of the process has none of
+    it.
+    """
 
     def __init__(self) -> None:
         self._lock, self._process = threading.Lock(), 0
@@ -78,7 +88,9 @@ class _Watch:
             if self._process != os.getpid():
                 self._process, self._armed = os.getpid(), 0.0
                 command = ["sh", "-c", SPEAKER, "sh", LOCKED]
-                self._speaker = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
+                self._speaker = subprocess.Popen(
+                    command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL
+                )
                 threading.Thread(target=self._look, daemon=True).start()
             if self._armed != call.seconds:
                 self._arm(call.seconds)
@@ -114,7 +126,10 @@ class _Watch:
     def _give_up(self, call: _Call) -> None:
         frame = sys._current_frames().get(self._main or 0)
         was_in = f"; it was in {_place(frame)}" if frame is not None else ""
-        told = f"{VERDICT} {call.seconds:g} seconds, asked to {call.asked}, and cannot be interrupted{was_in}"
+        told = (
+            f"{VERDICT} {call.seconds:g} seconds, asked to {call.asked}, and cannot be"
+            f" interrupted{was_in}"
+        )
         os.write(2, f"{told}; what was found before is kept\n".encode())
         os._exit(EXIT)
 
@@ -124,7 +139,9 @@ _WATCH = _Watch()
 
 @contextmanager
 def _within(asked: str, seconds: float) -> Iterator[None]:
-    """Give a call of an engine so many seconds. Raises EngineFailure if it takes more and can be interrupted."""
+    """Give a call of an engine so many seconds. Raises EngineFailure if it takes more and can be
+    interrupted.
+    """
     call = _Call(asked, seconds, time.monotonic() + seconds)
 
     def up(number: int, frame: FrameType | None) -> None:
@@ -148,15 +165,23 @@ def _within(asked: str, seconds: float) -> Iterator[None]:
             signal.signal(signal.SIGALRM, before)
         _WATCH.end()
     if call.was_in:
-        raise EngineFailure("hung", f"gave no answer within {seconds:g} seconds; it was in {call.was_in}")
+        raise EngineFailure(
+            "hung", f"gave no answer within {seconds:g} seconds; it was in {call.was_in}"
+        )
 
 
 def _place(frame: FrameType | None) -> str:
-    return f'"{frame.f_code.co_filename}", line {frame.f_lineno} in {frame.f_code.co_name}' if frame is not None else "no code"
+    return (
+        f'"{frame.f_code.co_filename}", line {frame.f_lineno} in {frame.f_code.co_name}'
+        if frame is not None
+        else "no code"
+    )
 
 
 class Guarded:
-    """An engine in the harness's own process whose calls have a deadline; whatever else it has is the engine's own."""
+    """An engine in the harness's own process whose calls have a deadline; whatever else it has
+    is the engine's own.
+    """
 
     def __init__(self, engine: Engine, trace: TraceHeader, limits: Limits) -> None:
         self.guarded, self._trace, self._seconds = engine, trace.name, limits.deadline
@@ -170,7 +195,9 @@ class Guarded:
         return self._asked("describe", self.guarded.describe)
 
     def apply(self, op: Op) -> list[Event]:
-        """Have one operation carried out. Raises EngineFailure if that takes too long, and whatever the engine raises."""
+        """Have one operation carried out. Raises EngineFailure if that takes too long, and
+        whatever the engine raises.
+        """
         return self._asked(type(op).__name__.lower(), lambda: self.guarded.apply(op))
 
     def close(self) -> None:
@@ -188,7 +215,9 @@ class Guarded:
 
 
 def opened(trace: TraceHeader, limits: Limits, build: Callable[[], Engine]) -> Engine:
-    """Build an engine for a trace, and hold it to its deadline. Raises EngineFailure if building it takes too long."""
+    """Build an engine for a trace, and hold it to its deadline. Raises EngineFailure if building
+    it takes too long.
+    """
     with _within(f"open for trace {trace.name}", limits.opening):
         engine = build()
     return Guarded(engine, trace, limits)

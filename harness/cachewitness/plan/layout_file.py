@@ -1,4 +1,6 @@
-"""`cachewitness plan layout`: writes the layout file of a configuration, which a run, a plan and an engine take by its name."""
+"""`cachewitness plan layout`: writes the layout file of a configuration, which a run, a plan and
+an engine take by its name.
+"""
 
 from __future__ import annotations
 
@@ -22,11 +24,20 @@ PINNED = "vLLM 0.33.0"
 
 
 @click.command("layout")
-@click.option("--config", metavar="FILE", required=True, help="A published configuration (config.json).")
 @click.option(
-    "--out", type=click.Path(path_type=Path), metavar="FILE", help="Write it here (.toml); standard output by default."
+    "--config", metavar="FILE", required=True, help="A published configuration (config.json)."
 )
-@click.option("--name", metavar="NAME", help="What the layout is called; the checkpoint's name by default, or the folder's.")
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Write it here (.toml); standard output by default.",
+)
+@click.option(
+    "--name",
+    metavar="NAME",
+    help="What the layout is called; the checkpoint's name by default, or the folder's.",
+)
 @click.option(
     "--checkpoint-alignment",
     type=options.SIZE,
@@ -44,7 +55,9 @@ def command(config: str, out: Path | None, name: str | None, checkpoint_alignmen
 
 
 def text_of(path: Path, name: str = "", checkpoint_alignment: int = 1) -> str:
-    """Return the layout file of a configuration, as TOML. Raises UsageError for what does not fit."""
+    """Return the layout file of a configuration, as TOML. Raises UsageError for what does not
+    fit.
+    """
     table = read.table_of(path) | {"checkpoint_alignment": checkpoint_alignment}
     model = model_of(table, path)
     layout = layout_of(model, sources.option(str(path)))
@@ -63,9 +76,16 @@ def _name(checkpoint: str, path: Path) -> str:
 
 def _lines(told: Mapping[str, Any], table: Mapping[str, Any], layout: Layout) -> list[str]:
     caches: list[dict[str, Any]] = table["caches"]
-    parts = [_pairs(told), "\n[model]\n", _pairs({key: value for key, value in table.items() if key != "caches"})]
+    parts = [
+        _pairs(told),
+        "\n[model]\n",
+        _pairs({key: value for key, value in table.items() if key != "caches"}),
+    ]
     parts += ["\n[[model.caches]]\n" + _pairs(cache) for cache in caches]
-    return [*parts, *("\n[[groups]]\n" + _pairs(msgspec.to_builtins(group)) for group in layout.groups)]
+    return [
+        *parts,
+        *("\n[[groups]]\n" + _pairs(msgspec.to_builtins(group)) for group in layout.groups),
+    ]
 
 
 def _pairs(table: Mapping[str, Any]) -> str:
@@ -73,9 +93,13 @@ def _pairs(table: Mapping[str, Any]) -> str:
 
 
 def _value(value: str | int | Sequence[str | int]) -> str:
-    """Return a value as TOML has it; a text of JSON is one of TOML but for the character 127, and for halves of a pair."""
+    """Return a value as TOML has it; a text of JSON is one of TOML but for the character 127,
+    and for halves of a pair.
+    """
     if isinstance(value, str):
-        return json.dumps(value.encode("utf-8", "replace").decode(), ensure_ascii=False).replace("\x7f", "\\u007f")
+        return json.dumps(value.encode("utf-8", "replace").decode(), ensure_ascii=False).replace(
+            "\x7f", "\\u007f"
+        )
     if isinstance(value, int):
         return str(value)
     inner = [_value(each) for each in value]

@@ -1,4 +1,6 @@
-"""What thinning out costs: the tokens that a later request computes again, which a cache that keeps every boundary had hit."""
+"""What thinning out costs: the tokens that a later request computes again, which a cache that
+keeps every boundary had hit.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +9,11 @@ from fractions import Fraction
 
 
 def lost_tokens(dense: Sequence[int], hits: Sequence[int], tokens: int) -> tuple[int, Fraction]:
-    """Return what an interval costs a later request that shares a beginning: tokens at most, and on average.
+    """Return what an interval costs a later request that shares a beginning: tokens at most, and on
+    average.
 
-    `dense` and `hits` are where hits can end without the interval and with it, and the shared beginning is of any length up to
-    `tokens`, each as likely as the others.
+    `dense` and `hits` are where hits can end without the interval and with it, and the shared
+    beginning is of any length up to `tokens`, each as likely as the others.
     """
     most, total, last = 0, 0, 0
     ends = [*dense[1:], tokens + 1] if dense else []

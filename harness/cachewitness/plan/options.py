@@ -1,4 +1,6 @@
-"""What the plan commands of policies share: the ranges of numbers, the options that all have, and how an answer is printed."""
+"""What the plan commands of policies share: the ranges of numbers, the options that all have,
+and how an answer is printed.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ class Whole(click.IntRange):
 
 
 class Memory(click.ParamType[int]):
-    """An amount of memory: a number and its unit, a power of 1024 or of 1000; without one it is in bytes."""
+    """An amount of memory: a number and its unit, a power of 1024 or of 1000; without one it is
+    in bytes.
+    """
 
     name = "memory"
 
@@ -32,9 +36,14 @@ class Memory(click.ParamType[int]):
         """Return bytes, rounded down."""
         found = _MEMORY.fullmatch(str(value).strip())
         if found is None:
-            self.fail(f"{value!r} is no amount of memory such as 40GiB, 40GB or 1048576.", param, ctx)
+            self.fail(
+                f"{value!r} is no amount of memory such as 40GiB, 40GB or 1048576.", param, ctx
+            )
         number, prefix, binary = found.groups()
-        amount = int(Fraction(number) * (1024 if binary else 1000) ** (" KMGTP".index(prefix.upper()) if prefix else 0))
+        amount = int(
+            Fraction(number)
+            * (1024 if binary else 1000) ** (" KMGTP".index(prefix.upper()) if prefix else 0)
+        )
         if not 1 <= amount <= _MEMORY_MAX:
             self.fail(f"{value!r} is not from 1 byte to 8 EiB.", param, ctx)
         return amount
@@ -51,10 +60,14 @@ CONFIG_HELP = "A published configuration (config.json) instead of a layout."
 Command = Callable[..., Any]
 
 
-def model_options(*, required: bool = True, help: str = LAYOUT_HELP) -> Callable[[Command], Command]:
-    """Return `--layout` and `--config`, of which a command gets the one that was given, as `layout`.
+def model_options(
+    *, required: bool = True, help: str = LAYOUT_HELP
+) -> Callable[[Command], Command]:
+    """Return `--layout` and `--config`, of which a command gets the one that was given, as
+    `layout`.
 
-    Raises UsageError for both, for none where one is required, and for a configuration whose name does not end in .json.
+    Raises UsageError for both, for none where one is required, and for a configuration whose name
+    does not end in .json.
     """
 
     def decorate(command: Command) -> Command:
@@ -77,21 +90,39 @@ def _one(layout: str | None, config: str | None, *, required: bool) -> str | Non
 
 
 memory = click.option(
-    "--memory", type=Memory(), metavar="40GiB", help="Memory for the cache, on one rank: how many requests fit."
+    "--memory",
+    type=Memory(),
+    metavar="40GiB",
+    help="Memory for the cache, on one rank: how many requests fit.",
 )
-request_tokens = click.option("--request-tokens", type=SIZE, metavar="N", help="Tell how many requests of N tokens fit.")
+request_tokens = click.option(
+    "--request-tokens", type=SIZE, metavar="N", help="Tell how many requests of N tokens fit."
+)
 as_json = click.option(
-    "--json", "as_json", is_flag=True, help="Print a JSON document (`schema plan`), and nothing else, on standard output."
+    "--json",
+    "as_json",
+    is_flag=True,
+    help="Print a JSON document (`schema plan`), and nothing else, on standard output.",
 )
 
 kernel_block = click.option(
-    "--kernel-block", type=SIZE, default=16, show_default=True, help="The attention kernel's own block."
+    "--kernel-block",
+    type=SIZE,
+    default=16,
+    show_default=True,
+    help="The attention kernel's own block.",
 )
 checkpoint_alignment = click.option(
-    "--checkpoint-alignment", type=SIZE, help="The multiple at which the kernel exports states; default: the layout's."
+    "--checkpoint-alignment",
+    type=SIZE,
+    help="The multiple at which the kernel exports states; default: the layout's.",
 )
 tensor_parallel_size = click.option(
-    "--tensor-parallel-size", type=SIZE, default=1, show_default=True, help="Ranks that share the heads."
+    "--tensor-parallel-size",
+    type=SIZE,
+    default=1,
+    show_default=True,
+    help="Ranks that share the heads.",
 )
 
 

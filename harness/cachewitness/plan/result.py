@@ -1,4 +1,6 @@
-"""What a calculator answers with: lines of name, value and how it comes about, command lines to copy, and remarks."""
+"""What a calculator answers with: lines of name, value and how it comes about, command lines to
+copy, and remarks.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,9 @@ Value = int | float | str | bool | None
 
 @dataclass(frozen=True)
 class Line:
-    """One result. `name` is its key in JSON and ends in its unit; `how` is the arithmetic or the rule behind the value."""
+    """One result. `name` is its key in JSON and ends in its unit; `how` is the arithmetic or the
+    rule behind the value.
+    """
 
     name: str
     value: Value
@@ -19,7 +23,9 @@ class Line:
 
 @dataclass(frozen=True)
 class Table:
-    """Several results of the same kind, a row each. The names of columns end in units, as those of lines do."""
+    """Several results of the same kind, a row each. The names of columns end in units, as those
+    of lines do.
+    """
 
     name: str
     columns: tuple[str, ...]
@@ -47,14 +53,19 @@ class Plan:
         return {line.name: line.value for line in self.lines}[name]
 
     def as_json(self) -> dict[str, Any]:
-        """Return it as plain data: `results` by name, and `how` each came about under the same names."""
+        """Return it as plain data: `results` by name, and `how` each came about under the same
+        names.
+        """
         return {
             "system": self.system,
             "release": self.release,
             "layout": self.layout,
             "results": {line.name: line.value for line in self.lines},
             "how": {line.name: line.how for line in self.lines if line.how},
-            "tables": {table.name: [dict(zip(table.columns, row, strict=True)) for row in table.rows] for table in self.tables},
+            "tables": {
+                table.name: [dict(zip(table.columns, row, strict=True)) for row in table.rows]
+                for table in self.tables
+            },
             "commands": self.commands,
             "notes": self.notes,
         }

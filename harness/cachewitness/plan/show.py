@@ -1,4 +1,6 @@
-"""Prints a plan: a table of lines, then remarks and commands as they are, so that they can be copied."""
+"""Prints a plan: a table of lines, then remarks and commands as they are, so that they can be
+copied.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,9 @@ def show(plan: Plan, *, as_json: bool) -> None:
 
 
 def told(name: str, value: Value) -> str:
-    """Return a value as a table shows it: thousands apart, bytes with their power of 1024, shares in percent."""
+    """Return a value as a table shows it: thousands apart, bytes with their power of 1024,
+    shares in percent.
+    """
     if value is None:
         return "-"
     if isinstance(value, bool):
@@ -62,7 +66,9 @@ def _print_lines(plan: Plan) -> None:
     out.print(Text(head, style="bold"), soft_wrap=True)
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=False)
     table.add_column(no_wrap=True)
-    table.add_column(justify="right", no_wrap=not any(isinstance(line.value, str) for line in plan.lines))
+    table.add_column(
+        justify="right", no_wrap=not any(isinstance(line.value, str) for line in plan.lines)
+    )
     table.add_column(style="dim")
     for line in plan.lines:
         table.add_row(line.name.replace("_", " "), told(line.name, line.value), line.how)
@@ -72,6 +78,8 @@ def _print_lines(plan: Plan) -> None:
         for name in shown.columns:
             columns.add_column(name.replace("_", " "), justify="right")
         for row in shown.rows:
-            columns.add_row(*(told(name, value) for name, value in zip(shown.columns, row, strict=True)))
+            columns.add_row(
+                *(told(name, value) for name, value in zip(shown.columns, row, strict=True))
+            )
         out.print()
         print_table(columns, out)

@@ -1,4 +1,5 @@
-"""Where a plan's model comes from: a layout, by name or from a file, or a published configuration, which is a `.json` file.
+"""Where a plan's model comes from: a layout, by name or from a file, or a published configuration,
+which is a `.json` file.
 
 A configuration may be packed by gzip (`.json.gz`) or come on standard input (`-`).
 """
@@ -24,7 +25,9 @@ def is_config(named: str) -> bool:
 
 
 def model(named: str) -> Model:
-    """Return the model of a layout or a configuration. Raises UsageError with the file and the field."""
+    """Return the model of a layout or a configuration. Raises UsageError with the file and the
+    field.
+    """
     return read.model(Path(named)) if is_config(named) else layouts.model(named)
 
 
@@ -34,14 +37,20 @@ def has_model(named: str) -> bool:
 
 
 def layout(named: str) -> Layout:
-    """Return the groups of a layout, or those that vLLM makes of a configuration. Raises UsageError as `model` does."""
+    """Return the groups of a layout, or those that vLLM makes of a configuration. Raises
+    UsageError as `model` does.
+    """
     return layout_of(model(named), option(named)) if is_config(named) else layouts.load(named)
 
 
 def config_path(named: str) -> Path:
-    """Return the file that `--config` names. Raises UsageError if its name is not that of a configuration."""
+    """Return the file that `--config` names. Raises UsageError if its name is not that of a
+    configuration.
+    """
     if not is_config(named):
-        raise UsageError(f"--config {named}: a configuration is a file whose name ends in {SUFFIXES[0]}")
+        raise UsageError(
+            f"--config {named}: a configuration is a file whose name ends in {SUFFIXES[0]}"
+        )
     return Path(named)
 
 
@@ -51,19 +60,27 @@ def option(named: str) -> str:
 
 
 def remarks(named: str) -> list[str]:
-    """Return what of a configuration's numbers the file does not say; a layout has that in its own file."""
+    """Return what of a configuration's numbers the file does not say; a layout has that in its
+    own file.
+    """
     return model(named).unverified if is_config(named) else []
 
 
 def blocks_differ(block: int, named: str) -> list[str]:
-    """Return, as a note or none, that a run of the layout has other blocks than the ones worked out for other circumstances."""
+    """Return, as a note or none, that a run of the layout has other blocks than the ones worked
+    out for other circumstances.
+    """
     sizes = {group.block_size for group in layout(named).groups}
     if sizes == {block}:
         return []
     told = " and ".join(f"{size:,}" for size in sorted(sizes))
     if is_config(named):
-        return [f"a layout of this configuration has blocks of {told} tokens, those of one rank with the default kernels"]
+        return [
+            f"a layout of this configuration has blocks of {told} tokens, those of one rank with"
+            " the default kernels"
+        ]
     return [
-        f"a run with --layout {named} has blocks of {told} tokens, those of one rank with the kernels that the layout names; "
-        f"for N = {block} give it a copy of the layout with that block size"
+        f"a run with --layout {named} has blocks of {told} tokens, those of one rank with the"
+        f" kernels that the layout names; for N = {block} give it a copy of the layout with that"
+        " block size"
     ]

@@ -12,7 +12,9 @@ def systems() -> list[str]:
 
 
 def system_of(name: str) -> str:
-    """Return the policy that a name means; hyphens and capitals do not matter. Raises UsageError with the nearest one."""
+    """Return the policy that a name means; hyphens and capitals do not matter. Raises UsageError
+    with the nearest one.
+    """
     plain = name.lower().replace("-", "_")
     registered = policies.names()
     if plain not in registered:

@@ -1,4 +1,6 @@
-"""A run as a badge: the document that shields.io reads at an address of its user's (its endpoint badge)."""
+"""A run as a badge: the document that shields.io reads at an address of its user's (its endpoint
+badge).
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The table of cold against cached: one row for each arm and place, with largest differences as shares of their tolerance."""
+"""The table of cold against cached: one row for each arm and place, with largest differences as
+shares of their tolerance.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ COLOURS = {"pass": "green", "FAIL": "bold red"}
 def print_arms(rows: list[ArmRow], out: Console) -> None:
     """Print the lines, precision by precision; nothing if there are none."""
     order = list(dict.fromkeys(row.precision for row in rows))
-    for precision, lines in groupby(sorted(rows, key=lambda row: order.index(row.precision)), key=lambda row: row.precision):
+    for precision, lines in groupby(
+        sorted(rows, key=lambda row: order.index(row.precision)), key=lambda row: row.precision
+    ):
         out.print(Text(f"cold against cached, {precision}:", style="bold"), soft_wrap=True)
         table = new_table(out, COLUMNS, gap=1, fold=False)
         for row in lines:
@@ -27,7 +31,9 @@ def print_arms(rows: list[ArmRow], out: Console) -> None:
 
 
 def _configurations(row: ArmRow) -> list[str | Text]:
-    shares = [f"{row.restored[kind] / asked:.0%}" if asked else "-" for kind, asked in row.asked.items()]
+    shares = [
+        f"{row.restored[kind] / asked:.0%}" if asked else "-" for kind, asked in row.asked.items()
+    ]
     alike = len(set(shares)) == 1
     return [
         row.arm,

@@ -1,4 +1,6 @@
-"""What a control came to: traces of a suite on a variant of the engine, where no cache can be at fault, or none of states."""
+"""What a control came to: traces of a suite on a variant of the engine, where no cache can be at
+fault, or none of states.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,9 @@ from cachewitness.core.result import Result
 
 
 class ControlRow(msgspec.Struct, kw_only=True):
-    """Of `traces` of a control `failed` have a finding; of `answers` so many had `restored` tokens."""
+    """Of `traces` of a control `failed` have a finding; of `answers` so many had `restored`
+    tokens.
+    """
 
     control: str
     traces: int = 0

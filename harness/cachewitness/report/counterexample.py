@@ -1,7 +1,8 @@
 """The witness of a failure, as lines of plain text.
 
-A reader must be able to follow it by hand: the anomaly and what it implies, the smallest trace that shows it with the offending
-operation marked, what the ledger says against what the engine did, and one command that replays it.
+A reader must be able to follow it by hand: the anomaly and what it implies, the smallest trace that
+shows it with the offending operation marked, what the ledger says against what the engine did, and
+one command that replays it.
 """
 
 from __future__ import annotations
@@ -17,13 +18,23 @@ from cachewitness._util.lines import printable
 from cachewitness.core.checkers.anomalies import BY_NAME
 from cachewitness.core.checkers.finding import EARLY_COPY, Finding
 from cachewitness.core.events import Event
-from cachewitness.core.trace_format import Extend, Layout, Op, Reset, Step, Submit, Trace, UpdateWeights
+from cachewitness.core.trace_format import (
+    Extend,
+    Layout,
+    Op,
+    Reset,
+    Step,
+    Submit,
+    Trace,
+    UpdateWeights,
+)
 from cachewitness.report.summary import Failure, Stored
 from cachewitness.workloads.avoided import MEANINGS, told
 
 WIDTH = 100
 SHOWN_BEFORE = 36
-"""How many operations are shown in front of the offending one; the first ones of a longer trace are left out."""
+"""How many operations are shown in front of the offending one; the first ones of a longer trace are
+left out."""
 EVENTS_BEFORE, EVENTS_AFTER = 8, 2
 OUTPUT_LINES = 12
 """How many lines of what an engine printed before it failed are shown."""
@@ -34,7 +45,9 @@ def witness_of(failure: Failure, stored: Stored | None) -> list[str]:
     """Return the witness of a failure of a run."""
     replay, whole = stored.replay if stored else "", len(failure.trace.ops)
     told = {"why_long": failure.why_long, "other_cause": failure.shrunk_cause}
-    return witness(failure.finding, failure.shrunk, name=failure.id, whole=whole, replay=replay, **told)
+    return witness(
+        failure.finding, failure.shrunk, name=failure.id, whole=whole, replay=replay, **told
+    )
 
 
 def witness(
@@ -47,28 +60,48 @@ def witness(
     why_long: str = "",
     other_cause: str = "",
 ) -> list[str]:
-    """Return the witness of a trace that failed; `whole` is how many operations the trace had before it was shrunk.
+    """Return the witness of a trace that failed; `whole` is how many operations the trace had
+    before it was shrunk.
 
     `other_cause` is this trace's, if it is not that of the whole one, which `finding` has.
-    `finding.op` is the index of the offending operation; nothing is marked if it is outside the trace.
+    `finding.op` is the index of the offending operation; nothing is marked if it is outside the
+    trace.
     """
     operations = len(trace.ops)
-    length = f"shrunk from {whole} operations to {operations}" if whole > operations else f"{operations} operations"
-    lines = [*headline(finding, name), f"trace {trace.header.name}, {length}" + (f" ({why_long})" if why_long else "")]
+    length = (
+        f"shrunk from {whole} operations to {operations}"
+        if whole > operations
+        else f"{operations} operations"
+    )
+    lines = [
+        *headline(finding, name),
+        f"trace {trace.header.name}, {length}" + (f" ({why_long})" if why_long else ""),
+    ]
     lines += [_INDENT + line for line in wrapped(describe(trace))]
     if cause := caused(other_cause):
         lines += wrapped(f"the cause of this trace: {cause}", _INDENT)
-    lines += ["", *marked([compact(op) for op in trace.ops], finding.op), "", *wrapped(finding.sentence)]
+    lines += [
+        "",
+        *marked([compact(op) for op in trace.ops], finding.op),
+        "",
+        *wrapped(finding.sentence),
+    ]
     if finding.output:
         lines += ["", "the last lines that the engine printed:"]
-        lines += [_INDENT + printable(line)[:WIDTH] for line in finding.output.splitlines()[-OUTPUT_LINES:]]
+        lines += [
+            _INDENT + printable(line)[:WIDTH]
+            for line in finding.output.splitlines()[-OUTPUT_LINES:]
+        ]
     if replay:
         lines += ["", f"replay: {replay}"]
     return lines
 
 
-def witness_of_history(finding: Finding, events: Iterable[tuple[int, Event]], name: str) -> list[str]:
-    """Return the witness of a recorded history: the events up to the offending one, by their line in the file.
+def witness_of_history(
+    finding: Finding, events: Iterable[tuple[int, Event]], name: str
+) -> list[str]:
+    """Return the witness of a recorded history: the events up to the offending one, by their line
+    in the file.
 
     `events` are all of it, each with its line; no more are kept than are shown.
     """
@@ -85,7 +118,9 @@ def witness_of_history(finding: Finding, events: Iterable[tuple[int, Event]], na
 
 
 def _around(seq: int, events: Iterable[tuple[int, Event]]) -> list[tuple[int, int, Event]]:
-    """Return some events before and after number `seq` (the last ones if it is negative), each with its number and its line."""
+    """Return some events before and after number `seq` (the last ones if it is negative), each
+    with its number and its line.
+    """
     counted = ((index, line, event) for index, (line, event) in enumerate(events))
     if seq < 0:
         return list(deque(counted, maxlen=EVENTS_BEFORE + 1))
@@ -95,7 +130,9 @@ def _around(seq: int, events: Iterable[tuple[int, Event]]) -> list[tuple[int, in
 def headline(finding: Finding, name: str) -> list[str]:
     """Return the anomaly by name, the rule that it contradicts and what follows from it."""
     anomaly = BY_NAME.get(finding.anomaly)
-    lines = [f"FAIL  {finding.anomaly}  found by {finding.checker}" + (f" in {name}" if name else "")]
+    lines = [
+        f"FAIL  {finding.anomaly}  found by {finding.checker}" + (f" in {name}" if name else "")
+    ]
     if anomaly:
         lines += wrapped(f"the rule: {anomaly.invariant}", _INDENT)
         lines += wrapped(f"what it implies: {anomaly.implies}", _INDENT)
@@ -107,7 +144,10 @@ def headline(finding: Finding, name: str) -> list[str]:
 def caused(cause: str) -> str:
     """Return a cause and what shows it; empty where it was not looked for."""
     if cause == EARLY_COPY:
-        return f"{cause}, as the page was copied from one that had a key for what the same step was yet to write"
+        return (
+            f"{cause}, as the page was copied from one that had a key for what the same step was"
+            " yet to write"
+        )
     return f"{cause}, as {told(cause)}" if cause.partition("+")[0] in MEANINGS else ""
 
 
@@ -116,11 +156,16 @@ def describe(trace: Trace) -> str:
     header = trace.header
     options = "".join(f", {key}={_plain(value)}" for key, value in header.options.items())
     height = "" if header.height == "manager" else f", {header.height} height"
-    return f"layout {header.layout.name} ({describe_layout(header.layout)}), {header.pages} pages{options}{height}"
+    return (
+        f"layout {header.layout.name} ({describe_layout(header.layout)}), {header.pages}"
+        f" pages{options}{height}"
+    )
 
 
 def describe_layout(layout: Layout) -> str:
-    """Return the groups of a layout, `full 16 + 2 × sliding 16 window 32`; sizes in tokens, equal neighbours counted."""
+    """Return the groups of a layout, `full 16 + 2 × sliding 16 window 32`; sizes in tokens,
+    equal neighbours counted.
+    """
     words = [
         f"{group.kind} {group.block_size}"
         + (f" window {group.window}" if group.window else "")
@@ -146,7 +191,11 @@ def compact(op: Op) -> str:
     if isinstance(op, Submit):
         extras = ["session"] if op.session else []
         extras += [f"generate {op.generate}"] if op.generate else []
-        extras += [f"{field}={getattr(op, field)}" for field in ("salt", "adapter", "kernels", "stream") if getattr(op, field)]
+        extras += [
+            f"{field}={getattr(op, field)}"
+            for field in ("salt", "adapter", "kernels", "stream")
+            if getattr(op, field)
+        ]
         extras += [f"media={item.hash}@{item.at}+{item.length}" for item in op.media]
         return "  ".join([f"{word} {op.r}  {op.prompt}", *extras])
     if isinstance(op, Reset):
@@ -157,12 +206,17 @@ def compact(op: Op) -> str:
 
 
 def marked(operations: list[str], at: int) -> list[str]:
-    """Return the operations numbered from 1, one of them marked; far in front of it and behind it they are left out."""
+    """Return the operations numbered from 1, one of them marked; far in front of it and behind
+    it they are left out.
+    """
     last = at if 0 <= at < len(operations) else len(operations) - 1
     first = max(0, last - SHOWN_BEFORE)
     width = len(str(len(operations)))
     lines = [f"  … {first} operations before"] if first else []
-    lines += [f"{'>' if index == at else ' '} {index + 1:>{width}}  {operations[index]}" for index in range(first, last + 1)]
+    lines += [
+        f"{'>' if index == at else ' '} {index + 1:>{width}}  {operations[index]}"
+        for index in range(first, last + 1)
+    ]
     behind = len(operations) - last - 1
     return [*lines, f"  … {behind} operations after"] if behind else lines
 
@@ -170,7 +224,14 @@ def marked(operations: list[str], at: int) -> list[str]:
 def wrapped(text: str, indent: str = "") -> list[str]:
     """Return a text in lines of 100 columns; words, paths among them, stay whole."""
     hang = indent + _INDENT if indent else ""
-    return wrap(text, WIDTH, initial_indent=indent, subsequent_indent=hang, break_on_hyphens=False, break_long_words=False)
+    return wrap(
+        text,
+        WIDTH,
+        initial_indent=indent,
+        subsequent_indent=hang,
+        break_on_hyphens=False,
+        break_long_words=False,
+    )
 
 
 def _short(event: Event) -> str:

@@ -4,10 +4,11 @@
 
     random:*@full-mamba[retention_interval=0]  over-dense-retention  until=2027-01-31  # https://example.org/issue/1
 
-PATTERN is matched against the id of what failed, `suite:trace@configuration`; `*` and `?` stand for anything, brackets for
-themselves. ANOMALY is the only one that the entry excuses, and with CAUSE only that cause of it. After the day `until`, in UTC,
-the entry excuses nothing. A `strict` entry fails the run if what it is about ran and did not fail so. REASON lets a later
-reader judge whether the entry still holds. Blank lines, and lines that begin with `#`, are ignored.
+PATTERN is matched against the id of what failed, `suite:trace@configuration`; `*` and `?` stand for
+anything, brackets for themselves. ANOMALY is the only one that the entry excuses, and with CAUSE
+only that cause of it. After the day `until`, in UTC, the entry excuses nothing. A `strict` entry
+fails the run if what it is about ran and did not fail so. REASON lets a later reader judge whether
+the entry still holds. Blank lines, and lines that begin with `#`, are ignored.
 """
 
 from __future__ import annotations
@@ -56,9 +57,13 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Expectations:
-    """A list of entries, and what a run made of each: whether anything ran under it, and whether that failed as listed."""
+    """A list of entries, and what a run made of each: whether anything ran under it, and whether
+    that failed as listed.
+    """
 
-    def __init__(self, entries: Iterable[Entry] = (), *, strict: bool = False, today: date | None = None) -> None:
+    def __init__(
+        self, entries: Iterable[Entry] = (), *, strict: bool = False, today: date | None = None
+    ) -> None:
         self._strict, day = strict, today or datetime.now(UTC).date()
         listed = list(entries)
         self._expired = [entry for entry in listed if entry.until and entry.until < day]
@@ -66,15 +71,20 @@ class Expectations:
         self._met: dict[Entry, bool] = {}
 
     def weigh(self, name: str, findings: Sequence[Finding]) -> tuple[Finding, Entry | None] | None:
-        """Note what ran under an id; return the finding to report, with the entry that excuses it. None if there is none.
+        """Note what ran under an id; return the finding to report, with the entry that excuses it.
+        None if there is none.
 
-        Only a trace whose every finding is excused is expected to fail: an entry never hides a second anomaly. What says that
-        the harness disagrees with itself is reported before anything else.
+        Only a trace whose every finding is excused is expected to fail: an entry never hides a
+        second anomaly. What says that the harness disagrees with itself is reported before anything
+        else.
         """
         fitting = [entry for entry in self._entries if entry.fits(name)]
         for entry in fitting:
             self._met[entry] = self._met.get(entry, False) or any(map(entry.excuses, findings))
-        excused = [next((entry for entry in fitting if entry.excuses(finding)), None) for finding in findings]
+        excused = [
+            next((entry for entry in fitting if entry.excuses(finding)), None)
+            for finding in findings
+        ]
         weighed = list(zip(findings, excused, strict=True))
         return min(weighed, key=_weight) if weighed else None
 
@@ -96,14 +106,23 @@ class Expectations:
     @property
     def broken(self) -> list[str]:
         """Why the list fails the run; nothing unless it, or an entry, is strict."""
-        lines = [f"expected {entry.text}, and nothing failed so" for entry in self.passed if self._strict or entry.strict]
-        return lines + [f"expected {entry.text}, and nothing fits it" for entry in self.unmatched if self._strict]
+        lines = [
+            f"expected {entry.text}, and nothing failed so"
+            for entry in self.passed
+            if self._strict or entry.strict
+        ]
+        return lines + [
+            f"expected {entry.text}, and nothing fits it"
+            for entry in self.unmatched
+            if self._strict
+        ]
 
 
 def load(path: Path) -> list[Entry]:
     """Return the entries of a file.
 
-    Raises UsageError naming the file and the line if one is not of the form above, or stands there twice.
+    Raises UsageError naming the file and the line if one is not of the form above, or stands there
+    twice.
     """
     try:
         text = reading.whole(path, SIZE_MAX).decode("utf-8")
@@ -151,7 +170,9 @@ def _entry(words: list[str], reason: str) -> Entry:
             until = _day(value)
         else:
             raise UsageError(f"{mark!r} is neither `until=YYYY-MM-DD` nor `strict`; write {FORM}")
-    return Entry(pattern=pattern, anomaly=anomaly, cause=cause, until=until, strict=strict, reason=reason)
+    return Entry(
+        pattern=pattern, anomaly=anomaly, cause=cause, until=until, strict=strict, reason=reason
+    )
 
 
 def _day(text: str) -> date:

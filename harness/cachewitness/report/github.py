@@ -11,13 +11,18 @@ from cachewitness.report.summary import Report, Stored
 
 
 def commands(report: Report, stored: Mapping[str, Stored]) -> Iterator[str]:
-    """Yield one error for each failure that was not expected, and one for each thing that was not judged."""
+    """Yield one error for each failure that was not expected, and one for each thing that was
+    not judged.
+    """
     for suite in report.suites:
         for failure in suite.failures:
             if not failure.expected:
                 kept = stored.get(failure.id)
                 text = failure.finding.sentence + (f"\n{kept.replay}" if kept else "")
-                yield f"::error title={_property(f'{failure.finding.anomaly} in {failure.id}')}::{_data(text)}"
+                yield (
+                    "::error"
+                    f" title={_property(f'{failure.finding.anomaly} in {failure.id}')}::{_data(text)}"  # noqa: E501
+                )
         for crash in suite.crashed:
             yield f"::error title=a checker crashed::{_data(crash)}"
         for line in suite.bad_events[:1]:

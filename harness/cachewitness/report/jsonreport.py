@@ -19,9 +19,11 @@ VERSION = 2
 
 
 class FailureEntry(msgspec.Struct, kw_only=True):
-    """A failing trace. `operation` counts from 1 in the shrunk trace, 0 if the finding belongs to none.
+    """A failing trace. `operation` counts from 1 in the shrunk trace, 0 if the finding belongs to
+    none.
 
-    `expected` is the listed reason, empty if the failure was not expected; `stored` is missing if nothing was written.
+    `expected` is the listed reason, empty if the failure was not expected; `stored` is missing if
+    nothing was written.
     """
 
     id: str
@@ -39,9 +41,11 @@ class FailureEntry(msgspec.Struct, kw_only=True):
 
 
 class SuiteEntry(msgspec.Struct, kw_only=True):
-    """One suite: what happened and what was judged; `arms` are the lines of cold against cached, `controls` those of controls.
+    """One suite: what happened and what was judged; `arms` are the lines of cold against cached,
+    `controls` those of controls.
 
-    `bad_events` has a line for each trace that was stopped because the engine reported what cannot be followed.
+    `bad_events` has a line for each trace that was stopped because the engine reported what cannot
+    be followed.
     """
 
     name: str
@@ -58,7 +62,8 @@ class SuiteEntry(msgspec.Struct, kw_only=True):
 
 
 class Document(msgspec.Struct, kw_only=True):
-    """A whole run. `nothing_to_judge` names rules and suites that had no opportunity; `engine_seconds` null: not measured.
+    """A whole run. `nothing_to_judge` names rules and suites that had no opportunity;
+    `engine_seconds` null: not measured.
 
     `held` says in which process an engine ran that is not this package's own.
     """
@@ -92,7 +97,9 @@ class Document(msgspec.Struct, kw_only=True):
     version: int = VERSION
 
 
-def document(report: Report, stored: Mapping[str, Stored], configurations: Sequence[str], policy: str) -> Document:
+def document(
+    report: Report, stored: Mapping[str, Stored], configurations: Sequence[str], policy: str
+) -> Document:
     """Return the document of a run."""
     from cachewitness import __version__
 

@@ -1,8 +1,9 @@
 """A run as JUnit XML, for the test panes of CI systems.
 
-Every suite has one case for each checker (what it judged, or why it did not) and one for each trace that failed. A checker
-that found something has no case of its own: the traces that it failed stand for it. What makes the exit code other than 0
-is a failure or an error here too, so that a CI system that looks at nothing else does not show green.
+Every suite has one case for each checker (what it judged, or why it did not) and one for each trace
+that failed. A checker that found something has no case of its own: the traces that it failed stand
+for it. What makes the exit code other than 0 is a failure or an error here too, so that a CI system
+that looks at nothing else does not show green.
 """
 
 from __future__ import annotations
@@ -20,7 +21,9 @@ _UNPRINTABLE = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd]")
 
 def render(report: Report, stored: Mapping[str, Stored]) -> bytes:
     """Return the run as a JUnit XML document."""
-    root = ElementTree.Element("testsuites", name=f"cachewitness {report.engine}", time=f"{report.seconds:.3f}")
+    root = ElementTree.Element(
+        "testsuites", name=f"cachewitness {report.engine}", time=f"{report.seconds:.3f}"
+    )
     for suite in report.suites:
         _suite(root, suite, stored)
     _rest(root, report)
@@ -32,14 +35,18 @@ def render(report: Report, stored: Mapping[str, Stored]) -> bytes:
 
 
 def _suite(root: ElementTree.Element, suite: SuiteReport, stored: Mapping[str, Stored]) -> None:
-    element = ElementTree.SubElement(root, "testsuite", name=suite.name, time=f"{suite.seconds:.3f}")
+    element = ElementTree.SubElement(
+        root, "testsuite", name=suite.name, time=f"{suite.seconds:.3f}"
+    )
     for tally in suite.tallies:
         if tally.crashed or not tally.findings:
             _checker(element, suite.name, tally)
     for failure in suite.failures:
         _failure(element, suite.name, failure, stored.get(failure.id))
     for line in suite.bad_events:
-        case = ElementTree.SubElement(element, "testcase", classname=suite.name, name="events of the engine")
+        case = ElementTree.SubElement(
+            element, "testcase", classname=suite.name, name="events of the engine"
+        )
         _say(case, "error", line)
     _count(element)
 
@@ -53,10 +60,14 @@ def _checker(element: ElementTree.Element, suite: str, tally: Tally) -> None:
     elif not tally.opportunities:
         _say(case, "skipped", "had nothing to judge in this suite")
     else:
-        ElementTree.SubElement(case, "system-out").text = f"{tally.opportunities} opportunities, nothing found"
+        ElementTree.SubElement(
+            case, "system-out"
+        ).text = f"{tally.opportunities} opportunities, nothing found"
 
 
-def _failure(element: ElementTree.Element, suite: str, failure: Failure, stored: Stored | None) -> None:
+def _failure(
+    element: ElementTree.Element, suite: str, failure: Failure, stored: Stored | None
+) -> None:
     case = ElementTree.SubElement(element, "testcase", classname=suite, name=_clean(failure.id))
     finding = failure.finding
     if failure.expected:
@@ -72,10 +83,14 @@ def _rest(root: ElementTree.Element, report: Report) -> None:
     """Add what was not run (skipped) and what was asked for and had nothing to judge (errors)."""
     element = ElementTree.SubElement(root, "testsuite", name="completeness", time="0")
     for entry in report.not_run:
-        case = ElementTree.SubElement(element, "testcase", classname="not run", name=_clean(entry.what))
+        case = ElementTree.SubElement(
+            element, "testcase", classname="not run", name=_clean(entry.what)
+        )
         _say(case, "skipped", entry.why)
     for what in report.vacuous:
-        case = ElementTree.SubElement(element, "testcase", classname="nothing to judge", name=_clean(what))
+        case = ElementTree.SubElement(
+            element, "testcase", classname="nothing to judge", name=_clean(what)
+        )
         _say(case, "error", what)
     _count(element)
 

@@ -1,8 +1,9 @@
 """A run as SARIF 2.1.0, for code scanning: a rule for each anomaly, a result for each failure.
 
-A failure has no place in a source file. Its result lies in the stored trace, at the operation that shows it, and names the
-suite, the trace and the configuration as a logical location. Its fingerprint is of the anomaly and of the shrunk trace without
-its name and seed, so that the same defect is the same alert in the next run, also under another seed.
+A failure has no place in a source file. Its result lies in the stored trace, at the operation that
+shows it, and names the suite, the trace and the configuration as a logical location. Its
+fingerprint is of the anomaly and of the shrunk trace without its name and seed, so that the same
+defect is the same alert in the next run, also under another seed.
 
 Source: OASIS, Static Analysis Results Interchange Format 2.1.0.
 """
@@ -22,12 +23,16 @@ from cachewitness.core.checkers.anomalies import BY_NAME
 from cachewitness.core.trace_format import Trace
 from cachewitness.report.summary import Failure, Report, Stored
 
-SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
+SCHEMA = (
+    "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
+)
 FINGERPRINT = "cachewitness/trace/v1"
 
 
 def render(report: Report, stored: Mapping[str, Stored]) -> bytes:
-    """Return the run as a SARIF document. What was not run or could not be judged is a notification of the tool."""
+    """Return the run as a SARIF document. What was not run or could not be judged is a
+    notification of the tool.
+    """
     failures = [failure for suite in report.suites for failure in suite.failures]
     named = [BY_NAME[name] for name in sorted({failure.finding.anomaly for failure in failures})]
     rules = [
@@ -50,13 +55,17 @@ def render(report: Report, stored: Mapping[str, Stored]) -> bytes:
 
 
 def _invocation(report: Report) -> dict[str, Any]:
-    told = [("error", line) for suite in report.suites for line in (*suite.crashed, *suite.bad_events)]
+    told = [
+        ("error", line) for suite in report.suites for line in (*suite.crashed, *suite.bad_events)
+    ]
     told += [("error", f"nothing checked: {line}") for line in report.vacuous]
     told += [("note", f"not run: {entry.what}: {entry.why}") for entry in report.not_run]
     return {
         "executionSuccessful": report.exit_code in (0, 1),
         "exitCode": report.exit_code,
-        "toolExecutionNotifications": [{"level": level, "message": {"text": line}} for level, line in told],
+        "toolExecutionNotifications": [
+            {"level": level, "message": {"text": line}} for level, line in told
+        ],
     }
 
 
@@ -66,11 +75,16 @@ def _result(failure: Failure, stored: Stored | None) -> dict[str, Any]:
     if stored is not None and stored.trace:
         # The first line of a trace is its header, so operation n stands in line n + 2.
         region = {"startLine": max(failure.offending, 0) + 2}
-        location["physicalLocation"] = {"artifactLocation": {"uri": quote(stored.trace)}, "region": region}
+        location["physicalLocation"] = {
+            "artifactLocation": {"uri": quote(stored.trace)},
+            "region": region,
+        }
     result: dict[str, Any] = {
         "ruleId": finding.anomaly,
         "level": "note" if failure.expected else "error",
-        "message": {"text": finding.sentence + (f"\n{stored.replay}" if stored and stored.replay else "")},
+        "message": {
+            "text": finding.sentence + (f"\n{stored.replay}" if stored and stored.replay else "")
+        },
         "locations": [location],
         "partialFingerprints": {FINGERPRINT: fingerprint(finding.anomaly, failure.shrunk)},
     }
@@ -80,6 +94,8 @@ def _result(failure: Failure, stored: Stored | None) -> dict[str, Any]:
 
 
 def fingerprint(anomaly: str, trace: Trace) -> str:
-    """Return a digest of an anomaly and of the trace that shows it, the same under any name, seed and story of the trace."""
+    """Return a digest of an anomaly and of the trace that shows it, the same under any name,
+    seed and story of the trace.
+    """
     header = msgspec.structs.replace(trace.header, name="", story="", source="", seed=None)
     return hashlib.sha256(msgspec.json.encode([anomaly, header, *trace.ops])).hexdigest()[:32]

@@ -27,7 +27,8 @@ DISAGREEMENT_NAMES = {anomaly.name for anomaly in DISAGREEMENTS}
 
 
 DIED = "trace "
-"""How a line of `crashed` begins that is about a trace, whose process died whenever it was run; others name a checker."""
+"""How a line of `crashed` begins that is about a trace, whose process died whenever it was run;
+others name a checker."""
 UNFINISHED = "interrupted before it was shrunk"
 """Why the trace of a failure is long if nothing came after it."""
 
@@ -35,9 +36,10 @@ UNFINISHED = "interrupted before it was shrunk"
 class Failure(msgspec.Struct, kw_only=True, omit_defaults=True):
     """A trace that failed: its id, the finding, and the smallest trace that fails alike.
 
-    `expected` is the listed reason. `why_long` says why that trace is no shorter than a person reads at a glance. `engine` is
-    what it failed on, if that is not the run's engine as the user named it (another precision, say). `shrunk_cause` is that
-    of the smallest trace where it is not the cause in the finding, which is the whole trace's.
+    `expected` is the listed reason. `why_long` says why that trace is no shorter than a person
+    reads at a glance. `engine` is what it failed on, if that is not the run's engine as the user
+    named it (another precision, say). `shrunk_cause` is that of the smallest trace where it is not
+    the cause in the finding, which is the whole trace's.
     """
 
     id: str
@@ -52,7 +54,12 @@ class Failure(msgspec.Struct, kw_only=True, omit_defaults=True):
 
     def replace(self, shrunk: Trace, finding: Finding, why_long: str) -> None:
         """Take a smaller trace that fails alike, its finding, and why it is not smaller still."""
-        self.shrunk, self.finding, self.offending, self.why_long = shrunk, finding, finding.op, why_long
+        self.shrunk, self.finding, self.offending, self.why_long = (
+            shrunk,
+            finding,
+            finding.op,
+            why_long,
+        )
 
 
 class NotRun(msgspec.Struct):
@@ -64,10 +71,12 @@ class NotRun(msgspec.Struct):
 
 
 class SuiteReport(msgspec.Struct, kw_only=True):
-    """What came of one suite; `arms` are the lines of cold against cached, `controls` what ran beside an engine that answers.
+    """What came of one suite; `arms` are the lines of cold against cached, `controls` what ran
+    beside an engine that answers.
 
-    `crashed` has a line for each checker that crashed, and for a trace that ended every process that ran it.
-    `bad_events` has a line for each trace that was stopped because the engine reported what cannot be followed.
+    `crashed` has a line for each checker that crashed, and for a trace that ended every process
+    that ran it. `bad_events` has a line for each trace that was stopped because the engine reported
+    what cannot be followed.
     """
 
     name: str
@@ -83,7 +92,9 @@ class SuiteReport(msgspec.Struct, kw_only=True):
 
     @property
     def outcome(self) -> Outcome:
-        """Return fail for a failure that was not expected, then what kept it from being judged, else pass."""
+        """Return fail for a failure that was not expected, then what kept it from being judged,
+        else pass.
+        """
         if any(not failure.expected for failure in self.failures):
             return "fail"
         if self.bad_events:
@@ -92,13 +103,15 @@ class SuiteReport(msgspec.Struct, kw_only=True):
 
 
 class Report(msgspec.Struct, kw_only=True):
-    """What came of a run. `vacuous` names rules that apply and had no opportunity, and suites that ran nothing.
+    """What came of a run. `vacuous` names rules that apply and had no opportunity, and suites that
+    ran nothing.
 
-    Of the list of expected failures, nothing failed as `unexpected_passes` say, `unmatched` fit no trace, the day of `expired`
-    is over; `broken_list` says why the list itself fails the run. `interrupted`: the user stopped it before its end.
-    `environment` names the settings that came from the environment, `settings` which of its system's defaults the run replaces,
-    and how it sizes what is not replaced.
-    `held` says in which process an engine ran that is not this package's own. `blind` says which planted fault was missed.
+    Of the list of expected failures, nothing failed as `unexpected_passes` say, `unmatched` fit no
+    trace, the day of `expired` is over; `broken_list` says why the list itself fails the run.
+    `interrupted`: the user stopped it before its end. `environment` names the settings that came
+    from the environment, `settings` which of its system's defaults the run replaces, and how it
+    sizes what is not replaced. `held` says in which process an engine ran that is not this
+    package's own. `blind` says which planted fault was missed.
     """
 
     engine: str
@@ -128,10 +141,11 @@ class Report(msgspec.Struct, kw_only=True):
 
     @property
     def exit_code(self) -> int:
-        """Return the exit code that the outcome stands for; that of a crash if the harness's own detectors disagree.
+        """Return the exit code that the outcome stands for; that of a crash if the harness's own
+        detectors disagree.
 
-        So it is if a planted fault was missed, since then nothing that was said counts. A run that was interrupted has a code
-        of its own, whatever it had found.
+        So it is if a planted fault was missed, since then nothing that was said counts. A run that
+        was interrupted has a code of its own, whatever it had found.
         """
         if self.blind:
             return EXIT_INTERNAL
@@ -170,11 +184,17 @@ class Report(msgspec.Struct, kw_only=True):
     @property
     def disagreements(self) -> list[Failure]:
         """Return the failures that are the harness's own: two of its detectors disagree."""
-        return [failure for failure in self.failures if failure.finding.anomaly in DISAGREEMENT_NAMES and not failure.expected]
+        return [
+            failure
+            for failure in self.failures
+            if failure.finding.anomaly in DISAGREEMENT_NAMES and not failure.expected
+        ]
 
     @property
     def bad_events(self) -> list[str]:
-        """Return what was said of the traces that were stopped because of what the engine reported."""
+        """Return what was said of the traces that were stopped because of what the engine
+        reported.
+        """
         return [line for suite in self.suites for line in suite.bad_events]
 
     def tallies(self) -> list[Tally]:
@@ -183,7 +203,9 @@ class Report(msgspec.Struct, kw_only=True):
 
 
 class Stored(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """Where a failure was put, and the command that shows it again; `output`: what the engine's process had printed."""
+    """Where a failure was put, and the command that shows it again; `output`: what the engine's
+    process had printed.
+    """
 
     trace: str
     replay: str
@@ -193,7 +215,9 @@ class Stored(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 def shown(report: Report) -> list[Failure]:
-    """Return the failures that are printed in full: the first of each anomaly that was not expected."""
+    """Return the failures that are printed in full: the first of each anomaly that was not
+    expected.
+    """
     first: dict[str, Failure] = {}
     for failure in report.failures:
         if not failure.expected:

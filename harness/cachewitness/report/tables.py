@@ -16,24 +16,35 @@ WORDS = ("", "where", "verdict")
 """Columns of words among those of numbers."""
 
 
-def new_table(out: Console, columns: Sequence[str], *, numbers: bool = True, gap: int = 2, fold: bool = True) -> Table:
+def new_table(
+    out: Console, columns: Sequence[str], *, numbers: bool = True, gap: int = 2, fold: bool = True
+) -> Table:
     """Return an empty table with `gap` blanks between columns.
 
-    Columns of `numbers`, all but the first and those of words, are aligned to the right. What is too long for a column is
-    folded, or, without `fold`, cut off.
+    Columns of `numbers`, all but the first and those of words, are aligned to the right. What is
+    too long for a column is folded, or, without `fold`, cut off.
     """
-    made = Table(box=None, pad_edge=False, padding=(0, gap, 0, 0), header_style="bold" if out.is_terminal else "")
+    made = Table(
+        box=None,
+        pad_edge=False,
+        padding=(0, gap, 0, 0),
+        header_style="bold" if out.is_terminal else "",
+    )
     for index, name in enumerate(columns):
         right = numbers and index and name not in WORDS
         justify: JustifyMethod = "right" if right else "left"
-        made.add_column(name, justify=justify, overflow="fold" if fold else "ellipsis", no_wrap=not fold)
+        made.add_column(
+            name, justify=justify, overflow="fold" if fold else "ellipsis", no_wrap=not fold
+        )
     return made
 
 
 def print_table(made: Table, out: Console) -> None:
-    """Print a table: on a terminal too narrow for its words as a list, in a pipe without blanks at the ends of lines.
+    """Print a table: on a terminal too narrow for its words as a list, in a pipe without blanks at
+    the ends of lines.
 
-    A pipe has no width that words would have to be broken for: a table is printed as wide as they are.
+    A pipe has no width that words would have to be broken for: a table is printed as wide as they
+    are.
     """
     if out.is_terminal:
         if _spread(made, out, out.width):
@@ -59,9 +70,14 @@ def _captured(made: Table, out: Console) -> str:
 
 
 def _spread(made: Table, out: Console, width: int) -> bool:
-    """Return whether a table fits without a word being broken; if so, give its columns the widths with which it does."""
+    """Return whether a table fits without a word being broken; if so, give its columns the
+    widths with which it does.
+    """
     least = _least(made, out)
-    wanted = [max(size.maximum for size in sizes) - few for sizes, few in zip(_sizes(made, out), least, strict=True)]
+    wanted = [
+        max(size.maximum for size in sizes) - few
+        for sizes, few in zip(_sizes(made, out), least, strict=True)
+    ]
     spare = width - _gaps(made) - sum(least)
     for column, few, more in zip(made.columns, least, wanted, strict=True):
         column.width = few + min(more, spare * more // max(sum(wanted), 1)) if spare >= 0 else None
@@ -69,13 +85,21 @@ def _spread(made: Table, out: Console, width: int) -> bool:
 
 
 def _least(made: Table, out: Console) -> list[int]:
-    """Return how wide each column is at least: as its longest word, or as its longest cell if that is not folded."""
+    """Return how wide each column is at least: as its longest word, or as its longest cell if
+    that is not folded.
+    """
     columns = zip(made.columns, _sizes(made, out), strict=True)
-    return [max(size.maximum if column.no_wrap else size.minimum for size in sizes) for column, sizes in columns]
+    return [
+        max(size.maximum if column.no_wrap else size.minimum for size in sizes)
+        for column, sizes in columns
+    ]
 
 
 def _sizes(made: Table, out: Console) -> list[list[Measurement]]:
-    return [[Measurement.get(out, out.options, cell) for cell in (column.header, *column.cells)] for column in made.columns]
+    return [
+        [Measurement.get(out, out.options, cell) for cell in (column.header, *column.cells)]
+        for column in made.columns
+    ]
 
 
 def _gaps(made: Table) -> int:
@@ -84,7 +108,9 @@ def _gaps(made: Table) -> int:
 
 
 def _print_list(made: Table, out: Console) -> None:
-    """Print each row as a list: its first cell, and below it the others behind the names of their columns."""
+    """Print each row as a list: its first cell, and below it the others behind the names of
+    their columns.
+    """
     names = [_plain(column.header) for column in made.columns]
     for first, *others in zip(*(column.cells for column in made.columns), strict=True):
         out.print(Text(_plain(first), style="bold"))

@@ -1,6 +1,7 @@
 """Prints a run, a replay or a checked history on a terminal, or as plain text into a file.
 
-Columns are aligned with blanks alone, so that a file reads like the screen; rich adds colours on a terminal only.
+Columns are aligned with blanks alone, so that a file reads like the screen; rich adds colours on a
+terminal only.
 """
 
 from __future__ import annotations
@@ -41,18 +42,36 @@ LISTED_REASONS_MAX = 3
 ALIKE_MIN = 8
 """So many checkers that do not apply for one reason are told in one line."""
 MEANINGS = {
-    EXIT_PASS: ("pass", "green", "nothing found, and every rule that applies had something to judge"),
+    EXIT_PASS: (
+        "pass",
+        "green",
+        "nothing found, and every rule that applies had something to judge",
+    ),
     EXIT_FAIL: ("FAIL", "red", "the engine contradicts a rule"),
-    EXIT_INTERNAL: ("HARNESS FAILS", "red", "its own detectors disagree, or missed a fault that was planted"),
+    EXIT_INTERNAL: (
+        "HARNESS FAILS",
+        "red",
+        "its own detectors disagree, or missed a fault that was planted",
+    ),
     EXIT_UNKNOWN: ("unknown", "yellow", "a checker crashed; what it would have judged is open"),
     EXIT_USAGE: ("does not fit", "yellow", "something that was given does not fit"),
-    EXIT_NOTHING_CHECKED: ("nothing checked", "yellow", "something that was asked for was not judged"),
-    EXIT_INTERRUPTED: ("interrupted", "yellow", "stopped before its end, which is no verdict on what was not run"),
+    EXIT_NOTHING_CHECKED: (
+        "nothing checked",
+        "yellow",
+        "something that was asked for was not judged",
+    ),
+    EXIT_INTERRUPTED: (
+        "interrupted",
+        "yellow",
+        "stopped before its end, which is no verdict on what was not run",
+    ),
 }
 
 
 class _Printable:
-    """Something to print, whose control characters are spelt out: names come from files and engines of others."""
+    """Something to print, whose control characters are spelt out: names come from files and
+    engines of others.
+    """
 
     def __init__(self, content: ConsoleRenderable) -> None:
         self._content = content
@@ -69,16 +88,27 @@ class _SpeltOut(RenderHook):
 
 
 class _Output(Console):
-    """A console that leaves a broken pipe to the command line instead of ending the process with the code of a failure."""
+    """A console that leaves a broken pipe to the command line instead of ending the process with
+    the code of a failure.
+    """
 
     def __init__(self, **how: Any) -> None:
         colours: Literal["auto"] | None = None if os.environ.get("NO_COLOR") else "auto"
-        super().__init__(file=output.stdout(), highlight=False, markup=False, emoji=False, color_system=colours, **how)
+        super().__init__(
+            file=output.stdout(),
+            highlight=False,
+            markup=False,
+            emoji=False,
+            color_system=colours,
+            **how,
+        )
         self.push_render_hook(_SpeltOut())
 
     def print(self, *objects: Any, soft_wrap: bool | None = None, **how: Any) -> None:
         """Print; on a terminal lines end between words, but for commands, which a user copies."""
-        whole = not self.is_terminal or any(isinstance(one, Text) and is_copied(one.plain) for one in objects)
+        whole = not self.is_terminal or any(
+            isinstance(one, Text) and is_copied(one.plain) for one in objects
+        )
         super().print(*objects, soft_wrap=soft_wrap and whole, **how)
 
     def on_broken_pipe(self) -> None:
@@ -86,18 +116,27 @@ class _Output(Console):
 
 
 def is_copied(line: str) -> bool:
-    """Whether a command stands in a line, which a user copies: a terminal may break it, and it stays one line."""
+    """Whether a command stands in a line, which a user copies: a terminal may break it, and it
+    stays one line.
+    """
     return "cachewitness " in line or line.startswith("test: ")
 
 
 def console(pipe_width: int = PIPE_WIDTH) -> Console:
-    """Return a console on standard output: as wide as the terminal, and so many columns in a pipe."""
+    """Return a console on standard output: as wide as the terminal, and so many columns in a
+    pipe.
+    """
     out = _Output()
     return out if out.is_terminal else _Output(width=pipe_width)
 
 
 def print_report(
-    report: Report, stored: Mapping[str, Stored], out: Console, *, configurations: int = 0, quiet: bool = False
+    report: Report,
+    stored: Mapping[str, Stored],
+    out: Console,
+    *,
+    configurations: int = 0,
+    quiet: bool = False,
 ) -> None:
     """Print the tables of a run, the witnesses and the verdict; `quiet` leaves the tables out."""
     if not quiet:
@@ -124,7 +163,13 @@ def print_witness(failure: Failure, stored: Stored | None, out: Console) -> None
 def print_lines(lines: Iterable[str], out: Console) -> None:
     """Print lines as they are, the marked one and the headline in colour on a terminal."""
     for line in lines:
-        style = "bold red" if line.startswith(("FAIL", "> ")) else "bold" if line.startswith("replay: ") else ""
+        style = (
+            "bold red"
+            if line.startswith(("FAIL", "> "))
+            else "bold"
+            if line.startswith("replay: ")
+            else ""
+        )
         out.print(Text(line, style=style), soft_wrap=True)
 
 
@@ -150,7 +195,11 @@ def print_tallies(tallies: list[Tally], out: Console) -> None:
         note = note or (idle(tally) if not tally.opportunities else "")
         note = note or (f"{tally.acceptable:,} acceptable" if tally.acceptable else "")
         note = note or "\n".join(map(_told_measured, tally.measured))
-        numbers = ("-", "-") if tally.not_applicable else (f"{tally.opportunities:,}", f"{tally.findings:,}")
+        numbers = (
+            ("-", "-")
+            if tally.not_applicable
+            else (f"{tally.opportunities:,}", f"{tally.findings:,}")
+        )
         table.add_row(tally.checker, *numbers, note)
     print_table(table, out)
     out.print()
@@ -161,20 +210,35 @@ def print_tallies(tallies: list[Tally], out: Console) -> None:
 def _told_measured(measured: Measured) -> str:
     """Return what comparing one quantity in one dtype came to, in one line."""
     m = measured
-    tolerance = f"{m.tolerance:.1e}" if m.least == m.tolerance else f"{m.least:.1e} to {m.tolerance:.1e}"
-    bad = [f"{count:,} of them {name}" for name, count in (("NaN", m.nan), ("infinity", m.infinite)) if count]
-    told = (
-        f"{m.dtype} {m.what}: noise floor {m.floor:.1e}, tolerance {tolerance}, largest difference {m.largest:.1e} "
-        f"({m.share:.1g} of its tolerance); {m.beyond:,} of {m.rows:,} beyond{', ' * bool(bad)}{', '.join(bad)}"
+    tolerance = (
+        f"{m.tolerance:.1e}" if m.least == m.tolerance else f"{m.least:.1e} to {m.tolerance:.1e}"
     )
-    hits = f", {m.restored_rows:,} after a hit; {m.restored / m.asked:.0%} of tokens restored" if m.asked else ""
+    bad = [
+        f"{count:,} of them {name}"
+        for name, count in (("NaN", m.nan), ("infinity", m.infinite))
+        if count
+    ]
+    told = (
+        f"{m.dtype} {m.what}: noise floor {m.floor:.1e}, tolerance {tolerance}, largest difference"
+        f" {m.largest:.1e} ({m.share:.1g} of its tolerance); {m.beyond:,} of {m.rows:,}"
+        f" beyond{', ' * bool(bad)}{', '.join(bad)}"
+    )
+    hits = (
+        f", {m.restored_rows:,} after a hit; {m.restored / m.asked:.0%} of tokens restored"
+        if m.asked
+        else ""
+    )
     return told + hits
 
 
 def print_activity(activity: Activity, out: Console) -> None:
     """Print in one line what happened, so that an idle run is not mistaken for a clean one."""
-    counted = {name.replace("_", " "): getattr(activity, name) for name in activity.__struct_fields__}
-    out.print(Text(", ".join(f"{name} {count:,}" for name, count in counted.items())), soft_wrap=True)
+    counted = {
+        name.replace("_", " "): getattr(activity, name) for name in activity.__struct_fields__
+    }
+    out.print(
+        Text(", ".join(f"{name} {count:,}" for name, count in counted.items())), soft_wrap=True
+    )
     out.print()
 
 
@@ -182,11 +246,17 @@ def print_verdict(code: int, out: Console, reasons: Iterable[str] = (), passed: 
     """Print the verdict with its exit code; `passed` says what a pass means here."""
     name, colour, meaning = MEANINGS[code]
     told = "; ".join(reasons) or (passed if code == EXIT_PASS else "") or meaning
-    text = Text("verdict: ").append(name, style=f"bold {colour}").append(f" (exit code {code}): {told}")
+    text = (
+        Text("verdict: ")
+        .append(name, style=f"bold {colour}")
+        .append(f" (exit code {code}): {told}")
+    )
     out.print(text, soft_wrap=True)
 
 
-def print_objects(rows: list[dict[str, Any]], columns: Mapping[str, str], out: Console, *, justify: str = "left") -> None:
+def print_objects(
+    rows: list[dict[str, Any]], columns: Mapping[str, str], out: Console, *, justify: str = "left"
+) -> None:
     """Print a list of objects; `columns` maps a key to its heading."""
     table = new_table(out, [*columns.values()], numbers=justify == "right")
     for row in rows:
@@ -197,52 +267,91 @@ def print_objects(rows: list[dict[str, Any]], columns: Mapping[str, str], out: C
 def covered(report: Report) -> str:
     """Return in one line what a run covered, so that a narrow one is seen as one."""
     total = report.activity
-    suites, traces = sum(bool(suite.traces) for suite in report.suites), sum(suite.traces for suite in report.suites)
+    suites, traces = (
+        sum(bool(suite.traces) for suite in report.suites),
+        sum(suite.traces for suite in report.suites),
+    )
     names = list(dict.fromkeys(entry.what for entry in report.not_run))
     more = f" and {len(names) - LISTED_REASONS_MAX} more" if len(names) > LISTED_REASONS_MAX else ""
     left_out = f"not run: {', '.join(names[:LISTED_REASONS_MAX]) or 'nothing'}{more}"
-    done = f"{_counted(suites, 'suite')}, {_counted(traces, 'trace')}, {_counted(total.operations, 'operation')}"
-    gone = f"; {total.given_up:,} of {_counted(total.requests, 'request')} given up by the engine" if total.given_up else ""
+    done = (
+        f"{_counted(suites, 'suite')}, {_counted(traces, 'trace')},"
+        f" {_counted(total.operations, 'operation')}"
+    )
+    gone = (
+        f"; {total.given_up:,} of {_counted(total.requests, 'request')} given up by the engine"
+        if total.given_up
+        else ""
+    )
     more = "".join(f"; {line}" for line in (*unasked(total), excused(report.tallies())) if line)
-    return f"covered: {done}, {_counted(total.hits, 'hit')} in {_counted(total.lookups, 'look-up')}; {left_out}{gone}{more}"
+    return (
+        f"covered: {done}, {_counted(total.hits, 'hit')} in {_counted(total.lookups, 'look-up')};"
+        f" {left_out}{gone}{more}"
+    )
 
 
 def unasked(activity: Activity) -> list[str]:
-    """Say, in a line each, what was asked otherwise than a trace has it; nothing if all was asked as it stands there."""
+    """Say, in a line each, what was asked otherwise than a trace has it; nothing if all was
+    asked as it stands there.
+    """
     again = activity.sent_again
-    sent = f"requests were sent again {_counted(again, 'time')}, as the server was not there or had no time"
+    sent = (
+        f"requests were sent again {_counted(again, 'time')}, as the server was not there or had no"
+        " time"
+    )
     to_go_on = _counted(activity.continued + activity.left_out, "request")
-    left_out = f"{activity.left_out:,} of {to_go_on} that go on after an earlier answer left out, as that answer was too short"
+    left_out = (
+        f"{activity.left_out:,} of {to_go_on} that go on after an earlier answer left out, as that"
+        " answer was too short"
+    )
     return [sent] * bool(again) + [left_out] * bool(activity.left_out)
 
 
 def listed(failures: Iterable[Failure]) -> str:
-    """Return in one sentence which failures were expected, by anomaly and reason; empty without any."""
+    """Return in one sentence which failures were expected, by anomaly and reason; empty without
+    any.
+    """
     known = [failure for failure in failures if failure.expected]
-    kinds = list(dict.fromkeys(f"{failure.finding.anomaly} ({failure.expected})" for failure in known))
+    kinds = list(
+        dict.fromkeys(f"{failure.finding.anomaly} ({failure.expected})" for failure in known)
+    )
     more = f" and {len(kinds) - LISTED_REASONS_MAX} more" if len(kinds) > LISTED_REASONS_MAX else ""
     if not known:
         return ""
-    return f"{_counted(len(known), 'expected finding')}, listed as {', '.join(kinds[:LISTED_REASONS_MAX])}{more}"
+    return (
+        f"{_counted(len(known), 'expected finding')}, listed as"
+        f" {', '.join(kinds[:LISTED_REASONS_MAX])}{more}"
+    )
 
 
 def speed(report: Report) -> str:
-    """Return how fast a run was, and, where the engine's own time is known, what the harness cost beside it."""
+    """Return how fast a run was, and, where the engine's own time is known, what the harness
+    cost beside it.
+    """
     operations = report.activity.operations
     rate = operations / report.seconds if report.seconds else 0.0
     text = f"{operations:,} operations in {report.seconds:.1f} s: {rate:,.0f} operations/s"
     if report.engine_seconds is None:
         return text
     harness = max(0.0, report.seconds - report.engine_seconds - report.startup_seconds)
-    times = f" ({harness / report.engine_seconds:.1f} times the engine's)" if report.engine_seconds else ""
-    inside = f"inside the engine {report.engine_seconds:.2f} s, in the harness {harness:.2f} s{times}"
+    times = (
+        f" ({harness / report.engine_seconds:.1f} times the engine's)"
+        if report.engine_seconds
+        else ""
+    )
+    inside = (
+        f"inside the engine {report.engine_seconds:.2f} s, in the harness {harness:.2f} s{times}"
+    )
     return f"{text}\n{inside}, start-up {report.startup_seconds:.2f} s"
 
 
 def _heading(report: Report, configurations: int, out: Console) -> None:
     version = f" ({report.engine_version})" if report.engine_version else ""
     on = f"{configurations} configurations" if configurations > 1 else "1 configuration"
-    out.print(Text(f"engine {report.engine}{version}, {on}, seed {report.seed}", style="bold"), soft_wrap=True)
+    out.print(
+        Text(f"engine {report.engine}{version}, {on}, seed {report.seed}", style="bold"),
+        soft_wrap=True,
+    )
     print_environment(report, out)
     if report.held:
         out.print(Text(report.held), soft_wrap=True)
@@ -250,21 +359,47 @@ def _heading(report: Report, configurations: int, out: Console) -> None:
 
 
 def print_environment(report: Report, out: Console) -> None:
-    """Print the settings that came from the environment, and those that a run replaces, a line each."""
+    """Print the settings that came from the environment, and those that a run replaces, a line
+    each.
+    """
     for origin in [*report.environment, *report.settings]:
         out.print(Text(origin), soft_wrap=True)
 
 
 def _print_suites(report: Report, out: Console) -> None:
-    names = ("suite", "traces", "operations", "hits", "tier", "restored", "evicted", "preempted", "seconds", "verdict")
+    names = (
+        "suite",
+        "traces",
+        "operations",
+        "hits",
+        "tier",
+        "restored",
+        "evicted",
+        "preempted",
+        "seconds",
+        "verdict",
+    )
     table = new_table(out, names)
     for suite in report.suites:
         a = suite.activity
-        counts = (suite.traces, a.operations, a.hits, a.from_tier, a.restored, a.evictions, a.preemptions)
-        colour = {"pass": "green", "fail": "bold red", "bad events": "red", "unknown": "yellow"}[suite.outcome]
+        counts = (
+            suite.traces,
+            a.operations,
+            a.hits,
+            a.from_tier,
+            a.restored,
+            a.evictions,
+            a.preemptions,
+        )
+        colour = {"pass": "green", "fail": "bold red", "bad events": "red", "unknown": "yellow"}[
+            suite.outcome
+        ]
         verdict = suite.outcome if suite.traces else "not run"
         table.add_row(
-            suite.name, *(f"{n:,}" for n in counts), f"{suite.seconds:.1f}", Text(verdict, style=colour if suite.traces else "")
+            suite.name,
+            *(f"{n:,}" for n in counts),
+            f"{suite.seconds:.1f}",
+            Text(verdict, style=colour if suite.traces else ""),
         )
     print_table(table, out)
     if more := besides(report.activity):
@@ -273,17 +408,33 @@ def _print_suites(report: Report, out: Console) -> None:
 
 
 def besides(activity: Activity) -> str:
-    """Return in one line what only some configurations have: drafts, steps in flight, loads from another tier."""
-    drafts = f"{activity.drafts_accepted:,} of {_counted(activity.drafts, 'draft')} accepted" if activity.drafts else ""
+    """Return in one line what only some configurations have: drafts, steps in flight, loads from
+    another tier.
+    """
+    drafts = (
+        f"{activity.drafts_accepted:,} of {_counted(activity.drafts, 'draft')} accepted"
+        if activity.drafts
+        else ""
+    )
     steps = f"{_counted(activity.overlapped_steps, 'step')} scheduled while another was in flight"
     loads = f"{_counted(activity.loaded_tokens, 'token')} loaded from another tier"
-    told = [drafts, steps if activity.overlapped_steps else "", loads if activity.loaded_tokens else ""]
+    told = [
+        drafts,
+        steps if activity.overlapped_steps else "",
+        loads if activity.loaded_tokens else "",
+    ]
     return ", ".join(filter(None, told))
 
 
 def _print_rest(report: Report, out: Console) -> None:
-    """Print what the controls came to, what was not run, what was not judged, and what was expected to fail."""
-    _section("controls", [f"{suite.name}: {row.told}" for suite in report.suites for row in suite.controls], out)
+    """Print what the controls came to, what was not run, what was not judged, and what was
+    expected to fail.
+    """
+    _section(
+        "controls",
+        [f"{suite.name}: {row.told}" for suite in report.suites for row in suite.controls],
+        out,
+    )
     grouped: dict[str, list[str]] = {}
     for entry in report.not_run:
         times = f" ({entry.count} traces)" if entry.count > 1 else ""
@@ -314,32 +465,50 @@ def _section(title: str, lines: list[str], out: Console) -> None:
 
 def _print_further(report: Report, out: Console) -> None:
     told = {failure.id for failure in shown(report)}
-    failures = [failure for failure in report.failures if not failure.expected and failure.id not in told]
+    failures = [
+        failure for failure in report.failures if not failure.expected and failure.id not in told
+    ]
     lines = [f"{f.finding.anomaly}  {f.id}" for f in failures[:LISTED_MAX]]
     if len(failures) > LISTED_MAX:
         lines.append(f"… and {len(failures) - LISTED_MAX} more (all of them with --report DIR)")
-    _section(f"{len(failures)} further failures" if len(failures) > 1 else "one further failure", lines, out)
+    _section(
+        f"{len(failures)} further failures" if len(failures) > 1 else "one further failure",
+        lines,
+        out,
+    )
 
 
 def reasons(report: Report) -> list[str]:
-    """Return why the verdict is what it is; nothing where there is nothing to add to what its code means."""
+    """Return why the verdict is what it is; nothing where there is nothing to add to what its
+    code means.
+    """
     known = list(filter(None, [listed(report.failures)]))
     if report.exit_code == EXIT_INTERRUPTED:
-        return ["stopped before its end", "until then " + "; ".join(_found(report) or known or ["nothing found"])]
+        return [
+            "stopped before its end",
+            "until then " + "; ".join(_found(report) or known or ["nothing found"]),
+        ]
     if report.exit_code == EXIT_PASS:
         return known and ["nothing else found", *known]
     if report.exit_code == EXIT_FAIL:
         return _found(report) + known
     if report.bad_events and report.exit_code == EXIT_USAGE:
         traces = sum(suite.traces for suite in report.suites)
-        return [f"the engine reports events that cannot be followed, in {len(report.bad_events)} of {traces} traces"]
+        return [
+            f"the engine reports events that cannot be followed, in {len(report.bad_events)} of"
+            f" {traces} traces"
+        ]
     if report.exit_code == EXIT_USAGE:
         return ["the list of expected failures is out of date", *report.broken_list]
     if report.exit_code == EXIT_NOTHING_CHECKED:
         return report.vacuous + known
     if report.exit_code == EXIT_UNKNOWN:
         crashed = [tally.checker for tally in report.tallies() if tally.crashed]
-        open_ = [f"checker {', '.join(crashed)} crashed; what it would have judged is open"] if crashed else []
+        open_ = (
+            [f"checker {', '.join(crashed)} crashed; what it would have judged is open"]
+            if crashed
+            else []
+        )
         died = [line for suite in report.suites for line in suite.crashed if line.startswith(DIED)]
         return [*open_, *died, *known]
     return []

@@ -1,1 +1,3 @@
-"""One folder for each cache policy: everything that the harness adds to the specification in `reference_impl`."""
+"""One folder for each cache policy: everything that the harness adds to the specification in
+`reference_impl`.
+"""

@@ -1,7 +1,7 @@
 """An engine at scheduler height whose steps are carried out on tensors.
 
-The engine decides as it always does; its steps go to the tensors, and its events tell them what became free. So one class
-serves every policy that has a scheduler.
+The engine decides as it always does; its steps go to the tensors, and its events tell them what
+became free. So one class serves every policy that has a scheduler.
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ from cachewitness.toy.tensors import Tensors
 
 
 class Computed:
-    """Puts tensors behind an engine. `follow` sees every event once, before the step that comes after it is carried out."""
+    """Puts tensors behind an engine. `follow` sees every event once, before the step that comes
+    after it is carried out.
+    """
 
     def __init__(self, engine: Stepping, tensors: Tensors) -> None:
         self.engine, self.header, self.tensors = engine, engine.header, tensors
@@ -41,13 +43,17 @@ class Computed:
         self._catch_up()
         return events
 
-    def execute(self, begin: StepBegin, withdrawn: Collection[str], tokens: Mapping[str, list[int]]) -> None:
+    def execute(
+        self, begin: StepBegin, withdrawn: Collection[str], tokens: Mapping[str, list[int]]
+    ) -> None:
         """Carry a step out."""
         self._catch_up()
         self.compute(begin, withdrawn, tokens)
         self.tensors.settle(begin.step)
 
-    def compute(self, begin: StepBegin, withdrawn: Collection[str], tokens: Mapping[str, list[int]]) -> None:
+    def compute(
+        self, begin: StepBegin, withdrawn: Collection[str], tokens: Mapping[str, list[int]]
+    ) -> None:
         """Run the tensors, and do with the logits what the engine is for."""
         raise NotImplementedError
 

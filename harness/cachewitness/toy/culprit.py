@@ -1,7 +1,9 @@
-"""The first layer of a step that is wrong: in what it read from its pages, or in what it made of it.
+"""The first layer of a step that is wrong: in what it read from its pages, or in what it made of
+it.
 
-Layers are asked in order, each first for what it read, then for its output. So of a wrong state that spoils everything behind
-it, the state is named, and of a wrong kernel with right inputs the layer's output.
+Layers are asked in order, each first for what it read, then for its output. So of a wrong state
+that spoils everything behind it, the state is named, and of a wrong kernel with right inputs the
+layer's output.
 """
 
 from __future__ import annotations
@@ -21,14 +23,19 @@ from cachewitness_reference.toy_model.watch import Watch
 
 
 class Place(NamedTuple):
-    """Where a chunk's way through a step is kept: the step's watch, and the index of the chunk in it."""
+    """Where a chunk's way through a step is kept: the step's watch, and the index of the chunk
+    in it.
+    """
 
     watch: Watch
     chunk: int
 
 
-def first_wrong(model: Model, floors: Floors, place: Place, tokens: Sequence[int], start: int, version: int) -> Culprit | None:
-    """Return the first thing that is wrong of a chunk that began at `start` and whose own tokens end `tokens`; None if nothing.
+def first_wrong(
+    model: Model, floors: Floors, place: Place, tokens: Sequence[int], start: int, version: int
+) -> Culprit | None:
+    """Return the first thing that is wrong of a chunk that began at `start` and whose own tokens
+    end `tokens`; None if nothing.
 
     `tokens` are the request's from 0 on, as far as they are to be compared.
     """
@@ -42,11 +49,15 @@ def first_wrong(model: Model, floors: Floors, place: Place, tokens: Sequence[int
 
 
 class _Search:
-    def __init__(self, model: Model, floors: Floors, place: Place, exact: Computed, start: int, stop: int) -> None:
+    def __init__(
+        self, model: Model, floors: Floors, place: Place, exact: Computed, start: int, stop: int
+    ) -> None:
         self._model, self._floors, self._exact = model, floors, exact
         self._watch, self._chunk = place
         self._start, self._stop = start, stop
-        self._group_of = {layer: g for g, group in enumerate(model.groups) for layer in group.layers}
+        self._group_of = {
+            layer: g for g, group in enumerate(model.groups) for layer in group.layers
+        }
 
     def read(self, layer: int) -> Culprit | None:
         """Return what a layer read wrong."""
@@ -54,13 +65,21 @@ class _Search:
         size = self._model.groups[self._group_of[layer]].block_size
         if read.positions is None:
             right, block = self._exact.kept[layer], -(-self._start // size) - 1
-            wrong = [(part, self._off(layer, part, ours, right[part][0])) for part, ours in read.parts.items()]
-            return next((self._named(layer, part, self._start, block, off) for part, off in wrong if off), None)
+            wrong = [
+                (part, self._off(layer, part, ours, right[part][0]))
+                for part, ours in read.parts.items()
+            ]
+            return next(
+                (self._named(layer, part, self._start, block, off) for part, off in wrong if off),
+                None,
+            )
         window = self._model.config.sliding_window if self._sliding(layer) else self._stop
         seen = (read.positions > self._start - window) & (read.positions < self._stop)
         positions = read.positions[seen].cpu()
         for part, ours in read.parts.items():
-            row = self._first_row(layer, part, ours[seen], self._exact.kept[layer][part][0][positions])
+            row = self._first_row(
+                layer, part, ours[seen], self._exact.kept[layer][part][0][positions]
+            )
             if row is not None:
                 position = int(positions[row[0]])
                 return self._named(layer, part, position, position // size, row[1])
@@ -73,7 +92,13 @@ class _Search:
         if row is None:
             return None
         position = self._start + row[0]
-        return self._named(layer, "output", position, position // self._model.groups[self._group_of[layer]].block_size, row[1])
+        return self._named(
+            layer,
+            "output",
+            position,
+            position // self._model.groups[self._group_of[layer]].block_size,
+            row[1],
+        )
 
     def _sliding(self, layer: int) -> bool:
         return self._model.config.layer_types[layer] == "sliding_attention"
@@ -86,7 +111,9 @@ class _Search:
         off = _apart(ours, exact).max().item()
         return 0.0 if off <= self._noise(layer, part).tolerance else off
 
-    def _first_row(self, layer: int, part: str, ours: Tensor, exact: Tensor) -> tuple[int, float] | None:
+    def _first_row(
+        self, layer: int, part: str, ours: Tensor, exact: Tensor
+    ) -> tuple[int, float] | None:
         """Return the first row that is off, and by how much."""
         rows = _apart(ours, exact).flatten(1).amax(1)
         off = (~(rows <= self._noise(layer, part).tolerance)).nonzero().flatten().tolist()

@@ -1,7 +1,9 @@
-"""The engine `toy`, at scheduler height: a policy's reference with its scheduler, and tensors that do what they say.
+"""The engine `toy`, at scheduler height: a policy's reference with its scheduler, and tensors that
+do what they say.
 
-What requests generate is scripted, as on the engine `reference`, so that runs are alike from one engine to the other; the
-logits of every position are compared with those of a cold run, and the comparison is an event, `compare`, that checkers judge.
+What requests generate is scripted, as on the engine `reference`, so that runs are alike from one
+engine to the other; the logits of every position are compared with those of a cold run, and the
+comparison is an event, `compare`, that checkers judge.
 """
 
 from __future__ import annotations
@@ -31,26 +33,47 @@ from cachewitness_reference.toy_model.kernels import NAMES
 
 
 class ToyEngine(Computed):
-    """Carries out a trace on a policy's scheduler and, step by step, on tensors; compares every position with a cold run."""
+    """Carries out a trace on a policy's scheduler and, step by step, on tensors; compares every
+    position with a cold run.
+    """
 
-    def __init__(self, engine: Stepping, model: Model, *, pad_rows: int = 1, kernels: str = "torch") -> None:
+    def __init__(
+        self, engine: Stepping, model: Model, *, pad_rows: int = 1, kernels: str = "torch"
+    ) -> None:
         assert isinstance(engine.sampler, Scripted)
-        super().__init__(engine, Tensors(engine.header, model, every_position=True, pad_rows=pad_rows, kernels=kernels))
-        self.header = msgspec.structs.replace(engine.header, capabilities=[*engine.header.capabilities, COMPARE])
+        super().__init__(
+            engine,
+            Tensors(engine.header, model, every_position=True, pad_rows=pad_rows, kernels=kernels),
+        )
+        self.header = msgspec.structs.replace(
+            engine.header, capabilities=[*engine.header.capabilities, COMPARE]
+        )
         self.oracle = Oracle(model, self._truth)
         self._scripted = engine.sampler
         self._spelling = Spelling(model.config.vocab_size)
         self._prompts: dict[str, list[int]] = {}
 
-    def compute(self, begin: StepBegin, withdrawn: Collection[str], tokens: Mapping[str, list[int]]) -> None:
+    def compute(
+        self, begin: StepBegin, withdrawn: Collection[str], tokens: Mapping[str, list[int]]
+    ) -> None:
         """Run the tensors, and compare what comes out of them."""
-        spelt = {run.r: self._spelling.spell(run.r, tokens[run.r]) for run in begin.runs if run.r not in withdrawn}
+        spelt = {
+            run.r: self._spelling.spell(run.r, tokens[run.r])
+            for run in begin.runs
+            if run.r not in withdrawn
+        }
         logits, version = self.tensors.execute(begin, withdrawn, spelt), self.tensors.version
-        runs = [run for run in begin.runs if run.r in logits and not self.tensors.orphaned(begin.step, run.r)]
+        runs = [
+            run
+            for run in begin.runs
+            if run.r in logits and not self.tensors.orphaned(begin.step, run.r)
+        ]
         self.oracle.prepare([(run.r, run.stop) for run in runs], version)
         for run in runs:
             new, place = spelt[run.r][run.start : run.stop], self.tensors.places.get(run.r)
-            compared = self.oracle.compare(run.r, run.start, new, logits[run.r], version, begin.step, place)
+            compared = self.oracle.compare(
+                run.r, run.start, new, logits[run.r], version, begin.step, place
+            )
             self.engine.events.append(compared)
 
     def follow(self, events: list[Event]) -> None:
@@ -62,7 +85,9 @@ class ToyEngine(Computed):
         super().follow(events)
 
     def _truth(self, r: str, count: int) -> list[int]:
-        """Return the model's tokens of a request, scripted ones that it has yet to sample included."""
+        """Return the model's tokens of a request, scripted ones that it has yet to sample
+        included.
+        """
         prompt = self._prompts[r]
         symbols = [*prompt, *(self._scripted.token(r, i) for i in range(count - len(prompt)))]
         return self._spelling.spell(r, symbols)
@@ -74,7 +99,10 @@ def build(header: TraceHeader, options: Mapping[str, str]) -> ToyEngine:
     Raises UsageError for an option that does not fit.
     """
     if "batch" in options:
-        raise UsageError("--engine: batch is for prompts; how many requests of a trace run at a time is in its header")
+        raise UsageError(
+            "--engine: batch is for prompts; how many requests of a trace run at a time is in its"
+            " header"
+        )
     engine: Any = policies.get(header.policy).open(header, {"release": options.get("release", "")})
     engine.header = msgspec.structs.replace(engine.header, engine="toy")
     model, kernels = _model(engine.header, options), options.get("kernels", "torch")
@@ -103,7 +131,9 @@ def check(precision: str, device: str) -> None:
     import torch
 
     if precision not in PRECISIONS:
-        raise UsageError(f"--engine: dtype {precision!r} is unknown; known are {', '.join(PRECISIONS)}")
+        raise UsageError(
+            f"--engine: dtype {precision!r} is unknown; known are {', '.join(PRECISIONS)}"
+        )
     if device not in ("cpu", "cuda"):
         raise UsageError(f"--engine: device {device!r} is unknown; known are cpu, cuda")
     if device == "cuda" and not torch.cuda.is_available():
@@ -113,20 +143,28 @@ def check(precision: str, device: str) -> None:
 def check_kernels(kernels: str, device: str, config: ToyConfig) -> None:
     """Make kernels ready for a device: without a GPU those in Triton run in its interpreter.
 
-    Raises UsageError for kernels that there are not, or that lack a layer of the model, EngineMissing without Triton.
+    Raises UsageError for kernels that there are not, or that lack a layer of the model,
+    EngineMissing without Triton.
     """
     if kernels not in NAMES:
         raise UsageError(f"--engine: kernels {kernels!r} are unknown; known are {', '.join(NAMES)}")
     if kernels == "torch":
         return
     if "mamba2" in config.layer_types:
-        raise UsageError("--engine: kernels triton: there are none for layers of type mamba2; use kernels=torch")
+        raise UsageError(
+            "--engine: kernels triton: there are none for layers of type mamba2; use kernels=torch"
+        )
     if find_spec("triton") is None:
-        raise EngineMissing("--engine: kernels triton: Triton is not installed; pip install 'cachewitness[triton]'")
+        raise EngineMissing(
+            "--engine: kernels triton: Triton is not installed; pip install 'cachewitness[triton]'"
+        )
     if device == "cpu" and "triton" not in sys.modules:
         os.environ.setdefault("TRITON_INTERPRET", "1")
     from cachewitness_reference.toy_model.triton_kernels.operation import INTERPRETED
 
     if (device == "cpu") != INTERPRETED:
         told = "set TRITON_INTERPRET=1" if device == "cpu" else "unset TRITON_INTERPRET"
-        raise UsageError(f"--engine: kernels triton on device {device}: {told} in the environment before the start")
+        raise UsageError(
+            f"--engine: kernels triton on device {device}: {told} in the environment before the"
+            " start"
+        )

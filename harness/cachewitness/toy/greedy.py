@@ -1,7 +1,9 @@
-"""An engine whose requests generate what the model says: a policy's scheduler, tensors, the likeliest token.
+"""An engine whose requests generate what the model says: a policy's scheduler, tensors, the
+likeliest token.
 
-Drafts, if the policy verifies any, are guessed from the request's own text: what followed the last time that its last token
-stood there. A draft stands as long as it is what the model would have said.
+Drafts, if the policy verifies any, are guessed from the request's own text: what followed the last
+time that its last token stood there. A draft stands as long as it is what the model would have
+said.
 """
 
 from __future__ import annotations
@@ -17,11 +19,14 @@ from cachewitness.toy.model import Model
 from cachewitness.toy.tensors import Tensors
 
 NO_TIE = 1e9
-"""The margin of logits that hold NaN or infinity: more than any near-tie, which would excuse another token."""
+"""The margin of logits that hold NaN or infinity: more than any near-tie, which would excuse
+another token."""
 
 
 class Choice(NamedTuple):
-    """The likeliest token after a position, and how many logits it is ahead of the next one; `NO_TIE` if that is no number."""
+    """The likeliest token after a position, and how many logits it is ahead of the next one;
+    `NO_TIE` if that is no number.
+    """
 
     token: int
     margin: float
@@ -36,7 +41,9 @@ class GreedyEngine(Computed):
         self._choices: dict[str, list[Choice]] = {}
         engine.sampler = self
 
-    def compute(self, begin: StepBegin, withdrawn: Collection[str], tokens: Mapping[str, list[int]]) -> None:
+    def compute(
+        self, begin: StepBegin, withdrawn: Collection[str], tokens: Mapping[str, list[int]]
+    ) -> None:
         """Run the tensors, and choose what may follow each of the step's requests."""
         self._choices = _choices(self.tensors.execute(begin, withdrawn, tokens))
 
@@ -67,7 +74,9 @@ def _choices(logits: Mapping[str, object]) -> dict[str, list[Choice]]:
     rows: list[torch.Tensor] = list(logits.values())
     values, tokens = torch.cat(rows).topk(2)
     margins = (values[:, 0] - values[:, 1]).nan_to_num(nan=NO_TIE, posinf=NO_TIE)
-    both: list[tuple[float, float]] = torch.stack([tokens[:, 0].double(), margins.double()], dim=1).tolist()
+    both: list[tuple[float, float]] = torch.stack(
+        [tokens[:, 0].double(), margins.double()], dim=1
+    ).tolist()
     choices = [Choice(int(token), margin) for token, margin in both]
     out, at = {}, 0
     for r, row in zip(logits, rows, strict=True):

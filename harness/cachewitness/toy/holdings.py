@@ -1,7 +1,8 @@
 """Which pages have content that somebody may still read, from what the engine says of them.
 
-A page that nobody holds and no key names is free, and what a free page holds is poison. This is the rule by which the ledger
-forgets a page, kept a second time from the same events, so that the tensors forget it at the same moment.
+A page that nobody holds and no key names is free, and what a free page holds is poison. This is the
+rule by which the ledger forgets a page, kept a second time from the same events, so that the
+tensors forget it at the same moment.
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ Key = tuple[int, int, int, tuple[int, ...]]
 
 
 class Holdings:
-    """Follows takes, drops, publications and their ends; `freed` gathers the pages that became free."""
+    """Follows takes, drops, publications and their ends; `freed` gathers the pages that became
+    free.
+    """
 
     def __init__(self, header: Header) -> None:
         self._pool_of = {group.id: group.pool for group in header.groups}

@@ -1,4 +1,6 @@
-"""How the engine `toy` is found by name, and opened for a trace or for an arm of a score. Nothing here imports torch."""
+"""How the engine `toy` is found by name, and opened for a trace or for an arm of a score.
+Nothing here imports torch.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,8 @@ BATCH = 16
 DRAFTS = 3
 """Tokens that are guessed with each one, in an arm with drafts."""
 SCARCE_PAGES = 256
-"""Room for the blocks of a few contexts of the problems, not of all, in an arm where space is scarce."""
+"""Room for the blocks of a few contexts of the problems, not of all, in an arm where space is
+scarce."""
 
 
 def open_engine(header: TraceHeader, options: Mapping[str, str]) -> Engine:
@@ -39,7 +42,8 @@ def open_engine(header: TraceHeader, options: Mapping[str, str]) -> Engine:
 def open_service(options: Mapping[str, str], opening: Opening) -> Backend:
     """Open the toy engine, with `options` as the user named it, for one arm of a score.
 
-    Raises UsageError for an option or a checkpoint that does not fit, EngineMissing without torch or without a GPU asked for.
+    Raises UsageError for an option or a checkpoint that does not fit, EngineMissing without torch
+    or without a GPU asked for.
     """
     need_torch()
     from cachewitness.toy.service import PAGES, ToyService
@@ -70,15 +74,20 @@ def _batch(options: Mapping[str, str]) -> int:
 
 
 def _bit_exact(options: Mapping[str, str]) -> bool:
-    """Whether answers after a hit are those without one: on a CPU, in numbers that are wide enough."""
-    return options.get("device", "cpu") == "cpu" and options.get("dtype", "float32") in ("float32", "float64")
+    """Whether answers after a hit are those without one: on a CPU, in numbers that are wide
+    enough.
+    """
+    return options.get("device", "cpu") == "cpu" and options.get("dtype", "float32") in (
+        "float32",
+        "float64",
+    )
 
 
 def need_torch() -> None:
     """Import torch, with one thread unless the user chose otherwise.
 
-    At this size a second thread brings nothing, and threads that spin while they wait cost a busy machine most of its time.
-    Raises EngineMissing without torch.
+    At this size a second thread brings nothing, and threads that spin while they wait cost a busy
+    machine most of its time. Raises EngineMissing without torch.
     """
     for name, value in THREADS.items():
         os.environ.setdefault(name, value)
@@ -86,7 +95,9 @@ def need_torch() -> None:
         import torch
     except ImportError:
         mend = "pip install 'cachewitness[toy]'"
-        raise EngineMissing(f"--engine toy: needs torch, which is not installed; {mend}", mend) from None
+        raise EngineMissing(
+            f"--engine toy: needs torch, which is not installed; {mend}", mend
+        ) from None
     torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
 
 
@@ -103,10 +114,16 @@ ENGINE = EngineKind(
     options={
         "mutant": "a seeded fault (see `ls mutants`)",
         "release": "the release of the policy's system whose rules apply",
-        "dtype": "float64 (default; for prompts float32), float32, bfloat16, or bf16-state: recurrent memories in bfloat16",
+        "dtype": (
+            "float64 (default; for prompts float32), float32, bfloat16, or bf16-state: recurrent"
+            " memories in bfloat16"
+        ),
         "batch": "for prompts: at most so many run at a time; default 16",
         "device": "cpu (default) or cuda",
-        "kernels": "torch (default), or triton: kernels over block tables; on the CPU in Triton's interpreter, which is slow",
+        "kernels": (
+            "torch (default), or triton: kernels over block tables; on the CPU in Triton's"
+            " interpreter, which is slow"
+        ),
         "checkpoint": "a folder with a trained model; default: a random one made to fit the layout",
         "seed": "of the random model; default 0",
         "pad_rows": "batches are filled up to a multiple of so many rows; default 1",

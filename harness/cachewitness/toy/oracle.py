@@ -1,9 +1,11 @@
-"""The cold oracle: what the definition of the model says of the same tokens, in float64, without a cache.
+"""The cold oracle: what the definition of the model says of the same tokens, in float64, without a
+cache.
 
-Tests of caches often compare with a run of the same kernels that was split like the cached one, and share its faults. Here
-nothing is shared: `cachewitness_reference.toy_model.definition` is written apart from all that an engine computes with, and how far a
-right computation may be from it is measured on the definition alone (`cachewitness.toy.noise`). So a kernel that is wrong
-in every run is found as well, and no fault can widen its own tolerance.
+Tests of caches often compare with a run of the same kernels that was split like the cached one, and
+share its faults. Here nothing is shared: `cachewitness_reference.toy_model.definition` is written
+apart from all that an engine computes with, and how far a right computation may be from it is
+measured on the definition alone (`cachewitness.toy.noise`). So a kernel that is wrong in every run
+is found as well, and no fault can widen its own tolerance.
 """
 
 from __future__ import annotations
@@ -30,14 +32,18 @@ Text = tuple[tuple[int, ...], int]
 
 
 class Answer(NamedTuple):
-    """What the definition says of one text: its logits [T, vocab], and by layer what is kept after some tokens."""
+    """What the definition says of one text: its logits [T, vocab], and by layer what is kept
+    after some tokens.
+    """
 
     logits: Tensor
     kept: list[dict[str, Tensor]]
 
 
 def answers(model: Model, after: Mapping[Text, int]) -> dict[Text, Answer]:
-    """Return what the definition says of texts, many at a time, the states after as many tokens as stands with each."""
+    """Return what the definition says of texts, many at a time, the states after as many tokens
+    as stands with each.
+    """
     said: dict[Text, Answer] = {}
     for version in {version for _, version in after}:
         ours = sorted((text for text in after if text[1] == version), key=lambda text: len(text[0]))
@@ -55,7 +61,9 @@ def _row(computed: Computed, row: int, length: int) -> Answer:
 
 
 class Oracle:
-    """Knows what every request computes if nothing is cached. `truth(r, n)` are the first n model tokens of r, or more."""
+    """Knows what every request computes if nothing is cached. `truth(r, n)` are the first n
+    model tokens of r, or more.
+    """
 
     def __init__(self, model: Model, truth: Callable[[str, int], Sequence[int]]) -> None:
         self.model, self._truth = model, truth
@@ -64,7 +72,9 @@ class Oracle:
 
     def prepare(self, wanted: Iterable[tuple[str, int]], version: int) -> None:
         """Compute what is missing of requests up to so many tokens, side by side."""
-        missing = [(r, count) for r, count in wanted if len(self._cold.get((r, version), ())) < count]
+        missing = [
+            (r, count) for r, count in wanted if len(self._cold.get((r, version), ())) < count
+        ]
         texts = {r: (tuple(self._truth(r, count + _AHEAD)), version) for r, count in missing}
         said = answers(self.model, {text: len(text[0]) for text in texts.values()})
         self._cold |= {(r, version): said[text].logits for r, text in texts.items()}
@@ -81,24 +91,39 @@ class Oracle:
     ) -> Compare:
         """Compare the logits [n, vocab] of tokens [start, start + n) of r with the right ones.
 
-        `tokens` are what was computed; from the first draft on that r does not go on with nothing is compared. With `place`,
-        where the step kept what it computed on its way, the first wrong layer is looked for.
+        `tokens` are what was computed; from the first draft on that r does not go on with nothing
+        is compared. With `place`, where the step kept what it computed on its way, the first wrong
+        layer is looked for.
         """
         stop = start + len(tokens)
         truth = self._truth(r, stop)[:stop]
-        right = next((i for i, (a, b) in enumerate(zip(tokens, truth[start:], strict=True)) if a != b), len(tokens))
+        right = next(
+            (i for i, (a, b) in enumerate(zip(tokens, truth[start:], strict=True)) if a != b),
+            len(tokens),
+        )
         stop = start + right
         self.prepare([(r, stop)], version)
-        event = compared(logits[:right], self._cold[r, version][start:stop], self.model.precision, self.floors.logits)
+        event = compared(
+            logits[:right],
+            self._cold[r, version][start:stop],
+            self.model.precision,
+            self.floors.logits,
+        )
         event.step, event.r, event.start, event.stop = step, r, start, stop
         if event.beyond:
             event.at += start
-            event.first = first_wrong(self.model, self.floors, place, truth[:stop], start, version) if place else None
+            event.first = (
+                first_wrong(self.model, self.floors, place, truth[:stop], start, version)
+                if place
+                else None
+            )
         return event
 
 
 def compared(ours: Tensor, exact: Tensor, dtype: str, noise: Noise) -> Compare:
-    """Return what comparing logits [n, vocab] with exact ones comes to, `at` counted from the first of them."""
+    """Return what comparing logits [n, vocab] with exact ones comes to, `at` counted from the
+    first of them.
+    """
     rows = ours.to("cpu", torch.float64)
     numbers: list[float] = (rows - exact).abs().amax(-1).tolist()
     event = Compare(r="", start=0, stop=len(numbers), dtype=dtype, **noise._asdict())
@@ -106,7 +131,11 @@ def compared(ours: Tensor, exact: Tensor, dtype: str, noise: Noise) -> Compare:
     beyond = [i for i, x in enumerate(numbers) if not x <= noise.tolerance]
     if beyond:
         names = [no_number(x) for x in numbers]
-        event.beyond, event.nan, event.infinite = len(beyond), names.count("NaN"), names.count("infinity")
+        event.beyond, event.nan, event.infinite = (
+            len(beyond),
+            names.count("NaN"),
+            names.count("infinity"),
+        )
         event.at, event.right = beyond[0], int(exact[beyond[0]].argmax())
         event.chose = -1 if names[event.at] else int(rows[event.at].argmax())
     return event

@@ -1,4 +1,6 @@
-"""Block tables in the device's space of pages, kept from step to step: what a step adds to them is placed, no more."""
+"""Block tables in the device's space of pages, kept from step to step: what a step adds to them
+is placed, no more.
+"""
 
 from __future__ import annotations
 
@@ -17,9 +19,11 @@ class _Row(NamedTuple):
 
 
 class PlacedTables:
-    """The block tables of requests; `spaces` has for each group the place of every page of its pool, and may grow.
+    """The block tables of requests; `spaces` has for each group the place of every page of its
+    pool, and may grow.
 
-    A row is placed anew unless it begins with all that was told of it before, so what is returned depends on the row alone.
+    A row is placed anew unless it begins with all that was told of it before, so what is returned
+    depends on the row alone.
     """
 
     def __init__(self, spaces: Sequence[Sequence[int]]) -> None:
@@ -29,7 +33,10 @@ class PlacedTables:
     def of(self, r: str, tables: Sequence[list[int]]) -> list[array[int]]:
         """Return a request's tables by group, with the null page for entries below 0."""
         known = self._rows.get(r) or [_Row([], array("i"))] * len(tables)
-        rows = [_placed(row, old, space) for row, old, space in zip(tables, known, self._spaces, strict=True)]
+        rows = [
+            _placed(row, old, space)
+            for row, old, space in zip(tables, known, self._spaces, strict=True)
+        ]
         self._rows[r] = rows
         return [row.placed for row in rows]
 

@@ -1,7 +1,8 @@
 """Answers prompts with the toy model: greedy decoding over a paged cache, many requests at a time.
 
-It is the engine that traces run on (scheduler, cache manager, pages), but what a request generates is what the model says. What
-a request took from the cache is read from the engine's own events, as everything else is.
+It is the engine that traces run on (scheduler, cache manager, pages), but what a request generates
+is what the model says. What a request took from the cache is read from the engine's own events, as
+everything else is.
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ from cachewitness_reference.toy_model.tokenizer import END, Tokenizer
 PAGES = 4096
 MODEL_LEN = 4096
 BLOCK_SIZE = 8
-"""Shorter than any question of the problems, so that a replay resumes inside the question and not before it."""
+"""Shorter than any question of the problems, so that a replay resumes inside the question and not
+before it."""
 STALLED_STEPS = 64
 """So many steps in which nobody computed anything, and the engine is stuck."""
 
@@ -42,13 +44,14 @@ STALLED_STEPS = 64
 class ToyService:
     """A `Backend` over the toy model of a checkpoint folder.
 
-    It follows a `policy`, of a `release`; `caching` turns prefix caching on; `mutant` plants a seeded fault.
-    The pool has `pages` blocks of `block_size` tokens, at most `batch` requests run at a time, and a step computes at most
-    `budget` tokens; `retention_interval` is the policy's option. `tier_pages` > 0 adds a second tier. With `preempt_every`
-    n > 0 each n-th step takes its place from the request that came last, once for each request. So many `drafts` are verified
-    with each token; so many steps are `in_flight` when the next one is scheduled (0 to 2). `dtype` is float32, float64,
-    bfloat16 or bf16-state (float32, recurrent memories in bfloat16); `device` is cpu or cuda, `kernels` are torch or triton.
-    `engine` is what carries the requests out.
+    It follows a `policy`, of a `release`; `caching` turns prefix caching on; `mutant` plants a
+    seeded fault. The pool has `pages` blocks of `block_size` tokens, at most `batch` requests run
+    at a time, and a step computes at most `budget` tokens; `retention_interval` is the policy's
+    option. `tier_pages` > 0 adds a second tier. With `preempt_every` n > 0 each n-th step takes its
+    place from the request that came last, once for each request. So many `drafts` are verified with
+    each token; so many steps are `in_flight` when the next one is scheduled (0 to 2). `dtype` is
+    float32, float64, bfloat16 or bf16-state (float32, recurrent memories in bfloat16); `device` is
+    cpu or cuda, `kernels` are torch or triton. `engine` is what carries the requests out.
 
     Raises UsageError for an option or a checkpoint that does not fit.
     """
@@ -119,7 +122,9 @@ class ToyService:
 
         Raises BackendError for a prompt that can never run, or if the engine stops computing.
         """
-        jobs = {f"q{self._asked + index}": _Job(ask, self.tokenizer) for index, ask in enumerate(asks)}
+        jobs = {
+            f"q{self._asked + index}": _Job(ask, self.tokenizer) for index, ask in enumerate(asks)
+        }
         self._asked += len(asks)
         self._submit_all(jobs)
         live, idle = dict(jobs), 0
@@ -129,11 +134,16 @@ class ToyService:
             if idle > STALLED_STEPS:
                 waiting = next(iter(live.values())).ask.id
                 self._abort(live)
-                raise BackendError(f"question {waiting}: nothing was computed in {idle} steps; is the pool too small?")
+                raise BackendError(
+                    f"question {waiting}: nothing was computed in {idle} steps; is the pool too"
+                    " small?"
+                )
         return [self._answer_of(r, job) for r, job in jobs.items()]
 
     def reset(self, *, external: bool = False) -> bool:
-        """Forget every cached prefix of the local pool; with `external` those of the second tier too."""
+        """Forget every cached prefix of the local pool; with `external` those of the second tier
+        too.
+        """
         op = Reset() if external else Reset(tier="local")
         done = [event.ok for event in self.engine.apply(op) if isinstance(event, ResetDone)]
         return all(done)
@@ -163,7 +173,9 @@ class ToyService:
 
     def _submit(self, r: str, job: _Job) -> None:
         engine, ask = self.engine.engine, job.ask
-        self.engine.told(lambda: engine.submit_tokens(r, job.prompt, salt=ask.salt, shared=job.shared))
+        self.engine.told(
+            lambda: engine.submit_tokens(r, job.prompt, salt=ask.salt, shared=job.shared)
+        )
 
     def _step(self, live: dict[str, _Job]) -> bool:
         """Run one step, end who is through, and return whether anybody computed anything."""
@@ -174,7 +186,11 @@ class ToyService:
             self.engine.apply(Finish(r))
             del live[r]
         if self._preempt_every and self._steps % self._preempt_every == 0:
-            fresh = [r for r in self.engine.engine.running() if r in live and not live[r].preemptions and live[r].tokens]
+            fresh = [
+                r
+                for r in self.engine.engine.running()
+                if r in live and not live[r].preemptions and live[r].tokens
+            ]
             if fresh:
                 self._see(self.engine.apply(Preempt(fresh[-1])), live)
         return ran
@@ -201,13 +217,23 @@ class ToyService:
         return ran
 
     def _fetched(self, hit: Hit, begin: StepBegin) -> int:
-        """Return how many of the restored tokens came from the second tier: those of the group of which most did."""
-        fetched = {(move.dst_pool, move.dst) for move in begin.copies if move.src_pool != move.dst_pool}
+        """Return how many of the restored tokens came from the second tier: those of the group
+        of which most did.
+        """
+        fetched = {
+            (move.dst_pool, move.dst) for move in begin.copies if move.src_pool != move.dst_pool
+        }
         most = 0
         for group in self._header.local_groups():
-            columns = [column for column, page in enumerate(hit.pages[group.id]) if (group.pool, page) in fetched]
+            columns = [
+                column
+                for column, page in enumerate(hit.pages[group.id])
+                if (group.pool, page) in fetched
+            ]
             if columns:
-                tokens = (max(columns) + 1 if group.kind == "recurrent" else len(columns)) * group.block_size
+                tokens = (
+                    max(columns) + 1 if group.kind == "recurrent" else len(columns)
+                ) * group.block_size
                 most = max(most, min(hit.resume, tokens))
         return most
 
@@ -218,7 +244,8 @@ class ToyService:
             text=job.text,
             tokens=tuple(job.tokens),
             prompt_tokens=len(job.prompt),
-            restored=job.restored or {"": 0} | {group.kind: 0 for group in self._header.local_groups()},
+            restored=job.restored
+            or {"": 0} | {group.kind: 0 for group in self._header.local_groups()},
             from_tier=job.from_tier,
             preemptions=job.preemptions,
             drafted=job.drafted,
@@ -256,8 +283,14 @@ class _Job:
 
 
 def layout_of(config: ToyConfig, block_size: int) -> Layout:
-    """Return the cache groups of a model: one for each type of layer that it has, all with the same block size."""
+    """Return the cache groups of a model: one for each type of layer that it has, all with the
+    same block size.
+    """
     order = ("full_attention", "sliding_attention", "linear_attention", "mamba2")
-    kinds: list[Any] = [kind_of(layer_type) for layer_type in order if layer_type in config.layer_types]
+    kinds: list[Any] = [
+        kind_of(layer_type) for layer_type in order if layer_type in config.layer_types
+    ]
     windows = {"sliding": config.sliding_window}
-    return Layout("checkpoint", [GroupSpec(kind, block_size, window=windows.get(kind, 0)) for kind in kinds])
+    return Layout(
+        "checkpoint", [GroupSpec(kind, block_size, window=windows.get(kind, 0)) for kind in kinds]
+    )

@@ -1,8 +1,9 @@
 """From the symbols of a trace to the tokens of a model.
 
-A trace names tokens by text and position; a model has few. What tells two prefixes apart in the mathematics must tell them
-apart in the model's tokens as well: an adapter changes every token, a multimodal item those that it covers. A salt does not: it
-keeps tenants apart whose computations are the same.
+A trace names tokens by text and position; a model has few. What tells two prefixes apart in the
+mathematics must tell them apart in the model's tokens as well: an adapter changes every token, a
+multimodal item those that it covers. A salt does not: it keeps tenants apart whose computations are
+the same.
 """
 
 from __future__ import annotations
@@ -34,7 +35,9 @@ class Spelling:
         adapter, media = self._identity[r]
         marks = {at: item.hash for item in media for at in range(item.at, item.at + item.length)}
         new = enumerate(symbols[known:], start=known)
-        spelt = spelt[:known] + [_token(symbol, adapter, marks.get(at, "")) % self._size for at, symbol in new]
+        spelt = spelt[:known] + [
+            _token(symbol, adapter, marks.get(at, "")) % self._size for at, symbol in new
+        ]
         self._spelt[r] = (symbols, spelt)
         return spelt
 

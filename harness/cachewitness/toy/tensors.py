@@ -1,8 +1,10 @@
-"""The device of the engine `toy`: carries steps out on tensors, in the order that the harness's worker plays.
+"""The device of the engine `toy`: carries steps out on tensors, in the order that the harness's
+worker plays.
 
-What a step does is in its `step_begin`; what became free is told by the engine's events and is overwritten with poison. Not at
-once, though: steps that were scheduled before still run over the page, and the device carries everything out in the order in
-which it was scheduled. So the poison comes just before the first step that is scheduled afterwards.
+What a step does is in its `step_begin`; what became free is told by the engine's events and is
+overwritten with poison. Not at once, though: steps that were scheduled before still run over the
+page, and the device carries everything out in the order in which it was scheduled. So the poison
+comes just before the first step that is scheduled afterwards.
 """
 
 from __future__ import annotations
@@ -12,7 +14,18 @@ from collections.abc import Collection, Mapping, Sequence
 
 from torch import Tensor
 
-from cachewitness.core.events import Aborted, Event, Finished, Grow, Header, Move, Preempted, Run, StepBegin, Version
+from cachewitness.core.events import (
+    Aborted,
+    Event,
+    Finished,
+    Grow,
+    Header,
+    Move,
+    Preempted,
+    Run,
+    StepBegin,
+    Version,
+)
 from cachewitness.toy.culprit import Place
 from cachewitness.toy.holdings import Holdings, Page
 from cachewitness.toy.model import Model
@@ -27,23 +40,33 @@ UNKNOWN = 0
 
 
 class Tensors:
-    """A model and the pools of every tier. `every_position`: logits of whole chunks are kept, not of what is sampled from.
+    """A model and the pools of every tier. `every_position`: logits of whole chunks are kept, not
+    of what is sampled from.
 
-    `kernels` are torch or triton. All pools of the device lie in one space of pages, one behind another; page 0 of the space
-    stands for whatever is not there.
+    `kernels` are torch or triton. All pools of the device lie in one space of pages, one behind
+    another; page 0 of the space stands for whatever is not there.
     """
 
     def __init__(
-        self, header: Header, model: Model, *, every_position: bool = False, pad_rows: int = 1, kernels: str = "torch"
+        self,
+        header: Header,
+        model: Model,
+        *,
+        every_position: bool = False,
+        pad_rows: int = 1,
+        kernels: str = "torch",
     ) -> None:
         self.model, self.every_position, self.pad_rows = model, every_position, pad_rows
         self.weights, self.kernels = model.weights, named(kernels)
         self.places: dict[str, Place] = {}
-        """With `every_position`: where the last step kept what it computed on its way, by request."""
+        """With `every_position`: where the last step kept what it computed on its way, by request.
+        """
         self.version = 0
         self._space, pages, null = laid_out(header)
         self.pools = model.pools(pages, null=null)
-        self._shelves = {pool.id: Shelf(pool.pages) for pool in header.pools if pool.id not in self._space}
+        self._shelves = {
+            pool.id: Shelf(pool.pages) for pool in header.pools if pool.id not in self._space
+        }
         self._of_group = [self._space.get(group.pool, []) for group in header.groups]
         self._tables = PlacedTables(self._of_group)
         self._holdings = Holdings(header)
@@ -64,20 +87,26 @@ class Tensors:
                 self._space[event.pool] += range(self.pools.pages, self.pools.pages + event.pages)
                 self.pools.grow(event.pages)
             elif isinstance(event, Preempted | Aborted | Finished):
-                self._orphans |= {(step, event.r) for step, running in self._open.items() if event.r in running}
+                self._orphans |= {
+                    (step, event.r) for step, running in self._open.items() if event.r in running
+                }
                 self._tables.forget(event.r)
             elif isinstance(event, Version) and not event.adapter:
                 self.version, self.weights = event.weights, self.model.version(event.weights)
 
     def orphaned(self, step: int, r: str) -> bool:
-        """Whether r ended, or lost its pages, while the step was in flight: nobody waits for what it computes."""
+        """Whether r ended, or lost its pages, while the step was in flight: nobody waits for
+        what it computes.
+        """
         return (step, r) in self._orphans
 
-    def execute(self, begin: StepBegin, withdrawn: Collection[str], tokens: Mapping[str, Sequence[int]]) -> dict[str, Tensor]:
+    def execute(
+        self, begin: StepBegin, withdrawn: Collection[str], tokens: Mapping[str, Sequence[int]]
+    ) -> dict[str, Tensor]:
         """Carry a step out; return per request the logits [positions, vocab] of its last positions.
 
-        `tokens[r]` are the model's tokens of r from 0 on. Without `every_position`, logits are of the last known token and of
-        the drafts behind it.
+        `tokens[r]` are the model's tokens of r from 0 on. Without `every_position`, logits are of
+        the last known token and of the drafts behind it.
         """
         self._poison(self._freed.pop(begin.step, []))
         for pool, pages in begin.zeros:
@@ -89,8 +118,19 @@ class Tensors:
         logits: dict[str, Tensor] = {}
         if chunks:
             watch = Watch() if self.every_position else None
-            rows = step(self.pools, chunks, self.weights, pad_rows=self.pad_rows, kernels=self.kernels, watch=watch)
-            self.places = {run.r: Place(watch, index) for index, run in enumerate(runs)} if watch is not None else {}
+            rows = step(
+                self.pools,
+                chunks,
+                self.weights,
+                pad_rows=self.pad_rows,
+                kernels=self.kernels,
+                watch=watch,
+            )
+            self.places = (
+                {run.r: Place(watch, index) for index, run in enumerate(runs)}
+                if watch is not None
+                else {}
+            )
             parts = rows.split([chunk.outputs for chunk in chunks])
             logits = {run.r: part for run, part in zip(runs, parts, strict=True)}
         self._move(begin.stores)
@@ -109,7 +149,9 @@ class Tensors:
         move((*self._place((m.src_pool, m.src)), *self._place((m.dst_pool, m.dst))) for m in moves)
 
     def _begin(self, begun: Sequence[tuple[int, Move]]) -> None:
-        """Begin copies that go on beside steps: what they fill holds nothing until they end well."""
+        """Begin copies that go on beside steps: what they fill holds nothing until they end
+        well.
+        """
         self._under_way.update(begun)
         self._poison([(move.dst_pool, move.dst) for _, move in begun])
 
@@ -142,9 +184,11 @@ class Tensors:
 
 
 def laid_out(header: Header) -> tuple[dict[int, list[int]], int, list[int]]:
-    """Return where in one space each page of the device's pools lies, how many pages the space has, and which hold nothing.
+    """Return where in one space each page of the device's pools lies, how many pages the space has,
+    and which hold nothing.
 
-    A single pool whose page 0 is a null page is the space; otherwise page 0 of the space is nobody's.
+    A single pool whose page 0 is a null page is the space; otherwise page 0 of the space is
+    nobody's.
     """
     local = [pool for pool in header.pools if pool.tier == "local"]
     if len(local) == 1 and NULL in local[0].null:

@@ -18,9 +18,10 @@ from cachewitness.vectors.form import Flag, Kind
 class Case:
     """One question.
 
-    `refused` are the names of the field, in one string, one of which the refusal of an invalid input has; `words` are the
-    system's own text of it. `acceptable`: another answer may be right as well, for the reason that the comment gives; `legal`
-    are the lengths at which the safety law lets an engine resume, of a look-up.
+    `refused` are the names of the field, in one string, one of which the refusal of an invalid
+    input has; `words` are the system's own text of it. `acceptable`: another answer may be right as
+    well, for the reason that the comment gives; `legal` are the lengths at which the safety law
+    lets an engine resume, of a look-up.
     """
 
     id: str
@@ -34,16 +35,19 @@ class Case:
 
 
 def case(kind: Kind, name: str, comment: str, flags: str, asked: Any, **more: Any) -> Case:
-    """Return a question of a kind; its flags are named in one string, `more` are further fields of `Case`."""
+    """Return a question of a kind; its flags are named in one string, `more` are further fields
+    of `Case`.
+    """
     return Case(f"{kind}/{name}", comment, flags.split(), asked, **more)
 
 
 @dataclass(frozen=True)
 class Questions:
-    """What a policy is asked: the cases of each kind, what the flags mean, and who answers for the reference.
+    """What a policy is asked: the cases of each kind, what the flags mean, and who answers for the
+    reference.
 
-    `answers(options)` maps a kind to a function from input to answer, `options` being those of the engine `reference`.
-    Lifecycles need none: a trace is run on the engine.
+    `answers(options)` maps a kind to a function from input to answer, `options` being those of the
+    engine `reference`. Lifecycles need none: a trace is run on the engine.
     """
 
     cases: Mapping[Kind, Callable[[], list[Case]]]
@@ -58,10 +62,11 @@ class Questions:
 def rules_alone(
     answers: Mapping[str, Answer], options: Mapping[str, str], by_release: Sequence[str] = ()
 ) -> Mapping[str, Answer]:
-    """Return the answers of a reference's rules; with a seeded fault, which is planted into an engine, they cannot be asked.
+    """Return the answers of a reference's rules; with a seeded fault, which is planted into an
+    engine, they cannot be asked.
 
-    A question of a kind in `by_release` that names no release is one about the release in `options`, if that names one. Other
-    kinds are answered alike by all releases.
+    A question of a kind in `by_release` that names no release is one about the release in
+    `options`, if that names one. Other kinds are answered alike by all releases.
     """
 
     def cannot(question: Any) -> Any:
@@ -71,11 +76,16 @@ def rules_alone(
         return dict.fromkeys(answers, cannot)
     if not (release := options.get("release")):
         return answers
-    return {kind: _of_release(answer, release) if kind in by_release else answer for kind, answer in answers.items()}
+    return {
+        kind: _of_release(answer, release) if kind in by_release else answer
+        for kind, answer in answers.items()
+    }
 
 
 def _of_release(answer: Answer, release: str) -> Answer:
     def answered(question: Any) -> Any:
-        return answer(msgspec.structs.replace(question, config={"release": release, **question.config}))
+        return answer(
+            msgspec.structs.replace(question, config={"release": release, **question.config})
+        )
 
     return answered

@@ -1,11 +1,12 @@
 """Consumes vectors: asks an engine what the reference was asked, and compares.
 
-`valid`: the answer is the one expected. `acceptable`: it is that one, or one that the vector allows (a lawful length, a free
-choice of the engine's); the number that differ is reported. `invalid`: the input is refused, in a message that names the
-field. A trace is run under every checker besides, since what is equal to the reference by its counts may still read a wrong
-page.
+`valid`: the answer is the one expected. `acceptable`: it is that one, or one that the vector allows
+(a lawful length, a free choice of the engine's); the number that differ is reported. `invalid`: the
+input is refused, in a message that names the field. A trace is run under every checker besides,
+since what is equal to the reference by its counts may still read a wrong page.
 
-A question that an engine cannot be asked is reported as not run, with the reason, and never counted as passed.
+A question that an engine cannot be asked is reported as not run, with the reason, and never counted
+as passed.
 """
 
 from __future__ import annotations
@@ -29,13 +30,16 @@ from cachewitness.vectors.form import File, LifecycleInput, LifecycleVector, Loo
 from cachewitness.vectors.lifecycle import Comparison, Recorder
 
 VECTORS = "vectors"
-"""What an engine may declare as not applicable: that a configuration decides as the reference does."""
+"""What an engine may declare as not applicable: that a configuration decides as the reference does.
+"""
 UNASKED = "the engine says nothing of it: no answers to vectors of {kind}"
 
 
 @dataclass(frozen=True)
 class Failed:
-    """A vector that was answered wrongly: what was expected and what came, or why it counts as wrong."""
+    """A vector that was answered wrongly: what was expected and what came, or why it counts as
+    wrong.
+    """
 
     vector: Vector
     expected: str
@@ -44,7 +48,9 @@ class Failed:
 
 @dataclass
 class Consumed:
-    """What came of a file: by class how many were asked and how many passed, failures, and what was not run, by reason."""
+    """What came of a file: by class how many were asked and how many passed, failures, and what
+    was not run, by reason.
+    """
 
     asked: Counter[str] = field(default_factory=Counter)
     passed: Counter[str] = field(default_factory=Counter)
@@ -57,24 +63,33 @@ class Consumed:
 def consume(file: File, spec: EngineSpec) -> Consumed:
     """Ask an engine every vector of a file.
 
-    Raises UsageError if the engine itself was named wrongly, EngineMissing if something must be installed first.
+    Raises UsageError if the engine itself was named wrongly, EngineMissing if something must be
+    installed first.
     """
     out = Consumed()
     policy, kind = file.info.policy, file.info.kind
     if not spec.kind.follows(policy):
-        out.not_run[f"engine {spec.kind.name} follows {', '.join(spec.kind.policies or ())}, not {policy}"] += len(file.vectors)
+        out.not_run[
+            f"engine {spec.kind.name} follows {', '.join(spec.kind.policies or ())}, not {policy}"
+        ] += len(file.vectors)
         return out
     fault = spec.options.get(MUTANT)
     if fault and (why := misfit(fault, spec.kind, policy)):
         out.not_run[why] += len(file.vectors)
         return out
-    answers: Mapping[str, Answer] = {} if spec.kind.answers is None else spec.kind.answers(policy, spec.options)
+    answers: Mapping[str, Answer] = (
+        {} if spec.kind.answers is None else spec.kind.answers(policy, spec.options)
+    )
     if kind != "lifecycle" and kind not in answers:
         out.not_run[UNASKED.format(kind=kind)] += len(file.vectors)
         return out
     for vector in file.vectors:
         try:
-            judged = _lived(vector, spec) if isinstance(vector, LifecycleVector) else _answered(vector, answers[kind])
+            judged = (
+                _lived(vector, spec)
+                if isinstance(vector, LifecycleVector)
+                else _answered(vector, answers[kind])
+            )
         except CannotAsk as reason:
             out.not_run[str(reason)] += 1
             continue
@@ -90,7 +105,9 @@ def consume(file: File, spec: EngineSpec) -> Consumed:
 
 
 def lived(vector: LifecycleVector, spec: EngineSpec) -> Result:
-    """Run the trace of a vector again and return all that happened. Raises UsageError if the engine cannot run it any more."""
+    """Run the trace of a vector again and return all that happened. Raises UsageError if the
+    engine cannot run it any more.
+    """
     try:
         return drive(Trace(vector.input.header, vector.input.ops), _opened(vector.input, spec))
     except CannotAsk as reason:
@@ -107,13 +124,21 @@ def _answered(vector: Vector, answer: Answer) -> Failed | str:
     except CannotAsk:
         raise
     except Exception as error:
-        return Failed(vector, _said(vector.expected or vector.refusal), f"raised {type(error).__name__}: {error}")
+        return Failed(
+            vector,
+            _said(vector.expected or vector.refusal),
+            f"raised {type(error).__name__}: {error}",
+        )
     if vector.result == "invalid":
         assert vector.refusal is not None
         wanted = "a refusal that says " + (vector.refusal.text or " or ".join(vector.refusal.names))
         if not refused:
             return Failed(vector, wanted, _said(got))
-        return "passed" if refused_as(vector.refusal, refused) else Failed(vector, wanted, f"refused: {refused}")
+        return (
+            "passed"
+            if refused_as(vector.refusal, refused)
+            else Failed(vector, wanted, f"refused: {refused}")
+        )
     if refused:
         return Failed(vector, _said(vector.expected), f"refused: {refused}")
     if _equal(vector.expected, got):
@@ -131,12 +156,17 @@ def _refused(error: UsageError) -> str:
 
 def _equal(expected: Any, got: Any) -> bool:
     if isinstance(expected, LookupExpected):
-        return all(getattr(expected, name) == getattr(got, name) for name in ("resume", "shared_prefix_boundary", "columns"))
+        return all(
+            getattr(expected, name) == getattr(got, name)
+            for name in ("resume", "shared_prefix_boundary", "columns")
+        )
     return bool(expected == got)
 
 
 def _allowed(expected: Any, got: Any) -> bool:
-    """Whether another answer is right too. Of a look-up, if the law lets it resume there; of the rest, whatever it is."""
+    """Whether another answer is right too. Of a look-up, if the law lets it resume there; of the
+    rest, whatever it is.
+    """
     return not isinstance(expected, LookupExpected) or got.resume in expected.legal
 
 
@@ -153,7 +183,9 @@ def _lived(vector: LifecycleVector, spec: EngineSpec) -> Failed | str:
     if comparison.parted and not comparison.excused:
         return Failed(vector, *comparison.told)
     if result.findings:
-        return Failed(vector, "no rule broken", f"{result.findings[0].anomaly}: {result.findings[0].sentence}")
+        return Failed(
+            vector, "no rule broken", f"{result.findings[0].anomaly}: {result.findings[0].sentence}"
+        )
     if result.outcome == "unknown":
         return "unknown"
     return "differs" if comparison.excused else "passed"
@@ -162,7 +194,10 @@ def _lived(vector: LifecycleVector, spec: EngineSpec) -> Failed | str:
 def _opened(question: LifecycleInput, spec: EngineSpec) -> Any:
     header, kind = question.header, spec.kind
     if header.height not in kind.heights:
-        raise CannotAsk(f"traces for {header.height} height; engine {kind.name} runs at {', '.join(kind.heights)}")
+        raise CannotAsk(
+            f"traces for {header.height} height; engine {kind.name} runs at"
+            f" {', '.join(kind.heights)}"
+        )
     try:
         engine = spec.open(header)
     except UsageError as error:

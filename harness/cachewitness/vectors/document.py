@@ -1,4 +1,6 @@
-"""What an engine answered to test vectors as one JSON document; `cachewitness schema consumed` prints its schema."""
+"""What an engine answered to test vectors as one JSON document; `cachewitness schema consumed`
+prints its schema.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ FORMAT, VERSION = "cachewitness.consumed", 1
 
 
 class WrongAnswer(msgspec.Struct, kw_only=True):
-    """A vector that was answered wrongly, and the bugs that it hunts; `stored` is where its trace was put, if it has one."""
+    """A vector that was answered wrongly, and the bugs that it hunts; `stored` is where its
+    trace was put, if it has one.
+    """
 
     vector: str
     comment: str
@@ -35,7 +39,9 @@ class WrongAnswer(msgspec.Struct, kw_only=True):
 
 
 class ConsumedFile(msgspec.Struct, kw_only=True):
-    """What came of a file of vectors, by class; `not_run` counts by reason, `differing` those that may differ and do."""
+    """What came of a file of vectors, by class; `not_run` counts by reason, `differing` those
+    that may differ and do.
+    """
 
     file: str
     asked: dict[str, int]
@@ -72,11 +78,18 @@ def document(asked: Iterable[Asked], engine: str) -> Consumed:
         EXIT_UNKNOWN: any(one.unknown for one in files),
         EXIT_NOTHING_CHECKED: not any(sum(one.asked.values()) for one in files),
     }
-    return Consumed(engine=engine, exit_code=next((code for code, holds in codes.items() if holds), EXIT_PASS), files=files)
+    return Consumed(
+        engine=engine,
+        exit_code=next((code for code, holds in codes.items() if holds), EXIT_PASS),
+        files=files,
+    )
 
 
-def keep(whole: Consumed, asked: Iterable[Asked], spec: EngineSpec, folder: Path, most: int) -> list[str]:
-    """Run the traces of so many wrong answers again, keep them with their histories, and note in the document where.
+def keep(
+    whole: Consumed, asked: Iterable[Asked], spec: EngineSpec, folder: Path, most: int
+) -> list[str]:
+    """Run the traces of so many wrong answers again, keep them with their histories, and note in
+    the document where.
 
     Returns why a trace or a history is not there, a line for each.
     """
@@ -88,8 +101,13 @@ def keep(whole: Consumed, asked: Iterable[Asked], spec: EngineSpec, folder: Path
             vector = failure.vector
             if isinstance(vector, LifecycleVector) and most > 0:
                 most -= 1
-                small, ran = Trace(vector.input.header, vector.input.ops), partial(lived, vector, spec)
-                wrong.stored, problem = keep_as(folder, f"{one.path.stem}-{vector.id}", small, ran, again)
+                small, ran = (
+                    Trace(vector.input.header, vector.input.ops),
+                    partial(lived, vector, spec),
+                )
+                wrong.stored, problem = keep_as(
+                    folder, f"{one.path.stem}-{vector.id}", small, ran, again
+                )
                 problems += [f"{vector.id}: {problem}"] if problem else []
     return problems
 

@@ -1,7 +1,7 @@
 """Fills vectors: asks the references every question and writes their answers.
 
-A case that its reference refuses must have been meant to be refused, and the other way round; anything else is a mistake of the
-harness's, not of the user's, and stops the filling.
+A case that its reference refuses must have been meant to be refused, and the other way round;
+anything else is a mistake of the harness's, not of the user's, and stops the filling.
 """
 
 from __future__ import annotations
@@ -18,7 +18,16 @@ from cachewitness.engines.kind import Answer
 from cachewitness.engines.registry import kinds
 from cachewitness.vectors import store
 from cachewitness.vectors.case import Case, Questions
-from cachewitness.vectors.form import VECTORS, File, Kind, LifecycleExpected, LifecycleInput, Refusal, Source, Vector
+from cachewitness.vectors.form import (
+    VECTORS,
+    File,
+    Kind,
+    LifecycleExpected,
+    LifecycleInput,
+    Refusal,
+    Source,
+    Vector,
+)
 from cachewitness.vectors.lifecycle import Recorder
 
 
@@ -31,7 +40,10 @@ def questions(policy: str) -> Questions:
     """Return what a policy is asked. Raises UsageError for a policy that there is not."""
     asked = policies.get(policy).questions
     if asked is None:
-        raise UsageError(f"--policy: there are no vectors of {policy}; there are of {', '.join(asked_policies())}")
+        raise UsageError(
+            f"--policy: there are no vectors of {policy}; there are of"
+            f" {', '.join(asked_policies())}"
+        )
     found: Questions = asked()
     return found
 
@@ -59,7 +71,12 @@ def write(policy: str, folder: Path) -> list[tuple[Path, File]]:
 
 def answered(kind: str, case: Case, answer: Answer) -> Vector:
     """Return the vector of a case."""
-    known: dict[str, Any] = {"id": case.id, "comment": case.comment, "flags": list(case.flags), "input": case.input}
+    known: dict[str, Any] = {
+        "id": case.id,
+        "comment": case.comment,
+        "flags": list(case.flags),
+        "input": case.input,
+    }
     try:
         expected = answer(case.input)
     except UsageError as error:
@@ -71,9 +88,12 @@ def answered(kind: str, case: Case, answer: Answer) -> Vector:
     free = isinstance(expected, LifecycleExpected) and expected.free_from is not None
     if case.legal:
         expected = type(expected)(
-            **{name: getattr(expected, name) for name in expected.__struct_fields__} | {"legal": list(case.legal)}
+            **{name: getattr(expected, name) for name in expected.__struct_fields__}
+            | {"legal": list(case.legal)}
         )
-    return VECTORS[kind](**known, result="acceptable" if case.acceptable or free else "valid", expected=expected)
+    return VECTORS[kind](
+        **known, result="acceptable" if case.acceptable or free else "valid", expected=expected
+    )
 
 
 def refused_as(refusal: Refusal, message: str) -> bool:
@@ -86,5 +106,7 @@ def lifecycle(question: LifecycleInput) -> LifecycleExpected:
     engine = kinds()["reference"].open(question.header, {})
     recorder = Recorder()
     result = drive(Trace(question.header, question.ops), engine, beside=recorder.see, keep=False)
-    assert not result.findings, f"{question.header.name}: the reference breaks a rule: {result.findings[0].sentence}"
+    assert not result.findings, (
+        f"{question.header.name}: the reference breaks a rule: {result.findings[0].sentence}"
+    )
     return recorder.expected()

@@ -1,10 +1,12 @@
-"""The types of vectors. A file of vectors is a document of one kind; its JSON schema is made from these.
+"""The types of vectors. A file of vectors is a document of one kind; its JSON schema is made from
+these.
 
-Lengths, positions and block sizes are in tokens, columns and pages are counted in blocks, sizes of memory in bytes. A column is
-the index of a block in a request's table. A prefix is named by its length, since a vector is about one sequence of tokens
-unless a trace says otherwise.
+Lengths, positions and block sizes are in tokens, columns and pages are counted in blocks, sizes of
+memory in bytes. A column is the index of a block in a request's table. A prefix is named by its
+length, since a vector is about one sequence of tokens unless a trace says otherwise.
 
-Numbers are integers of 64 bits at most, without a sign where they are larger than 63, but for shares of a whole.
+Numbers are integers of 64 bits at most, without a sign where they are larger than 63, but for
+shares of a whole.
 """
 
 from __future__ import annotations
@@ -30,7 +32,9 @@ class Source(msgspec.Struct, frozen=True):
 
 
 class Info(msgspec.Struct, frozen=True):
-    """What a file is. `hash` is over its flags and vectors (`cachewitness.vectors.store.content_hash`)."""
+    """What a file is. `hash` is over its flags and vectors
+    (`cachewitness.vectors.store.content_hash`).
+    """
 
     kind: Kind
     policy: str
@@ -67,11 +71,13 @@ class _Vector(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     refusal: Refusal | None = None
 
 
-# --- sizing -------------------------------------------------------------------------------------------------------------
+# --- sizing ---------------------------------------------------------------------------------------
 
 
 class SizingInput(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A configuration in the system's own terms; `groups` are the cache groups where the system has them."""
+    """A configuration in the system's own terms; `groups` are the cache groups where the system
+    has them.
+    """
 
     config: dict[str, Any]
     groups: list[GroupSpec] = []
@@ -90,11 +96,13 @@ class SizingVector(_Vector, frozen=True, omit_defaults=True, kw_only=True):
     expected: SizingExpected | None = None
 
 
-# --- lookup -------------------------------------------------------------------------------------------------------------
+# --- lookup ---------------------------------------------------------------------------------------
 
 
 class LookupInput(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A request of `tokens` tokens, and what each group has cached of exactly this sequence: prefixes, by length."""
+    """A request of `tokens` tokens, and what each group has cached of exactly this sequence:
+    prefixes, by length.
+    """
 
     groups: list[GroupSpec]
     tokens: int
@@ -103,10 +111,11 @@ class LookupInput(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class LookupExpected(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Computing starts at `resume`. `shared_prefix_boundary`: a prefix shared with others goes on to there (0: it does not).
+    """Computing starts at `resume`. `shared_prefix_boundary`: a prefix shared with others goes on
+    to there (0: it does not).
 
-    `columns`, by group: which columns of the table are filled from the cache (the others are null). `legal`, of an acceptable
-    vector: every length at which the safety law lets an engine resume.
+    `columns`, by group: which columns of the table are filled from the cache (the others are null).
+    `legal`, of an acceptable vector: every length at which the safety law lets an engine resume.
     """
 
     resume: int
@@ -122,11 +131,12 @@ class LookupVector(_Vector, frozen=True, omit_defaults=True, kw_only=True):
     expected: LookupExpected | None = None
 
 
-# --- retention ----------------------------------------------------------------------------------------------------------
+# --- retention ------------------------------------------------------------------------------------
 
 
 class RetentionInput(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The columns [first, stop) of one of the groups, written by a request that computed `tokens` tokens.
+    """The columns [first, stop) of one of the groups, written by a request that computed `tokens`
+    tokens.
 
     `reachable` are positions at which a later request can resume.
     """
@@ -153,11 +163,13 @@ class RetentionVector(_Vector, frozen=True, omit_defaults=True, kw_only=True):
     expected: RetentionExpected | None = None
 
 
-# --- split --------------------------------------------------------------------------------------------------------------
+# --- split ----------------------------------------------------------------------------------------
 
 
 class SplitInput(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A request whose prompt has `prompt` tokens, of `known` in all, has computed `start`, and is offered `asked` more."""
+    """A request whose prompt has `prompt` tokens, of `known` in all, has computed `start`, and
+    is offered `asked` more.
+    """
 
     start: int
     asked: int
@@ -181,7 +193,7 @@ class SplitVector(_Vector, frozen=True, omit_defaults=True, kw_only=True):
     expected: SplitExpected | None = None
 
 
-# --- lifecycle ----------------------------------------------------------------------------------------------------------
+# --- lifecycle ------------------------------------------------------------------------------------
 
 
 class LifecycleInput(msgspec.Struct, frozen=True):
@@ -194,9 +206,10 @@ class LifecycleInput(msgspec.Struct, frozen=True):
 class Facts(msgspec.Struct, frozen=True, omit_defaults=True):
     """What must be equal after operation number `op`, counted from 0; what is left out is empty.
 
-    `hits` [request, reported, resume] · `runs` [request, start, stop] · `preempted` requests · `published` and `unpublished`
-    [group, request, length] · `counts` [pool, free, held, cached], the last of the operation · `resets`, whether each was done.
-    All but the resets are sorted: an operation is a set of what happened in it.
+    `hits` [request, reported, resume] · `runs` [request, start, stop] · `preempted` requests ·
+    `published` and `unpublished` [group, request, length] · `counts` [pool, free, held, cached],
+    the last of the operation · `resets`, whether each was done. All but the resets are sorted: an
+    operation is a set of what happened in it.
     """
 
     op: int
@@ -210,7 +223,9 @@ class Facts(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class LifecycleExpected(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The facts of every operation that has some. From operation `free_from` on a free choice of the engine's may show."""
+    """The facts of every operation that has some. From operation `free_from` on a free choice of
+    the engine's may show.
+    """
 
     facts: list[Facts]
     free_from: int | None = None
@@ -224,11 +239,13 @@ class LifecycleVector(_Vector, frozen=True, omit_defaults=True, kw_only=True):
     expected: LifecycleExpected | None = None
 
 
-# --- compaction ---------------------------------------------------------------------------------------------------------
+# --- compaction -----------------------------------------------------------------------------------
 
 
 class CompactionInput(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Rows with these lengths; row i goes to row `mapping[i]`, or nowhere (−1). `new_batch` rows are active afterwards."""
+    """Rows with these lengths; row i goes to row `mapping[i]`, or nowhere (−1). `new_batch` rows
+    are active afterwards.
+    """
 
     max_batch: int
     lengths: list[int]
@@ -238,7 +255,9 @@ class CompactionInput(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class CompactionExpected(msgspec.Struct, frozen=True):
-    """For each row that is active afterwards: of which row it now has the keys and values, of which the states, its length."""
+    """For each row that is active afterwards: of which row it now has the keys and values, of
+    which the states, its length.
+    """
 
     kv_rows: list[int]
     state_rows: list[int]
@@ -252,7 +271,7 @@ class CompactionVector(_Vector, frozen=True, omit_defaults=True, kw_only=True):
     expected: CompactionExpected | None = None
 
 
-# --- files --------------------------------------------------------------------------------------------------------------
+# --- files ----------------------------------------------------------------------------------------
 
 
 class _File(msgspec.Struct, frozen=True, kw_only=True):
@@ -296,7 +315,9 @@ class CompactionFile(_File, frozen=True, kw_only=True):
     vectors: list[CompactionVector]
 
 
-Vector = SizingVector | LookupVector | RetentionVector | SplitVector | LifecycleVector | CompactionVector
+Vector = (
+    SizingVector | LookupVector | RetentionVector | SplitVector | LifecycleVector | CompactionVector
+)
 File = SizingFile | LookupFile | RetentionFile | SplitFile | LifecycleFile | CompactionFile
 
 FILES: dict[str, type[File]] = {

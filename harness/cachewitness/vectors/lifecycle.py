@@ -1,10 +1,13 @@
-"""What must be equal when a trace is run: facts by operation, and from where on a free choice may show.
+"""What must be equal when a trace is run: facts by operation, and from where on a free choice may
+show.
 
-An engine is free in three choices: which cached block it evicts (`victims`), which of several blocks with one key it hits
-(`duplicates`), and whom it preempts when nothing fits (`preemptions`). Block ids are never compared. A vector cannot follow an
-engine's choices as the differential does, so it says from which operation on they may show; until then all facts must be equal.
-From there on, the first operation whose facts differ is excused if the choice itself is among the differences: other keys
-ended, another request was preempted, or, with duplicates, only the counts of blocks differ. Nothing after it is compared.
+An engine is free in three choices: which cached block it evicts (`victims`), which of several
+blocks with one key it hits (`duplicates`), and whom it preempts when nothing fits (`preemptions`).
+Block ids are never compared. A vector cannot follow an engine's choices as the differential does,
+so it says from which operation on they may show; until then all facts must be equal. From there on,
+the first operation whose facts differ is excused if the choice itself is among the differences:
+other keys ended, another request was preempted, or, with duplicates, only the counts of blocks
+differ. Nothing after it is compared.
 """
 
 from __future__ import annotations
@@ -60,7 +63,11 @@ class Recorder:
             match event:
                 case Submitted():
                     self._tokens[event.r] = list(event.tokens)
-                    self._identity[event.r] = (event.salt, event.adapter, tuple((m.at, m.length, m.hash) for m in event.media))
+                    self._identity[event.r] = (
+                        event.salt,
+                        event.adapter,
+                        tuple((m.at, m.length, m.hash) for m in event.media),
+                    )
                 case Accept():
                     self._tokens[event.r].extend(event.tokens)
                 case Hit():
@@ -70,7 +77,9 @@ class Recorder:
                     runs += [(run.r, run.start, run.stop) for run in event.runs]
                 case Preempted():
                     preempted.append(event.r)
-                    if not isinstance(op, Preempt | Reset | UpdateWeights) and event.r not in getattr(op, "withdraw", ()):
+                    if not isinstance(
+                        op, Preempt | Reset | UpdateWeights
+                    ) and event.r not in getattr(op, "withdraw", ()):
                         self._free.setdefault("preemptions", index)
                 case Publish():
                     published.append((event.group, event.r, event.length))
@@ -105,18 +114,26 @@ class Recorder:
         return LifecycleExpected(self._facts, min(self._free.values(), default=None), free)
 
     def _roomy(self, events: list[Event]) -> set[int]:
-        """Return the groups whose pool had unused blocks for all that were taken, so that nobody had to go for want of room."""
+        """Return the groups whose pool had unused blocks for all that were taken, so that nobody
+        had to go for want of room.
+        """
         taken: Counter[int] = Counter()
         for event in events:
             if isinstance(event, Take):
                 self._pool_of[event.group] = event.pool
                 taken[event.pool] += len(event.pages)
-        return {group for group, pool in self._pool_of.items() if taken[pool] <= self._unused.get(pool, 0)}
+        return {
+            group
+            for group, pool in self._pool_of.items()
+            if taken[pool] <= self._unused.get(pool, 0)
+        }
 
     def _notice_duplicates(self, event: Hit, index: int) -> None:
         for group, column in enumerate(event.pages):
             for page in column:
-                if any(self._live[key] > 1 for _, key in self._pages.get((group, page), {}).values()):
+                if any(
+                    self._live[key] > 1 for _, key in self._pages.get((group, page), {}).values()
+                ):
                     self._free.setdefault("duplicates", index)
 
     def _publish(self, event: Publish) -> None:
@@ -141,7 +158,9 @@ class Recorder:
 
 
 class Comparison:
-    """Compares an engine's facts with those expected, until they part. `told` is then what was expected and what came."""
+    """Compares an engine's facts with those expected, until they part. `told` is then what was
+    expected and what came.
+    """
 
     def __init__(self, expected: LifecycleExpected) -> None:
         self._facts = {facts.op: facts for facts in expected.facts}
@@ -158,12 +177,19 @@ class Comparison:
     def compare(self, index: int, got: Facts | None) -> None:
         """Compare the facts of one operation."""
         want, have = self._facts.get(index, Facts(op=index)), got or Facts(op=index)
-        fields = [name for name in Facts.__struct_fields__ if getattr(want, name) != getattr(have, name)]
+        fields = [
+            name for name in Facts.__struct_fields__ if getattr(want, name) != getattr(have, name)
+        ]
         if not fields or self.parted:
             return
-        told = [", ".join(f"{name} {_said(getattr(side, name))}" for name in fields[:2]) for side in (want, have)]
+        told = [
+            ", ".join(f"{name} {_said(getattr(side, name))}" for name in fields[:2])
+            for side in (want, have)
+        ]
         self.told = (f"in operation {index}: {told[0]}", told[1])
-        self.excused = self._free_from is not None and index >= self._free_from and self._is_free(fields)
+        self.excused = (
+            self._free_from is not None and index >= self._free_from and self._is_free(fields)
+        )
 
     def _is_free(self, fields: list[str]) -> bool:
         if fields == [FREE["duplicates"]]:

@@ -1,4 +1,6 @@
-"""The page of test vectors that an engine was asked: the wrong answers beside those expected, and traces step by step."""
+"""The page of test vectors that an engine was asked: the wrong answers beside those expected,
+and traces step by step.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ class Wrong(NamedTuple):
 
 
 def of_vectors(document: Consumed, folder: Path) -> bytes:
-    """Return the page of vectors. `folder` has what was stored of failing traces; the document names the files alone."""
+    """Return the page of vectors. `folder` has what was stored of failing traces; the document
+    names the files alone.
+    """
     wrong = [(file.file, answer) for file in document.files for answer in file.failures]
     # A trace that can be seen says more than two numbers.
     wrong.sort(key=lambda one: one[1].stored is None)
@@ -33,12 +37,20 @@ def of_vectors(document: Consumed, folder: Path) -> bytes:
     return rendered(
         "consumed.html.j2",
         films=True,
-        verdict=(terminal.MEANINGS[document.exit_code][0], document.exit_code, _meaning(document.exit_code, len(wrong))),
+        verdict=(
+            terminal.MEANINGS[document.exit_code][0],
+            document.exit_code,
+            _meaning(document.exit_code, len(wrong)),
+        ),
         document=document,
         asked=sum(sum(file.asked.values()) for file in document.files),
         passed=sum(sum(file.passed.values()) for file in document.files),
         unknown=[f"{file.file}: {vector}" for file in document.files for vector in file.unknown],
-        not_run=[NotRun(file.file, why, count) for file in document.files for why, count in file.not_run.items()],
+        not_run=[
+            NotRun(file.file, why, count)
+            for file in document.files
+            for why, count in file.not_run.items()
+        ],
         shown=shown,
         others=others[:LISTED_MAX],
         more=max(0, len(others) - LISTED_MAX),

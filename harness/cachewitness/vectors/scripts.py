@@ -1,6 +1,8 @@
-"""Traces for lifecycle vectors: a prompt served twice, a conversation continued, and the hand-written scenarios.
+"""Traces for lifecycle vectors: a prompt served twice, a conversation continued, and the
+hand-written scenarios.
 
-In the first two the pool is large enough that nothing is evicted, so nothing in them is the engine's choice.
+In the first two the pool is large enough that nothing is evicted, so nothing in them is the
+engine's choice.
 """
 
 from __future__ import annotations
@@ -18,25 +20,43 @@ SOURCE = "chosen at boundaries"
 
 
 def replays(
-    configuration: Configuration, height: Height, lengths: Sequence[int], flags: Sequence[str], chunk: int = 0
+    configuration: Configuration,
+    height: Height,
+    lengths: Sequence[int],
+    flags: Sequence[str],
+    chunk: int = 0,
 ) -> list[Case]:
-    """Return questions in which a prompt is served twice, for each length; prefilled `chunk` tokens at a time, or whole."""
+    """Return questions in which a prompt is served twice, for each length; prefilled `chunk`
+    tokens at a time, or whole.
+    """
     out = []
     for tokens in lengths:
         script = _script(
-            configuration, height, f"replay/{configuration.name}/{tokens}", f"a prompt of {tokens} tokens is served twice"
+            configuration,
+            height,
+            f"replay/{configuration.name}/{tokens}",
+            f"a prompt of {tokens} tokens is served twice",
         )
         for r in ("first", "again"):
-            script.serve(r, f"doc:{tokens}", chunk=chunk or max(tokens, 2 * script.shape.unit), decode=1)
+            script.serve(
+                r, f"doc:{tokens}", chunk=chunk or max(tokens, 2 * script.shape.unit), decode=1
+            )
         out.append(_case(script, flags))
     return out
 
 
-def turns(configuration: Configuration, height: Height, generated: Sequence[int], flags: Sequence[str]) -> list[Case]:
-    """Return questions in which 33 tokens are asked, some computed behind them, and the conversation goes on from there."""
+def turns(
+    configuration: Configuration, height: Height, generated: Sequence[int], flags: Sequence[str]
+) -> list[Case]:
+    """Return questions in which 33 tokens are asked, some computed behind them, and the
+    conversation goes on from there.
+    """
     out = []
     for tokens in generated:
-        story = f"33 tokens are asked, {tokens} more steps run, and 20 tokens are asked behind what they generated"
+        story = (
+            f"33 tokens are asked, {tokens} more steps run, and 20 tokens are asked behind what"
+            " they generated"
+        )
         script = _script(configuration, height, f"turn/{configuration.name}/{tokens}", story)
         _first_turn(script, tokens)
         script.serve("turn2", f"sys:33 @turn1:{tokens + 1} more:20", chunk=64, decode=1)
@@ -44,8 +64,12 @@ def turns(configuration: Configuration, height: Height, generated: Sequence[int]
     return out
 
 
-def returns(configuration: Configuration, lengths: Sequence[int], flags: Sequence[str]) -> list[Case]:
-    """Return questions in which a prompt is served before and after a reset of the device's cache, the tier left alone."""
+def returns(
+    configuration: Configuration, lengths: Sequence[int], flags: Sequence[str]
+) -> list[Case]:
+    """Return questions in which a prompt is served before and after a reset of the device's
+    cache, the tier left alone.
+    """
     out = []
     for tokens in lengths:
         story = f"a prompt of {tokens} tokens comes back from the second tier"
@@ -58,25 +82,41 @@ def returns(configuration: Configuration, lengths: Sequence[int], flags: Sequenc
 
 
 def siblings(
-    configuration: Configuration, height: Height, tokens: int, shared: Sequence[int], flags: Sequence[str]
+    configuration: Configuration,
+    height: Height,
+    tokens: int,
+    shared: Sequence[int],
+    flags: Sequence[str],
 ) -> list[Case]:
-    """Return questions in which a prompt of so many tokens is served, and then one that shares its beginning alone."""
+    """Return questions in which a prompt of so many tokens is served, and then one that shares
+    its beginning alone.
+    """
     out = []
     for share in shared:
         story = f"a prompt shares the first {share} of {tokens} tokens that were served"
-        script = _script(configuration, height, f"sibling/{configuration.name}/{share}-of-{tokens}", story)
+        script = _script(
+            configuration, height, f"sibling/{configuration.name}/{share}-of-{tokens}", story
+        )
         script.serve("whole", f"doc:{tokens}", chunk=script.shape.unit, decode=1)
         script.serve("part", f"doc:{share} own:20", chunk=4 * script.shape.unit, decode=1)
         out.append(_case(script, flags))
     return out
 
 
-def continued_twice(configuration: Configuration, height: Height, generated: Sequence[int], flags: Sequence[str]) -> list[Case]:
-    """Return questions in which two requests go on at once from where a third has ended, perhaps inside a block."""
+def continued_twice(
+    configuration: Configuration, height: Height, generated: Sequence[int], flags: Sequence[str]
+) -> list[Case]:
+    """Return questions in which two requests go on at once from where a third has ended, perhaps
+    inside a block.
+    """
     out = []
     for tokens in generated:
-        story = f"33 tokens are asked, {tokens} more steps run; two requests go on from there at once"
-        script = _script(configuration, height, f"continued-twice/{configuration.name}/{tokens}", story)
+        story = (
+            f"33 tokens are asked, {tokens} more steps run; two requests go on from there at once"
+        )
+        script = _script(
+            configuration, height, f"continued-twice/{configuration.name}/{tokens}", story
+        )
         _first_turn(script, tokens)
         for r in ("left", "right"):
             script.submit(r, f"sys:33 @turn1:{tokens + 1} {r}:5")
@@ -88,8 +128,12 @@ def continued_twice(configuration: Configuration, height: Height, generated: Seq
     return out
 
 
-def departures(configuration: Configuration, height: Height, orders: Sequence[str], flags: Sequence[str]) -> list[Case]:
-    """Return questions in which requests a to d decode together and leave in an order, such as `dcab`."""
+def departures(
+    configuration: Configuration, height: Height, orders: Sequence[str], flags: Sequence[str]
+) -> list[Case]:
+    """Return questions in which requests a to d decode together and leave in an order, such as
+    `dcab`.
+    """
     out = []
     for order in orders:
         story = f"four requests decode together and leave one by one: {', '.join(order)}"
@@ -107,15 +151,29 @@ def departures(configuration: Configuration, height: Height, orders: Sequence[st
 
 
 def stories(
-    configuration: Configuration, height: Height, flags: Mapping[str, Sequence[str]], names: Collection[str] | None = None
+    configuration: Configuration,
+    height: Height,
+    flags: Mapping[str, Sequence[str]],
+    names: Collection[str] | None = None,
 ) -> list[Case]:
-    """Return the scenarios that apply to a cell, those of the names alone if some are given; `flags` by scenario."""
+    """Return the scenarios that apply to a cell, those of the names alone if some are given;
+    `flags` by scenario.
+    """
     shape, out = configuration.shape(height), []
     for scenario in SCENARIOS:
-        if scenario.applies(shape) and (scenario.name in flags if names is None else scenario.name in names):
+        if scenario.applies(shape) and (
+            scenario.name in flags if names is None else scenario.name in names
+        ):
             asked = scenario.trace(shape)
             name = f"lifecycle/{height}/{configuration.name}/{scenario.name}"
-            out.append(Case(name, scenario.story, flags[scenario.name], LifecycleInput(asked.header, asked.ops)))
+            out.append(
+                Case(
+                    name,
+                    scenario.story,
+                    flags[scenario.name],
+                    LifecycleInput(asked.header, asked.ops),
+                )
+            )
     return out
 
 
@@ -132,4 +190,6 @@ def _script(configuration: Configuration, height: Height, name: str, story: str)
 
 def _case(script: Script, flags: Sequence[str]) -> Case:
     asked = script.trace()
-    return Case(asked.header.name, asked.header.story, flags, LifecycleInput(asked.header, asked.ops))
+    return Case(
+        asked.header.name, asked.header.story, flags, LifecycleInput(asked.header, asked.ops)
+    )

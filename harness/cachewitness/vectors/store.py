@@ -1,8 +1,9 @@
-"""Files of vectors: written whole, one vector a line, and refused if a byte of what they say has changed.
+"""Files of vectors: written whole, one vector a line, and refused if a byte of what they say has
+changed.
 
-The hash is over the flags and the vectors as compact JSON with sorted keys, so that it does not depend on white space, and any
-JSON library can compute it. It is there to find edits by hand and broken copies: to change an expected value on purpose, fill
-the file again.
+The hash is over the flags and the vectors as compact JSON with sorted keys, so that it does not
+depend on white space, and any JSON library can compute it. It is there to find edits by hand and
+broken copies: to change an expected value on purpose, fill the file again.
 """
 
 from __future__ import annotations
@@ -33,7 +34,9 @@ def content_hash(flags: Any, vectors: Any) -> str:
     return "sha256:" + hashlib.sha256(content).hexdigest()
 
 
-def file_of(kind: Kind, policy: str, source: Source, flags: dict[str, Flag], vectors: Sequence[Vector]) -> File:
+def file_of(
+    kind: Kind, policy: str, source: Source, flags: dict[str, Flag], vectors: Sequence[Vector]
+) -> File:
     """Return a file of vectors, its flags cut down to those that the vectors carry."""
     used = {name for vector in vectors for name in vector.flags}
     own = {name: flags[name] for name in sorted(used)}
@@ -63,7 +66,8 @@ def write(file: File, path: Path) -> None:
 def load(path: Path) -> File:
     """Read a file of vectors.
 
-    Raises UsageError with file and field if it is not one, is of another version, or is not what its hash says.
+    Raises UsageError with file and field if it is not one, is of another version, or is not what
+    its hash says.
     """
     try:
         raw = msgspec.json.decode(reading.whole(path))
@@ -79,7 +83,8 @@ def load(path: Path) -> File:
         )
     if head.get("hash") != content_hash(raw.get("flags"), raw.get("vectors")):
         raise UsageError(
-            f"{path}: its content is not what `_info.hash` says; get the file anew, or fill it with `cachewitness fill`"
+            f"{path}: its content is not what `_info.hash` says; get the file anew, or fill it with"
+            " `cachewitness fill`"
         )
     try:
         file = msgspec.convert(raw, FILES[head["kind"]])
@@ -103,11 +108,14 @@ def _check(file: File, path: Path) -> None:
         if getattr(vector, needed) is None:
             raise UsageError(f"{where}: a vector that is {vector.result} needs `{needed}`")
     if file.info.count != len(file.vectors):
-        raise UsageError(f"{path}: `_info.count` is {file.info.count}, and there are {len(file.vectors)} vectors")
+        raise UsageError(
+            f"{path}: `_info.count` is {file.info.count}, and there are {len(file.vectors)} vectors"
+        )
 
 
 def find(paths: Iterable[Path]) -> list[Path]:
-    """Return the files that paths name: themselves, or every `.json` below a folder, sorted; `-` is standard input.
+    """Return the files that paths name: themselves, or every `.json` below a folder, sorted; `-` is
+    standard input.
 
     Raises UsageError for a path that does not exist.
     """
@@ -119,6 +127,8 @@ def find(paths: Iterable[Path]) -> list[Path]:
         try:
             mode = path.stat().st_mode
         except OSError as error:
-            raise UsageError(f"{path}: there is no such file or folder ({error.strerror})") from None
+            raise UsageError(
+                f"{path}: there is no such file or folder ({error.strerror})"
+            ) from None
         found += sorted(path.rglob("*.json")) if S_ISDIR(mode) else [path]
     return list(dict.fromkeys(found))

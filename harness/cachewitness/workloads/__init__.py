@@ -1,1 +1,3 @@
-"""What is asked of an engine: the trace format, layouts, configurations, hand-written and random traces, and the shrinker."""
+"""What is asked of an engine: the trace format, layouts, configurations, hand-written and random
+traces, and the shrinker.
+"""

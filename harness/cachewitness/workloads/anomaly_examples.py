@@ -1,11 +1,13 @@
 """The anomalies by example: for each, anomalous histories and lawful ones that look like them.
 
-A story is a text file in `fixtures/histories`. Its head names the anomaly that it looks like, why the lawful variant is legal,
-what is different in the anomalous one, and the source; then follow the lines of a history (`cachewitness.workloads.notation`). A line
-that begins with `+` is part of the lawful history alone, one with `-` of the anomalous history alone. A story without
-`anomalous` has a lawful history only.
+A story is a text file in `fixtures/histories`. Its head names the anomaly that it looks like, why
+the lawful variant is legal, what is different in the anomalous one, and the source; then follow the
+lines of a history (`cachewitness.workloads.notation`). A line that begins with `+` is part of the
+lawful history alone, one with `-` of the anomalous history alone. A story without `anomalous` has a
+lawful history only.
 
-`python -m cachewitness.workloads.anomaly_examples` writes every story as JSON lines, and the table in `docs/anomalies.md`.
+`python -m cachewitness.workloads.anomaly_examples` writes every story as JSON lines, and the table
+in `docs/anomalies.md`.
 """
 
 from __future__ import annotations
@@ -28,7 +30,10 @@ FIELDS = ("looks like", "legal", "anomalous", "tempts", "source")
 NO_STORY = {
     "divergence": (
         "the engine publishes one key more than the reference of its release",
-        "other block ids, other victims, another of two blocks with the same key: the reference follows these choices",
+        (
+            "other block ids, other victims, another of two blocks with the same key: the reference"
+            " follows these choices"
+        ),
         "harness/cachewitness/sessions/run/lockstep.py",
     ),
     "hung": (
@@ -37,17 +42,23 @@ NO_STORY = {
         "harness/cachewitness/engines/isolation/process.py",
     ),
     "silent-divergence": (
-        "the block tables are right, and a chunk goes on from a convolution's state that was never restored",
+        (
+            "the block tables are right, and a chunk goes on from a convolution's state that was"
+            " never restored"
+        ),
         "logits of another chunk size, batch or dtype: they differ from the definition by rounding",
         "suites/toy/engine/test_detectors.py",
     ),
 }
-"""What no history can show, as it takes two runs, a clock or tensors: the anomaly, its look-alike, and where it is found."""
+"""What no history can show, as it takes two runs, a clock or tensors: the anomaly, its look-alike,
+and where it is found."""
 
 
 @dataclass(frozen=True)
 class Story:
-    """One look-alike and, if `anomalous` says what is different, its illegal twin. `tempts` is the checker in question."""
+    """One look-alike and, if `anomalous` says what is different, its illegal twin. `tempts` is
+    the checker in question.
+    """
 
     name: str
     anomaly: str
@@ -63,7 +74,10 @@ class Story:
         Raises UsageError naming the story and the line of its file.
         """
         own, other = ("+", "-") if kind == "legal" else ("-", "+")
-        lines = [("" if line.startswith(other) else line.removeprefix(own)) for line in self.text.splitlines()]
+        lines = [
+            ("" if line.startswith(other) else line.removeprefix(own))
+            for line in self.text.splitlines()
+        ]
         tells = f"{self.name} ({'looks like' if kind == 'legal' else 'is'}: {self.anomaly})"
         return parse("\n".join(line.strip() for line in lines), f"{self.name}.txt", tells)
 
@@ -76,7 +90,8 @@ class Story:
 def load(folder: Path | None = None) -> list[Story]:
     """Read every story, by name.
 
-    Raises UsageError for a story without its fields, or about an anomaly or a checker that does not exist.
+    Raises UsageError for a story without its fields, or about an anomaly or a checker that does not
+    exist.
     """
     return [_read(path) for path in sorted((folder or _folder()).glob("*.txt"))]
 
@@ -111,7 +126,9 @@ def reported_by(anomaly: str) -> str:
 def _row(story: Story) -> list[str]:
     folder = "../fixtures/histories"
     said = {"legal": story.legal, "anomalous": story.anomalous}
-    cells = [f"{said[kind]} ([history]({folder}/{kind}/{story.name}.jsonl))" for kind in story.kinds]
+    cells = [
+        f"{said[kind]} ([history]({folder}/{kind}/{story.name}.jsonl))" for kind in story.kinds
+    ]
     cells += [""] * (2 - len(cells))
     return [f"[{story.name}]({folder}/{story.name}.txt)", *cells, story.source]
 
@@ -127,7 +144,10 @@ def _read(path: Path) -> Story:
     missing = [field for field in ("looks like", "legal", "source") if field not in fields]
     strange = [field for field in fields if field not in FIELDS]
     if missing or strange:
-        raise UsageError(f"{path}: a story has the fields {', '.join(FIELDS)}; look at {', '.join(missing + strange)}")
+        raise UsageError(
+            f"{path}: a story has the fields {', '.join(FIELDS)}; look at"
+            f" {', '.join(missing + strange)}"
+        )
     anomaly = fields["looks like"]
     if anomaly not in BY_NAME:
         raise UsageError(f"{path}: no anomaly is called {anomaly!r}")
@@ -136,7 +156,15 @@ def _read(path: Path) -> Story:
     if tempts not in [checker.name for checker in ALL]:
         raise UsageError(f"{path}: no checker is called {tempts!r}; say which one is tempted")
     text = "\n".join("" if number < end else line for number, line in enumerate(lines))
-    return Story(path.stem, anomaly, fields["legal"], fields.get("anomalous", ""), tempts, fields["source"], text)
+    return Story(
+        path.stem,
+        anomaly,
+        fields["legal"],
+        fields.get("anomalous", ""),
+        tempts,
+        fields["source"],
+        text,
+    )
 
 
 def main() -> int:

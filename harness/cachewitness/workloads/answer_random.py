@@ -1,8 +1,9 @@
 """Random traces at answers height, which prefer lengths around boundaries.
 
-They repeat prompts, shorten them, change one token, continue after answers, let clients go away, and run several at once in a
-pool that is roomy or under pressure. The option `avoid` of a configuration names what is left out (`cachewitness.workloads.avoided`), so
-that a known fault does not hide the next one.
+They repeat prompts, shorten them, change one token, continue after answers, let clients go away,
+and run several at once in a pool that is roomy or under pressure. The option `avoid` of a
+configuration names what is left out (`cachewitness.workloads.avoided`), so that a known fault does
+not hide the next one.
 """
 
 from __future__ import annotations
@@ -33,14 +34,21 @@ class _Asked:
 
 def random_answers(shape: Shape, seed: int) -> Trace:
     """Return the trace of a seed."""
-    source, script = Seeded(seed), Script(shape, f"random-{seed}", "random requests around boundaries", __name__)
+    source, script = (
+        Seeded(seed),
+        Script(shape, f"random-{seed}", "random requests around boundaries", __name__),
+    )
     _Workload(script, source).run()
     longest = max(tokens_of(op) for op in script.ops)
-    return as_asked(script, shape.pages(longest + shape.unit) * source.choice(_POOLS) // 5 + 1, seed)
+    return as_asked(
+        script, shape.pages(longest + shape.unit) * source.choice(_POOLS) // 5 + 1, seed
+    )
 
 
 class _Workload:
-    """Grows a script one random operation at a time; keeps in mind who is live and who was answered."""
+    """Grows a script one random operation at a time; keeps in mind who is live and who was
+    answered.
+    """
 
     def __init__(self, script: Script, source: Source) -> None:
         self._script, self._source = script, source
@@ -77,11 +85,16 @@ class _Workload:
         self._script.submit(r, prompt, generate=asked.generate, **({"salt": salt} if salt else {}))
 
     def _prompt(self, r: str) -> tuple[str, str]:
-        """Return a prompt and a salt: new, or like an earlier one in one of the ways that caches get wrong."""
+        """Return a prompt and a salt: new, or like an earlier one in one of the ways that caches
+        get wrong.
+        """
         source, unit = self._source, self._script.shape.unit
         before = source.choice(self._said[-RECENT:]) if self._said and source.chance(80) else None
         if before is None:
-            return f"t{source.integer(0, 2)}:{self._length()} {r}:{source.integer(1, unit)}", source.choice(_SALTS)
+            return (
+                f"t{source.integer(0, 2)}:{self._length()} {r}:{source.integer(1, unit)}",
+                source.choice(_SALTS),
+            )
         salt = before.salt if source.chance(85) else source.choice(_SALTS)
         if source.chance(25):
             return before.prompt, salt

@@ -1,7 +1,9 @@
-"""The stories of the suite `answers`: what a serving engine is asked around the places where its cache resumes.
+"""The stories of the suite `answers`: what a serving engine is asked around the places where its
+cache resumes.
 
-Lengths lie one before, at and one behind the multiples of the layout's unit. A seed varies texts and the parts of lengths that
-no story is about. Requests end by themselves, so a story says how much each generates.
+Lengths lie one before, at and one behind the multiples of the layout's unit. A seed varies texts
+and the parts of lengths that no story is about. Requests end by themselves, so a story says how
+much each generates.
 """
 
 from __future__ import annotations
@@ -19,10 +21,12 @@ from cachewitness.workloads.scenarios.shape import Script, Shape
 GENERATED = 6
 """Tokens that a request generates where a story is not about that."""
 LEAST_UNIT = 4
-"""Stories ask for a few tokens less than a unit; where the scheduler's blocks are smaller, several of them are one."""
+"""Stories ask for a few tokens less than a unit; where the scheduler's blocks are smaller, several
+of them are one."""
 
 DEEP, DEEP_TOKENS = 13, 2048
-"""One prefix has so many units, unless these are so large that it would have more tokens than these."""
+"""One prefix has so many units, unless these are so large that it would have more tokens than
+these."""
 
 
 class Story:
@@ -31,7 +35,9 @@ class Story:
     def __init__(self, shape: Shape, name: str, seed: int) -> None:
         self.unit, self.seed = shape.unit * max(1, -(-LEAST_UNIT // shape.unit)), seed
         self.random = random.Random(crc32(f"{seed} {name} {shape.layout.name}".encode()))
-        self.script = Script(shape, name, STORIES[name][0], "harness/cachewitness/workloads/answer_stories.py")
+        self.script = Script(
+            shape, name, STORIES[name][0], "harness/cachewitness/workloads/answer_stories.py"
+        )
 
     def text(self, name: str, length: int) -> str:
         """Return a segment of a text that no other seed has."""
@@ -61,7 +67,9 @@ class Story:
 
 
 def replays(s: Story) -> None:
-    """Ask the same twice, of every length around a boundary and one behind a far one; then once more with one token more."""
+    """Ask the same twice, of every length around a boundary and one behind a far one; then once
+    more with one token more.
+    """
     deep = min(DEEP, max(DEEP_TOKENS // s.unit, 4))
     for k, off in [*product((1, 2, 3), (-1, 0, 1)), (deep, 1)]:
         length = k * s.unit + off
@@ -77,7 +85,11 @@ def parting(s: Story) -> None:
         for off in (-1, 0, 1, s.unit // 2):
             shared = k * s.unit + off
             for r in "ab":
-                s.serve(f"{r}{k}{off:+d}", f"{s.text(f'sys{k}{off:+d}', shared)} {s.text(f'{r}{k}{off:+d}', s.own() + s.unit)}")
+                s.serve(
+                    f"{r}{k}{off:+d}",
+                    f"{s.text(f'sys{k}{off:+d}', shared)}"
+                    f" {s.text(f'{r}{k}{off:+d}', s.own() + s.unit)}",
+                )
 
 
 def siblings(s: Story) -> None:
@@ -103,7 +115,9 @@ def single_tokens(s: Story) -> None:
 
 
 def answered_prompts(s: Story) -> None:
-    """Ask with an earlier prompt and its answer, whole, without its last token, and with a token more."""
+    """Ask with an earlier prompt and its answer, whole, without its last token, and with a token
+    more.
+    """
     for length in (s.unit - 2, s.unit, 2 * s.unit + 1):
         generate = s.unit + 2
         prompt = s.text(f"doc{length}", length)
@@ -114,7 +128,9 @@ def answered_prompts(s: Story) -> None:
 
 
 def cancelled(s: Story) -> None:
-    """Let clients go away: at once, in the middle of a prompt, in the middle of an answer; others then ask the same."""
+    """Let clients go away: at once, in the middle of a prompt, in the middle of an answer;
+    others then ask the same.
+    """
     for index, steps in enumerate((0, 1, 2, 4)):
         prompt = s.text(f"doc{index}", 3 * s.unit + s.unit // 2 + 1)
         s.submit(f"p{index}", prompt, 2 * s.unit)
@@ -125,7 +141,9 @@ def cancelled(s: Story) -> None:
 
 
 def conversations(s: Story) -> None:
-    """Hold two conversations in turn: every request is the one before, what it said, and something more."""
+    """Hold two conversations in turn: every request is the one before, what it said, and
+    something more.
+    """
     said = {name: f"{s.text('sys', s.unit + 3)} {s.text(name, s.own())}" for name in "ab"}
     for turn in range(4):
         for name in "ab":
@@ -149,7 +167,9 @@ def pressure(s: Story) -> None:
 
 
 def idle(s: Story) -> None:
-    """Fill the cache, let the engine make steps with nothing to do, and come back to what was asked first."""
+    """Fill the cache, let the engine make steps with nothing to do, and come back to what was
+    asked first.
+    """
     for index in range(5):
         s.serve(f"p{index}", s.text(f"doc{index}", 2 * s.unit + 1))
     s.steps(6)
@@ -159,7 +179,9 @@ def idle(s: Story) -> None:
 
 
 def tenants(s: Story) -> None:
-    """Let tenants with salts of their own ask what others asked; each of them finds what is its own."""
+    """Let tenants with salts of their own ask what others asked; each of them finds what is its
+    own.
+    """
     prompt = s.text("doc", 2 * s.unit + 1)
     for turn in range(2):
         for salt in ("", "one", "two"):
@@ -167,13 +189,18 @@ def tenants(s: Story) -> None:
 
 
 def taken_back(s: Story) -> None:
-    """Ask with ever less of an earlier prompt, another text behind it or none; then with the beginning of a much longer one."""
+    """Ask with ever less of an earlier prompt, another text behind it or none; then with the
+    beginning of a much longer one.
+    """
     for r, goes_on in (("a", True), ("b", False)):
         for k in (2, 3):
             length = k * s.unit + s.unit // 2
             for cut in sorted({0, 1, 2, 5, s.unit // 2 + 1}):
                 left = s.text(f"{r}said{k}", length - cut)
-                s.serve(f"{r}{k}-{cut}", f"{left} {s.text(f'{r}{k}-{cut}', s.own())}" if goes_on else left)
+                s.serve(
+                    f"{r}{k}-{cut}",
+                    f"{left} {s.text(f'{r}{k}-{cut}', s.own())}" if goes_on else left,
+                )
     for cut in sorted({1, 5, s.unit // 2}):
         length = 3 * s.unit
         for r, tokens in (("c", length + cut), ("d", 8 * s.unit), ("e", length)):
@@ -193,9 +220,15 @@ def newcomers(s: Story) -> None:
 
 
 STORIES: Mapping[str, tuple[str, Callable[[Story], None]]] = {
-    "replays": ("the same prompt again, at every length around a boundary, and once of many blocks", replays),
+    "replays": (
+        "the same prompt again, at every length around a boundary, and once of many blocks",
+        replays,
+    ),
     "answered-prompts": ("prompts that are an earlier prompt with its answer", answered_prompts),
-    "taken-back": ("a prompt that is an earlier one without its end, alone or with another text behind it", taken_back),
+    "taken-back": (
+        "a prompt that is an earlier one without its end, alone or with another text behind it",
+        taken_back,
+    ),
     "single-tokens": ("requests for one token", single_tokens),
     "parting": ("prompts part around boundaries", parting),
     "siblings": ("several consumers of one prefix, at once and in turn", siblings),
@@ -206,7 +239,8 @@ STORIES: Mapping[str, tuple[str, Callable[[Story], None]]] = {
     "tenants": ("tenants with salts of their own", tenants),
     "newcomers": ("requests come while others are computed and answered", newcomers),
 }
-"""In the order of a run, of which each configuration begins at another. Exact replays find most in the fewest requests."""
+"""In the order of a run, of which each configuration begins at another. Exact replays find most in
+the fewest requests."""
 SMALL_POOL = ("pressure",)
 """Stories whose pool holds little more than the longest request."""
 
@@ -221,9 +255,16 @@ def write(shape: Shape, name: str, seed: int) -> Trace:
 
 
 def as_asked(script: Script, pages: int, seed: int) -> Trace:
-    """Return a script as a trace at answers height: no policy, and no option but those of the configuration."""
+    """Return a script as a trace at answers height: no policy, and no option but those of the
+    configuration.
+    """
     trace = script.trace(pages)
-    return Trace(msgspec.structs.replace(trace.header, seed=seed, policy="", options=dict(script.shape.options)), trace.ops)
+    return Trace(
+        msgspec.structs.replace(
+            trace.header, seed=seed, policy="", options=dict(script.shape.options)
+        ),
+        trace.ops,
+    )
 
 
 def tokens_of(op: Op) -> int:

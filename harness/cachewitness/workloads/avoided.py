@@ -1,7 +1,9 @@
-"""Traces at answers height without one of the things that go wrong: what they do not do, they do not fail by.
+"""Traces at answers height without one of the things that go wrong: what they do not do, they do
+not fail by.
 
-The same list serves twice. A trace that fails is run again without each of them, and what makes it pass is the cause. And with
-the option `avoid` of a configuration traces are drawn without a cause that is known, so that the next one comes to light.
+The same list serves twice. A trace that fails is run again without each of them, and what makes it
+pass is the cause. And with the option `avoid` of a configuration traces are drawn without a cause
+that is known, so that the next one comes to light.
 """
 
 from __future__ import annotations
@@ -28,7 +30,9 @@ def without_aborts(trace: Trace) -> Trace:
 
 
 def without_replays(trace: Trace) -> Trace:
-    """Let prompts go on by a token that would be an earlier prompt, a part of one, or one with a part of its answer."""
+    """Let prompts go on by a token that would be an earlier prompt, a part of one, or one with a
+    part of its answer.
+    """
     said: list[list[tuple[str, int]]] = []
     ops: list[Op] = []
     for op in trace.ops:
@@ -41,8 +45,12 @@ def without_replays(trace: Trace) -> Trace:
 
 
 def _spans(prompt: str) -> list[tuple[str, int]]:
-    """Return the texts of a prompt, each with where it starts, and how many tokens of it there are; neighbours joined."""
-    return [(f"{name}[{start}]" if start else name, count) for name, start, count in segments(prompt)]
+    """Return the texts of a prompt, each with where it starts, and how many tokens of it there
+    are; neighbours joined.
+    """
+    return [
+        (f"{name}[{start}]" if start else name, count) for name, start, count in segments(prompt)
+    ]
 
 
 def _begins(text: list[tuple[str, int]], prompt: str) -> bool:
@@ -85,9 +93,15 @@ def without_chunks(trace: Trace) -> Trace:
 
 
 def without_continuations(trace: Trace) -> Trace:
-    """Let other texts stand where prompts go on after an answer, so that nothing is found that decoding has computed."""
+    """Let other texts stand where prompts go on after an answer, so that nothing is found that
+    decoding has computed.
+    """
     ops = (
-        replace(op, prompt=op.prompt.replace("@~", "@").replace("@", "@~")) if isinstance(op, Submit) else op
+        (
+            replace(op, prompt=op.prompt.replace("@~", "@").replace("@", "@~"))
+            if isinstance(op, Submit)
+            else op
+        )
         for op in trace.ops
     )
     return trace.with_ops(ops)
@@ -96,7 +110,10 @@ def without_continuations(trace: Trace) -> Trace:
 PRESSURE, CONTINUATIONS = "pressure", "continuations"
 AVOIDABLE: Mapping[str, tuple[str, Callable[[Trace], Trace]]] = {
     "aborts": ("if no client goes away", without_aborts),
-    "replays": ("if no prompt is an earlier one, a part of it, or one with its answer", without_replays),
+    "replays": (
+        "if no prompt is an earlier one, a part of it, or one with its answer",
+        without_replays,
+    ),
     "company": ("if requests come one after another", without_company),
     PRESSURE: ("in a pool from which nothing is evicted", without_pressure),
     CONTINUATIONS: ("if no prompt goes on after an answer", without_continuations),
@@ -126,6 +143,8 @@ def avoiding(trace: Trace, asked: str) -> Trace:
     """
     for name in filter(None, asked.split("+")):
         if name not in AVOIDABLE:
-            raise UsageError(f"--option: nothing to avoid is called {name!r}{nearest(name, AVOIDABLE)}")
+            raise UsageError(
+                f"--option: nothing to avoid is called {name!r}{nearest(name, AVOIDABLE)}"
+            )
         trace = AVOIDABLE[name][1](trace)
     return trace

@@ -1,7 +1,8 @@
 """Reduces a trace to the capabilities that an engine declares.
 
-An operation that needs an undeclared capability is left out, so an engine with few capabilities can still be fuzzed. Where
-abort is not declared, an aborted request finishes instead; where `cancel` is not, it is aborted after the step.
+An operation that needs an undeclared capability is left out, so an engine with few capabilities can
+still be fuzzed. Where abort is not declared, an aborted request finishes instead; where `cancel` is
+not, it is aborted after the step.
 """
 
 from __future__ import annotations
@@ -10,10 +11,30 @@ from collections.abc import Collection, Iterator
 
 from msgspec.structs import replace
 
-from cachewitness.core.trace_format import Abort, Extend, Finish, Op, Preempt, Reset, Step, Submit, Trace, UpdateWeights
+from cachewitness.core.trace_format import (
+    Abort,
+    Extend,
+    Finish,
+    Op,
+    Preempt,
+    Reset,
+    Step,
+    Submit,
+    Trace,
+    UpdateWeights,
+)
 
-_OF_OPERATION = {Abort: "abort", Extend: "session", Preempt: "preempt", Reset: "reset", UpdateWeights: "update_weights"}
-_OF_FIELD = {Submit: ("salt", "adapter", "media", "kernels", "priority", "grammar", "session"), Step: ("withdraw", "cancel")}
+_OF_OPERATION = {
+    Abort: "abort",
+    Extend: "session",
+    Preempt: "preempt",
+    Reset: "reset",
+    UpdateWeights: "update_weights",
+}
+_OF_FIELD = {
+    Submit: ("salt", "adapter", "media", "kernels", "priority", "grammar", "session"),
+    Step: ("withdraw", "cancel"),
+}
 
 
 def lacking(trace: Trace, capabilities: Collection[str]) -> list[str]:
@@ -24,7 +45,9 @@ def lacking(trace: Trace, capabilities: Collection[str]) -> list[str]:
 
 def within(trace: Trace, capabilities: Collection[str]) -> Trace:
     """Return the trace without what needs other capabilities."""
-    header = replace(trace.header, needs=[need for need in trace.header.needs if need in capabilities])
+    header = replace(
+        trace.header, needs=[need for need in trace.header.needs if need in capabilities]
+    )
     return Trace(header, [kept for op in trace.ops for kept in _within(op, capabilities)])
 
 

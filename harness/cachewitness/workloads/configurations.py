@@ -1,7 +1,7 @@
 """The configurations that a suite runs on: a layout and the options of the policy.
 
-Configurations with options of the scheduler (drafts, steps in flight, a second tier) are run at scheduler height only. The
-policy names the configurations of a run in which the user chose nothing.
+Configurations with options of the scheduler (drafts, steps in flight, a second tier) are run at
+scheduler height only. The policy names the configurations of a run in which the user chose nothing.
 """
 
 from __future__ import annotations
@@ -41,7 +41,9 @@ class Configuration:
         """Whether the options mean something at a height."""
         if (height == "answers") != (not self.policy):
             return False
-        return height in ("scheduler", "answers") or not any(self.options.get(name) for name in SCHEDULER_OPTIONS)
+        return height in ("scheduler", "answers") or not any(
+            self.options.get(name) for name in SCHEDULER_OPTIONS
+        )
 
     def shape(self, height: Height) -> Shape:
         """Return the measures of the configuration at a height."""

@@ -1,16 +1,19 @@
 """Random traces that prefer boundaries.
 
-Bugs of caches sit at the edges of blocks, chunks, windows and retention intervals, so lengths are drawn as a multiple of one
-of them plus −1, 0 or +1: of whole prompts, of what they share, of chunks. Prompts are repeated, shortened, continued after
-what was generated, and changed in one place or part (`near_misses`); pools are so small that pages are evicted and reused. The
-generator never looks at an engine: a trace is fixed before it runs, and the same seed gives the same trace everywhere (in one
-version of this file).
+Bugs of caches sit at the edges of blocks, chunks, windows and retention intervals, so lengths are
+drawn as a multiple of one of them plus −1, 0 or +1: of whole prompts, of what they share, of
+chunks. Prompts are repeated, shortened, continued after what was generated, and changed in one
+place or part (`near_misses`); pools are so small that pages are evicted and reused. The generator
+never looks at an engine: a trace is fixed before it runs, and the same seed gives the same trace
+everywhere (in one version of this file).
 
-Every second trace is of a *swarm*: some kinds of operations are left out of it and others are frequent, since some faults show
-only where something does not happen (Groce et al., Swarm Testing, ISSTA 2012). Some traces have many live requests, and a few
-are a gallery: many images of one length behind the same tokens.
+Every second trace is of a *swarm*: some kinds of operations are left out of it and others are
+frequent, since some faults show only where something does not happen (Groce et al., Swarm Testing,
+ISSTA 2012). Some traces have many live requests, and a few are a gallery: many images of one length
+behind the same tokens.
 
-All draws go through `Source`, so that another source of choices (a property-based tester's, say) can write the same traces.
+All draws go through `Source`, so that another source of choices (a property-based tester's, say)
+can write the same traces.
 """
 
 from __future__ import annotations
@@ -34,7 +37,8 @@ _CROWDS = (*[4] * 30, *[8] * 6, *[16] * 3, 64)
 """How many requests may be live at a time; the more, the shorter their prompts."""
 _MANY = 16
 _GALLERIES = (64, 320)
-"""So many images of one length may be in a gallery; 320 of them share 16 bits of a digest as often as not."""
+"""So many images of one length may be in a gallery; 320 of them share 16 bits of a digest as often
+as not."""
 _WEIGHTS = {
     "submit": 21,
     "step": 46,
@@ -49,57 +53,83 @@ _WEIGHTS = {
 }
 """How often each operation is drawn where all are."""
 SWARM = (0, 0, 1, 1, 3)
-"""By what the weight of an operation is multiplied in a swarm; submits and steps are never left out."""
+"""By what the weight of an operation is multiplied in a swarm; submits and steps are never left
+out."""
 _IMPATIENT, _LOST = 12, 10
-"""Where copies take time, so many of a hundred requests are aborted a step after they came. Where there is a second tier, in so
-many of a hundred operations the device loses what the tier has kept."""
+"""Where copies take time, so many of a hundred requests are aborted a step after they came. Where
+there is a second tier, in so many of a hundred operations the device loses what the tier has
+kept."""
 _FAILING, _UNDER_WAY = 15, 7
-"""In so many of a hundred steps copies from or to another tier fail, among the first eight that are under way."""
+"""In so many of a hundred steps copies from or to another tier fail, among the first eight that are
+under way."""
 _PRIORITIES, _GUIDED, _COMPILING = 3, 30, 3
-"""How many priorities there are beside the first; so many of a hundred outputs follow a grammar, which takes at most so many
-steps to be compiled."""
+"""How many priorities there are beside the first; so many of a hundred outputs follow a grammar,
+which takes at most so many steps to be compiled."""
 _SESSIONS, _ANSWERED, _GOING_ON = 40, 9, 30
-"""So many of a hundred requests are sessions, whose answers have so many tokens or end where a block does; in front of so many
-of a hundred steps one of them gets more input."""
+"""So many of a hundred requests are sessions, whose answers have so many tokens or end where a
+block does; in front of so many of a hundred steps one of them gets more input."""
 _CANCELLING, _CANCELLED = 40, 8
-"""In so many of a hundred traces clients go away while a step is scheduled: in so many of a hundred steps of theirs."""
+"""In so many of a hundred traces clients go away while a step is scheduled: in so many of a hundred
+steps of theirs."""
 _FIFTHS_OF_POOL: dict[str, tuple[int, ...]] = {
     "manager": (3, 4, 5, 5, 6, 7, 8, 10, 12),
     "scheduler": (5, 5, 6, 7, 8, 9, 10, 11, 12),
     "answers": (5, 10),
 }
-"""The pool, in fifths of what the longest request takes. A queue in order of arrival would stand still behind one that does
-not fit alone, so at scheduler height each does."""
+"""The pool, in fifths of what the longest request takes. A queue in order of arrival would stand
+still behind one that does not fit alone, so at scheduler height each does."""
 
 
 def random_trace(shape: Shape, seed: int, *, withdraw: bool, operations: int = OPERATIONS) -> Trace:
     """Return the trace of a seed: about so many operations over a pool under pressure.
 
-    `withdraw` says whether requests are now and then withdrawn from a step (the engine must know how).
+    `withdraw` says whether requests are now and then withdrawn from a step (the engine must know
+    how).
     """
-    trace = write(shape, Seeded(seed), withdraw=withdraw, operations=operations, name=f"random-{seed}")
+    trace = write(
+        shape, Seeded(seed), withdraw=withdraw, operations=operations, name=f"random-{seed}"
+    )
     return Trace(msgspec.structs.replace(trace.header, seed=seed), trace.ops)
 
 
 def write(shape: Shape, source: Source, *, withdraw: bool, operations: int, name: str) -> Trace:
     """Write one random trace from a source of choices."""
-    script = Script(shape, name, "a random workload that prefers boundaries", "harness/cachewitness/workloads/generate.py")
+    script = Script(
+        shape,
+        name,
+        "a random workload that prefers boundaries",
+        "harness/cachewitness/workloads/generate.py",
+    )
     if withdraw:
         script.needs.append("withdraw")
     live_max = source.choice(_CROWDS)
     workload = _Workload(script, source, live_max, withdraw=withdraw)
     workload.run(operations if live_max < _MANY else operations + 2 * live_max)
     longest = workload.longest + (4 if shape.height == "scheduler" else 1) * shape.unit
-    return script.trace(max(shape.pages(longest) * source.choice(_FIFTHS_OF_POOL[shape.height]) * live_max // 20 + 1, 4))
+    return script.trace(
+        max(
+            shape.pages(longest) * source.choice(_FIFTHS_OF_POOL[shape.height]) * live_max // 20
+            + 1,
+            4,
+        )
+    )
 
 
 def write_gallery(shape: Shape, source: Source, *, name: str) -> Trace:
-    """Write a trace in which many requests differ in one image, all images being of one length; no tier evicts anything."""
-    count, at, length = source.choice(_GALLERIES), source.integer(0, shape.unit - 1), source.integer(1, shape.unit)
+    """Write a trace in which many requests differ in one image, all images being of one length;
+    no tier evicts anything.
+    """
+    count, at, length = (
+        source.choice(_GALLERIES),
+        source.integer(0, shape.unit - 1),
+        source.integer(1, shape.unit),
+    )
     pages = shape.pages(3 * shape.unit) * (count + 4)
     if shape.tier_pages:
         shape = replace(shape, options={**shape.options, "tier_pages": pages})
-    script = Script(shape, name, "many images of one length behind the same tokens", "LMCache/LMCache#4086")
+    script = Script(
+        shape, name, "many images of one length behind the same tokens", "LMCache/LMCache#4086"
+    )
     prompt = joined(f"A:{shape.unit + source.integer(1, shape.unit)}", f"A:{length}")
     for first in range(0, count, 4):
         numbers = range(first, first + 4)
@@ -114,7 +144,9 @@ def write_gallery(shape: Shape, source: Source, *, name: str) -> Trace:
 
 
 class _Workload:
-    """Grows a script one random operation at a time; keeps in mind who is live and what was said before."""
+    """Grows a script one random operation at a time; keeps in mind who is live and what was said
+    before.
+    """
 
     def __init__(self, script: Script, source: Source, live_max: int, *, withdraw: bool) -> None:
         self._script, self._source, self._withdraw = script, source, withdraw
@@ -123,11 +155,14 @@ class _Workload:
         self._count = 0
         self._versions = 0
         self._sessions: dict[str, tuple[str, int]] = {}
-        """By session: its prompt, what it said before and what came behind that among it, and how long its answer is."""
+        """By session: its prompt, what it said before and what came behind that among it, and how
+        long its answer is."""
         self._blocks = _BLOCKS_MAX if live_max < _MANY else 2
         self.longest = self._blocks * script.shape.unit
         longest = max(self._blocks - 1, 1) * script.shape.unit + (live_max >= _MANY)
-        limit = script.shape.options.get("max_model_len", longest + 1)  # a prompt leaves one token of it to generate
+        limit = script.shape.options.get(
+            "max_model_len", longest + 1
+        )  # a prompt leaves one token of it to generate
         self._talk = Talk(script.shape, source, min(longest, limit - 1))
         self._cancels = source.chance(_CANCELLING)
         self._operations: dict[str, Callable[[], object]] = {
@@ -181,7 +216,9 @@ class _Workload:
         raise AssertionError("the weights do not add up to their sum")
 
     def _lose(self) -> None:
-        """Lose what the device has, and ask for some of it again, so that it comes from the second tier."""
+        """Lose what the device has, and ask for some of it again, so that it comes from the
+        second tier.
+        """
         self._script.reset(running=True, tier="local")
         for _ in range(self._source.integer(1, 3)):
             if len(self._live) < self._live_max:
@@ -190,7 +227,7 @@ class _Workload:
         if self._live:
             self._step()
 
-    # --- who is there --------------------------------------------------------------------------------------------------
+    # --- who is there -----------------------------------------------------------------------------
 
     def _end(self, how: Callable[[str], None]) -> str:
         r = self._source.choice(self._live)
@@ -199,7 +236,9 @@ class _Workload:
         return r
 
     def _come_back(self) -> None:
-        """End a request between two steps, and let it come again at once, perhaps with what it generated."""
+        """End a request between two steps, and let it come again at once, perhaps with what it
+        generated.
+        """
         gone = self._end(self._script.abort if self._source.chance(60) else self._script.finish)
         said = next(said for r, said in reversed(self._talk.said) if r == gone)
         self._submit(said if self._source.chance(50) else self._continued(gone, said))
@@ -208,13 +247,19 @@ class _Workload:
         return said.with_prompt(self._talk.continued(before, said.prompt, self._next))
 
     def _chain(self) -> None:
-        """Submit several requests, each beginning with all of the one before it, and run them in one step."""
+        """Submit several requests, each beginning with all of the one before it, and run them in
+        one step.
+        """
         source, unit = self._source, self._script.shape.unit
         said, asked = Said(f"c{self._count}:{unit + source.integer(0, 1)}"), []
         for _ in range(min(source.integer(3, 4), self._live_max - len(self._live))):
             self._submit(said)
             asked.append(self._live[-1])
-            said = said.with_prompt(f"{said.prompt} {self._next}:{unit + source.integer(-1, 1)}") if unit > 1 else said
+            said = (
+                said.with_prompt(f"{said.prompt} {self._next}:{unit + source.integer(-1, 1)}")
+                if unit > 1
+                else said
+            )
         asked = [r for r in asked if r in self._live]
         if asked:
             self._script.step(*((r, 5 * unit + 5) for r in asked))
@@ -223,10 +268,15 @@ class _Workload:
         """Reset; where there is a second tier, mostly the device's cache alone."""
         running = self._source.chance(50)
         tiers: tuple[ResetTier, ...] = ("local", "local", "cpu", "")
-        self._script.reset(running=running, tier=self._source.choice(tiers) if self._script.shape.tier_pages else "")
+        self._script.reset(
+            running=running,
+            tier=self._source.choice(tiers) if self._script.shape.tier_pages else "",
+        )
 
     def _load(self) -> None:
-        """Load new weights, or an adapter anew: one that requests had of late, or any; perhaps one of those comes again."""
+        """Load new weights, or an adapter anew: one that requests had of late, or any; perhaps
+        one of those comes again.
+        """
         self._versions += 1
         late = [said.adapter for _, said in self._talk.said[-RECENT:] if said.adapter in ADAPTERS]
         adapter = self._source.choice(["", "", *ADAPTERS, *late])
@@ -243,7 +293,12 @@ class _Workload:
         r = self._next
         self._count += 1
         said = self._talk.say(r, said or self._talk.anything(r))
-        parts: dict[str, Any] = {"salt": said.salt, "adapter": said.adapter, "media": list(said.media), "kernels": said.kernels}
+        parts: dict[str, Any] = {
+            "salt": said.salt,
+            "adapter": said.adapter,
+            "media": list(said.media),
+            "kernels": said.kernels,
+        }
         parts |= self._special() | self._session(r, said.prompt)
         self._script.submit(r, said.prompt, **{name: part for name, part in parts.items() if part})
         self._live.append(r)
@@ -253,12 +308,18 @@ class _Workload:
             self._script.abort(r)
 
     def _special(self) -> dict[str, int]:
-        """Return the priority of a request and the steps that its grammar takes, where the options ask for them."""
+        """Return the priority of a request and the steps that its grammar takes, where the
+        options ask for them.
+        """
         options, source = self._script.shape.options, self._source
         by_priority = options.get("scheduling_policy") == "priority"
         return {
             "priority": source.integer(0, _PRIORITIES) if by_priority else 0,
-            "grammar": source.integer(1, _COMPILING) if options.get("structured_output") and source.chance(_GUIDED) else 0,
+            "grammar": (
+                source.integer(1, _COMPILING)
+                if options.get("structured_output") and source.chance(_GUIDED)
+                else 0
+            ),
         }
 
     def _session(self, r: str, prompt: str) -> dict[str, int]:
@@ -273,10 +334,16 @@ class _Workload:
     def _answer(self, length: int) -> int:
         """Draw how many tokens are generated behind so many: often up to the end of a block."""
         unit = self._script.shape.unit
-        return self._source.integer(1, _ANSWERED) if unit > 2 * _ANSWERED or self._source.chance(40) else unit - length % unit
+        return (
+            self._source.integer(1, _ANSWERED)
+            if unit > 2 * _ANSWERED or self._source.chance(40)
+            else unit - length % unit
+        )
 
     def _go_on(self) -> None:
-        """Give a session more input; perhaps somebody asks on behind its whole answer, whose last token it lost."""
+        """Give a session more input; perhaps somebody asks on behind its whole answer, whose
+        last token it lost.
+        """
         source, sessions = self._source, [r for r in self._live if r in self._sessions]
         if not sessions or not source.chance(_GOING_ON):
             return
@@ -293,7 +360,7 @@ class _Workload:
         if len(self._live) < self._live_max and source.chance(40):
             self._submit(Said(f"{before} @{r}:{said} {self._next}:1"))
 
-    # --- what is run ---------------------------------------------------------------------------------------------------
+    # --- what is run ------------------------------------------------------------------------------
 
     def _step(self) -> None:
         source = self._source
@@ -302,7 +369,11 @@ class _Workload:
         run = [(r, self._talk.length() if source.chance(60) else 1) for r in asked]
         withdraw = tuple(r for r in asked if self._withdraw and source.chance(6))
         for _ in range(source.integer(1, 3)):
-            cancel = [r for r, _ in run if self._cancels and r not in withdraw and source.chance(_CANCELLED)]
+            cancel = [
+                r
+                for r, _ in run
+                if self._cancels and r not in withdraw and source.chance(_CANCELLED)
+            ]
             self._script.step(*run, withdraw=withdraw, cancel=cancel, fail=self._failing())
             withdraw, run = (), [entry for entry in run if entry[0] not in cancel]
             self._live = [r for r in self._live if r not in cancel]
@@ -313,7 +384,9 @@ class _Workload:
         """Say which copies under way fail with a step, where copies take time."""
         if not self._script.shape.tier_delay or not self._source.chance(_FAILING):
             return []
-        return sorted({self._source.integer(0, _UNDER_WAY) for _ in range(self._source.integer(1, 3))})
+        return sorted(
+            {self._source.integer(0, _UNDER_WAY) for _ in range(self._source.integer(1, 3))}
+        )
 
     def _decode(self) -> None:
         """Let one request, or all of them, generate past a boundary."""

@@ -1,11 +1,13 @@
-"""What the layers of a published model keep for each token or sequence: the numbers that sizing starts from.
+"""What the layers of a published model keep for each token or sequence: the numbers that sizing
+starts from.
 
-A layout's groups are what one engine derives from a model; the table `[model]` beside them is the model itself, as its
-published configuration states it: how many layers of which kind, how many heads of what size, and what a recurrent layer
-carries from token to token. No engine's block size is in it, so every system can be planned from one file.
+A layout's groups are what one engine derives from a model; the table `[model]` beside them is the
+model itself, as its published configuration states it: how many layers of which kind, how many
+heads of what size, and what a recurrent layer carries from token to token. No engine's block size
+is in it, so every system can be planned from one file.
 
-A convolution is described by its channels and its kernel, because engines differ in what they keep of it: vLLM the last
-`kernel - 1` inputs, OpenVINO GenAI and TensorRT-Edge-LLM `kernel` columns.
+A convolution is described by its channels and its kernel, because engines differ in what they keep
+of it: vLLM the last `kernel - 1` inputs, OpenVINO GenAI and TensorRT-Edge-LLM `kernel` columns.
 """
 
 from __future__ import annotations
@@ -27,7 +29,9 @@ _COUNT_MAX = 2**31 - 1
 Verdict = Literal["validated", "supported", "unsupported"]
 
 
-class _Cache(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", forbid_unknown_fields=True):
+class _Cache(
+    msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", forbid_unknown_fields=True
+):
     layers: int
 
 
@@ -63,7 +67,8 @@ class _Vectors(_Cache, frozen=True, kw_only=True):
 
 
 class Latent(_Vectors, frozen=True, kw_only=True, tag="latent"):
-    """One vector of `width` for keys and values together (MLA), for every token or one in `tokens_per_entry`.
+    """One vector of `width` for keys and values together (MLA), for every token or one in
+    `tokens_per_entry`.
 
     With a `window` only those of the last so many tokens are kept.
     """
@@ -73,19 +78,24 @@ class Latent(_Vectors, frozen=True, kw_only=True, tag="latent"):
 
 
 class Indexer(_Vectors, frozen=True, kw_only=True, tag="indexer"):
-    """The keys by which a sparse layer chooses what it reads: one for every token, or for `tokens_per_entry` of them."""
+    """The keys by which a sparse layer chooses what it reads: one for every token, or for
+    `tokens_per_entry` of them.
+    """
 
     tokens_per_entry: int = 1
 
 
 class Compressor(_Vectors, frozen=True, kw_only=True, tag="compressor"):
-    """What is under way of the next compressed vector: `width` values for each of the last `window` tokens."""
+    """What is under way of the next compressed vector: `width` values for each of the last
+    `window` tokens.
+    """
 
     window: int
 
 
 class Recurrent(_Cache, frozen=True, kw_only=True, tag="recurrent"):
-    """One state for each sequence: a convolution's last inputs and a matrix for each head (`state_shape`, heads first).
+    """One state for each sequence: a convolution's last inputs and a matrix for each head
+    (`state_shape`, heads first).
 
     A short convolution (`short_conv`) has no state beside its inputs, and an empty shape.
     """
@@ -100,7 +110,9 @@ class Recurrent(_Cache, frozen=True, kw_only=True, tag="recurrent"):
     @property
     def state_bytes(self) -> int:
         """Return the bytes of one layer's recurrent state, without the convolution's."""
-        return math.prod(self.state_shape) * DTYPE_BYTES[self.state_dtype] if self.state_shape else 0
+        return (
+            math.prod(self.state_shape) * DTYPE_BYTES[self.state_dtype] if self.state_shape else 0
+        )
 
     def conv_bytes(self, columns: int) -> int:
         """Return the bytes of so many columns of one layer's convolution."""
@@ -129,7 +141,9 @@ def release_key(release: str) -> tuple[int, ...]:
 
 
 class Statement(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a system says of a model, from release `since` on (empty: the first) and before `until` (empty: to this day)."""
+    """What a system says of a model, from release `since` on (empty: the first) and before
+    `until` (empty: to this day).
+    """
 
     system: str
     verdict: Verdict
@@ -141,15 +155,18 @@ class Statement(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     def holds_in(self, release: str) -> bool:
         """Return whether it is said of a release."""
         key = release_key(release)
-        return (not self.since or release_key(self.since) <= key) and (not self.until or key < release_key(self.until))
+        return (not self.since or release_key(self.since) <= key) and (
+            not self.until or key < release_key(self.until)
+        )
 
 
 class Model(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A published model. `config` is where its configuration lies, `sources` where the numbers were read.
+    """A published model. `config` is where its configuration lies, `sources` where the numbers were
+    read.
 
-    `max_length` is in tokens, and so is `checkpoint_alignment`: the multiple at which the recurrent kernel that the layout's
-    groups were worked out for exports states (1: anywhere). `unverified` names every number that no source confirms; it is
-    empty only if all are.
+    `max_length` is in tokens, and so is `checkpoint_alignment`: the multiple at which the recurrent
+    kernel that the layout's groups were worked out for exports states (1: anywhere). `unverified`
+    names every number that no source confirms; it is empty only if all are.
     """
 
     checkpoint: str
@@ -187,12 +204,18 @@ def model_of(raw: Any, path: Path) -> Model:
     return model
 
 
-def refuse_unknown_fields(raw: dict[str, Any], struct: type[msgspec.Struct], where: str, *also: str) -> None:
-    """Raise a ValidationError that names the first unknown field of a table, and the nearest known one."""
+def refuse_unknown_fields(
+    raw: dict[str, Any], struct: type[msgspec.Struct], where: str, *also: str
+) -> None:
+    """Raise a ValidationError that names the first unknown field of a table, and the nearest
+    known one.
+    """
     known = [*also, *struct.__struct_fields__]
     for field in raw:
         if field not in known:
-            raise msgspec.ValidationError(f"unknown field {field!r} - at `{where}`; {choices(field, known)}")
+            raise msgspec.ValidationError(
+                f"unknown field {field!r} - at `{where}`; {choices(field, known)}"
+            )
 
 
 def choices(word: str, known: Collection[str]) -> str:
@@ -211,7 +234,9 @@ def _refuse_unknown(raw: Any) -> None:
         if not isinstance(kind, str):
             continue
         if kind not in KINDS:
-            raise msgspec.ValidationError(f"unknown kind {kind!r} - at `{where}.kind`; {choices(kind, KINDS)}")
+            raise msgspec.ValidationError(
+                f"unknown kind {kind!r} - at `{where}.kind`; {choices(kind, KINDS)}"
+            )
         refuse_unknown_fields(row, KINDS[kind], where, "kind")
     for where, row in _rows(raw, "statements"):
         refuse_unknown_fields(row, Statement, where)
@@ -230,7 +255,9 @@ def _check(model: Model) -> None:
         if not getattr(model, field):
             raise msgspec.ValidationError(f"empty - at `$.model.{field}`")
     if not model.caches:
-        raise msgspec.ValidationError("empty - at `$.model.caches`; name what at least one kind of layer keeps")
+        raise msgspec.ValidationError(
+            "empty - at `$.model.caches`; name what at least one kind of layer keeps"
+        )
     for index, cache in enumerate(model.caches):
         where = f"$.model.caches[{index}]"
         for field, value in msgspec.structs.asdict(cache).items():
@@ -239,7 +266,9 @@ def _check(model: Model) -> None:
         if isinstance(cache, Recurrent):
             if bool(cache.state_shape) == (cache.family == "short_conv"):
                 wrong = "out of place" if cache.state_shape else "empty"
-                raise msgspec.ValidationError(f"{wrong} - at `{where}.state_shape`; heads first, none for short_conv alone")
+                raise msgspec.ValidationError(
+                    f"{wrong} - at `{where}.state_shape`; heads first, none for short_conv alone"
+                )
             for axis, size in enumerate(cache.state_shape):
                 _check_count(size, f"{where}.state_shape[{axis}]")
     for index, statement in enumerate(model.statements):
@@ -247,9 +276,13 @@ def _check(model: Model) -> None:
             release = getattr(statement, field)
             if release and not _RELEASE.fullmatch(release):
                 where = f"$.model.statements[{index}].{field}"
-                raise msgspec.ValidationError(f"{release!r} - at `{where}`; a release such as 0.5.6")
+                raise msgspec.ValidationError(
+                    f"{release!r} - at `{where}`; a release such as 0.5.6"
+                )
 
 
 def _check_count(value: int, where: str) -> None:
     if not 1 <= value <= _COUNT_MAX:
-        raise msgspec.ValidationError(f"{value} - at `{where}`; it is at least 1 and at most {_COUNT_MAX}")
+        raise msgspec.ValidationError(
+            f"{value} - at `{where}`; it is at least 1 and at most {_COUNT_MAX}"
+        )

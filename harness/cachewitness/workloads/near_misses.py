@@ -1,12 +1,13 @@
-"""What a request says, and as whom; and requests that differ from it in one bit, one place or one part.
+"""What a request says, and as whom; and requests that differ from it in one bit, one place or one
+part.
 
-A cache must tell two prefixes apart however little they differ. A mistake in its keys shows in pairs that the mistake makes
-equal: a salt that is called like an adapter, parts whose texts join to the same text, a token that differs above its 16 lowest
-bits alone, two tokens that a polynomial of base 31 confuses, an image that lies a token further, one image of many that is
-another.
+A cache must tell two prefixes apart however little they differ. A mistake in its keys shows in
+pairs that the mistake makes equal: a salt that is called like an adapter, parts whose texts join to
+the same text, a token that differs above its 16 lowest bits alone, two tokens that a polynomial of
+base 31 confuses, an image that lies a token further, one image of many that is another.
 
-Sources: vllm-project/vllm#3263, #44701 (adapter and salt), #36622 (places of images); NVIDIA/Megatron-LM#4158 (polynomial);
-LMCache/LMCache#4086 (images whose names are cut to 16 bits).
+Sources: vllm-project/vllm#3263, #44701 (adapter and salt), #36622 (places of images);
+NVIDIA/Megatron-LM#4158 (polynomial); LMCache/LMCache#4086 (images whose names are cut to 16 bits).
 """
 
 from __future__ import annotations
@@ -24,7 +25,9 @@ _IMAGES_MAX = 6
 
 @dataclass(frozen=True)
 class Said:
-    """A prompt in segments, and the parts of a request's identity that are not tokens. Images are in order."""
+    """A prompt in segments, and the parts of a request's identity that are not tokens. Images
+    are in order.
+    """
 
     prompt: str
     salt: str = ""
@@ -38,23 +41,37 @@ class Said:
         return length_of(self.prompt)
 
     def with_prompt(self, prompt: str) -> Said:
-        """Return the same identity with another prompt, and of the images those that end inside it."""
+        """Return the same identity with another prompt, and of the images those that end inside
+        it.
+        """
         length = length_of(prompt)
-        return replace(self, prompt=prompt, media=tuple(item for item in self.media if item.at + item.length <= length))
+        return replace(
+            self,
+            prompt=prompt,
+            media=tuple(item for item in self.media if item.at + item.length <= length),
+        )
 
 
 def near_miss(source: Source, said: Said, edges: Sequence[int], fresh: str) -> Said:
-    """Return what differs from something that was said in one place or part; the same if it has none to change.
+    """Return what differs from something that was said in one place or part; the same if it has
+    none to change.
 
-    `edges` are lengths in tokens around which a token is changed, `fresh` is a text that nobody has used.
+    `edges` are lengths in tokens around which a token is changed, `fresh` is a text that nobody has
+    used.
     """
-    places = [at for edge in edges for at in (edge - 1, edge, edge + 1) if 0 <= at < said.length - 1]
-    tokens = [said.with_prompt(source.choice(_TOKENS)(said.prompt, source.choice(places), fresh))] if places else []
+    places = [
+        at for edge in edges for at in (edge - 1, edge, edge + 1) if 0 <= at < said.length - 1
+    ]
+    tokens = (
+        [said.with_prompt(source.choice(_TOKENS)(said.prompt, source.choice(places), fresh))]
+        if places
+        else []
+    )
     kinds = [kind for kind in (tokens, _of_parts(said), _of_images(source, said)) if kind]
     return source.choice(source.choice(kinds)) if kinds else said
 
 
-# --- parts of an identity ------------------------------------------------------------------------------------------------
+# --- parts of an identity -------------------------------------------------------------------------
 
 
 def _of_parts(said: Said) -> list[Said]:
@@ -77,7 +94,7 @@ def _one_bit(text: str) -> str:
     return text[:-1] + chr(ord(text[-1]) ^ 1)
 
 
-# --- images --------------------------------------------------------------------------------------------------------------
+# --- images ---------------------------------------------------------------------------------------
 
 
 def _of_images(source: Source, said: Said) -> list[Said]:
@@ -90,7 +107,9 @@ def _of_images(source: Source, said: Said) -> list[Said]:
         Media(item.at + 1, item.length, item.hash),
         Media(item.at, item.length, f"other-{item.hash}"),
     ]
-    found = [_with(said, [*others, media]) for media in changed] + [replace(said, media=tuple(others))]
+    found = [_with(said, [*others, media]) for media in changed] + [
+        replace(said, media=tuple(others))
+    ]
     if len(said.media) > 1:
         found.append(replace(said, media=_exchanged(said.media)))
     return [other for other in found if other is not None and other != said]
@@ -100,12 +119,17 @@ def _with(said: Said, media: Sequence[Media]) -> Said | None:
     """Return what was said with other images; None if they overlap or leave the prompt."""
     ordered = sorted(media, key=lambda item: item.at)
     ends = [0, *(item.at + item.length for item in ordered)]
-    fits = all(end <= item.at for end, item in zip(ends, ordered, strict=False)) and ends[-1] <= said.length
+    fits = (
+        all(end <= item.at for end, item in zip(ends, ordered, strict=False))
+        and ends[-1] <= said.length
+    )
     return replace(said, media=tuple(ordered)) if fits else None
 
 
 def _exchanged(media: tuple[Media, ...]) -> tuple[Media, ...]:
-    """Give the last image the content of the one before it, and the reverse, if they are of one length."""
+    """Give the last image the content of the one before it, and the reverse, if they are of one
+    length.
+    """
     *front, one, other = media
     if one.length != other.length:
         return media
@@ -113,10 +137,16 @@ def _exchanged(media: tuple[Media, ...]) -> tuple[Media, ...]:
 
 
 def images(source: Source, tokens: int, name: Callable[[int], str]) -> tuple[Media, ...]:
-    """Draw one image, or several one behind the other, over a prompt of so many tokens. A name is made for each length."""
+    """Draw one image, or several one behind the other, over a prompt of so many tokens. A name
+    is made for each length.
+    """
     at = source.integer(0, tokens - 1)
     several = source.chance(50)
-    length = source.integer(1, max(1, min(tokens - at, tokens // 3))) if several else source.integer(1, tokens - at)
+    length = (
+        source.integer(1, max(1, min(tokens - at, tokens // 3)))
+        if several
+        else source.integer(1, tokens - at)
+    )
     count = source.integer(2, _IMAGES_MAX) if several else 1
     found: list[Media] = []
     while len(found) < count and at + length <= tokens:
@@ -125,11 +155,13 @@ def images(source: Source, tokens: int, name: Callable[[int], str]) -> tuple[Med
     return tuple(found)
 
 
-# --- tokens --------------------------------------------------------------------------------------------------------------
+# --- tokens ---------------------------------------------------------------------------------------
 
 
 def _another_text(prompt: str, at: int, fresh: str) -> str:
-    """Let one token be another text's at the same place of it: only bits above the 16 lowest differ."""
+    """Let one token be another text's at the same place of it: only bits above the 16 lowest
+    differ.
+    """
     _, position = token_at(prompt, at)
     return spliced(prompt, at, (f"{fresh}[{position}]:1",))
 
@@ -141,7 +173,9 @@ def _one_bit_off(prompt: str, at: int, fresh: str) -> str:
 
 
 def _same_polynomial(prompt: str, at: int, fresh: str) -> str:
-    """Add the base to one token and take one from the next, which a sum of tokens times powers of the base does not see."""
+    """Add the base to one token and take one from the next, which a sum of tokens times powers
+    of the base does not see.
+    """
     (text, position), (following, after) = token_at(prompt, at), token_at(prompt, at + 1)
     if not after:
         return _another_text(prompt, at, fresh)

@@ -46,9 +46,10 @@ A history at answers height begins with a line of its own, and has no pages and 
     answer r1 @r1:2 | -0.5 -1.25 | restored 8        also `| cancelled`; no logprobs: `answer r1 @r1:2`
     cold r1 @r1:2 | -0.5 -1.25 | restored 0 tolerance 0.001      behind a near-tie: `cold r1 @r1[1]:1 | -1.25 | start 1 …`
 
-The worker derives what a step reads and writes; a test that needs raw events may write `write 0 r1 0..8 | 3 4` and `read 0 …`
-(group, request, tokens), `copy 7 begin 3>4`, `zero 0/5`. An event belongs to the step that begins next, unless it ends in `@1`.
-"""
+The worker derives what a step reads and writes; a test that needs raw events may write `write 0 r1
+0..8 | 3 4` and `read 0 …` (group, request, tokens), `copy 7 begin 3>4`, `zero 0/5`. An event
+belongs to the step that begins next, unless it ends in `@1`.
+"""  # noqa: E501
 
 from __future__ import annotations
 
@@ -192,43 +193,76 @@ class _Reader:
         for event in self.events[first:]:
             event.step = event.step or step
 
-    # --- header -----------------------------------------------------------------------------------------------------------
+    # --- header -----------------------------------------------------------------------------------
 
     def _read_pool(self, rest: str) -> None:
         form = "pool 0: 10 pages, null 0, tier cpu, evicts lru"
         evicts = r"(?:, evicts ([a-z-]+)(?: above (\d+) %)?( together)?(?: after (\d+) steps)?)?"
-        match = _matched(r"(\d+): (\d+) pages(?:, null ([\d ]+))?(?:, tier (\w+))?" + evicts, rest, form)
+        match = _matched(
+            r"(\d+): (\d+) pages(?:, null ([\d ]+))?(?:, tier (\w+))?" + evicts, rest, form
+        )
         eviction, order = None, cast(Any, match[5])
         if order and order not in Order.__args__:  # type: ignore[attr-defined]
             raise UsageError(f"{order!r} is no order of eviction")
         if order:
-            eviction = Eviction(order, watermark=int(match[6] or 100) / 100, together=bool(match[7]), ttl=int(match[8] or 0))
-        self.pools.append(Pool(int(match[1]), int(match[2]), _numbers(match[3] or ""), match[4] or "local", eviction))
+            eviction = Eviction(
+                order,
+                watermark=int(match[6] or 100) / 100,
+                together=bool(match[7]),
+                ttl=int(match[8] or 0),
+            )
+        self.pools.append(
+            Pool(
+                int(match[1]),
+                int(match[2]),
+                _numbers(match[3] or ""),
+                match[4] or "local",
+                eviction,
+            )
+        )
 
     def _read_group(self, rest: str) -> None:
         form = "group 0: sliding block 4 window 6 pool 0"
-        pattern = r"(\d+): (full|sliding|chunked|recurrent) block (\d+)((?: (?:window|chunk|pool|of) \d+)*)( every-block)?"
+        pattern = (
+            r"(\d+): (full|sliding|chunked|recurrent) block (\d+)((?: (?:window|chunk|pool|of)"
+            r" \d+)*)( every-block)?"
+        )
         match = _matched(pattern, rest, form)
         measures = {name: int(value) for name, value in re.findall(r"(\w+) (\d+)", match[4])}
         kind: Any = match[2]
         if int(match[1]) != len(self.groups):
             raise UsageError(f"group {match[1]} comes as number {len(self.groups)}")
         if measures.get("pool", 0) not in [pool.id for pool in self.pools]:
-            raise UsageError(f"group {match[1]} lies in pool {measures.get('pool', 0)}, which no line before declares")
+            raise UsageError(
+                f"group {match[1]} lies in pool {measures.get('pool', 0)}, which no line before"
+                " declares"
+            )
         snapshots: Any = "every-block" if match[5] else "chunk-end"
-        self.groups.append(Group(len(self.groups), kind, int(match[3]), **measures, snapshots=snapshots))
+        self.groups.append(
+            Group(len(self.groups), kind, int(match[3]), **measures, snapshots=snapshots)
+        )
 
     def _read_rules(self, rest: str) -> None:
         rules: dict[str, Any] = {}
         kept = Retention()
-        plain = {"eagle-drop": "eagle_drop_tokens", "progress": "progress_steps", "reuse-distance": "reuse_distance"}
+        plain = {
+            "eagle-drop": "eagle_drop_tokens",
+            "progress": "progress_steps",
+            "reuse-distance": "reuse_distance",
+        }
         plain |= {word: word for word in ("alignment", "drafts")}
         for item in rest.split(","):
-            match = _matched(r"\s*([a-z-]+)(?: (\d+|dense)(?: on ([\d ]+))?)?\s*", item, "alignment 4, retention 0 on 1")
+            match = _matched(
+                r"\s*([a-z-]+)(?: (\d+|dense)(?: on ([\d ]+))?)?\s*",
+                item,
+                "alignment 4, retention 0 on 1",
+            )
             word, number = match[1], match[2]
             if word == "retention":
                 interval = None if number == "dense" else int(number)
-                kept = msgspec.structs.replace(kept, interval=interval, groups=_numbers(match[3] or ""))
+                kept = msgspec.structs.replace(
+                    kept, interval=interval, groups=_numbers(match[3] or "")
+                )
             elif word in plain and number:
                 rules[plain[word]] = int(number)
             elif word == "shared-prefix-boundary":
@@ -239,32 +273,49 @@ class _Reader:
                 raise UsageError(f"no rule is called {item.strip()!r}")
         self.rules = Rules(**rules, retention=kept)
 
-    # --- answers ----------------------------------------------------------------------------------------------------------
+    # --- answers ----------------------------------------------------------------------------------
 
     def _read_answers(self, rest: str) -> None:
-        form = r"(float64|float32|bfloat16|float16) vocabulary (\d+)(?: resumes (recurrent|full|sliding) ?(\d*))?"
+        form = (
+            r"(float64|float32|bfloat16|float16) vocabulary (\d+)(?: resumes"
+            r" (recurrent|full|sliding) ?(\d*))?"
+        )
         match = _matched(form, rest, "answers float32 vocabulary 100")
         dtype: Any = match[1]
         resumes: Any = match[3] or ""
         self.answering = Answering(dtype, int(match[2]), resumes=resumes, window=int(match[4] or 0))
 
     def _read_resume(self, rest: str) -> None:
-        match = _matched(r"(\S+) (\d+) of (?:nobody|(\S+):(\d+))(?: first (\d+))?", rest, "resume r2 8 of r1:9 first 3")
+        match = _matched(
+            r"(\S+) (\d+) of (?:nobody|(\S+):(\d+))(?: first (\d+))?",
+            rest,
+            "resume r2 8 of r1:9 first 3",
+        )
         taken, first = int(match[4] or 0), int(match[5] or -1)
-        self.events.append(Resumed(r=match[1], at=int(match[2]), of=match[3] or "", taken=taken, first=first))
+        self.events.append(
+            Resumed(r=match[1], at=int(match[2]), of=match[3] or "", taken=taken, first=first)
+        )
 
     def _read_answer(self, rest: str) -> None:
         r, said, words = self._said(rest)
-        ended: Any = next((word for word in ("stop", "cancelled", "refused") if word in words.split()), "length")
+        ended: Any = next(
+            (word for word in ("stop", "cancelled", "refused") if word in words.split()), "length"
+        )
         numbers = dict(re.findall(r"(restored) (\d+)", words))
-        self.events.append(Answer(r=r, **said, restored=int(numbers.get("restored", -1)), ended=ended))
+        self.events.append(
+            Answer(r=r, **said, restored=int(numbers.get("restored", -1)), ended=ended)
+        )
 
     def _read_cold(self, rest: str) -> None:
         r, said, words = self._said(rest)
         numbers = dict(re.findall(r"(restored|start|tolerance) ([\d.]+)", words))
-        counts: dict[str, Any] = {field: int(numbers[field]) for field in ("restored", "start") if field in numbers}
+        counts: dict[str, Any] = {
+            field: int(numbers[field]) for field in ("restored", "start") if field in numbers
+        }
         tolerance = float(numbers.get("tolerance", 0))
-        self.events.append(Cold(r=r, **said, **counts, dtype="float32", tolerance=tolerance, ceiling=1.0))
+        self.events.append(
+            Cold(r=r, **said, **counts, dtype="float32", tolerance=tolerance, ceiling=1.0)
+        )
 
     def _said(self, rest: str) -> tuple[str, dict[str, Any], str]:
         """Return of whom a line is, the tokens and logprobs in it, and the rest of its words."""
@@ -272,22 +323,34 @@ class _Reader:
         logprobs, _, words = more.partition("|")
         r, _, prompt = spoken.strip().partition(" ")
         numbers = [float(word) for word in logprobs.split()]
-        return self._request(r), {"tokens": self._vocabulary.tokens(prompt), "logprobs": numbers}, words
+        return (
+            self._request(r),
+            {"tokens": self._vocabulary.tokens(prompt), "logprobs": numbers},
+            words,
+        )
 
-    # --- life -------------------------------------------------------------------------------------------------------------
+    # --- life -------------------------------------------------------------------------------------
 
     def _read_submit(self, rest: str) -> None:
         r, _, words = rest.partition(" ")
-        identity = dict(re.findall(r"\b(salt|adapter|media|kernels|shared|generate|session)=(\S+)", words))
+        identity = dict(
+            re.findall(r"\b(salt|adapter|media|kernels|shared|generate|session)=(\S+)", words)
+        )
         media = []
         for item in filter(None, identity.pop("media", "").split(",")):
             match = _matched(r"(\d+)\+(\d+):(\w+)", item, "media=4+2:cat")
             media.append(Media(int(match[1]), int(match[2]), match[3]))
-        tokens = self._vocabulary.tokens(" ".join(word for word in words.split() if "=" not in word))
+        tokens = self._vocabulary.tokens(
+            " ".join(word for word in words.split() if "=" not in word)
+        )
         if r in self._tokens or not tokens:
-            raise UsageError(f"{r} {'is submitted twice' if r in self._tokens else 'has no tokens'}")
+            raise UsageError(
+                f"{r} {'is submitted twice' if r in self._tokens else 'has no tokens'}"
+            )
         self._tokens[r] = tokens
-        counts: dict[str, Any] = {field: int(identity.pop(field, 0)) for field in ("shared", "generate")}
+        counts: dict[str, Any] = {
+            field: int(identity.pop(field, 0)) for field in ("shared", "generate")
+        }
         counts["session"] = identity.pop("session", "") == "yes"
         self.events.append(Submitted(r=r, tokens=list(tokens), media=media, **counts, **identity))
 
@@ -295,7 +358,9 @@ class _Reader:
         match = _matched(r"(\S+) (\d+) (.+)", rest, "accept r1 9 @r1:1")
         r, upto, tokens = self._request(match[1]), int(match[2]), self._vocabulary.tokens(match[3])
         if not 0 <= upto - len(tokens) <= len(self._tokens[r]):
-            raise UsageError(f"{r} has {len(self._tokens[r])} tokens; {len(tokens)} more do not make {upto}")
+            raise UsageError(
+                f"{r} has {len(self._tokens[r])} tokens; {len(tokens)} more do not make {upto}"
+            )
         self._tokens[r][upto - len(tokens) :] = tokens
         self.events.append(Accept(r=r, upto=upto, tokens=tokens))
 
@@ -331,7 +396,7 @@ class _Reader:
         match = _matched(r"(\d+) (.+)", rest, "died 4 AssertionError: no block")
         self.events.append(Died(operation=int(match[1]), message=match[2]))
 
-    # --- steps ------------------------------------------------------------------------------------------------------------
+    # --- steps ------------------------------------------------------------------------------------
 
     def _read_step(self, rest: str) -> None:
         self._read_begin(rest)
@@ -391,7 +456,11 @@ class _Reader:
         self.events.append(settled)
 
     def _run(self, clause: str) -> Run:
-        match = _matched(r"(\S+) (\d+)\.\.(\d+)(?: =([^|~]+))?(?: ~([^|]+))? *(\|.*)", clause, "r1 0..8 | 3 4 | 0 5")
+        match = _matched(
+            r"(\S+) (\d+)\.\.(\d+)(?: =([^|~]+))?(?: ~([^|]+))? *(\|.*)",
+            clause,
+            "r1 0..8 | 3 4 | 0 5",
+        )
         start, known = int(match[2]), int(match[3])
         r = self._request(match[1], known)
         if start >= known:
@@ -403,16 +472,28 @@ class _Reader:
             tables.append(table)
             scratch.append(aside)
         states = self._tables("|" + "|".join(scratch)) if drafts else []
-        return Run(r, start, known + len(drafts), self._tables("|" + "|".join(tables)), drafts, states, fed)
+        return Run(
+            r, start, known + len(drafts), self._tables("|" + "|".join(tables)), drafts, states, fed
+        )
 
-    # --- claims and pages -------------------------------------------------------------------------------------------------
+    # --- claims and pages -------------------------------------------------------------------------
 
     def _read_hit(self, rest: str) -> None:
-        match = _matched(r"(\S+) (\d+)(?: resume (\d+))?(?: tier (\w+))? *(\|.*)?", rest, "hit r1 8 resume 7 | 3 4 | 0 5")
+        match = _matched(
+            r"(\S+) (\d+)(?: resume (\d+))?(?: tier (\w+))? *(\|.*)?",
+            rest,
+            "hit r1 8 resume 7 | 3 4 | 0 5",
+        )
         r, reported = self._request(match[1]), int(match[2])
         resume = int(match[3]) if match[3] else reported
         self.events.append(
-            Hit(r=r, reported=reported, resume=resume, pages=self._tables(match[5] or ""), tier=match[4] or "local")
+            Hit(
+                r=r,
+                reported=reported,
+                resume=resume,
+                pages=self._tables(match[5] or ""),
+                tier=match[4] or "local",
+            )
         )
 
     def _read_publish(self, rest: str) -> None:
@@ -427,14 +508,19 @@ class _Reader:
         reason: Any = match[4]
         if reason not in UnpublishReason.__args__:  # type: ignore[attr-defined]
             raise UsageError(f"{reason!r} is no reason to unpublish")
-        self.events.append(Unpublish(group=group, page=page, length=int(match[3] or 0), reason=reason))
+        self.events.append(
+            Unpublish(group=group, page=page, length=int(match[3] or 0), reason=reason)
+        )
 
     def _read_stored(self, rest: str) -> None:
         pattern = r"(\d+|-)((?: \w+)*) \|([^=]*?) by (\d+)(?: behind (\w+))?((?: \w+=\S+)*)"
         match = _matched(pattern, rest, "stored 0 h1 h2 | sys:8 by 4 behind h0 salt=x")
         said = dict(re.findall(r"(\w+)=(\S+)", match[6]))
         blocks = filter(None, said.pop("media", "").split(","))
-        media = [[(name, int(at)) for name, at in re.findall(r"(\w+)@(-?\d+)", items)] for items in blocks]
+        media = [
+            [(name, int(at)) for name, at in re.findall(r"(\w+)@(-?\d+)", items)]
+            for items in blocks
+        ]
         self.events.append(
             KvStored(
                 group=-1 if match[1] == "-" else int(match[1]),
@@ -449,7 +535,9 @@ class _Reader:
 
     def _read_removed(self, rest: str) -> None:
         match = _matched(r"(\d+|-)((?: \w+)*)", rest, "removed 0 h1")
-        self.events.append(KvRemoved(group=-1 if match[1] == "-" else int(match[1]), hashes=match[2].split()))
+        self.events.append(
+            KvRemoved(group=-1 if match[1] == "-" else int(match[1]), hashes=match[2].split())
+        )
 
     def _read_cleared(self, rest: str) -> None:
         _matched("", rest, "cleared")
@@ -458,16 +546,25 @@ class _Reader:
     def _read_stats(self, rest: str) -> None:
         form = "stats 0: usage 0.5 admitted 1 of 9 found 8 again 1 of 9 found 8 restored r1=8"
         told = r"(\d+) of (\d+) found (\d+)"
-        pattern = rf"(\d+): usage ([\d.]+)(?: admitted {told})?(?: again {told})?(?: restored ((?:\w+=\d+ ?)+))?"
+        pattern = (
+            rf"(\d+): usage ([\d.]+)(?: admitted {told})?(?: again {told})?(?: restored ((?:\w+=\d+"
+            r" ?)+))?"
+        )
         match = _matched(pattern, rest, form)
         first, again = match.group(3, 4, 5), match.group(6, 7, 8)
         self.events.append(
             Stats(
                 pool=int(match[1]),
                 usage=float(match[2]),
-                **dict(zip(("requests", "looked_up", "found"), map(int, first), strict=True)) if first[0] else {},
+                **(
+                    dict(zip(("requests", "looked_up", "found"), map(int, first), strict=True))
+                    if first[0]
+                    else {}
+                ),
                 again=(int(again[0]), int(again[1]), int(again[2])) if again[0] else (0, 0, 0),
-                restored=[(r, int(count)) for r, count in re.findall(r"(\w+)=(\d+)", match[9] or "")],
+                restored=[
+                    (r, int(count)) for r, count in re.findall(r"(\w+)=(\d+)", match[9] or "")
+                ],
             )
         )
 
@@ -481,7 +578,9 @@ class _Reader:
     def _read_drop(self, rest: str) -> None:
         holder, _, bars = rest.partition(" ")
         held = self._holds.get(holder, [])
-        for group, pages in self._filled(self._tables(bars) if bars else [list(pages) for pages in held]):
+        for group, pages in self._filled(
+            self._tables(bars) if bars else [list(pages) for pages in held]
+        ):
             self.events.append(Drop(pool=group.pool, group=group.id, pages=pages, holder=holder))
             for page in pages:
                 if held and page in held[group.id]:
@@ -489,18 +588,26 @@ class _Reader:
 
     def _read_counts(self, rest: str) -> None:
         form = "counts 0: free 5 held 3 cached 1 refs 3=2"
-        match = _matched(r"(\d+): free (\d+) held (\d+) cached (\d+)(?: refs ((?:\d+=\d+ ?)+))?", rest, form)
+        match = _matched(
+            r"(\d+): free (\d+) held (\d+) cached (\d+)(?: refs ((?:\d+=\d+ ?)+))?", rest, form
+        )
         pool, free, held, cached = map(int, match.group(1, 2, 3, 4))
-        refs = [(int(page), int(count)) for page, count in re.findall(r"(\d+)=(\d+)", match[5] or "")]
+        refs = [
+            (int(page), int(count)) for page, count in re.findall(r"(\d+)=(\d+)", match[5] or "")
+        ]
         self.events.append(Counts(pool=pool, free=free, held=held, cached=cached, refs=refs))
 
     def _read_write(self, rest: str) -> None:
         group, r, start, stop, pages = self._access(rest)
-        self.events.append(Write(pool=group.pool, group=group.id, pages=pages, r=r, start=start, stop=stop))
+        self.events.append(
+            Write(pool=group.pool, group=group.id, pages=pages, r=r, start=start, stop=stop)
+        )
 
     def _read_read(self, rest: str) -> None:
         group, r, start, stop, pages = self._access(rest)
-        self.events.append(Read(pool=group.pool, group=group.id, pages=pages, r=r, start=start, stop=stop))
+        self.events.append(
+            Read(pool=group.pool, group=group.id, pages=pages, r=r, start=start, stop=stop)
+        )
 
     def _read_copy(self, rest: str) -> None:
         match = _matched(r"(\d+) (begin|end|fail|whole) (.+)", rest, "copy 1 whole 3>4")
@@ -510,7 +617,7 @@ class _Reader:
     def _read_zero(self, rest: str) -> None:
         self.events += [Zero(pool=pool, pages=[page]) for pool, page in self._places(rest)]
 
-    # --- parts of lines ---------------------------------------------------------------------------------------------------
+    # --- parts of lines ---------------------------------------------------------------------------
 
     def _request(self, r: str, length: int = 0) -> str:
         if r not in self._tokens:
@@ -529,9 +636,14 @@ class _Reader:
         """Return the pages behind each bar, one list for every group."""
         before, *parts = bars.split("|")
         if before.strip() or len(parts) > len(self.groups):
-            raise UsageError(f"{bars.strip()!r} should be pages behind a bar for each of {len(self.groups)} groups")
+            raise UsageError(
+                f"{bars.strip()!r} should be pages behind a bar for each of {len(self.groups)}"
+                " groups"
+            )
         tables = [_numbers(part) for part in parts] + [[] for _ in self.groups[len(parts) :]]
-        return [[self._page(group, page)[1] for page in table] for group, table in enumerate(tables)]
+        return [
+            [self._page(group, page)[1] for page in table] for group, table in enumerate(tables)
+        ]
 
     def _filled(self, tables: list[list[int]]) -> Iterator[tuple[Group, list[int]]]:
         return ((group, pages) for group, pages in zip(self.groups, tables, strict=False) if pages)
@@ -556,7 +668,10 @@ class _Reader:
         moves = []
         for word in words.split():
             match = _matched(r"(?:(\d+)/)?(\d+)>(?:(\d+)/)?(\d+)", word, "copy 7>8 1/2>0/3")
-            source, target = self._place(int(match[1] or 0), int(match[2])), self._place(int(match[3] or 0), int(match[4]))
+            source, target = (
+                self._place(int(match[1] or 0), int(match[2])),
+                self._place(int(match[3] or 0), int(match[4])),
+            )
             moves.append(Move(src=source[1], dst=target[1], src_pool=source[0], dst_pool=target[0]))
         return moves
 

@@ -1,7 +1,9 @@
-"""Draws what requests say: what was said before, a part of it, more, what differs from it in one place, or something new.
+"""Draws what requests say: what was said before, a part of it, more, what differs from it in one
+place, or something new.
 
-Lengths are a multiple of a measure of the layout plus −1, 0 or +1. What was said before keeps its salt, adapter and images more
-often than not, since only then can a cache take one prefix for the other.
+Lengths are a multiple of a measure of the layout plus −1, 0 or +1. What was said before keeps its
+salt, adapter and images more often than not, since only then can a cache take one prefix for the
+other.
 """
 
 from __future__ import annotations
@@ -20,7 +22,8 @@ _KERNELS = ("flash:16", "flash:16", "flash:64", "triton:16")
 RECENT = 6
 """From so many of the latest prompts a new one is made."""
 _INHERITED, _NEAR_MISSES = 70, 30
-"""So many of a hundred that say something again keep its identity, and so many change one place or part of it."""
+"""So many of a hundred that say something again keep its identity, and so many change one place or
+part of it."""
 
 
 class Talk:
@@ -48,9 +51,11 @@ class Talk:
         return measures + [measure for measure in (shape.window, shape.interval) if measure]
 
     def say(self, r: str, said: Said) -> Said:
-        """Take note of what a request says, and return it. An image has one content for each text that it lies over at a place.
+        """Take note of what a request says, and return it. An image has one content for each text
+        that it lies over at a place.
 
-        Placeholders of real prompts are all alike, so an engine may name them by their image alone, as LMCache does.
+        Placeholders of real prompts are all alike, so an engine may name them by their image alone,
+        as LMCache does.
         """
         said = replace(said, media=tuple(self._named(said.prompt, item) for item in said.media))
         self.said.append((r, said))
@@ -77,18 +82,26 @@ class Talk:
         return self._anew(r, self._new(r))
 
     def again(self, said: Said, r: str) -> Said:
-        """Return what was said before as the same or another client says it, now and then with one thing changed."""
+        """Return what was said before as the same or another client says it, now and then with
+        one thing changed.
+        """
         source = self._source
         if not source.chance(_INHERITED):
             return self._anew(r, said.prompt, said.adapter if source.chance(50) else "")
-        return near_miss(source, said, self._edges(said.length), f"x{r}") if source.chance(_NEAR_MISSES) else said
+        return (
+            near_miss(source, said, self._edges(said.length), f"x{r}")
+            if source.chance(_NEAR_MISSES)
+            else said
+        )
 
     def _edges(self, length: int) -> list[int]:
         measure = self._source.choice(self._measures())
         return [self._source.integer(0, length // measure) * measure]
 
     def _anew(self, r: str, prompt: str, adapter: str = "") -> Said:
-        """Return a prompt under an identity of its own; one image may be in many prompts, and has one length."""
+        """Return a prompt under an identity of its own; one image may be in many prompts, and
+        has one length.
+        """
         source = self._source
         salt = source.choice(_SALTS) if source.chance(18) else ""
         adapter = source.choice(ADAPTERS) if source.chance(self._adapted) else adapter
@@ -97,7 +110,9 @@ class Talk:
         if not source.chance(16):
             return said
         content = source.choice(("cat", "dog", r))
-        return replace(said, media=images(source, said.length, lambda length: f"{content}-{length}"))
+        return replace(
+            said, media=images(source, said.length, lambda length: f"{content}-{length}")
+        )
 
     def _new(self, r: str) -> str:
         """Return a prompt of which others may share the beginning."""
@@ -105,12 +120,15 @@ class Talk:
         whole = self.length()
         shared = min(self.length(), whole)
         rest = f"{r}:{whole - shared}"
-        if source.chance(15):  # the same tokens behind another beginning, at the same or at another place
+        if source.chance(
+            15
+        ):  # the same tokens behind another beginning, at the same or at another place
             rest = f"{source.choice('AB')}[{source.choice((0, shared))}]:{whole - shared}"
         return joined(f"{source.choice('AB')}:{shared}", rest)
 
     def continued(self, before: str, prompt: str, r: str) -> str:
-        """Go on after a prompt, perhaps with what was generated from it; the whole ends at a boundary as often as not.
+        """Go on after a prompt, perhaps with what was generated from it; the whole ends at a
+        boundary as often as not.
 
         Now and then the next prompt is the last one and its answer, and no more.
         """
@@ -121,7 +139,10 @@ class Talk:
         if left <= 0 or (generated and source.chance(25)):
             return prompt
         more = self.length() - length_of(prompt) if source.chance(60) else 0
-        return joined(prompt, f"{r}:{more if 0 < more <= left else source.integer(1, min(left, self._shape.unit + 1))}")
+        return joined(
+            prompt,
+            f"{r}:{more if 0 < more <= left else source.integer(1, min(left, self._shape.unit + 1))}",  # noqa: E501
+        )
 
 
 def cut(prompt: str, length: int) -> str:

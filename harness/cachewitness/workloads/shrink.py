@@ -1,10 +1,13 @@
-"""Makes a failing trace small: fewer operations first, then shorter prompts, smaller steps, a smaller pool, fewer groups.
+"""Makes a failing trace small: fewer operations first, then shorter prompts, smaller steps, a
+smaller pool, fewer groups.
 
-An engine that only answers schedules by itself, so what several requests at once find may not come again. There the same
-requests are first asked one after the other, which goes the same way every time.
+An engine that only answers schedules by itself, so what several requests at once find may not come
+again. There the same requests are first asked one after the other, which goes the same way every
+time.
 
-Every candidate is run on a fresh engine; it is kept if the same anomaly is still found. The order of attempts is fixed and
-their number is bounded, not their time, so the same failure shrinks to the same trace on any machine.
+Every candidate is run on a fresh engine; it is kept if the same anomaly is still found. The order
+of attempts is fixed and their number is bounded, not their time, so the same failure shrinks to the
+same trace on any machine.
 """
 
 from __future__ import annotations
@@ -32,14 +35,17 @@ from cachewitness.workloads.shrink_candidates import (
 )
 
 Fails = Callable[[Trace], int]
-"""Runs a trace and returns the index of the operation at which it fails as before, −1 if it does not."""
+"""Runs a trace and returns the index of the operation at which it fails as before, −1 if it does
+not."""
 
 ATTEMPTS = 5_000
-"""Candidates that are run at most. A trace of the fuzzer is as small as it gets after some hundred."""
+"""Candidates that are run at most. A trace of the fuzzer is as small as it gets after some hundred.
+"""
 
 
 SHORT = 12
-"""Operations of a trace that a person reads at a glance; of a longer one a report says why it is no shorter."""
+"""Operations of a trace that a person reads at a glance; of a longer one a report says why it is no
+shorter."""
 
 
 TRIES = 3
@@ -55,9 +61,11 @@ class Shrunk(NamedTuple):
 
 
 def shrink(trace: Trace, fails: Fails, attempts: int = ATTEMPTS) -> Trace:
-    """Return a smaller trace that fails in the same way; the trace itself if it does not fail again.
+    """Return a smaller trace that fails in the same way; the trace itself if it does not fail
+    again.
 
-    Stops after so many candidates with the smallest one so far; one more takes out what no longer does anything.
+    Stops after so many candidates with the smallest one so far; one more takes out what no longer
+    does anything.
     """
     return shrink_and_tell(trace, fails, attempts).trace
 
@@ -74,7 +82,11 @@ def shrink_and_tell(trace: Trace, fails: Fails, attempts: int = ATTEMPTS) -> Shr
     search = _Search(start.with_ops(start.ops[: at + 1]), fails, attempts)
     complete = search.fixpoint()
     search.leave_strangers_out()
-    why = "without any one of them it no longer fails" if complete else f"stopped after {attempts:,} attempts"
+    why = (
+        "without any one of them it no longer fails"
+        if complete
+        else f"stopped after {attempts:,} attempts"
+    )
     return Shrunk(search.best, why if len(search.best.ops) > SHORT else "")
 
 
@@ -83,7 +95,9 @@ class _Search:
         self.best, self._fails, self._attempts = trace, fails, attempts
 
     def fixpoint(self) -> bool:
-        """Repeat all passes until none of them helps or no attempt is left; say whether attempts were left."""
+        """Repeat all passes until none of them helps or no attempt is left; say whether attempts
+        were left.
+        """
         for r in [op.r for op in self.best.ops if isinstance(op, Submit)]:
             self._try(list(without(self.best.ops, r)))
         while self._left():
@@ -101,7 +115,9 @@ class _Search:
         return False
 
     def leave_strangers_out(self) -> None:
-        """Ask nothing of requests that are no longer submitted, as is left if attempts ran out: nothing reads such a trace."""
+        """Ask nothing of requests that are no longer submitted, as is left if attempts ran out:
+        nothing reads such a trace.
+        """
         ops = list(known(self.best.ops))
         self._attempts = max(self._attempts, 1)
         if ops != self.best.ops:
@@ -129,25 +145,39 @@ class _Search:
     def _shrink_pool(self) -> None:
         improved = True
         while improved:
-            improved = any(self._try(self.best.ops, pages) for pages in fewer(self.best.header.pages) if pages > 2)
+            improved = any(
+                self._try(self.best.ops, pages)
+                for pages in fewer(self.best.header.pages)
+                if pages > 2
+            )
 
     def _merge_steps(self) -> None:
-        """Let one step do what several in a row ask of the same requests: all of a row at once, or pair by pair."""
+        """Let one step do what several in a row ask of the same requests: all of a row at once,
+        or pair by pair.
+        """
         index = 0
         while index < len(self.best.ops) and self._left():
             ops = self.best.ops
             count = row(ops, index)
             rest = ops[index + count :]
-            done = count > 1 and self._try([*ops[:index], merged(ops[index : index + count]), *rest])
+            done = count > 1 and self._try(
+                [*ops[:index], merged(ops[index : index + count]), *rest]
+            )
             if not done and count > 2:
                 done = self._try([*ops[:index], merged(ops[index : index + 2]), *ops[index + 2 :]])
             index += not done
 
     def _drop_requests(self) -> None:
-        """Leave requests out; those that only fill the pool, together with the room that they took."""
+        """Leave requests out; those that only fill the pool, together with the room that they
+        took.
+        """
         for submit in [op for op in self.best.ops if isinstance(op, Submit)]:
             ops, pages = list(without(self.best.ops, submit.r)), self.best.header.pages
-            room = length_of(submit.prompt) // min(group.block_size for group in self.best.header.layout.groups) + 1
+            room = (
+                length_of(submit.prompt)
+                // min(group.block_size for group in self.best.header.layout.groups)
+                + 1
+            )
             any(self._try(ops, pages - less) for less in range(min(room + 1, pages - 2)))
 
     def _drop_operations(self) -> None:
@@ -161,7 +191,9 @@ class _Search:
             count //= 2
 
     def _prompt_what_is_generated(self) -> None:
-        """Give requests what they generate as a part of their prompts, where that takes fewer operations."""
+        """Give requests what they generate as a part of their prompts, where that takes fewer
+        operations.
+        """
         improved = True
         while improved:
             candidates = (ops for ops in prompted(self.best.ops) if len(ops) < len(self.best.ops))
@@ -178,9 +210,14 @@ class _Search:
             improved = True
             while improved and index < len(self.best.ops):
                 ops, unit = self.best.ops, unit_of(self.best.header)
-                improved = any(self._try([*ops[:index], op, *ops[index + 1 :]]) for op in simpler(ops[index], unit))
+                improved = any(
+                    self._try([*ops[:index], op, *ops[index + 1 :]])
+                    for op in simpler(ops[index], unit)
+                )
 
     def _plainer(self) -> None:
         improved = True
         while improved:
-            improved = any(self._try(self.best.ops, header=header) for header in plainer(self.best.header))
+            improved = any(
+                self._try(self.best.ops, header=header) for header in plainer(self.best.header)
+            )

@@ -1,7 +1,9 @@
-"""Candidates for shrinking a trace, whether they still fail or not: shorter prompts, fewer steps, fewer groups.
+"""Candidates for shrinking a trace, whether they still fail or not: shorter prompts, fewer steps,
+fewer groups.
 
-Every function yields candidates in a fixed order, the largest reduction first. Lengths are cut to the least, by halves, by
-whole blocks (which leaves them where they were on the grid, as most faults need) and by one.
+Every function yields candidates in a fixed order, the largest reduction first. Lengths are cut to
+the least, by halves, by whole blocks (which leaves them where they were on the grid, as most faults
+need) and by one.
 """
 
 from __future__ import annotations
@@ -11,11 +13,24 @@ from math import lcm
 
 import msgspec
 
-from cachewitness.core.trace_format import Abort, Extend, Finish, Layout, Op, Preempt, Step, Submit, TraceHeader, length_of
+from cachewitness.core.trace_format import (
+    Abort,
+    Extend,
+    Finish,
+    Layout,
+    Op,
+    Preempt,
+    Step,
+    Submit,
+    TraceHeader,
+    length_of,
+)
 
 
 def fewer(count: int, unit: int = 0) -> Iterator[int]:
-    """Yield smaller positive counts, the boldest first; with a unit, also those that lie alike on its grid."""
+    """Yield smaller positive counts, the boldest first; with a unit, also those that lie alike
+    on its grid.
+    """
     tried = set()
     on_grid = (count % unit, count % unit + unit, count - unit) if unit else ()
     for less in (1, *on_grid, count // 2, count * 3 // 4, count - 1):
@@ -25,7 +40,9 @@ def fewer(count: int, unit: int = 0) -> Iterator[int]:
 
 
 def size(header: TraceHeader, ops: list[Op]) -> tuple[int, int, int, int]:
-    """Return operations, tokens that they ask for, pool, and groups and options: what a smaller trace has less of."""
+    """Return operations, tokens that they ask for, pool, and groups and options: what a smaller
+    trace has less of.
+    """
     weight = 0
     for op in ops:
         if isinstance(op, Step):
@@ -40,7 +57,7 @@ def unit_of(header: TraceHeader) -> int:
     return lcm(*(group.block_size for group in header.layout.groups))
 
 
-# --- operations --------------------------------------------------------------------------------------------------------
+# --- operations -----------------------------------------------------------------------------------
 
 
 def without(ops: list[Op], r: str) -> Iterator[Op]:
@@ -55,7 +72,9 @@ def without(ops: list[Op], r: str) -> Iterator[Op]:
 
 
 def known(ops: list[Op]) -> Iterator[Op]:
-    """Yield the operations without what they ask of requests that were not submitted before, which does nothing."""
+    """Yield the operations without what they ask of requests that were not submitted before,
+    which does nothing.
+    """
     submitted: set[str] = set()
     for op in ops:
         if isinstance(op, Submit):
@@ -72,7 +91,10 @@ def known(ops: list[Op]) -> Iterator[Op]:
 
 def _naming(op: Step, who: Callable[[str], bool]) -> dict[str, list[str]]:
     """Return whom a step takes back and whom it loses, of those who are still there."""
-    return {"withdraw": [r for r in op.withdraw if who(r)], "cancel": [r for r in op.cancel if who(r)]}
+    return {
+        "withdraw": [r for r in op.withdraw if who(r)],
+        "cancel": [r for r in op.cancel if who(r)],
+    }
 
 
 def row(ops: list[Op], index: int) -> int:
@@ -84,7 +106,11 @@ def row(ops: list[Op], index: int) -> int:
     last = index
     while last < len(ops):
         op = ops[last]
-        if not isinstance(op, Step) or [r for r, _ in op.run] != asked or (last > index and _special(op)):
+        if (
+            not isinstance(op, Step)
+            or [r for r, _ in op.run] != asked
+            or (last > index and _special(op))
+        ):
             break
         last += 1
     return last - index
@@ -105,15 +131,25 @@ def merged(steps: list[Op]) -> Step:
             run[r] = run.get(r, 0) + tokens
     first = steps[0]
     assert isinstance(first, Step)
-    return Step(run=list(run.items()), budget=budget, withdraw=first.withdraw, cancel=first.cancel, fail=first.fail)
+    return Step(
+        run=list(run.items()),
+        budget=budget,
+        withdraw=first.withdraw,
+        cancel=first.cancel,
+        fail=first.fail,
+    )
 
 
 def prompted(ops: list[Op]) -> Iterator[list[Op]]:
-    """Yield traces in which a request's prompt has what it generated, so that the steps in which it did can go."""
+    """Yield traces in which a request's prompt has what it generated, so that the steps in which
+    it did can go.
+    """
     for index, op in enumerate(ops):
         if isinstance(op, Submit) and not op.generate:
             text = op.stream or f"@{op.r}"
-            single = sum(isinstance(step, Step) and _asks_for_one(step, op.r) for step in ops[index + 1 :])
+            single = sum(
+                isinstance(step, Step) and _asks_for_one(step, op.r) for step in ops[index + 1 :]
+            )
             for count in (single, single // 2, single // 4):
                 if count:
                     longer = msgspec.structs.replace(op, prompt=f"{op.prompt} {text}:{count}")
@@ -125,10 +161,14 @@ def _asks_for_one(step: Step, r: str) -> bool:
 
 
 def _without_singles(ops: list[Op], r: str, count: int) -> Iterator[Op]:
-    """Yield the operations without the first so many steps of one token; the request's first step has them instead."""
+    """Yield the operations without the first so many steps of one token; the request's first
+    step has them instead.
+    """
     given, left = False, count
     for op in ops:
-        if isinstance(op, Step) and not op.run:  # the engine's scheduler chooses: whole steps go, but for the first
+        if (
+            isinstance(op, Step) and not op.run
+        ):  # the engine's scheduler chooses: whole steps go, but for the first
             if given and left:
                 left -= 1
                 continue
@@ -136,7 +176,9 @@ def _without_singles(ops: list[Op], r: str, count: int) -> Iterator[Op]:
         elif isinstance(op, Step) and any(name == r for name, _ in op.run):
             if not given:
                 given = True
-                op = msgspec.structs.replace(op, run=[(name, n + count * (name == r)) for name, n in op.run])
+                op = msgspec.structs.replace(
+                    op, run=[(name, n + count * (name == r)) for name, n in op.run]
+                )
             elif left and (r, 1) in op.run:
                 left -= 1
                 run = [entry for entry in op.run if entry != (r, 1)]
@@ -158,7 +200,9 @@ def shared_texts(ops: list[Op], unit: int) -> Iterator[list[Op]]:
 def _replaced(op: Op, term: str, other: str) -> Op:
     if not isinstance(op, Submit | Extend) or term not in op.prompt.split():
         return op
-    return msgspec.structs.replace(op, prompt=" ".join(other if part == term else part for part in op.prompt.split()))
+    return msgspec.structs.replace(
+        op, prompt=" ".join(other if part == term else part for part in op.prompt.split())
+    )
 
 
 def simpler(op: Op, unit: int) -> Iterator[Op]:
@@ -166,7 +210,13 @@ def simpler(op: Op, unit: int) -> Iterator[Op]:
     if isinstance(op, Step):
         yield from _simpler_step(op, unit)
     elif isinstance(op, Submit | Extend):
-        for field, nothing in (("salt", ""), ("adapter", ""), ("media", []), ("kernels", ""), ("stream", "")):
+        for field, nothing in (
+            ("salt", ""),
+            ("adapter", ""),
+            ("media", []),
+            ("kernels", ""),
+            ("stream", ""),
+        ):
             if getattr(op, field, nothing):
                 yield msgspec.structs.replace(op, **{field: nothing})
         for less in fewer(op.generate, unit):
@@ -174,10 +224,14 @@ def simpler(op: Op, unit: int) -> Iterator[Op]:
         terms = op.prompt.split()
         for index, term in enumerate(terms):
             if len(terms) > 1:
-                yield msgspec.structs.replace(op, prompt=" ".join(terms[:index] + terms[index + 1 :]))
+                yield msgspec.structs.replace(
+                    op, prompt=" ".join(terms[:index] + terms[index + 1 :])
+                )
             text, _, count = term.rpartition(":")
             for less in fewer(int(count), unit):
-                yield msgspec.structs.replace(op, prompt=" ".join([*terms[:index], f"{text}:{less}", *terms[index + 1 :]]))
+                yield msgspec.structs.replace(
+                    op, prompt=" ".join([*terms[:index], f"{text}:{less}", *terms[index + 1 :]])
+                )
 
 
 def _simpler_step(op: Step, unit: int) -> Iterator[Op]:
@@ -185,7 +239,9 @@ def _simpler_step(op: Step, unit: int) -> Iterator[Op]:
         if len(op.run) > 1:
             yield msgspec.structs.replace(op, run=op.run[:index] + op.run[index + 1 :])
         for less in fewer(tokens, unit):
-            yield msgspec.structs.replace(op, run=[*op.run[:index], (r, less), *op.run[index + 1 :]])
+            yield msgspec.structs.replace(
+                op, run=[*op.run[:index], (r, less), *op.run[index + 1 :]]
+            )
     if op.withdraw:
         yield msgspec.structs.replace(op, withdraw=op.withdraw[1:])
     if op.cancel:
@@ -196,7 +252,7 @@ def _simpler_step(op: Step, unit: int) -> Iterator[Op]:
         yield msgspec.structs.replace(op, budget=0)
 
 
-# --- configuration -----------------------------------------------------------------------------------------------------
+# --- configuration --------------------------------------------------------------------------------
 
 
 def plainer(header: TraceHeader) -> Iterator[TraceHeader]:
@@ -204,7 +260,11 @@ def plainer(header: TraceHeader) -> Iterator[TraceHeader]:
     layout = header.layout
     for index in range(len(layout.groups) if len(layout.groups) > 1 else 0):
         groups = layout.groups[:index] + layout.groups[index + 1 :]
-        part = Layout(f"part-of-{layout.name.removeprefix('part-of-')}", groups, "what matters of a layout")
+        part = Layout(
+            f"part-of-{layout.name.removeprefix('part-of-')}", groups, "what matters of a layout"
+        )
         yield msgspec.structs.replace(header, layout=part)
     for name in header.options:
-        yield msgspec.structs.replace(header, options={key: value for key, value in header.options.items() if key != name})
+        yield msgspec.structs.replace(
+            header, options={key: value for key, value in header.options.items() if key != name}
+        )

@@ -1,7 +1,9 @@
-"""Spells prompts in the token ids of a model: at answers height a text is made of ids that the model knows.
+"""Spells prompts in the token ids of a model: at answers height a text is made of ids that the
+model knows.
 
-A vocabulary is small, so two texts may have the same token at a place; they part within a token or two. The text `@r` of a
-request that was submitted is what it really generated, so a conversation continues from the engine's own answers.
+A vocabulary is small, so two texts may have the same token at a place; they part within a token or
+two. The text `@r` of a request that was submitted is what it really generated, so a conversation
+continues from the engine's own answers.
 """
 
 from __future__ import annotations
@@ -19,13 +21,19 @@ def continues(prompt: str, submitted: Collection[str]) -> bool:
 
 
 class Spelling:
-    """Spells prompts over ids from 0 to `vocabulary` − 1; with other `among` every text is another one."""
+    """Spells prompts over ids from 0 to `vocabulary` − 1; with other `among` every text is
+    another one.
+    """
 
     def __init__(self, vocabulary: int, among: str = "") -> None:
         self._vocabulary, self._among = vocabulary, among
 
-    def tokens(self, prompt: str, submitted: Collection[str], answers: Mapping[str, Sequence[int]]) -> list[int] | None:
-        """Return the ids of a prompt; None if it continues an answer that has not come, or is too short for it."""
+    def tokens(
+        self, prompt: str, submitted: Collection[str], answers: Mapping[str, Sequence[int]]
+    ) -> list[int] | None:
+        """Return the ids of a prompt; None if it continues an answer that has not come, or is
+        too short for it.
+        """
         out: list[int] = []
         for text, start, count in segments(prompt):
             said = answers.get(text[1:], ()) if text[:1] == "@" else ()
@@ -38,7 +46,9 @@ class Spelling:
         return out
 
     def _token(self, text: str, place: int) -> int:
-        """Return one id. Sums of names of one length differ alike at every place, so two runs' texts need another one."""
+        """Return one id. Sums of names of one length differ alike at every place, so two runs'
+        texts need another one.
+        """
         if not self._among:
             return crc32(f"{text}:{place}".encode()) % self._vocabulary
         digest = blake2b(f"{self._among}{text}:{place}".encode(), digest_size=4).digest()

@@ -1,12 +1,13 @@
 """A pool of blocks of one kind of attention: free, in use, or idle.
 
-A block is *in use* while a request holds it, or while an entry that names it is active (`pins`: a running sequence goes
-through that entry). It is *idle* if nobody uses it and an entry names it: then it is cache, and the first to go is the
-one that has been idle longest. Otherwise it is free.
+A block is *in use* while a request holds it, or while an entry that names it is active (`pins`: a
+running sequence goes through that entry). It is *idle* if nobody uses it and an entry names it:
+then it is cache, and the first to go is the one that has been idle longest. Otherwise it is free.
 
-Idle blocks are kept in the order in which they became so. A sequence is released from its end, and whoever uses an entry uses
-all that lies before it; so what lies further down a branch comes earlier in the order, and taking the first idle block takes
-the leaf of the branch that was used least recently. Every operation costs O(1), whatever the size of the pool.
+Idle blocks are kept in the order in which they became so. A sequence is released from its end, and
+whoever uses an entry uses all that lies before it; so what lies further down a branch comes earlier
+in the order, and taking the first idle block takes the leaf of the branch that was used least
+recently. Every operation costs O(1), whatever the size of the pool.
 
 Source of the rule: spec rules `shared-memory`, `leaf-lru`; choices `eviction-by-pool`.
 """
@@ -27,7 +28,9 @@ class Named(Protocol):
 
 
 class Block:
-    """One block: how many requests hold it, how many active entries name it, and which entries name it at all."""
+    """One block: how many requests hold it, how many active entries name it, and which entries
+    name it at all.
+    """
 
     __slots__ = ("block_id", "entries", "holds", "pins")
 
@@ -39,7 +42,9 @@ class Block:
 
 
 class BlockPool:
-    """`num_blocks` blocks. `evict(block_id)` has to take every entry off an idle block that the pool wants back."""
+    """`num_blocks` blocks. `evict(block_id)` has to take every entry off an idle block that the
+    pool wants back.
+    """
 
     def __init__(self, num_blocks: int, evict: Callable[[BlockId], None]) -> None:
         assert num_blocks > 0
@@ -86,7 +91,9 @@ class BlockPool:
     # ALLOCATE
 
     def take(self) -> BlockId:
-        """Hand out a block, held once; evict the block that has been idle longest if none is free."""
+        """Hand out a block, held once; evict the block that has been idle longest if none is
+        free.
+        """
         assert self.num_available, "ask num_available first"
         if not self._free:
             self._evict(next(iter(self._idle)))

@@ -1,15 +1,17 @@
 """The valid portion of a match: how far a prefix can be reused in both pools.
 
-The tree says how far a prefix is stored at all, and with it the global blocks. A request that goes on at h needs besides,
-in the sliding pool, the last W - 1 tokens before h (`tail`). Blocks of the window may be gone while the entry is there,
-so a match of G tokens is shortened to the largest h <= G for which tokens [max(0, h - tail), h) are all resident. All of
-[h, prompt) is then computed; that is exact, since the state of every layer at h is determined by what is reused.
+The tree says how far a prefix is stored at all, and with it the global blocks. A request that goes
+on at h needs besides, in the sliding pool, the last W - 1 tokens before h (`tail`). Blocks of the
+window may be gone while the entry is there, so a match of G tokens is shortened to the largest h <=
+G for which tokens [max(0, h - tail), h) are all resident. All of [h, prompt) is then computed; that
+is exact, since the state of every layer at h is determined by what is reused.
 
-Going down from G, only the ends of entries have to be looked at: a smaller h in the same entry asks for the same block
-and reaches further to the left. One pass over the path finds out where the holes are, a second one the answer; so the
-cost is that of the match.
+Going down from G, only the ends of entries have to be looked at: a smaller h in the same entry asks
+for the same block and reaches further to the left. One pass over the path finds out where the holes
+are, a second one the answer; so the cost is that of the match.
 
-Source of the rule: spec rules `hybrid-match`, `valid-portion`; choices `window_tail`, `hit_granularity`, `beyond-the-hit`.
+Source of the rule: spec rules `hybrid-match`, `valid-portion`; choices `window_tail`,
+`hit_granularity`, `beyond-the-hit`.
 """
 
 from __future__ import annotations
@@ -23,7 +25,8 @@ from cachewitness_reference.primitives import Position
 
 @dataclass(frozen=True)
 class Hit:
-    """What can be reused: `length` tokens, along `path`; `matched` of them are stored in the global pool at least.
+    """What can be reused: `length` tokens, along `path`; `matched` of them are stored in the global
+    pool at least.
 
     The path ends with the entry in which `length` lies, perhaps half way.
     """
@@ -36,8 +39,12 @@ class Hit:
 NO_HIT = Hit(Position(0), Position(0), ())
 
 
-def usable(path: Sequence[Entry], matched: int, *, block_size: int, tail: int, whole_blocks: bool) -> Hit:
-    """Return the valid portion of a match of `matched` tokens along `path`; `whole_blocks` rounds it down to a block's end."""
+def usable(
+    path: Sequence[Entry], matched: int, *, block_size: int, tail: int, whole_blocks: bool
+) -> Hit:
+    """Return the valid portion of a match of `matched` tokens along `path`; `whole_blocks`
+    rounds it down to a block's end.
+    """
     holes = _last_holes(path, block_size)
     for index in range(len(path) - 1, -1, -1):
         entry = path[index]
@@ -53,7 +60,9 @@ def usable(path: Sequence[Entry], matched: int, *, block_size: int, tail: int, w
 
 
 def _last_holes(path: Sequence[Entry], block_size: int) -> list[int]:
-    """Return, for each column, the last column before it that has no sliding block; -1 if there is none."""
+    """Return, for each column, the last column before it that has no sliding block; -1 if there
+    is none.
+    """
     furthest: list[Entry] = []
     for entry in path:
         column = entry.start // block_size

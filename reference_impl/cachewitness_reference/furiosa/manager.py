@@ -1,16 +1,19 @@
 """The lifecycle of a request over the two pools: match, prefill or extend, store, clean up, free.
 
-The manager keeps the tables, takes blocks and gives them back; who computes how much is the scheduler's. A call either
-does all of what it says or is refused beforehand: `room` answers how many tokens fit, and nothing is evicted to find out.
+The manager keeps the tables, takes blocks and gives them back; who computes how much is the
+scheduler's. A call either does all of what it says or is refused beforehand: `room` answers how
+many tokens fit, and nothing is evicted to find out.
 
 * `match`: the valid portion of what is stored of a request.
-* `prefill`: give a request its hit and blocks for its first tokens; a hit inside a block is copied into a block of its own.
+* `prefill`: give a request its hit and blocks for its first tokens; a hit inside a block is copied
+  into a block of its own.
 * `extend`: blocks for further tokens (a decode is an extend of one).
-* `complete`: the forward pass has run. What it computed is stored in the tree, and the window moves on (*cleanup*).
+* `complete`: the forward pass has run. What it computed is stored in the tree, and the window moves
+  on (*cleanup*).
 * `free`: give everything back.
 
-Source of the rule: spec rules `prefill`, `extend`, `cleanup`, `stored-after-pass`; choices `duplicate`, `holes`,
-`out_of_window`.
+Source of the rule: spec rules `prefill`, `extend`, `cleanup`, `stored-after-pass`; choices
+`duplicate`, `holes`, `out_of_window`.
 """
 
 from __future__ import annotations
@@ -36,7 +39,9 @@ class HybridCacheManager:
     # LOOKUP
 
     def match(self, request: Request) -> Hit:
-        """Return the valid portion of what is stored of a request; a token at least is left to compute."""
+        """Return the valid portion of what is stored of a request; a token at least is left to
+        compute.
+        """
         if not self.config.options.enable_caching:
             return NO_HIT
         limit = request.num_tokens - 1
@@ -52,7 +57,9 @@ class HybridCacheManager:
     # ALLOCATE
 
     def room(self, request: Request, hit: Hit = NO_HIT) -> tuple[int, int]:
-        """Return how many tokens a request could go on for by the global and by the sliding pool, after taking `hit`."""
+        """Return how many tokens a request could go on for by the global and by the sliding
+        pool, after taking `hit`.
+        """
         global_hit, sliding_hit = self.columns(hit)
         copies = bool(hit.length % self.block_size)
         computed = request.num_computed + hit.length
@@ -60,11 +67,15 @@ class HybridCacheManager:
         rooms = []
         for pool, used in ((self.global_pool, global_hit), (self.sliding_pool, sliding_hit)):
             available = pool.num_available - sum(map(pool.is_idle, used)) - copies
-            rooms.append((columns + available) * self.block_size - computed if available >= 0 else 0)
+            rooms.append(
+                (columns + available) * self.block_size - computed if available >= 0 else 0
+            )
         return rooms[0], rooms[1]
 
     def prefill(self, request: Request, hit: Hit, num_tokens: int) -> None:
-        """Give a request that holds nothing its hit, and blocks to write for `num_tokens` more. `room` must allow them."""
+        """Give a request that holds nothing its hit, and blocks to write for `num_tokens` more.
+        `room` must allow them.
+        """
         assert not request.global_blocks and min(self.room(request, hit)) >= num_tokens > 0
         path = list(hit.path)
         global_hit, sliding_hit = self.columns(hit)
@@ -84,7 +95,9 @@ class HybridCacheManager:
         self.extend(request, num_tokens)
 
     def extend(self, request: Request, num_tokens: int) -> None:
-        """Give a request blocks to write for `num_tokens` tokens after those computed. `room` must allow them."""
+        """Give a request blocks to write for `num_tokens` tokens after those computed. `room`
+        must allow them.
+        """
         # LOOKUP: nothing; a request is matched once, before it runs.
         # ALLOCATE
         new = self._count(request.num_computed + num_tokens) - len(request.global_blocks)
@@ -94,7 +107,9 @@ class HybridCacheManager:
         # COMMIT, RELEASE: nothing; both wait until the pass has run (`complete`).
 
     def _copy_last_block(self, request: Request) -> None:
-        """Replace the block that a hit ends in by a copy; the source stays held until the copy is made."""
+        """Replace the block that a hit ends in by a copy; the source stays held until the copy
+        is made.
+        """
         source = request.sliding_blocks[-1]
         assert source is not None
         request.global_copy = BlockCopy(request.global_blocks[-1], self.global_pool.take())
@@ -111,14 +126,18 @@ class HybridCacheManager:
         self._drop_copies(request)
         # COMMIT
         request.num_computed += num_tokens
-        assert request.num_computed <= min(request.num_tokens, len(request.global_blocks) * self.block_size)
+        assert request.num_computed <= min(
+            request.num_tokens, len(request.global_blocks) * self.block_size
+        )
         if self.config.options.enable_caching:
             self.store(request)
         # RELEASE
         self.cleanup(request)
 
     def store(self, request: Request) -> None:
-        """Store what was computed since the last store, going on from the entry that ended there."""
+        """Store what was computed since the last store, going on from the entry that ended
+        there.
+        """
         size, symbols, entry = self.block_size, request.symbols, request.last
         position, upto = request.num_stored, request.num_computed
         while position < upto:
@@ -131,17 +150,26 @@ class HybridCacheManager:
                 continue
             own = request.sliding_blocks[column]
             assert own is not None
-            if entry.start // size == column and not entry.children and entry.users == 1 and entry.parent is not None:
+            if (
+                entry.start // size == column
+                and not entry.children
+                and entry.users == 1
+                and entry.parent is not None
+            ):
                 self.tree.grow(entry, symbols[position:end], request.global_blocks[column], own)
             else:
-                child = self.tree.add(entry, symbols[position:end], request.global_blocks[column], own)
+                child = self.tree.add(
+                    entry, symbols[position:end], request.global_blocks[column], own
+                )
                 self.tree.advance(entry, child)
                 entry = child
             position = end
         request.last, request.num_stored = entry, upto
 
     def _follow(self, request: Request, child: Entry, position: int, end: int) -> tuple[Entry, int]:
-        """Go along an entry that is there already; fill its hole, or adopt its blocks where it completes the column."""
+        """Go along an entry that is there already; fill its hole, or adopt its blocks where it
+        completes the column.
+        """
         common = child.common(request.symbols, position, end)
         entry = child if common == len(child.symbols) else self.tree.split(child, position + common)
         assert entry.parent is not None
@@ -163,7 +191,9 @@ class HybridCacheManager:
     # RELEASE
 
     def cleanup(self, request: Request) -> None:
-        """Give back the sliding blocks that no later query reads: column j once (j + 1) * B <= t - tail."""
+        """Give back the sliding blocks that no later query reads: column j once (j + 1) * B <= t
+        - tail.
+        """
         keep = max(0, request.num_computed - self.config.tail) // self.block_size
         for column in range(request.first_sliding_column, keep):
             block = request.sliding_blocks[column]
@@ -175,7 +205,9 @@ class HybridCacheManager:
         request.first_sliding_column = max(keep, request.first_sliding_column)
 
     def free(self, request: Request) -> None:
-        """Give back everything that a request holds, from its end on; what is stored of it stays stored."""
+        """Give back everything that a request holds, from its end on; what is stored of it stays
+        stored.
+        """
         self._drop_copies(request)
         for block in reversed(request.global_blocks):
             self.global_pool.release(block)
@@ -198,7 +230,10 @@ class HybridCacheManager:
         return True
 
     def _drop_copies(self, request: Request) -> None:
-        for pool, copy in ((self.global_pool, request.global_copy), (self.sliding_pool, request.sliding_copy)):
+        for pool, copy in (
+            (self.global_pool, request.global_copy),
+            (self.sliding_pool, request.sliding_copy),
+        ):
             if copy is not None:
                 pool.release(copy.source)
         request.global_copy = request.sliding_copy = None
@@ -214,12 +249,18 @@ class HybridCacheManager:
         return -(-num_tokens // self.block_size)
 
     def columns(self, hit: Hit) -> tuple[list[BlockId], list[BlockId]]:
-        """Return the hit's global blocks of all its columns, and the sliding ones of the columns that its window touches."""
+        """Return the hit's global blocks of all its columns, and the sliding ones of the columns
+        that its window touches.
+        """
         furthest: dict[int, Entry] = {entry.start // self.block_size: entry for entry in hit.path}
         first = max(0, hit.length - self.config.tail) // self.block_size
         global_blocks = [entry.global_block for entry in furthest.values()]
-        sliding_blocks = [entry.sliding_block for column, entry in furthest.items() if column >= first]
-        return [b for b in global_blocks if b is not None], [b for b in sliding_blocks if b is not None]
+        sliding_blocks = [
+            entry.sliding_block for column, entry in furthest.items() if column >= first
+        ]
+        return [b for b in global_blocks if b is not None], [
+            b for b in sliding_blocks if b is not None
+        ]
 
 
 def _exchange(pool: BlockPool, own: BlockId, other: BlockId) -> None:

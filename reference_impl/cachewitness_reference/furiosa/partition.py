@@ -1,16 +1,19 @@
 """How the KV memory is split between the two pools.
 
-A sequence of L tokens needs q_g = ceil(L / B) blocks of the global pool. Of the sliding pool it needs those that the
-window touches: W - 1 tokens before the next one, which may begin in the middle of a block, so ceil((W - 1) / B) + 1 at
-most, and never more than q_g. The memory is split in the ratio of what these blocks weigh; then at length L both pools
-run out at the same number of sequences.
+A sequence of L tokens needs q_g = ceil(L / B) blocks of the global pool. Of the sliding pool it
+needs those that the window touches: W - 1 tokens before the next one, which may begin in the middle
+of a block, so ceil((W - 1) / B) + 1 at most, and never more than q_g. The memory is split in the
+ratio of what these blocks weigh; then at length L both pools run out at the same number of
+sequences.
 
-The lengths that matter: up to the window both kinds need a block for a block, and the share is that of a token (`per_token`);
-beyond it the global share grows with L. All arithmetic is in integers: N_g is rounded down, N_s takes what is left, so the two
-together never exceed the memory, and less than one sliding block is wasted.
+The lengths that matter: up to the window both kinds need a block for a block, and the share is that
+of a token (`per_token`); beyond it the global share grows with L. All arithmetic is in integers:
+N_g is rounded down, N_s takes what is left, so the two together never exceed the memory, and less
+than one sliding block is wasted.
 
-Source of the rule: spec rules `attention-aware`, `default-ratio`, `expected-length`; the formula is our choice, checked against
-SGLang's ratio of sliding to full slots, min(L, W) / L, with which it agrees up to the blocks' rounding.
+Source of the rule: spec rules `attention-aware`, `default-ratio`, `expected-length`; the formula is
+our choice, checked against SGLang's ratio of sliding to full slots, min(L, W) / L, with which it
+agrees up to the blocks' rounding.
 """
 
 from __future__ import annotations
@@ -31,7 +34,8 @@ class ConfigError(ValueError):
 
 @dataclass(frozen=True)
 class Partition:
-    """The split: blocks of either pool and their sizes in bytes, for sequences of `seq_length` tokens.
+    """The split: blocks of either pool and their sizes in bytes, for sequences of `seq_length`
+    tokens.
 
     `global_blocks_per_seq` and `sliding_blocks_per_seq` are what one such sequence needs of them.
     """
@@ -47,7 +51,10 @@ class Partition:
     @property
     def used_bytes(self) -> int:
         """The bytes of all blocks of both pools."""
-        return self.global_blocks * self.global_block_bytes + self.sliding_blocks * self.sliding_block_bytes
+        return (
+            self.global_blocks * self.global_block_bytes
+            + self.sliding_blocks * self.sliding_block_bytes
+        )
 
     @property
     def sequences(self) -> int:
@@ -74,9 +81,10 @@ def split(
 ) -> Partition:
     """Split `kv_bytes` of memory between the pools.
 
-    `block_size`, `window` (the query counted), `max_model_len` and `expected_average_seq_length` are in tokens, the bytes
-    per token those of one layer (keys and values). Raises ConfigError, naming the field, for a number that is not
-    positive or out of range, and for memory that does not hold one sequence of the length that it is split for.
+    `block_size`, `window` (the query counted), `max_model_len` and `expected_average_seq_length`
+    are in tokens, the bytes per token those of one layer (keys and values). Raises ConfigError,
+    naming the field, for a number that is not positive or out of range, and for memory that does
+    not hold one sequence of the length that it is split for.
     """
     sizes = {
         "kv_bytes": kv_bytes,
@@ -99,8 +107,9 @@ def split(
     sliding_blocks = (kv_bytes - global_blocks * global_block) // sliding_block
     if kv_bytes < seq_bytes:
         raise ConfigError(
-            f"kv_bytes ({kv_bytes}) holds not even one sequence of {length} tokens, for which it is split: that takes "
-            f"{seq_bytes} bytes; give more memory, or set {VARIABLE} to the length that is expected"
+            f"kv_bytes ({kv_bytes}) holds not even one sequence of {length} tokens, for which it is"
+            f" split: that takes {seq_bytes} bytes; give more memory, or set {VARIABLE} to the"
+            " length that is expected"
         )
     return Partition(
         seq_length=length,
@@ -114,12 +123,16 @@ def split(
 
 
 def seq_length(window: int, max_model_len: int, expected: int | None, default_ratio: str) -> int:
-    """Return the length, in tokens, for which memory is split: the expected one, at most `max_model_len`, or the default's.
+    """Return the length, in tokens, for which memory is split: the expected one, at most
+    `max_model_len`, or the default's.
 
-    Raises ConfigError for an expected length that is not a positive integer, and for an unknown default.
+    Raises ConfigError for an expected length that is not a positive integer, and for an unknown
+    default.
     """
     if default_ratio not in CHOICES["default_ratio"].values:
-        raise ConfigError(f"default_ratio {default_ratio!r} is unknown; known are max_model_len, per_token")
+        raise ConfigError(
+            f"default_ratio {default_ratio!r} is unknown; known are max_model_len, per_token"
+        )
     if expected is not None:
         if isinstance(expected, bool) or not isinstance(expected, int) or expected <= 0:
             raise ConfigError(f"{VARIABLE} must be a positive integer, not {expected!r}")

@@ -1,20 +1,23 @@
 """The radix tree of everything stored: token by token, and yet in blocks.
 
-An entry is a run of symbols behind its parent's, with the block of either pool that holds them. A run never crosses the end of
-a block, so that an entry has one block of a kind; siblings part at any token. Where an entry begins inside a block, its block
-holds the tokens before it in that column too: it was copied, or written by the same request. So the blocks of a prefix are,
-column by column, those of the entry furthest down.
+An entry is a run of symbols behind its parent's, with the block of either pool that holds them. A
+run never crosses the end of a block, so that an entry has one block of a kind; siblings part at any
+token. Where an entry begins inside a block, its block holds the tokens before it in that column
+too: it was copied, or written by the same request. So the blocks of a prefix are, column by column,
+those of the entry furthest down.
 
-Each identity has a tree of its own, so two requests never share a path unless everything that identifies them is equal up
-to there. An entry is *active* while a request's stored tokens run through it (`users`) or end with it (`ends`). An active
-entry is not removed. Its block is kept for it (*pinned*) if it is the furthest of its column for some request; an entry
-half way down a column may lose its block to somebody else, and then takes over the one of the entry below, which holds
-the same tokens and more.
+Each identity has a tree of its own, so two requests never share a path unless everything that
+identifies them is equal up to there. An entry is *active* while a request's stored tokens run
+through it (`users`) or end with it (`ends`). An active entry is not removed. Its block is kept for
+it (*pinned*) if it is the furthest of its column for some request; an entry half way down a column
+may lose its block to somebody else, and then takes over the one of the entry below, which holds the
+same tokens and more.
 
-Operations cost O(tokens looked at): a match stops at the first difference, and storing goes on from where the request's last
-store ended.
+Operations cost O(tokens looked at): a match stops at the first difference, and storing goes on from
+where the request's last store ended.
 
-Source of the rule: spec rules `radix-tree`, `stored-after-pass`, `leaf-lru`; choices `identity`, `holes`.
+Source of the rule: spec rules `radix-tree`, `stored-after-pass`, `leaf-lru`; choices `identity`,
+`holes`.
 """
 
 from __future__ import annotations
@@ -47,7 +50,9 @@ class Entry:
         "users",
     )
 
-    def __init__(self, parent: Entry | None, start: int, symbols: Sequence[Symbol], identity: Identity) -> None:
+    def __init__(
+        self, parent: Entry | None, start: int, symbols: Sequence[Symbol], identity: Identity
+    ) -> None:
         self.parent = parent
         self.start = start
         self.symbols = list(symbols)
@@ -84,7 +89,9 @@ class RadixTree:
     # LOOKUP
 
     def match(self, identity: Identity, symbols: Sequence[Symbol], limit: int) -> list[Entry]:
-        """Return the entries that the first `limit` symbols run through, from the root on; the last may be left half way."""
+        """Return the entries that the first `limit` symbols run through, from the root on; the
+        last may be left half way.
+        """
         entry, position, path = self.roots.get(identity), 0, list[Entry]()
         while entry is not None and position < limit:
             entry = entry.children.get(symbols[position])
@@ -110,7 +117,13 @@ class RadixTree:
 
     # COMMIT
 
-    def add(self, parent: Entry, symbols: Sequence[Symbol], global_block: BlockId, sliding_block: BlockId) -> Entry:
+    def add(
+        self,
+        parent: Entry,
+        symbols: Sequence[Symbol],
+        global_block: BlockId,
+        sliding_block: BlockId,
+    ) -> Entry:
         """Append an entry behind `parent`."""
         entry = Entry(parent, parent.stop, symbols, parent.identity)
         assert symbols and symbols[0] not in parent.children
@@ -119,7 +132,9 @@ class RadixTree:
         return entry
 
     def split(self, entry: Entry, position: int) -> Entry:
-        """Let an entry begin at `position`, and return the new one before it, which is active if it is."""
+        """Let an entry begin at `position`, and return the new one before it, which is active if
+        it is.
+        """
         assert position % self.block_size
         parent, count = entry.parent, position - entry.start
         assert parent is not None and 0 < count < len(entry.symbols)
@@ -132,8 +147,12 @@ class RadixTree:
         self._name(front, entry.global_block, entry.sliding_block)
         return front
 
-    def grow(self, entry: Entry, symbols: Sequence[Symbol], global_block: BlockId, sliding_block: BlockId) -> None:
-        """Let a leaf that one request alone uses go on in its column, in the blocks of that request."""
+    def grow(
+        self, entry: Entry, symbols: Sequence[Symbol], global_block: BlockId, sliding_block: BlockId
+    ) -> None:
+        """Let a leaf that one request alone uses go on in its column, in the blocks of that
+        request.
+        """
         assert not entry.children and entry.users == 1 and entry.global_block is not None
         entry.symbols += symbols
         self._move(entry, global_block)
@@ -149,7 +168,9 @@ class RadixTree:
         self._sliding.name(sliding_block, entry)
 
     def begin(self, identity: Identity, path: Sequence[Entry]) -> Entry:
-        """Let a request's stored tokens run along a path from the root, and return the entry that they end with."""
+        """Let a request's stored tokens run along a path from the root, and return the entry
+        that they end with.
+        """
         entry = self.roots.setdefault(identity, Entry(None, 0, (), identity))
         entry.users, entry.ends = entry.users + 1, entry.ends + 1
         for below in path:
@@ -168,7 +189,9 @@ class RadixTree:
     # RELEASE
 
     def end(self, last: Entry) -> None:
-        """Let a request's stored tokens, which end with an entry, run through nothing any more; from there up to the root."""
+        """Let a request's stored tokens, which end with an entry, run through nothing any more;
+        from there up to the root.
+        """
         assert last.ends
         last.ends -= 1
         entry: Entry | None = last
@@ -181,14 +204,19 @@ class RadixTree:
             entry = entry.parent
 
     def vacate(self, block: BlockId) -> None:
-        """Take every entry off a global block that none of them pins: it goes, or has the block of an active one below."""
+        """Take every entry off a global block that none of them pins: it goes, or has the block
+        of an active one below.
+        """
         for entry in self._global.entries(block):
             assert isinstance(entry, Entry)
             if entry.users:
                 below = entry
                 while not below.pinned:
                     below = next(child for child in below.children.values() if child.users)
-                assert below.global_block is not None and below.start // self.block_size == entry.start // self.block_size
+                assert (
+                    below.global_block is not None
+                    and below.start // self.block_size == entry.start // self.block_size
+                )
                 self._move(entry, below.global_block)
             elif entry.global_block == block:
                 self.remove(entry)
@@ -216,7 +244,9 @@ class RadixTree:
             self._sliding.unname(block, entry)
 
     def _keep(self, entry: Entry) -> None:
-        """Pin the global block of an entry that is the furthest of its column for some request; unpin it otherwise."""
+        """Pin the global block of an entry that is the furthest of its column for some request;
+        unpin it otherwise.
+        """
         wanted = entry.users > 0 and (entry.ends > 0 or entry.stop % self.block_size == 0)
         if wanted != entry.pinned and entry.global_block is not None:
             entry.pinned = wanted

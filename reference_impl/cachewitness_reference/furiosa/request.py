@@ -1,8 +1,9 @@
 """A request as the cache knows it: what its tokens are, and which blocks it holds.
 
-What tells two computations apart is more than the token ids. Salt and adapter name a tree of their own (`identity`); a
-media item puts its hash beside each of its placeholder tokens, so that a prefix before the picture is shared and one
-behind it only with the same picture. A token together with such a hash is a *symbol*, and the tree matches symbols.
+What tells two computations apart is more than the token ids. Salt and adapter name a tree of their
+own (`identity`); a media item puts its hash beside each of its placeholder tokens, so that a prefix
+before the picture is shared and one behind it only with the same picture. A token together with
+such a hash is a *symbol*, and the tree matches symbols.
 """
 
 from __future__ import annotations
@@ -34,20 +35,30 @@ class MediaItem:
 
 @dataclass(frozen=True)
 class BlockCopy:
-    """The part of a block that a hit ends in, to be copied before the request's first step runs. Same pool on both sides."""
+    """The part of a block that a hit ends in, to be copied before the request's first step runs.
+    Same pool on both sides.
+    """
 
     source: BlockId
     target: BlockId
 
 
 class Request:
-    """A request. `num_computed` tokens have been computed or were found; `num_stored` of them are in the tree.
+    """A request. `num_computed` tokens have been computed or were found; `num_stored` of them are
+    in the tree.
 
-    `global_blocks` has a block for each column; `sliding_blocks` has None where the window has left or never was.
+    `global_blocks` has a block for each column; `sliding_blocks` has None where the window has left
+    or never was.
     """
 
     def __init__(
-        self, request_id: str, prompt: Sequence[int], *, salt: str = "", adapter: str = "", media: Iterable[MediaItem] = ()
+        self,
+        request_id: str,
+        prompt: Sequence[int],
+        *,
+        salt: str = "",
+        adapter: str = "",
+        media: Iterable[MediaItem] = (),
     ) -> None:
         self.request_id = request_id
         self.identity = (salt, adapter)
@@ -68,7 +79,8 @@ class Request:
         self.global_copy: BlockCopy | None = None
         self.sliding_copy: BlockCopy | None = None
         self.last: Entry | None = None
-        """The entry that ends where the request's stored tokens end; it and all above it are active."""
+        """The entry that ends where the request's stored tokens end; it and all above it are
+        active."""
 
     @property
     def num_tokens(self) -> int:

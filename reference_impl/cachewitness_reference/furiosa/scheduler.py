@@ -1,11 +1,14 @@
-"""A scheduler of our own over the manager: first come, first served, prompts in chunks, preemption when a pool runs out.
+"""A scheduler of our own over the manager: first come, first served, prompts in chunks, preemption
+when a pool runs out.
 
-Furiosa's scheduler is not published; the document says of it that it coordinates both pools together. So this one never
-gives a request blocks of one pool without the other, and everything else is the plainest rule that always makes progress:
-whoever came first goes first, a chunk is what fits, and a request that gets no block takes those of the one that came
-last. The oldest request can take everything, and no request is longer than what the pools hold, so it always moves on.
+Furiosa's scheduler is not published; the document says of it that it coordinates both pools
+together. So this one never gives a request blocks of one pool without the other, and everything
+else is the plainest rule that always makes progress: whoever came first goes first, a chunk is what
+fits, and a request that gets no block takes those of the one that came last. The oldest request can
+take everything, and no request is longer than what the pools hold, so it always moves on.
 
-Source of the rule: spec choices `scheduling`, `chunked-prefill`, `admission`, `longest-request`, `reset`.
+Source of the rule: spec choices `scheduling`, `chunked-prefill`, `admission`, `longest-request`,
+`reset`.
 """
 
 from __future__ import annotations
@@ -21,12 +24,16 @@ from cachewitness_reference.furiosa.request import Request, Status
 
 
 class RefusedRequest(ValueError):
-    """A request cannot be taken, or cannot be done to it what was asked; the message is one line."""
+    """A request cannot be taken, or cannot be done to it what was asked; the message is one
+    line.
+    """
 
 
 @dataclass
 class Step:
-    """One forward pass: how many tokens each request computes, in order; hits of those who join; who lost its place for it."""
+    """One forward pass: how many tokens each request computes, in order; hits of those who join;
+    who lost its place for it.
+    """
 
     num_tokens: dict[str, int] = field(default_factory=dict)
     hits: dict[str, Hit] = field(default_factory=dict)
@@ -46,15 +53,17 @@ class Scheduler:
     def add(self, request: Request) -> None:
         """Put a request at the end of the queue.
 
-        Raises RefusedRequest if its name is taken, or its prompt is empty or leaves no room to generate.
+        Raises RefusedRequest if its name is taken, or its prompt is empty or leaves no room to
+        generate.
         """
         if request.request_id in self.requests:
             raise RefusedRequest(f"request_id {request.request_id!r} is already here")
         if not 0 < request.num_tokens < self.config.max_request_len:
             raise RefusedRequest(
-                f"prompt of request {request.request_id!r}: {request.num_tokens} tokens; it may have 1 to "
-                f"{self.config.max_request_len - 1} (max_model_len {self.config.options.max_model_len}, global pool of "
-                f"{self.config.global_blocks} blocks)"
+                f"prompt of request {request.request_id!r}: {request.num_tokens} tokens; it may"
+                f" have 1 to {self.config.max_request_len - 1} (max_model_len"
+                f" {self.config.options.max_model_len}, global pool of {self.config.global_blocks}"
+                " blocks)"
             )
         self.requests[request.request_id] = request
         self.waiting.append(request)
@@ -62,7 +71,9 @@ class Scheduler:
     # A STEP
 
     def schedule(self, budget: int = 0) -> Step:
-        """Choose what the next forward pass computes, within `budget` tokens (0: max_num_batched_tokens)."""
+        """Choose what the next forward pass computes, within `budget` tokens (0:
+        max_num_batched_tokens).
+        """
         limit = self.config.options.max_num_batched_tokens
         left = min(budget, limit) if budget else limit
         step = Step()
@@ -71,7 +82,12 @@ class Scheduler:
             if left and request.status is Status.RUNNING:
                 left -= self._extend(request, left, step)
         # LOOKUP, ALLOCATE
-        while self.waiting and left and not step.preempted and len(self.running) < self.config.options.max_num_seqs:
+        while (
+            self.waiting
+            and left
+            and not step.preempted
+            and len(self.running) < self.config.options.max_num_seqs
+        ):
             joined = self.join(self.waiting[0], left, step)
             if not joined:
                 break
@@ -80,7 +96,9 @@ class Scheduler:
         return step
 
     def _extend(self, request: Request, left: int, step: Step) -> int:
-        """Let a running request compute what fits, taking the place of whoever came last if it must; return how much."""
+        """Let a running request compute what fits, taking the place of whoever came last if it
+        must; return how much.
+        """
         while not (computes := self.extend(request, left, step)):
             last = self.running[-1]
             self.preempt(last.request_id)
@@ -90,7 +108,9 @@ class Scheduler:
         return computes
 
     def extend(self, request: Request, left: int, step: Step) -> int:
-        """Let a running request compute what fits of `left` tokens at most, without harming anybody; return how much."""
+        """Let a running request compute what fits of `left` tokens at most, without harming
+        anybody; return how much.
+        """
         tokens = min(request.num_tokens - request.num_computed, left, *self.manager.room(request))
         if tokens > 0:
             self.manager.extend(request, tokens)
@@ -98,7 +118,9 @@ class Scheduler:
         return max(tokens, 0)
 
     def join(self, request: Request, left: int, step: Step) -> int:
-        """Let a waiting request start, if all of it fits the global pool; return how many of `left` tokens it computes."""
+        """Let a waiting request start, if all of it fits the global pool; return how many of
+        `left` tokens it computes.
+        """
         # LOOKUP
         hit = self.manager.match(request)
         global_room, sliding_room = self.manager.room(request, hit)
@@ -122,7 +144,9 @@ class Scheduler:
             self.manager.complete(self.requests[name], tokens)
 
     def generated(self, request_id: str, tokens: Sequence[int]) -> bool:
-        """Take in what was sampled; return whether the request is as long as it may be, and has to end."""
+        """Take in what was sampled; return whether the request is as long as it may be, and has
+        to end.
+        """
         request = self.requests[request_id]
         request.append(tokens)
         return request.num_tokens >= self.config.max_request_len
@@ -140,7 +164,9 @@ class Scheduler:
             self.manager.free(request)
 
     def preempt(self, request_id: str) -> None:
-        """Take a running request's blocks away; it waits in front. Raises RefusedRequest if it does not run."""
+        """Take a running request's blocks away; it waits in front. Raises RefusedRequest if it
+        does not run.
+        """
         request = self.requests.get(request_id)
         if request is None or request.status is not Status.RUNNING:
             raise RefusedRequest(f"request {request_id!r} is not running and cannot be preempted")

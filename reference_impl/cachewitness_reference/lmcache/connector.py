@@ -1,8 +1,9 @@
 """The connector: LMCache as the engine's scheduler sees it.
 
-For a request that waits the scheduler asks what there is beyond its own hit, admits it with blocks for that, and says so. With
-each step it asks what to load before and what to store after. The names of the methods are vLLM's; the requests and tables in
-them are plain, so that nothing of the engine is imported.
+For a request that waits the scheduler asks what there is beyond its own hit, admits it with blocks
+for that, and says so. With each step it asks what to load before and what to store after. The names
+of the methods are vLLM's; the requests and tables in them are plain, so that nothing of the engine
+is imported.
 
 Source: `integration/vllm/lmcache_mp_connector.py` (0.5.6).
 """
@@ -35,10 +36,13 @@ class ConnectorMetadata:
 class LMCacheMPConnector:
     """A connector of one engine to one server.
 
-    `reserve_last_token` leaves the last token out of look-ups; `save_decode_cache` stores generated tokens as well.
+    `reserve_last_token` leaves the last token out of look-ups; `save_decode_cache` stores generated
+    tokens as well.
     """
 
-    def __init__(self, server: LMCacheServer, *, reserve_last_token: bool, save_decode_cache: bool = False) -> None:
+    def __init__(
+        self, server: LMCacheServer, *, reserve_last_token: bool, save_decode_cache: bool = False
+    ) -> None:
         self.server = server
         self.infos = server.groups.kernel_groups
         self.chunk_size = server.groups.chunk_size
@@ -60,9 +64,13 @@ class LMCacheMPConnector:
         kernels: str = "",
         media: Sequence[MediaItem] = (),
     ) -> None:
-        """Take note of a request. Raises KeyRefused for a salt, or a name of kernels, that a key cannot carry."""
+        """Take note of a request. Raises KeyRefused for a salt, or a name of kernels, that a key
+        cannot carry.
+        """
         check_salt(salt)
-        self.trackers[request_id] = RequestTracker(request_id, adjusted_ids(prompt, media), len(prompt))
+        self.trackers[request_id] = RequestTracker(
+            request_id, adjusted_ids(prompt, media), len(prompt)
+        )
         self.server.start_session(request_id, salt, adapter, kernels)
 
     def on_new_tokens(self, request_id: str, tokens: Sequence[int]) -> None:
@@ -70,7 +78,9 @@ class LMCacheMPConnector:
         self.trackers[request_id].token_ids.extend(tokens)
 
     def on_preempted(self, request_id: str) -> None:
-        """Forget what was computed for a request that lost its blocks, and what was to be loaded for it; it will ask again."""
+        """Forget what was computed for a request that lost its blocks, and what was to be loaded
+        for it; it will ask again.
+        """
         # LOOKUP, ALLOCATE, COMMIT: nothing; it asks again, and what is stored of it stays stored.
         # RELEASE
         old = self.trackers[request_id]
@@ -80,10 +90,12 @@ class LMCacheMPConnector:
     # LOOKUP
 
     def get_num_new_matched_tokens(self, request_id: str, num_computed_tokens: int) -> int:
-        """Return how many tokens can be loaded beyond the first `num_computed_tokens`, which the engine has.
+        """Return how many tokens can be loaded beyond the first `num_computed_tokens`, which the
+        engine has.
 
-        With recurrent layers the look-up leaves the last token out, since a state cannot be resumed one token earlier. Without,
-        a prompt may be here as a whole, and then its last token is computed again.
+        With recurrent layers the look-up leaves the last token out, since a state cannot be resumed
+        one token earlier. Without, a prompt may be here as a whole, and then its last token is
+        computed again.
         """
         tracker = self.trackers[request_id]
         # RELEASE
@@ -91,26 +103,34 @@ class LMCacheMPConnector:
         # LOOKUP
         num_tokens = max(len(tracker.token_ids) - int(self.reserve_last_token), 0)
         hit = self.server.lookup(request_id, tracker.token_ids, num_tokens) * self.chunk_size
-        tracker.num_vllm_hit_tokens = num_computed_tokens // self.hit_alignment_tokens * self.hit_alignment_tokens
+        tracker.num_vllm_hit_tokens = (
+            num_computed_tokens // self.hit_alignment_tokens * self.hit_alignment_tokens
+        )
         tracker.num_lmcache_hit_tokens = tracker.num_stored_tokens = hit
         need_to_load = max(0, hit - num_computed_tokens)
         if hit == len(tracker.token_ids):
             need_to_load = max(0, need_to_load - 1)
-        # ALLOCATE: nothing; the engine takes blocks of its own, and says so in `update_state_after_alloc`.
-        # COMMIT: nothing; what is loaded is the engine's to key.
+        # ALLOCATE: nothing; the engine takes blocks of its own, and says so in
+        # `update_state_after_alloc`. COMMIT: nothing; what is loaded is the engine's to key.
         return need_to_load
 
     # ALLOCATE
 
     def update_state_after_alloc(self, request_id: str, num_external_tokens: int) -> None:
-        """Take note that a request was admitted, with blocks for so many tokens to load, and let go of what is not loaded."""
+        """Take note that a request was admitted, with blocks for so many tokens to load, and let
+        go of what is not loaded.
+        """
         tracker = self.trackers[request_id]
         loads = num_external_tokens > 0 and tracker.needs_retrieve()
         tracker.state = RequestState.WAITING_FOR_LOAD if loads else RequestState.READY
         self.server.free_lookup_locks(request_id, tracker.num_vllm_hit_tokens if loads else None)
 
-    def build_connector_meta(self, num_scheduled_tokens: Mapping[str, int], tables: Mapping[str, Table]) -> ConnectorMetadata:
-        """Return what to load and to store around a step that computes so many tokens of each request over these tables."""
+    def build_connector_meta(
+        self, num_scheduled_tokens: Mapping[str, int], tables: Mapping[str, Table]
+    ) -> ConnectorMetadata:
+        """Return what to load and to store around a step that computes so many tokens of each
+        request over these tables.
+        """
         metadata = ConnectorMetadata()
         # LOOKUP: nothing; what is loaded has been locked since its look-up.
         # ALLOCATE
@@ -135,7 +155,9 @@ class LMCacheMPConnector:
         return transfer
 
     def _store(self, tracker: RequestTracker) -> Transfer | None:
-        chunks = tracker.storable_chunks(self.chunk_size, self.infos, save_decode_cache=self.save_decode_cache)
+        chunks = tracker.storable_chunks(
+            self.chunk_size, self.infos, save_decode_cache=self.save_decode_cache
+        )
         if not chunks:
             return None
         blocks = tracker.blocks_from(chunks, self.chunk_size, self.infos)
@@ -144,7 +166,9 @@ class LMCacheMPConnector:
     # COMMIT
 
     def update_connector_output(self, metadata: ConnectorMetadata) -> None:
-        """Take note that a step has run, what it loaded and stored included; then let the eviction thread look once."""
+        """Take note that a step has run, what it loaded and stored included; then let the
+        eviction thread look once.
+        """
         # LOOKUP, ALLOCATE: nothing; the next step does.
         # RELEASE
         for transfer in metadata.retrieves:
@@ -165,7 +189,9 @@ class LMCacheMPConnector:
         self.server.end_session(request_id)
 
     def reset_cache(self) -> bool:
-        """Forget every object; look-ups of requests that wait are let go of first. Return whether all are gone."""
+        """Forget every object; look-ups of requests that wait are let go of first. Return
+        whether all are gone.
+        """
         # LOOKUP, ALLOCATE, COMMIT: nothing; every key ends.
         # RELEASE
         for request_id in self.trackers:

@@ -1,13 +1,17 @@
-"""Who goes when memory runs short: a share of the keys, those that were of use longest ago, one by one.
+"""Who goes when memory runs short: a share of the keys, those that were of use longest ago, one by
+one.
 
-Eviction has no regard for what belongs together; the fold makes that safe. Its order is what keeps it from doing much harm. Of
-a list of keys the last becomes the oldest, since without a chunk the later ones are worthless, but not the other way round. A
-store's list goes from object group to object group, so all objects of the last group are older than any of the first. With
-attention first and states behind it, every state of a request goes before any of its attention.
+Eviction has no regard for what belongs together; the fold makes that safe. Its order is what keeps
+it from doing much harm. Of a list of keys the last becomes the oldest, since without a chunk the
+later ones are worthless, but not the other way round. A store's list goes from object group to
+object group, so all objects of the last group are older than any of the first. With attention first
+and states behind it, every state of a request goes before any of its attention.
 
-A thread looks once a second whether the watermark is reached. An allocation that fails evicts nothing.
+A thread looks once a second whether the watermark is reached. An allocation that fails evicts
+nothing.
 
-Sources (0.5.6): `v1/distributed/eviction_policy/lru.py`; `storage_controllers/eviction_controller.py`.
+Sources (0.5.6): `v1/distributed/eviction_policy/lru.py`;
+`storage_controllers/eviction_controller.py`.
 """
 
 from __future__ import annotations
@@ -50,8 +54,12 @@ class LRUEvictionPolicy:
         for key in keys:
             self._order.pop(key, None)
 
-    def get_eviction_actions(self, ratio: float, is_eligible: Callable[[ObjectKey], bool]) -> list[ObjectKey]:
-        """Return the oldest eligible keys: `ratio` of all that are tracked, rounded down, but one at least."""
+    def get_eviction_actions(
+        self, ratio: float, is_eligible: Callable[[ObjectKey], bool]
+    ) -> list[ObjectKey]:
+        """Return the oldest eligible keys: `ratio` of all that are tracked, rounded down, but
+        one at least.
+        """
         target = max(int(len(self._order) * ratio), 1)
         keys: list[ObjectKey] = []
         for key in self._order:
@@ -65,7 +73,13 @@ class LRUEvictionPolicy:
 class L1EvictionController:
     """Evicts from the first level when too much of it is used."""
 
-    def __init__(self, l1: L1Manager, *, watermark: float = EVICTION_TRIGGER_WATERMARK, ratio: float = EVICTION_RATIO) -> None:
+    def __init__(
+        self,
+        l1: L1Manager,
+        *,
+        watermark: float = EVICTION_TRIGGER_WATERMARK,
+        ratio: float = EVICTION_RATIO,
+    ) -> None:
         self.policy = LRUEvictionPolicy()
         self._l1, self._watermark, self._ratio = l1, watermark, ratio
         l1.listeners.append(self.policy)

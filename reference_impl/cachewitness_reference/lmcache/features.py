@@ -1,10 +1,13 @@
-"""What LMCache can do to the content of pages, and why it is refused for the models of this specification.
+"""What LMCache can do to the content of pages, and why it is refused for the models of this
+specification.
 
-A recurrent state is moved as the bytes of a page (`opaque`), so nothing may look inside, and what is served must be what was
-stored, for the prefix that it was computed behind. Two features do otherwise.
+A recurrent state is moved as the bytes of a page (`opaque`), so nothing may look inside, and what
+is served must be what was stored, for the prefix that it was computed behind. Two features do
+otherwise.
 
-Sources: the document, "Caveats"; `remote_serde` and `enable_blending` in `lmcache/v1/config.py`; `--engine-type` in
-`lmcache/v1/multiprocess/config.py` (0.5.6, as its documentation of 2026-08 names them).
+Sources: the document, "Caveats"; `remote_serde` and `enable_blending` in `lmcache/v1/config.py`;
+`--engine-type` in `lmcache/v1/multiprocess/config.py` (0.5.6, as its documentation of 2026-08 names
+them).
 """
 
 from __future__ import annotations
@@ -12,12 +15,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 CACHEGEN = (
-    "CacheGen is refused: its compression is lossy, so a page that is loaded is not the page that was stored, and it takes "
-    "pages for keys and values, which a recurrent state is not"
+    "CacheGen is refused: its compression is lossy, so a page that is loaded is not the page that"
+    " was stored, and it takes pages for keys and values, which a recurrent state is not"
 )
 CACHEBLEND = (
-    "CacheBlend is refused: it serves chunks that are no prefix of the prompt and computes some of their tokens again, and a "
-    "recurrent state holds all that came before it"
+    "CacheBlend is refused: it serves chunks that are no prefix of the prompt and computes some of"
+    " their tokens again, and a recurrent state holds all that came before it"
 )
 VARIABLES = {"LMCACHE_REMOTE_SERDE": "remote_serde", "LMCACHE_ENABLE_BLENDING": "enable_blending"}
 """The environment variables by which either is turned on, and the options that they set."""
@@ -30,7 +33,9 @@ FEATURES = (*_NAMES, *_VALUES)
 
 
 def refusal(option: str, value: object) -> str:
-    """Return why an option cannot have a value here; empty if it can, or if it is none of these options."""
+    """Return why an option cannot have a value here; empty if it can, or if it is none of these
+    options.
+    """
     name, text = option.lower().replace("-", "_"), str(value).strip().lower()
     if name in _NAMES:
         return "" if text in _OFF else _NAMES[name]

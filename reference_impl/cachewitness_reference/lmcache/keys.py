@@ -1,14 +1,17 @@
 """Names of stored objects: what a chunk holds, of which part of which model, for whom.
 
-A chunk is named by a digest of everything up to its end, rolled over full chunks: h(i) = H(h(i - 1), tokens of chunk i). The
-tail of a prompt that fills no chunk has no name and is never stored. Of an image the prompt has placeholders only; they are
-replaced by ids made from the image's hash, a different one at every position, before anything is hashed.
+A chunk is named by a digest of everything up to its end, rolled over full chunks: h(i) = H(h(i -
+1), tokens of chunk i). The tail of a prompt that fills no chunk has no name and is never stored. Of
+an image the prompt has placeholders only; they are replaced by ids made from the image's hash, a
+different one at every position, before anything is hashed.
 
-LMCache's key has no field for the chunk size, the data type, the engine's attention backend or its kernel block size: engines
-that differ in one of those must not share a server. Nor has it one for an adapter. Here an adapter enters the first digest, and
-backend and kernel block size the model's name, as a layout of context parallelism does in LMCache (our choices).
+LMCache's key has no field for the chunk size, the data type, the engine's attention backend or its
+kernel block size: engines that differ in one of those must not share a server. Nor has it one for
+an adapter. Here an adapter enters the first digest, and backend and kernel block size the model's
+name, as a layout of context parallelism does in LMCache (our choices).
 
-Sources (0.5.6): `v1/multiprocess/token_hasher.py`; `v1/distributed/api.py`; `integration/vllm/utils.py` (ids of images).
+Sources (0.5.6): `v1/multiprocess/token_hasher.py`; `v1/distributed/api.py`;
+`integration/vllm/utils.py` (ids of images).
 """
 
 from __future__ import annotations
@@ -31,7 +34,9 @@ class KeyRefused(ValueError):
 
 
 class MediaItem(Protocol):
-    """Placeholder tokens [offset, offset + length) that stand for the content called `identifier`."""
+    """Placeholder tokens [offset, offset + length) that stand for the content called
+    `identifier`.
+    """
 
     @property
     def offset(self) -> int:
@@ -64,9 +69,11 @@ def check_model_name(name: str) -> None:
 
 
 def name_with_kernels(model_name: str, kernels: str) -> str:
-    """Return under which name a model's objects are kept for engines with these kernels; refuse a text that a key cannot carry.
+    """Return under which name a model's objects are kept for engines with these kernels; refuse a
+    text that a key cannot carry.
 
-    `kernels` name the attention backend and the kernel block size; nothing is said of an engine that is alone with its server.
+    `kernels` name the attention backend and the kernel block size; nothing is said of an engine
+    that is alone with its server.
     """
     check_model_name(kernels)
     return f"{model_name}##kernels-{kernels}" if kernels else model_name
@@ -87,13 +94,17 @@ def kv_rank(world_size: int, global_rank: int, local_world_size: int, local_rank
 
 
 def lookup_ranks(world_size: int, *, mla_only: bool = False) -> list[int]:
-    """Return the shares of which a chunk consists: every worker's, or one if latent attention is the same on all."""
+    """Return the shares of which a chunk consists: every worker's, or one if latent attention is
+    the same on all.
+    """
     count = 1 if mla_only else world_size
     return [kv_rank(world_size, rank, world_size, rank) for rank in range(count)]
 
 
 def adjusted_ids(tokens: Sequence[int], media: Sequence[MediaItem]) -> list[int]:
-    """Return the tokens with those of images replaced by ids of their content and the place in it."""
+    """Return the tokens with those of images replaced by ids of their content and the place in
+    it.
+    """
     ids = list(tokens)
     for item in media:
         for index in range(min(item.length, len(ids) - item.offset)):
@@ -114,9 +125,13 @@ class TokenHasher:
         return BlockHash(sha256(b"none" + adapter.encode()).digest())
 
     def extend(self, hashes: list[BlockHash], tokens: Sequence[int], adapter: str = "") -> None:
-        """Add the digests of full chunks that `hashes` lacks. Costs what is new, whatever came before."""
+        """Add the digests of full chunks that `hashes` lacks. Costs what is new, whatever came
+        before.
+        """
         size = self.chunk_size
         while (end := (len(hashes) + 1) * size) <= len(tokens):
             digest = sha256(hashes[-1] if hashes else self.seed(adapter))
-            digest.update(b"".join(token.to_bytes(_TOKEN_BYTES, "big") for token in tokens[end - size : end]))
+            digest.update(
+                b"".join(token.to_bytes(_TOKEN_BYTES, "big") for token in tokens[end - size : end])
+            )
             hashes.append(BlockHash(digest.digest()))

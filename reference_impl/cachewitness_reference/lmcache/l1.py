@@ -1,9 +1,10 @@
 """The first level: objects in memory, who writes them and who reads them.
 
-An object is *staged* while it is written: it takes memory and cannot be found. When its copy has been made it is *resident*,
-unless somebody else's is already, in which case the later copy is dropped: the first writer wins, and a key's content never
-changes. A resident object may be locked by readers; as long as it is, it stays. Memory is counted in pages of the engine,
-which are of one size, and an object takes as many as it has blocks, wherever they lie.
+An object is *staged* while it is written: it takes memory and cannot be found. When its copy has
+been made it is *resident*, unless somebody else's is already, in which case the later copy is
+dropped: the first writer wins, and a key's content never changes. A resident object may be locked
+by readers; as long as it is, it stays. Memory is counted in pages of the engine, which are of one
+size, and an object takes as many as it has blocks, wherever they lie.
 
 Source: `v1/distributed/l1_manager.py`, `storage_manager.py` (0.5.6).
 """
@@ -22,7 +23,9 @@ PageId = NewType("PageId", int)
 
 @dataclass(frozen=True)
 class MemoryObj:
-    """The pages of one object, in the order of its blocks, and whose chunk it was when it was written."""
+    """The pages of one object, in the order of its blocks, and whose chunk it was when it was
+    written.
+    """
 
     pages: tuple[PageId, ...]
     writer: str
@@ -91,12 +94,21 @@ class L1Manager:
 
     # ALLOCATE
 
-    def reserve_write(self, keys: Sequence[ObjectKey], pages_per_object: int, writer: str) -> dict[ObjectKey, MemoryObj]:
-        """Stage an object for each key that is neither resident nor staged by this writer; none if they do not all fit."""
-        wanted = [key for key in keys if key not in self.objects and (key, writer) not in self.staging]
+    def reserve_write(
+        self, keys: Sequence[ObjectKey], pages_per_object: int, writer: str
+    ) -> dict[ObjectKey, MemoryObj]:
+        """Stage an object for each key that is neither resident nor staged by this writer; none
+        if they do not all fit.
+        """
+        wanted = [
+            key for key in keys if key not in self.objects and (key, writer) not in self.staging
+        ]
         if len(wanted) * pages_per_object > len(self._free):
             return {}
-        reserved = {key: MemoryObj(tuple(self._free.pop() for _ in range(pages_per_object)), writer) for key in wanted}
+        reserved = {
+            key: MemoryObj(tuple(self._free.pop() for _ in range(pages_per_object)), writer)
+            for key in wanted
+        }
         self.staging |= {(key, writer): memory for key, memory in reserved.items()}
         if reserved:
             for listener in self.listeners:

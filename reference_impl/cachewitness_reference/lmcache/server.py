@@ -1,8 +1,8 @@
 """The server: finds, stores and serves chunks for an engine that is registered with it.
 
-An engine's pages are named by block ids, by kernel group and column. What is to be copied is returned as pairs of a page of
-the first level and a block; whoever makes the copies says when they are made. Until then what is stored cannot be found, and
-what is read is locked.
+An engine's pages are named by block ids, by kernel group and column. What is to be copied is
+returned as pairs of a page of the first level and a block; whoever makes the copies says when they
+are made. Until then what is stored cannot be found, and what is read is locked.
 
 Sources (0.5.6): `v1/multiprocess/modules/lookup.py` and `lmcache_driven_transfer.py`.
 """
@@ -16,7 +16,13 @@ from typing import NamedTuple
 from cachewitness_reference.lmcache.eviction import L1EvictionController
 from cachewitness_reference.lmcache.fold import fold, unfold
 from cachewitness_reference.lmcache.groups import KVLayerGroups
-from cachewitness_reference.lmcache.keys import ObjectKey, TokenHasher, check_model_name, lookup_ranks, name_with_kernels
+from cachewitness_reference.lmcache.keys import (
+    ObjectKey,
+    TokenHasher,
+    check_model_name,
+    lookup_ranks,
+    name_with_kernels,
+)
 from cachewitness_reference.lmcache.l1 import L1Manager, PageId
 from cachewitness_reference.lmcache.spec import NULL_BLOCK_ID
 from cachewitness_reference.primitives import BlockHash, BlockId
@@ -34,7 +40,9 @@ class PlacedBlockId(NamedTuple):
 
 
 class PageCopy(NamedTuple):
-    """A page of the first level and the block of the engine that it is copied from or to, placed as above."""
+    """A page of the first level and the block of the engine that it is copied from or to, placed
+    as above.
+    """
 
     page: PageId
     block_id: BlockId
@@ -44,7 +52,9 @@ class PageCopy(NamedTuple):
 
 @dataclass
 class Transfer:
-    """A store or a retrieve: whether it is carried out, what to copy, the keys it is about, and a line for the log."""
+    """A store or a retrieve: whether it is carried out, what to copy, the keys it is about, and
+    a line for the log.
+    """
 
     request_id: str
     ok: bool = True
@@ -55,7 +65,9 @@ class Transfer:
 
 @dataclass
 class Session:
-    """What the server knows of a request. `locked` are the keys that its look-up holds, with their chunks."""
+    """What the server knows of a request. `locked` are the keys that its look-up holds, with
+    their chunks.
+    """
 
     salt: str
     adapter: str
@@ -65,7 +77,9 @@ class Session:
 
 
 class LMCacheServer:
-    """A first level of so many pages, for one model of engines with `world_size` ranks each; of what kernels a request says."""
+    """A first level of so many pages, for one model of engines with `world_size` ranks each; of
+    what kernels a request says.
+    """
 
     def __init__(
         self,
@@ -82,19 +96,31 @@ class LMCacheServer:
         self.groups, self.model_name = groups, model_name
         self.ranks = lookup_ranks(world_size, mla_only=mla_only)
         self.l1 = L1Manager(num_pages)
-        chosen = {name: value for name, value in (("watermark", watermark), ("ratio", ratio)) if value is not None}
+        chosen = {
+            name: value
+            for name, value in (("watermark", watermark), ("ratio", ratio))
+            if value is not None
+        }
         self.eviction = L1EvictionController(self.l1, **chosen)
         self.hasher = TokenHasher(groups.chunk_size)
         self.sessions: dict[str, Session] = {}
 
-    def start_session(self, request_id: str, salt: str = "", adapter: str = "", kernels: str = "") -> None:
-        """Take note of a request and its identity, the kernels of its engine included; a second time changes nothing."""
-        self.sessions.setdefault(request_id, Session(salt, adapter, name_with_kernels(self.model_name, kernels)))
+    def start_session(
+        self, request_id: str, salt: str = "", adapter: str = "", kernels: str = ""
+    ) -> None:
+        """Take note of a request and its identity, the kernels of its engine included; a second
+        time changes nothing.
+        """
+        self.sessions.setdefault(
+            request_id, Session(salt, adapter, name_with_kernels(self.model_name, kernels))
+        )
 
     # LOOKUP
 
     def lookup(self, request_id: str, tokens: Sequence[int], num_tokens: int) -> int:
-        """Return how many chunks of the first `num_tokens` tokens can be served, and lock what that needs."""
+        """Return how many chunks of the first `num_tokens` tokens can be served, and lock what
+        that needs.
+        """
         session = self._hashed(request_id, tokens)
         assert not session.locked, "a look-up that is open is let go of before another one"
         chunks = range(num_tokens // self.groups.chunk_size)
@@ -107,13 +133,17 @@ class LMCacheServer:
         hit = fold(rows, windows)
         for group, window in enumerate(self.groups.windows):
             for rank in self.ranks:
-                session.locked |= {self._key(session, chunk, group, rank): chunk for chunk in unfold(hit, window)}
+                session.locked |= {
+                    self._key(session, chunk, group, rank): chunk for chunk in unfold(hit, window)
+                }
         self.l1.reserve_read(session.locked)
         self.l1.touch_keys(list(session.locked))
         return hit
 
     def free_lookup_locks(self, request_id: str, num_tokens: int | None = None) -> None:
-        """Let go of the chunks of a look-up that end within the first `num_tokens` tokens, or of all of them."""
+        """Let go of the chunks of a look-up that end within the first `num_tokens` tokens, or of
+        all of them.
+        """
         locked = self.sessions[request_id].locked
         end = None if num_tokens is None else num_tokens // self.groups.chunk_size
         freed = [key for key, chunk in locked.items() if end is None or chunk < end]
@@ -123,11 +153,19 @@ class LMCacheServer:
 
     # ALLOCATE
 
-    def store(self, request_id: str, tokens: Sequence[int], chunks: range, block_ids: BlockIds, rank: int = 0) -> Transfer:
-        """Take memory for the chunks of a request that are not here yet, and say what to copy; `block_ids` begin with them.
+    def store(
+        self,
+        request_id: str,
+        tokens: Sequence[int],
+        chunks: range,
+        block_ids: BlockIds,
+        rank: int = 0,
+    ) -> Transfer:
+        """Take memory for the chunks of a request that are not here yet, and say what to copy;
+        `block_ids` begin with them.
 
-        A chunk is left out of an object group where a block that would be kept is null, or if the group's chunks do not all
-        fit. With too few block ids in any group nothing is stored at all.
+        A chunk is left out of an object group where a block that would be kept is null, or if the
+        group's chunks do not all fit. With too few block ids in any group nothing is stored at all.
         """
         session = self._hashed(request_id, tokens)
         transfer = Transfer(request_id)
@@ -145,19 +183,27 @@ class LMCacheServer:
             for key, memory in self.l1.reserve_write(list(keys), pages, request_id).items():
                 transfer.keys.append(key)
                 blocks = placed[keys[key]]
-                transfer.copies += [PageCopy(page, *block) for page, block in zip(memory.pages, blocks, strict=True)]
-        # COMMIT: nothing; the objects can be found when their copies have been made (`finish_store`).
-        # RELEASE: nothing; the eviction thread makes room (`tick`).
+                transfer.copies += [
+                    PageCopy(page, *block) for page, block in zip(memory.pages, blocks, strict=True)
+                ]
+        # COMMIT: nothing; the objects can be found when their copies have been made
+        # (`finish_store`). RELEASE: nothing; the eviction thread makes room (`tick`).
         transfer.log = f"Stored {len(chunks) * self.groups.chunk_size} tokens"
         return transfer
 
     def retrieve(
-        self, request_id: str, chunks: range, block_ids: BlockIds, skip_first_n_tokens: int, rank: int = 0
+        self,
+        request_id: str,
+        chunks: range,
+        block_ids: BlockIds,
+        skip_first_n_tokens: int,
+        rank: int = 0,
     ) -> Transfer:
-        """Say what to copy into blocks for these chunks, `block_ids` beginning with them; nothing if a key is missing.
+        """Say what to copy into blocks for these chunks, `block_ids` beginning with them; nothing
+        if a key is missing.
 
-        Of each object group only the chunks of its window count. The first tokens are left as they are, and so are null
-        columns.
+        Of each object group only the chunks of its window count. The first tokens are left as they
+        are, and so are null columns.
         """
         session, transfer = self.sessions[request_id], Transfer(request_id)
         if self._underflow(chunks, block_ids):
@@ -169,11 +215,18 @@ class LMCacheServer:
                 key = self._key(session, chunk, group, self.ranks[rank])
                 resident = self.l1.objects.get(key)
                 if resident is None:
-                    return Transfer(request_id, ok=False, log="Some keys not found during retrieve!")
+                    return Transfer(
+                        request_id, ok=False, log="Some keys not found during retrieve!"
+                    )
                 transfer.keys.append(key)
                 blocks = self._placed(group, chunk, chunks, block_ids)
-                copies = [PageCopy(page, *block) for page, block in zip(resident.memory.pages, blocks, strict=True)]
-                transfer.copies += [copy for copy in copies if self._is_written(copy, chunks, skip_first_n_tokens)]
+                copies = [
+                    PageCopy(page, *block)
+                    for page, block in zip(resident.memory.pages, blocks, strict=True)
+                ]
+                transfer.copies += [
+                    copy for copy in copies if self._is_written(copy, chunks, skip_first_n_tokens)
+                ]
         self.l1.reserve_read(key for key in transfer.keys if key not in session.locked)
         for key in transfer.keys:
             session.locked.pop(key, None)
@@ -223,18 +276,28 @@ class LMCacheServer:
         return ObjectKey(session.hashes[chunk], session.model_name, rank, group, session.salt)
 
     def _underflow(self, chunks: range, block_ids: BlockIds) -> bool:
-        needed = [len(chunks) * self.groups.blocks_per_chunk(group) for group in range(len(self.groups.kernel_groups))]
+        needed = [
+            len(chunks) * self.groups.blocks_per_chunk(group)
+            for group in range(len(self.groups.kernel_groups))
+        ]
         return any(len(ids) < count for ids, count in zip(block_ids, needed, strict=True))
 
     def _underflow_log(self, what: str, request_id: str, chunks: range) -> str:
-        needed = [self.groups.blocks_per_chunk(group) for group in range(len(self.groups.kernel_groups))]
+        needed = [
+            self.groups.blocks_per_chunk(group) for group in range(len(self.groups.kernel_groups))
+        ]
         return (
-            f"{what.upper()} block ID underflow for request_id={request_id}: each group needs num_chunks * blocks_per_chunk "
-            f"block IDs for {len(chunks)} chunks (per-group blocks_per_chunk={needed}); skipping the {what}."
+            f"{what.upper()} block ID underflow for request_id={request_id}: each group needs"
+            f" num_chunks * blocks_per_chunk block IDs for {len(chunks)} chunks (per-group"
+            f" blocks_per_chunk={needed}); skipping the {what}."
         )
 
-    def _placed(self, group: int, chunk: int, chunks: range, block_ids: BlockIds) -> list[PlacedBlockId]:
-        """Return the blocks of one chunk of an object group, which `block_ids` have from the first of `chunks` on."""
+    def _placed(
+        self, group: int, chunk: int, chunks: range, block_ids: BlockIds
+    ) -> list[PlacedBlockId]:
+        """Return the blocks of one chunk of an object group, which `block_ids` have from the
+        first of `chunks` on.
+        """
         placed = []
         for kernel_group, column in self.groups.placed_blocks(group):
             per_chunk = self.groups.blocks_per_chunk(kernel_group)
@@ -247,7 +310,9 @@ class LMCacheServer:
         return all(block.block_id != NULL_BLOCK_ID for block in blocks)
 
     def _is_written(self, copy: PageCopy, chunks: range, skip_first_n_tokens: int) -> bool:
-        """Whether a retrieve fills a block: not if the engine has it already, nor where it has none."""
+        """Whether a retrieve fills a block: not if the engine has it already, nor where it has
+        none.
+        """
         start = copy.column * self.groups.kernel_groups[copy.kernel_group].tokens_per_block
         skipped = start < chunks.start * self.groups.chunk_size + skip_first_n_tokens
         return copy.block_id != NULL_BLOCK_ID and not skipped

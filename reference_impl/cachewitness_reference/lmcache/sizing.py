@@ -1,14 +1,16 @@
 """From a model's numbers to the settings that serve it: the document's steps 1 and 2 as arithmetic.
 
-*Step 1.* vLLM gives every cache group of a recurrent model one block size N, in tokens, so large that a page of attention
-holds at least as many bytes as a state. Attention kernels want blocks of a multiple of their own, so N is the least such
-multiple.
+*Step 1.* vLLM gives every cache group of a recurrent model one block size N, in tokens, so large
+that a page of attention holds at least as many bytes as a state. Attention kernels want blocks of a
+multiple of their own, so N is the least such multiple.
 
-*Step 2.* LMCache's chunk is N or a multiple of it. A state exists only where a step ends, so a step must advance by a whole
-block: `max_num_batched_tokens` is at least N. Releases up to 0.5.3 asked for less than 2N as well, so that no boundary was
-skipped; later ones store what there is. N serialises prefill behind decoding, so later recipes prefer 2N - 1.
+*Step 2.* LMCache's chunk is N or a multiple of it. A state exists only where a step ends, so a step
+must advance by a whole block: `max_num_batched_tokens` is at least N. Releases up to 0.5.3 asked
+for less than 2N as well, so that no boundary was skipped; later ones store what there is. N
+serialises prefill behind decoding, so later recipes prefer 2N - 1.
 
-Sources: the document; vLLM, `platforms/interface.py`, `_align_hybrid_block_size`, and `mamba_utils.py` (0.33.0).
+Sources: the document; vLLM, `platforms/interface.py`, `_align_hybrid_block_size`, and
+`mamba_utils.py` (0.33.0).
 """
 
 from __future__ import annotations
@@ -28,8 +30,9 @@ class SizingError(ValueError):
 class Settings:
     """What a server and an engine are started with. All sizes in tokens.
 
-    `block_size` is N; `budget_least` and `budget_most` bound `max_num_batched_tokens` (None: no upper bound), `budget` is the
-    value recommended. `padding` is the share of a state's page that holds nothing.
+    `block_size` is N; `budget_least` and `budget_most` bound `max_num_batched_tokens` (None: no
+    upper bound), `budget` is the value recommended. `padding` is the share of a state's page that
+    holds nothing.
     """
 
     release: str
@@ -58,31 +61,51 @@ def gated_delta_state_bytes(
     conv_element_bytes: int = 2,
     state_element_bytes: int = 4,
 ) -> int:
-    """Return the bytes of one gated-delta layer's state: its convolution's last inputs and a matrix for each value head."""
-    _positive(key_heads=key_heads, value_heads=value_heads, key_size=key_size, value_size=value_size, conv_kernel=conv_kernel)
+    """Return the bytes of one gated-delta layer's state: its convolution's last inputs and a
+    matrix for each value head.
+    """
+    _positive(
+        key_heads=key_heads,
+        value_heads=value_heads,
+        key_size=key_size,
+        value_size=value_size,
+        conv_kernel=conv_kernel,
+    )
     _positive(conv_element_bytes=conv_element_bytes, state_element_bytes=state_element_bytes)
     channels = 2 * key_heads * key_size + value_heads * value_size
     convolution = (conv_kernel - 1) * channels * conv_element_bytes
     return convolution + value_heads * key_size * value_size * state_element_bytes
 
 
-def unified_block_size(attention_bytes_per_token: int, state_bytes: int, kernel_block: int = 16) -> int:
+def unified_block_size(
+    attention_bytes_per_token: int, state_bytes: int, kernel_block: int = 16
+) -> int:
     """Return N: the least multiple of `kernel_block` tokens whose attention page holds a state.
 
     Both byte counts are of one layer. Raises SizingError for a number that is not positive.
     """
-    _positive(attention_bytes_per_token=attention_bytes_per_token, state_bytes=state_bytes, kernel_block=kernel_block)
+    _positive(
+        attention_bytes_per_token=attention_bytes_per_token,
+        state_bytes=state_bytes,
+        kernel_block=kernel_block,
+    )
     return kernel_block * -(-state_bytes // (kernel_block * attention_bytes_per_token))
 
 
 def state_padding(attention_bytes_per_token: int, state_bytes: int, block_size: int) -> float:
     """Return by how much, as a share of itself, a state is padded to fill a page of attention."""
-    _positive(attention_bytes_per_token=attention_bytes_per_token, state_bytes=state_bytes, block_size=block_size)
+    _positive(
+        attention_bytes_per_token=attention_bytes_per_token,
+        state_bytes=state_bytes,
+        block_size=block_size,
+    )
     return attention_bytes_per_token * block_size / state_bytes - 1
 
 
 def chunk_size(block_sizes: Sequence[int], multiple: int = 0) -> int:
-    """Return the chunk for groups of these block sizes: `multiple` of their least common one, or the least of 256 and more."""
+    """Return the chunk for groups of these block sizes: `multiple` of their least common one, or
+    the least of 256 and more.
+    """
     if not block_sizes:
         raise SizingError("block_sizes is empty; name the block size of at least one group")
     for size in block_sizes:
@@ -94,7 +117,9 @@ def chunk_size(block_sizes: Sequence[int], multiple: int = 0) -> int:
 
 
 def batched_tokens(block_size: int, release: str = NEWEST) -> tuple[int, int | None, int]:
-    """Return the least and the most that `max_num_batched_tokens` may be with states, and what is recommended."""
+    """Return the least and the most that `max_num_batched_tokens` may be with states, and what
+    is recommended.
+    """
     _positive(block_size=block_size)
     if release not in RELEASES:
         raise SizingError(f"release {release!r} is unknown; known are {', '.join(RELEASES)}")
@@ -112,7 +137,8 @@ def settings(
     chunk_multiple: int = 1,
     release: str = NEWEST,
 ) -> Settings:
-    """Return everything that follows from a recurrent model's numbers, and the two commands to type.
+    """Return everything that follows from a recurrent model's numbers, and the two commands to
+    type.
 
     Raises SizingError for a number that is not positive, or a release that is unknown.
     """
@@ -134,17 +160,23 @@ def settings(
 
 
 def server_command(chunk: int, release: str = NEWEST) -> str:
-    """Return how the server is started for a recurrent model. Where steps may pass over boundaries, groups must be separate."""
+    """Return how the server is started for a recurrent model. Where steps may pass over
+    boundaries, groups must be separate.
+    """
     command = f"lmcache server --chunk-size {chunk} --l1-size-gb 100 --eviction-policy LRU"
-    return command if RELEASES[release].step_below_two_blocks else f"{command} --separate-object-groups"
+    return (
+        command
+        if RELEASES[release].step_below_two_blocks
+        else f"{command} --separate-object-groups"
+    )
 
 
 def engine_command(model: str, budget: int) -> str:
     """Return how vLLM is started with LMCache behind it."""
     transfer = '\'{"kv_connector":"LMCacheMPConnector", "kv_role":"kv_both"}\''
     return (
-        f"vllm serve {model} --enable-prefix-caching --mamba-cache-mode align --max-num-batched-tokens {budget} "
-        f"--kv-transfer-config {transfer}"
+        f"vllm serve {model} --enable-prefix-caching --mamba-cache-mode align"
+        f" --max-num-batched-tokens {budget} --kv-transfer-config {transfer}"
     )
 
 

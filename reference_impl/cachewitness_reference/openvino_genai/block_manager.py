@@ -1,18 +1,21 @@
 """Block tables of one cache type: which block holds which tokens, or which state, of a sequence.
 
-Column c of a KV table holds the keys and values of tokens [c * size, (c + 1) * size). Column c of a linear-attention table
-holds the latest state after more than c * size and at most (c + 1) * size tokens, where `size` is the checkpoint interval:
-the state inside an interval is overwritten in place, and the one at its end stays. So both kinds follow one rule: to
-process tokens [start, stop) a sequence writes the columns from start // size to (stop - 1) // size, and each of them then
-holds a prefix of min((c + 1) * size, stop) tokens, which is what it is keyed as. Without prefix caching there is a single
-column of states, as wide as any sequence: one block per sequence, whatever its length.
+Column c of a KV table holds the keys and values of tokens [c * size, (c + 1) * size). Column c of a
+linear-attention table holds the latest state after more than c * size and at most (c + 1) * size
+tokens, where `size` is the checkpoint interval: the state inside an interval is overwritten in
+place, and the one at its end stays. So both kinds follow one rule: to process tokens [start, stop)
+a sequence writes the columns from start // size to (stop - 1) // size, and each of them then holds
+a prefix of min((c + 1) * size, stop) tokens, which is what it is keyed as. Without prefix caching
+there is a single column of states, as wide as any sequence: one block per sequence, whatever its
+length.
 
-A column that is written while others hold its block is copied first, unless what is written is what it holds already.
-OpenVINO copies in the generate phase alone; a prompt that resumes inside a shared block writes into it there. Here it is
-copied too.
+A column that is written while others hold its block is copied first, unless what is written is what
+it holds already. OpenVINO copies in the generate phase alone; a prompt that resumes inside a shared
+block writes into it there. Here it is copied too.
 
-OpenVINO keys a block when it is allocated, under the content that it *will* have; a prompt that takes several steps can so
-be hit before it is computed. Here a block is keyed as what the scheduled step writes.
+OpenVINO keys a block when it is allocated, under the content that it *will* have; a prompt that
+takes several steps can so be hit before it is computed. Here a block is keyed as what the scheduled
+step writes.
 
 Source: `block_manager.hpp`, `BlockManager`.
 """
@@ -39,18 +42,28 @@ class BlockCopy(NamedTuple):
 
 
 class BlockManager:
-    """The pool of one cache type and the tables over it. `block_size` in tokens; `fixed`: one block per sequence."""
+    """The pool of one cache type and the tables over it. `block_size` in tokens; `fixed`: one
+    block per sequence.
+    """
 
-    def __init__(self, num_blocks: int, block_size: int, *, caching: bool, fixed: bool = False) -> None:
+    def __init__(
+        self, num_blocks: int, block_size: int, *, caching: bool, fixed: bool = False
+    ) -> None:
         self.pool = BlockPool(num_blocks, caching)
-        self.block_size, self.caching, self.fixed = SIZE_MAX if fixed else block_size, caching, fixed
+        self.block_size, self.caching, self.fixed = (
+            SIZE_MAX if fixed else block_size,
+            caching,
+            fixed,
+        )
         self.tables: dict[str, Table] = {}
         self._pinned: list[Block] = []
 
     # LOOKUP
 
     def longest_run(self, sequence: Sequence, length: int) -> int:
-        """Return how many blocks of the first `length` tokens are cached without a gap from the start, full ones alone."""
+        """Return how many blocks of the first `length` tokens are cached without a gap from the
+        start, full ones alone.
+        """
         run, limit = 0, length // self.block_size
         while run < limit and self.pool.find(sequence.boundary_hash(run + 1)) is not None:
             run += 1
@@ -61,7 +74,8 @@ class BlockManager:
         return self.pool.find(sequence.hash_of(length)) is not None
 
     def cached_lengths(self, sequence: Sequence, length: int, boundary: int) -> Iterable[Position]:
-        """Yield the prefixes of up to `length` tokens that some block is keyed as, longest first, down to a KV boundary.
+        """Yield the prefixes of up to `length` tokens that some block is keyed as, longest first,
+        down to a KV boundary.
 
         `boundary` counts KV blocks; what ends on it is not yielded, what ends behind it is.
         """
@@ -76,7 +90,9 @@ class BlockManager:
     # ALLOCATE
 
     def missing_blocks(self, sequences: Iterable[Sequence], start: int, stop: int) -> int:
-        """Return how many blocks tokens [start, stop) of these sequences take beside those that they hold, copies included."""
+        """Return how many blocks tokens [start, stop) of these sequences take beside those that
+        they hold, copies included.
+        """
         missing, writers = 0, dict[BlockId, int]()
         for sequence in sequences:
             table = self.tables.get(sequence.sequence_id, [])
@@ -91,7 +107,9 @@ class BlockManager:
         return missing
 
     def available_slots(self, sequence: Sequence, start: int) -> int:
-        """Return how many tokens from `start` on could be processed now; there is no limit to what fits a fixed state."""
+        """Return how many tokens from `start` on could be processed now; there is no limit to
+        what fits a fixed state.
+        """
         table, free = self.tables.get(sequence.sequence_id, []), self.pool.num_free_blocks
         if self._shared_target(table, start, start + 1) is not None:
             free -= 1
@@ -100,7 +118,9 @@ class BlockManager:
         return SIZE_MAX if self.fixed else (len(table) + free) * self.block_size - start
 
     def allocate(self, sequence: Sequence, start: int, stop: int) -> list[BlockCopy]:
-        """Give a sequence what it needs to process tokens [start, stop); return the copies to make before."""
+        """Give a sequence what it needs to process tokens [start, stop); return the copies to
+        make before.
+        """
         table = self.tables.setdefault(sequence.sequence_id, [])
         copies = []
         old = self._shared_target(table, start, stop)
@@ -116,7 +136,9 @@ class BlockManager:
         return copies
 
     def restore(self, sequence: Sequence, lengths: Iterable[Position]) -> None:
-        """Hold the blocks that are keyed as these prefixes, each in the column where it ends; columns before are left empty."""
+        """Hold the blocks that are keyed as these prefixes, each in the column where it ends;
+        columns before are left empty.
+        """
         table: Table = []
         for length in lengths:
             block = self.pool.find(sequence.hash_of(length))
@@ -139,7 +161,9 @@ class BlockManager:
     # COMMIT
 
     def register(self, sequence: Sequence, start: int, stop: int) -> None:
-        """Key the columns that the scheduled tokens [start, stop) are written into, each as the prefix that it then ends."""
+        """Key the columns that the scheduled tokens [start, stop) are written into, each as the
+        prefix that it then ends.
+        """
         if not self.caching:
             return
         table = self.tables[sequence.sequence_id]

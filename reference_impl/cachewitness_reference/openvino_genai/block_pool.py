@@ -1,17 +1,21 @@
-"""The blocks of one pool: who holds them, what they can be restored as, and which of them is overwritten first.
+"""The blocks of one pool: who holds them, what they can be restored as, and which of them is
+overwritten first.
 
-A block is held (its reference count is above 0), idle in the overwritable store (nobody holds it, a key names it) or
-unused. Allocation prefers unused blocks; then it overwrites the oldest block of the store. A block's age counts from when
-it was last restored or overwritten, not from when it was freed, and a block that was neither is as old as the pool: so
-blocks of a long request may go before those of a short one that ended earlier.
+A block is held (its reference count is above 0), idle in the overwritable store (nobody holds it, a
+key names it) or unused. Allocation prefers unused blocks; then it overwrites the oldest block of
+the store. A block's age counts from when it was last restored or overwritten, not from when it was
+freed, and a block that was neither is as old as the pool: so blocks of a long request may go before
+those of a short one that ended earlier.
 
-A key is the digest of a prefix, of any length: a full block, or a tail inside one. Tails are listed under the digest of the
-last block boundary before them, which is how a look-up finds them without knowing their length. At most one block carries a
-key. OpenVINO gives it to the newest block; here a held block keeps it, and an idle one gives way to a new block of the same
-content, since the new one will live longer (our choice: no block is ever left unnamed because a twin took its name and
+A key is the digest of a prefix, of any length: a full block, or a tail inside one. Tails are listed
+under the digest of the last block boundary before them, which is how a look-up finds them without
+knowing their length. At most one block carries a key. OpenVINO gives it to the newest block; here a
+held block keeps it, and an idle one gives way to a new block of the same content, since the new one
+will live longer (our choice: no block is ever left unnamed because a twin took its name and
 vanished).
 
-`pins` are references of copies under way: the source of a copy must not be handed out before the step has run.
+`pins` are references of copies under way: the source of a copy must not be handed out before the
+step has run.
 
 Source: `block_manager.hpp`, `OverwritableBlocksHashStore`, `BlockAllocator`.
 """
@@ -25,9 +29,20 @@ from cachewitness_reference.primitives import BlockHash, BlockId, Position
 
 
 class Block:
-    """One physical block. `content_length`: the tokens of the prefix that its key names; 0 without a key."""
+    """One physical block. `content_length`: the tokens of the prefix that its key names; 0
+    without a key.
+    """
 
-    __slots__ = ("block_id", "content_length", "key", "owner", "parent", "pins", "references", "timestamp")
+    __slots__ = (
+        "block_id",
+        "content_length",
+        "key",
+        "owner",
+        "parent",
+        "pins",
+        "references",
+        "timestamp",
+    )
 
     def __init__(self, block_id: BlockId, timestamp: int) -> None:
         self.block_id, self.timestamp = block_id, timestamp
@@ -120,8 +135,12 @@ class BlockPool:
 
     # COMMIT
 
-    def register(self, block: Block, key: BlockHash, parent: BlockHash | None, length: Position, owner: str) -> None:
-        """Name a held block as this prefix; its former key ends. `parent`: the last block boundary, None if it ends on one."""
+    def register(
+        self, block: Block, key: BlockHash, parent: BlockHash | None, length: Position, owner: str
+    ) -> None:
+        """Name a held block as this prefix; its former key ends. `parent`: the last block
+        boundary, None if it ends on one.
+        """
         assert self.caching and block.references > 0
         if block.key == key:
             return
@@ -141,7 +160,9 @@ class BlockPool:
 
     def release(self, block: Block) -> None:
         """Let go of a block; the last holder leaves it in the store if a key names it."""
-        assert block.references > block.pins, f"block {block.block_id} is freed although nobody holds it"
+        assert block.references > block.pins, (
+            f"block {block.block_id} is freed although nobody holds it"
+        )
         block.references -= 1
         if block.references:
             return

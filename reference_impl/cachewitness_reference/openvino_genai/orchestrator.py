@@ -1,19 +1,21 @@
 """Both caches as one: what a prompt can resume from, what a chunk needs, what is released.
 
-A position is worth resuming only if both caches hold it. The KV cache says how long a run of full blocks it has; the
-largest checkpoint of the linear-attention cache within reach of that run, whose own end the KV cache holds too, is where
-the prompt resumes; then both are held up to there. Without a checkpoint nothing is restored, however much KV there is.
+A position is worth resuming only if both caches hold it. The KV cache says how long a run of full
+blocks it has; the largest checkpoint of the linear-attention cache within reach of that run, whose
+own end the KV cache holds too, is where the prompt resumes; then both are held up to there. Without
+a checkpoint nothing is restored, however much KV there is.
 
 Two differences to OpenVINO, both of them needed for exact results:
 
-* It resumes at R - 1 if R is the whole prompt, so that one token is left to compute, for both caches. Attention may write
-  token R - 1 again; a recurrent state after R tokens would take it in twice. Here a hybrid resumes at the largest
-  checkpoint *before* the last token, and R - 1 is for models without linear attention.
-* It takes the shortest of several KV tails behind the run, and then no checkpoint but one at that very length or below.
-  Here all are tried, longest first.
+* It resumes at R - 1 if R is the whole prompt, so that one token is left to compute, for both
+  caches. Attention may write token R - 1 again; a recurrent state after R tokens would take it in
+  twice. Here a hybrid resumes at the largest checkpoint *before* the last token, and R - 1 is for
+  models without linear attention.
+* It takes the shortest of several KV tails behind the run, and then no checkpoint but one at that
+  very length or below. Here all are tried, longest first.
 
-The blocks of earlier checkpoints are held too, as far as they reach back without a gap: there a preempted request can go
-on.
+The blocks of earlier checkpoints are held too, as far as they reach back without a gap: there a
+preempted request can go on.
 
 Source: `cache_orchestrator.hpp` (`restore_cached_blocks`), `block_manager.hpp` (restore plans).
 """
@@ -56,13 +58,19 @@ NOTHING = Restored(Position(0), Position(0))
 
 
 class CacheOrchestrator:
-    """The caches of a model. `kv_block_size` in tokens; `hybrid`: there is linear attention beside the KV cache."""
+    """The caches of a model. `kv_block_size` in tokens; `hybrid`: there is linear attention
+    beside the KV cache.
+    """
 
-    def __init__(self, capacity: Capacity, kv_block_size: int, *, hybrid: bool, caching: bool) -> None:
+    def __init__(
+        self, capacity: Capacity, kv_block_size: int, *, hybrid: bool, caching: bool
+    ) -> None:
         self.kv = BlockManager(capacity.kv_blocks, kv_block_size, caching=caching)
         self.la: BlockManager | None = None
         if hybrid:
-            self.la = BlockManager(capacity.la_blocks, capacity.interval or 1, caching=caching, fixed=not caching)
+            self.la = BlockManager(
+                capacity.la_blocks, capacity.interval or 1, caching=caching, fixed=not caching
+            )
         self.caching = caching
         self.managers = {KV: self.kv} if self.la is None else {KV: self.kv, LA: self.la}
 
@@ -85,16 +93,24 @@ class CacheOrchestrator:
 
     def table(self, kind: CacheType, sequence_id: str) -> list[BlockId | None]:
         """Return the block ids that a sequence holds, by column."""
-        return [None if block is None else block.block_id for block in self.managers[kind].tables.get(sequence_id, [])]
+        return [
+            None if block is None else block.block_id
+            for block in self.managers[kind].tables.get(sequence_id, [])
+        ]
 
     def available_slots(self, sequence: Sequence, start: int) -> int:
         """Return how many tokens from `start` on both caches have room for."""
         return min(manager.available_slots(sequence, start) for manager in self.managers.values())
 
     def fits(self, group: SequenceGroup, tokens: int) -> bool:
-        """Whether both caches have room for so many further tokens of every sequence of a request."""
+        """Whether both caches have room for so many further tokens of every sequence of a
+        request.
+        """
         start, stop = group.num_processed, group.num_processed + tokens
-        return all(m.missing_blocks(group.sequences, start, stop) <= m.pool.num_free_blocks for m in self.managers.values())
+        return all(
+            m.missing_blocks(group.sequences, start, stop) <= m.pool.num_free_blocks
+            for m in self.managers.values()
+        )
 
     def holds_blocks(self, group: SequenceGroup) -> bool:
         """Whether a request holds any block."""
@@ -113,7 +129,9 @@ class CacheOrchestrator:
         return Position(0)
 
     def _earlier(self, sequence: Sequence, checkpoint: Position) -> Iterator[Position]:
-        """Yield the checkpoints at interval ends before this one, newest first, as long as each is cached."""
+        """Yield the checkpoints at interval ends before this one, newest first, as long as each
+        is cached.
+        """
         assert self.la is not None
         interval = self.la.block_size
         for length in range((checkpoint - 1) // interval * interval, 0, -interval):
@@ -123,8 +141,12 @@ class CacheOrchestrator:
 
     # ALLOCATE
 
-    def allocate(self, sequence: Sequence, start: int, stop: int) -> list[tuple[CacheType, BlockCopy]]:
-        """Give a sequence the blocks for tokens [start, stop) and key them; return the copies to make before the step."""
+    def allocate(
+        self, sequence: Sequence, start: int, stop: int
+    ) -> list[tuple[CacheType, BlockCopy]]:
+        """Give a sequence the blocks for tokens [start, stop) and key them; return the copies to
+        make before the step.
+        """
         copies = []
         # LOOKUP: nothing; a request is looked up once, before it runs.
         for kind, manager in self.managers.items():
@@ -156,10 +178,11 @@ class CacheOrchestrator:
                 manager.free_sequence(sequence)
 
     def roll_back(self, group: SequenceGroup, enough: Callable[[], bool]) -> Position:
-        """Release blocks of a request from its end until there is enough; return where it can go on, 0 if all is gone.
+        """Release blocks of a request from its end until there is enough; return where it can go
+        on, 0 if all is gone.
 
-        It goes on at a KV boundary; a hybrid at one where it holds the state. OpenVINO takes tokens off by KV blocks and leaves
-        the state where it was, too far ahead.
+        It goes on at a KV boundary; a hybrid at one where it holds the state. OpenVINO takes tokens
+        off by KV blocks and leaves the state where it was, too far ahead.
         """
         position = group.num_processed
         while position > 0 and not enough():
@@ -172,20 +195,30 @@ class CacheOrchestrator:
         return position
 
     def can_roll_back(self) -> bool:
-        """Whether a request can give up a part of what it holds: not if its only state is its latest."""
+        """Whether a request can give up a part of what it holds: not if its only state is its
+        latest.
+        """
         return self.la is None or not self.la.fixed
 
     def clear_prefix_cache(self) -> None:
-        """Forget every key in both caches (our choice; OpenVINO has no such call while prefix caching is on)."""
+        """Forget every key in both caches (our choice; OpenVINO has no such call while prefix
+        caching is on).
+        """
         # LOOKUP, ALLOCATE, COMMIT: nothing; every key ends.
         # RELEASE
         for manager in self.managers.values():
             manager.pool.clear_keys()
 
     def _previous(self, group: SequenceGroup, position: Position) -> Position:
-        """Return the last position before this one where a request could go on with what it holds; 0 if there is none."""
+        """Return the last position before this one where a request could go on with what it
+        holds; 0 if there is none.
+        """
         step = self.kv.block_size if self.la is None else self.la.block_size
-        tables = [] if self.la is None else [self.la.tables[sequence.sequence_id] for sequence in group.sequences]
+        tables = (
+            []
+            if self.la is None
+            else [self.la.tables[sequence.sequence_id] for sequence in group.sequences]
+        )
         for earlier in range((position - 1) // step * step, 0, -step):
             if all(table[earlier // step - 1] is not None for table in tables):
                 return Position(earlier)

@@ -1,8 +1,9 @@
-"""The six scenarios of the document and its four recommended starting points, as configurations with names.
+"""The six scenarios of the document and its four recommended starting points, as configurations
+with names.
 
-The document says which settings to make and leaves the sizes to the user; the sizes here are examples. A scenario that the
-document gives with a choice ("num_kv_blocks explicitly or cache_size", with or without prefix caching) has a variant for
-each.
+The document says which settings to make and leaves the sizes to the user; the sizes here are
+examples. A scenario that the document gives with a choice ("num_kv_blocks explicitly or
+cache_size", with or without prefix caching) has a variant for each.
 """
 
 from __future__ import annotations
@@ -43,7 +44,12 @@ _EXPLORE = "exploratory tuning or highly variable traffic"
 
 SCENARIOS = _named(
     Scenario("scenario_1", _STABLE, "explicit", _set(num_kv_blocks=1024, max_num_seqs=32)),
-    Scenario("scenario_1_prefix", _STABLE, "explicit", _set(num_kv_blocks=1024, enable_prefix_caching=True)),
+    Scenario(
+        "scenario_1_prefix",
+        _STABLE,
+        "explicit",
+        _set(num_kv_blocks=1024, enable_prefix_caching=True),
+    ),
     Scenario("scenario_2", _CONSTRAINED, "budget", _set(cache_size=1, max_num_seqs=32)),
     Scenario(
         "scenario_2_prefix",
@@ -65,8 +71,12 @@ SCENARIOS = _named(
         "budget",
         _set(cache_size=1, enable_prefix_caching=True, cache_interval_multiplier=4),
     ),
-    Scenario("scenario_5", _CLIENT, "explicit", _set(num_kv_blocks=1024, max_num_batched_tokens=SIZE_MAX)),
-    Scenario("scenario_5_budget", _CLIENT, "budget", _set(cache_size=1, max_num_batched_tokens=SIZE_MAX)),
+    Scenario(
+        "scenario_5", _CLIENT, "explicit", _set(num_kv_blocks=1024, max_num_batched_tokens=SIZE_MAX)
+    ),
+    Scenario(
+        "scenario_5_budget", _CLIENT, "budget", _set(cache_size=1, max_num_batched_tokens=SIZE_MAX)
+    ),
     Scenario("scenario_6", _EXPLORE, "dynamic", _set()),
     Scenario("scenario_6_prefix", _EXPLORE, "dynamic", _set(enable_prefix_caching=True)),
 )
@@ -80,7 +90,17 @@ STARTING_POINTS = _named(
         "explicit",
         _set(num_kv_blocks=2048, max_num_batched_tokens=512, max_num_seqs=64),
     ),
-    Scenario("interactive", "one stream, little initial state", "dynamic", _set(max_num_batched_tokens=SIZE_MAX)),
-    Scenario("prefix_heavy", "repeated prefixes, default interval", "budget", _set(cache_size=1, enable_prefix_caching=True)),
+    Scenario(
+        "interactive",
+        "one stream, little initial state",
+        "dynamic",
+        _set(max_num_batched_tokens=SIZE_MAX),
+    ),
+    Scenario(
+        "prefix_heavy",
+        "repeated prefixes, default interval",
+        "budget",
+        _set(cache_size=1, enable_prefix_caching=True),
+    ),
 )
 """The document's recommended starting points, where no manual tuning has been done yet."""

@@ -1,17 +1,18 @@
 """Who computes how much in a step, who is admitted, and who gives way.
 
-With `dynamic_split_fuse` the generate phase comes first: every request whose prompt was once processed, in order of
-arrival. If one lacks a block, the request that came last gives up what it has, in part if that is enough, and computes it
-again. Then prompts are served greedily in order of arrival, each cut to what is left of the budget and to the slots that
-*both* pools have. Nobody is preempted for a prompt. Without split-fuse ("vLLM mode") prompts come first and whole,
+With `dynamic_split_fuse` the generate phase comes first: every request whose prompt was once
+processed, in order of arrival. If one lacks a block, the request that came last gives up what it
+has, in part if that is enough, and computes it again. Then prompts are served greedily in order of
+arrival, each cut to what is left of the budget and to the slots that *both* pools have. Nobody is
+preempted for a prompt. Without split-fuse ("vLLM mode") prompts come first and whole,
 `max_num_seqs` counts, and requests generate only in steps without prompts.
 
-The pools are what admits: `max_num_seqs` does not bound a split-fuse batch. A step in which nothing fits drops every
-request that was not preempted in it (OUT_OF_MEMORY, reported as IGNORED). Only a dynamic cache grows; explicit sizing never
-does.
+The pools are what admits: `max_num_seqs` does not bound a split-fuse batch. A step in which nothing
+fits drops every request that was not preempted in it (OUT_OF_MEMORY, reported as IGNORED). Only a
+dynamic cache grows; explicit sizing never does.
 
-Requests are restored before the step in which they are first scheduled, and again after they were preempted in full (our
-choice: OpenVINO computes those again from the first token).
+Requests are restored before the step in which they are first scheduled, and again after they were
+preempted in full (our choice: OpenVINO computes those again from the first token).
 
 Source: `scheduler.hpp`, `pipeline_impl.cpp`.
 """
@@ -23,9 +24,19 @@ from dataclasses import dataclass, field
 
 from cachewitness_reference.openvino_genai.block_manager import BlockCopy
 from cachewitness_reference.openvino_genai.config import SchedulerConfig
-from cachewitness_reference.openvino_genai.orchestrator import LA, CacheOrchestrator, CacheType, Restored
+from cachewitness_reference.openvino_genai.orchestrator import (
+    LA,
+    CacheOrchestrator,
+    CacheType,
+    Restored,
+)
 from cachewitness_reference.openvino_genai.sequence import Sequence, SequenceGroup, Status
-from cachewitness_reference.openvino_genai.sizing import Capacity, growth_blocks, initial_tokens, target_blocks
+from cachewitness_reference.openvino_genai.sizing import (
+    Capacity,
+    growth_blocks,
+    initial_tokens,
+    target_blocks,
+)
 from cachewitness_reference.openvino_genai.spec import NEWEST, RELEASES
 from cachewitness_reference.primitives import BlockId, Position
 
@@ -38,8 +49,8 @@ class RefusedRequest(ValueError):
 class SchedulerOutput:
     """What one step does. `scheduled`: tokens per sequence of each request, from where it stands.
 
-    `zeros` are blocks of states to clear, then `copies` are made, then everybody runs. `preempted` lost everything;
-    `rolled_back` stand at an earlier position; `dropped` did not fit.
+    `zeros` are blocks of states to clear, then `copies` are made, then everybody runs. `preempted`
+    lost everything; `rolled_back` stand at an earlier position; `dropped` did not fit.
     """
 
     scheduled: dict[str, int] = field(default_factory=dict)
@@ -52,14 +63,24 @@ class SchedulerOutput:
 
 
 class Scheduler:
-    """Serves requests over both caches. `capacity` as derived; `kv_block_size` in tokens; `hybrid`: two caches."""
+    """Serves requests over both caches. `capacity` as derived; `kv_block_size` in tokens;
+    `hybrid`: two caches.
+    """
 
     def __init__(
-        self, config: SchedulerConfig, capacity: Capacity, kv_block_size: int, *, hybrid: bool, version: str = NEWEST
+        self,
+        config: SchedulerConfig,
+        capacity: Capacity,
+        kv_block_size: int,
+        *,
+        hybrid: bool,
+        version: str = NEWEST,
     ) -> None:
         config.validate()
         self.config, self.capacity, self.release = config, capacity, RELEASES[version]
-        self.cache = CacheOrchestrator(capacity, kv_block_size, hybrid=hybrid, caching=config.enable_prefix_caching)
+        self.cache = CacheOrchestrator(
+            capacity, kv_block_size, hybrid=hybrid, caching=config.enable_prefix_caching
+        )
         self.groups: dict[str, SequenceGroup] = {}
         self._initialized = False
 
@@ -70,22 +91,27 @@ class Scheduler:
         limit = self.config.max_num_batched_tokens
         if not self.config.dynamic_split_fuse and group.prompt_length > limit:
             raise RefusedRequest(
-                f"Sequence length ({group.prompt_length}) is longer than max number of tokens in batch ({limit})"
+                f"Sequence length ({group.prompt_length}) is longer than max number of tokens in"
+                f" batch ({limit})"
             )
         assert group.request_id not in self.groups
         self.groups[group.request_id] = group
 
     def restore_new(self, request_ids: Iterable[str] | None = None) -> dict[str, Restored]:
-        """Look up requests (all, unless named) that have lost or never had their blocks; return what was found for each."""
+        """Look up requests (all, unless named) that have lost or never had their blocks; return
+        what was found for each.
+        """
         found = {}
         # LOOKUP
-        for group in self.groups.values() if request_ids is None else [self.groups[r] for r in request_ids]:
+        for group in (
+            self.groups.values() if request_ids is None else [self.groups[r] for r in request_ids]
+        ):
             if not group.looked_up:
                 found[group.request_id] = restored = self.cache.restore(group)
                 group.looked_up, group.num_processed = True, restored.processed
                 group.max_content = max(group.max_content, restored.processed)
-        # ALLOCATE: nothing; what was found is held, and a chunk takes its blocks when it is scheduled.
-        # COMMIT, RELEASE: nothing; no token is computed, and nobody gives way.
+        # ALLOCATE: nothing; what was found is held, and a chunk takes its blocks when it is
+        # scheduled. COMMIT, RELEASE: nothing; no token is computed, and nobody gives way.
         return found
 
     def schedule(self, max_tokens: int = 0) -> SchedulerOutput:
@@ -111,7 +137,9 @@ class Scheduler:
         return output
 
     def schedule_expected(self, expected: Iterable[tuple[str, int]]) -> SchedulerOutput:
-        """Schedule what the caller expects, each cut to what is known of it and to the room that there is; nobody gives way."""
+        """Schedule what the caller expects, each cut to what is known of it and to the room that
+        there is; nobody gives way.
+        """
         output, expected = SchedulerOutput(), list(expected)
         self.restore_new(request_id for request_id, _ in expected)
         if self.capacity.dynamic:
@@ -132,7 +160,9 @@ class Scheduler:
                 self.groups[request_id].processed(tokens)
 
     def append(self, request_id: str, tokens: Iterable[int]) -> None:
-        """Add what was sampled, a token for each sequence; only for a request of which everything known was processed."""
+        """Add what was sampled, a token for each sequence; only for a request of which
+        everything known was processed.
+        """
         group = self.groups[request_id]
         assert group.num_available == 0, "a token is sampled before the last one is processed"
         for sequence, token in zip(group.sequences, tokens, strict=True):
@@ -163,7 +193,7 @@ class Scheduler:
         self.cache.free(group)
         group.num_processed, group.looked_up = Position(0), False
 
-    # --- phases --------------------------------------------------------------------------------------------------------
+    # --- phases -----------------------------------------------------------------------------------
 
     def _generate(self, output: SchedulerOutput, budget: int) -> None:
         for group in list(self.groups.values()):
@@ -183,7 +213,11 @@ class Scheduler:
         for group in self.groups.values():
             if group.can_generate or group.waiting:
                 continue
-            self._run(output, group, self._room(group, min(budget - output.num_tokens, group.num_available)))
+            self._run(
+                output,
+                group,
+                self._room(group, min(budget - output.num_tokens, group.num_available)),
+            )
 
     def _whole_prompts(self, output: SchedulerOutput) -> None:
         running = sum(group.can_generate for group in self.groups.values())
@@ -191,7 +225,10 @@ class Scheduler:
             if group.can_generate or group.waiting:
                 continue
             tokens = group.num_available
-            if running >= self.config.max_num_seqs or output.num_tokens + tokens > self.config.max_num_batched_tokens:
+            if (
+                running >= self.config.max_num_seqs
+                or output.num_tokens + tokens > self.config.max_num_batched_tokens
+            ):
                 return
             if self._room(group, tokens) < tokens:
                 return
@@ -220,11 +257,13 @@ class Scheduler:
         output.scheduled[group.request_id] = tokens
         output.num_tokens += tokens * len(group.sequences)
 
-    # --- who gives way -------------------------------------------------------------------------------------------------
+    # --- who gives way ----------------------------------------------------------------------------
 
     def _make_way(self, output: SchedulerOutput, group: SequenceGroup, tokens: int) -> None:
         """Take blocks from requests that came later, the last one first, until this one fits."""
-        while not self.cache.fits(group, tokens) and (victim := self._last_after(group)) is not None:
+        while (
+            not self.cache.fits(group, tokens) and (victim := self._last_after(group)) is not None
+        ):
             self._take_from(output, victim, lambda: self.cache.fits(group, tokens))
 
     def _last_after(self, group: SequenceGroup) -> SequenceGroup | None:
@@ -236,8 +275,12 @@ class Scheduler:
                 return other
         return None
 
-    def _take_from(self, output: SchedulerOutput, victim: SequenceGroup, enough: Callable[[], bool]) -> None:
-        position = self.cache.roll_back(victim, enough) if self.cache.can_roll_back() else Position(0)
+    def _take_from(
+        self, output: SchedulerOutput, victim: SequenceGroup, enough: Callable[[], bool]
+    ) -> None:
+        position = (
+            self.cache.roll_back(victim, enough) if self.cache.can_roll_back() else Position(0)
+        )
         if not self.config.dynamic_split_fuse and position < victim.prompt_length:
             position = Position(0)
         victim.waiting = True
@@ -255,24 +298,36 @@ class Scheduler:
             self.finish(request_id, Status.IGNORED)
             output.dropped.append(request_id)
 
-    # --- dynamic growth ------------------------------------------------------------------------------------------------
+    # --- dynamic growth ---------------------------------------------------------------------------
 
     def _reserve(self) -> None:
-        """Make room for what active requests may need, when a prompt comes in: in one go, not while it is processed."""
+        """Make room for what active requests may need, when a prompt comes in: in one go, not
+        while it is processed.
+        """
         groups = list(self.groups.values())
-        arrived = self.release.reserves_for_arrivals and not all(group.can_generate for group in groups)
+        arrived = self.release.reserves_for_arrivals and not all(
+            group.can_generate for group in groups
+        )
         if self._initialized and not arrived:
             return
-        targets = [(initial_tokens(g.prompt_length, g.max_new_tokens), g.num_sequences) for g in groups]
+        targets = [
+            (initial_tokens(g.prompt_length, g.max_new_tokens), g.num_sequences) for g in groups
+        ]
         for manager in self.cache.managers.values():
             if not manager.fixed:
-                manager.pool.grow(max(0, target_blocks(targets, manager.block_size) - manager.pool.num_blocks))
-            elif not self._initialized and (not manager.pool.num_blocks or self.release.dynamic_adds_to_explicit):
+                manager.pool.grow(
+                    max(0, target_blocks(targets, manager.block_size) - manager.pool.num_blocks)
+                )
+            elif not self._initialized and (
+                not manager.pool.num_blocks or self.release.dynamic_adds_to_explicit
+            ):
                 manager.pool.grow(sum(sequences for _, sequences in targets))
         self._initialized = True
 
     def _grow(self, group: SequenceGroup) -> bool:
-        """Grow a dynamic cache by what is missing of fixed states and by a round of tokens; whether it grew."""
+        """Grow a dynamic cache by what is missing of fixed states and by a round of tokens;
+        whether it grew.
+        """
         if not self.capacity.dynamic:
             return False
         for manager in self.cache.managers.values():

@@ -1,12 +1,13 @@
 """A request and its sequences: tokens, identity, and the digest of every prefix.
 
-OpenVINO hashes the prefixes of a prompt with each cache's own block size. Here one chain over KV blocks serves both caches:
-the checkpoint interval is a multiple of a KV block, so every length that either cache names is a KV boundary or a tail
-behind one.
+OpenVINO hashes the prefixes of a prompt with each cache's own block size. Here one chain over KV
+blocks serves both caches: the checkpoint interval is a multiple of a KV block, so every length that
+either cache names is a KV boundary or a tail behind one.
 
-Two prefixes of the same tokens are different computations if their salt, their adapter or the media at their placeholder
-tokens differ. OpenVINO hashes none of these; mixing them in is our choice, since a cache must not answer one for the other.
-Media count for the tokens that they cover, so what ends before an image is shared by prompts with different images.
+Two prefixes of the same tokens are different computations if their salt, their adapter or the media
+at their placeholder tokens differ. OpenVINO hashes none of these; mixing them in is our choice,
+since a cache must not answer one for the other. Media count for the tokens that they cover, so what
+ends before an image is shared by prompts with different images.
 
 Source: `sequence_group.hpp`, `sequence_group.cpp`.
 """
@@ -21,7 +22,9 @@ from cachewitness_reference.primitives import GENESIS, BlockHash, Position, chai
 
 
 class Status(Enum):
-    """Where a request is in its life. IGNORED: it was dropped because nothing fitted (OUT_OF_MEMORY)."""
+    """Where a request is in its life. IGNORED: it was dropped because nothing fitted
+    (OUT_OF_MEMORY).
+    """
 
     RUNNING = auto()
     FINISHED = auto()
@@ -48,7 +51,11 @@ class Identity:
 
     def extra(self, start: int, stop: int) -> tuple[object, ...]:
         """Return what enters the digest of tokens [start, stop) beside the tokens."""
-        marks: list[object] = [("salt", self.salt, self.adapter)] if start == 0 and (self.salt or self.adapter) else []
+        marks: list[object] = (
+            [("salt", self.salt, self.adapter)]
+            if start == 0 and (self.salt or self.adapter)
+            else []
+        )
         for item in self.media:
             first, last = max(item.at, start), min(item.at + item.length, stop)
             if first < last:
@@ -59,7 +66,13 @@ class Identity:
 class Sequence:
     """One row of tokens with a block table of its own. `kv_block_size` in tokens."""
 
-    def __init__(self, sequence_id: str, tokens: Tokens[int], kv_block_size: int, identity: Identity | None = None) -> None:
+    def __init__(
+        self,
+        sequence_id: str,
+        tokens: Tokens[int],
+        kv_block_size: int,
+        identity: Identity | None = None,
+    ) -> None:
         self.sequence_id, self.kv_block_size = sequence_id, kv_block_size
         self.identity = identity or Identity()
         self.tokens: list[int] = list(tokens)
@@ -82,7 +95,9 @@ class Sequence:
         while len(hashes) <= blocks:
             start, stop = (len(hashes) - 1) * size, len(hashes) * size
             assert stop <= len(self.tokens), "a digest is asked for beyond the known tokens"
-            hashes.append(chain(hashes[-1], self.tokens[start:stop], self.identity.extra(start, stop)))
+            hashes.append(
+                chain(hashes[-1], self.tokens[start:stop], self.identity.extra(start, stop))
+            )
         return hashes[blocks]
 
     def hash_of(self, length: Position) -> BlockHash:
@@ -93,7 +108,10 @@ class Sequence:
         if self._tail[0] != length:
             start = length - rest
             extra = (*self.identity.extra(start, length), ("tail", rest))
-            self._tail = (length, chain(self.boundary_hash(blocks), self.tokens[start:length], extra))
+            self._tail = (
+                length,
+                chain(self.boundary_hash(blocks), self.tokens[start:length], extra),
+            )
         return self._tail[1]
 
     def parent_of(self, length: Position) -> BlockHash | None:
@@ -105,9 +123,10 @@ class Sequence:
 class SequenceGroup:
     """A request: one prompt, and the sequences that grew from it, all of one length.
 
-    `num_processed`: tokens whose keys, values and states are in the cache. `max_content`: the most that ever were; a group that
-    had its whole prompt processed once belongs to the generate phase, also after a preemption. `looked_up`: whether it was
-    restored since it last lost everything. `waiting`: it was preempted in this step.
+    `num_processed`: tokens whose keys, values and states are in the cache. `max_content`: the most
+    that ever were; a group that had its whole prompt processed once belongs to the generate phase,
+    also after a preemption. `looked_up`: whether it was restored since it last lost everything.
+    `waiting`: it was preempted in this step.
     """
 
     def __init__(

@@ -1,8 +1,10 @@
-"""Where the rules come from, which of them are here, and what each release of OpenVINO GenAI does differently.
+"""Where the rules come from, which of them are here, and what each release of OpenVINO GenAI does
+differently.
 
-The document "Hybrid Attention Model Cache Management" is that of release 2026.2. What it leaves open was read in the
-published sources; figures marked "measured" were taken on the installed package 2026.4.1.0. No rule is silently half there:
-`implemented` is false for what is left out, and an option that would need it is refused.
+The document "Hybrid Attention Model Cache Management" is that of release 2026.2. What it leaves
+open was read in the published sources; figures marked "measured" were taken on the installed
+package 2026.4.1.0. No rule is silently half there: `implemented` is false for what is left out, and
+an option that would need it is refused.
 """
 
 from __future__ import annotations
@@ -32,7 +34,8 @@ GROWTH_TOKENS = 256
 """By so many tokens a dynamic cache grows when it is full."""
 
 INITIAL_MULTIPLIER = 2
-"""A dynamic cache starts with room for so many times the prompt, or for all that may be generated if that is less."""
+"""A dynamic cache starts with room for so many times the prompt, or for all that may be generated
+if that is less."""
 
 KV_BLOCK_SIZES = {"CPU": 32, "GPU": 16, "GPU+XATTENTION": 256}
 """Tokens in a KV block, by device."""
@@ -42,11 +45,13 @@ KV_BLOCK_SIZES = {"CPU": 32, "GPU": 16, "GPU+XATTENTION": 256}
 class Release:
     """What a release does its own way, by its sources (2026.2, 2026.3) or as measured (2026.4).
 
-    `adaptive_multiplier`: an unset `cache_interval_multiplier` is derived from the bytes of the two kinds of block; else 8.
-    `reserves_for_arrivals`: a dynamic cache makes room for a whole prompt that comes while others run, and all that they may
-    become; else it does so for the first requests alone, and grows by 256 tokens where a later one finds no room.
-    `dynamic_adds_to_explicit`: a dynamic cache without prefix caching adds a linear-attention block for every waiting sequence
-    to an explicit `num_linear_attention_blocks`; else it keeps the explicit number.
+    `adaptive_multiplier`: an unset `cache_interval_multiplier` is derived from the bytes of the two
+    kinds of block; else 8. `reserves_for_arrivals`: a dynamic cache makes room for a whole prompt
+    that comes while others run, and all that they may become; else it does so for the first
+    requests alone, and grows by 256 tokens where a later one finds no room.
+    `dynamic_adds_to_explicit`: a dynamic cache without prefix caching adds a linear-attention block
+    for every waiting sequence to an explicit `num_linear_attention_blocks`; else it keeps the
+    explicit number.
     """
 
     adaptive_multiplier: bool
@@ -55,16 +60,24 @@ class Release:
 
 
 RELEASES: dict[str, Release] = {
-    "2026.2": Release(adaptive_multiplier=False, reserves_for_arrivals=False, dynamic_adds_to_explicit=True),
-    "2026.3": Release(adaptive_multiplier=True, reserves_for_arrivals=True, dynamic_adds_to_explicit=True),  # PR 4050
-    "2026.4": Release(adaptive_multiplier=True, reserves_for_arrivals=True, dynamic_adds_to_explicit=False),
+    "2026.2": Release(
+        adaptive_multiplier=False, reserves_for_arrivals=False, dynamic_adds_to_explicit=True
+    ),
+    "2026.3": Release(
+        adaptive_multiplier=True, reserves_for_arrivals=True, dynamic_adds_to_explicit=True
+    ),  # PR 4050
+    "2026.4": Release(
+        adaptive_multiplier=True, reserves_for_arrivals=True, dynamic_adds_to_explicit=False
+    ),
 }
 NEWEST = "2026.4"
 
 
 @dataclass(frozen=True)
 class Rule:
-    """One rule of the policy: its name, what it says, where OpenVINO GenAI says it, and whether it is here."""
+    """One rule of the policy: its name, what it says, where OpenVINO GenAI says it, and whether
+    it is here.
+    """
 
     name: str
     summary: str
@@ -85,51 +98,113 @@ _PIPELINE = f"{_CB}/pipeline_impl.cpp"
 _HERE = "not in OpenVINO GenAI"
 
 RULES: dict[str, Rule] = _rules(
-    Rule("two-pools", "KV grows with tokens; linear attention with sequences or intervals.", DOCUMENT),
-    Rule("profiles", "LLMPipeline and VLMPipeline default to unlimited batches and prefix caching.", "src/cpp/src/utils.cpp"),
-    Rule("validation", "Contradictory options are refused, with OpenVINO's own words.", _CONFIG),
-    Rule("overflow-refused", "Numbers that wrap or are cut off in OpenVINO are refused, by field.", _HERE),
-    Rule("fixed-state", "Without prefix caching a sequence has one linear-attention block, however long it is.", DOCUMENT),
-    Rule("client-or-server", "Unlimited batches: 1 linear-attention block; bounded: max_num_seqs.", DOCUMENT),
-    Rule("interval", "A checkpoint every kv_block_size x cache_interval_multiplier tokens.", DOCUMENT),
     Rule(
-        "multiplier-default", "Unset: 8 (2026.2); min(max(8, ceil(state / KV block)), 256) later.", f"{_ORCHESTRATOR}, PR 4050"
+        "two-pools", "KV grows with tokens; linear attention with sequences or intervals.", DOCUMENT
+    ),
+    Rule(
+        "profiles",
+        "LLMPipeline and VLMPipeline default to unlimited batches and prefix caching.",
+        "src/cpp/src/utils.cpp",
+    ),
+    Rule("validation", "Contradictory options are refused, with OpenVINO's own words.", _CONFIG),
+    Rule(
+        "overflow-refused",
+        "Numbers that wrap or are cut off in OpenVINO are refused, by field.",
+        _HERE,
+    ),
+    Rule(
+        "fixed-state",
+        "Without prefix caching a sequence has one linear-attention block, however long it is.",
+        DOCUMENT,
+    ),
+    Rule(
+        "client-or-server",
+        "Unlimited batches: 1 linear-attention block; bounded: max_num_seqs.",
+        DOCUMENT,
+    ),
+    Rule(
+        "interval", "A checkpoint every kv_block_size x cache_interval_multiplier tokens.", DOCUMENT
+    ),
+    Rule(
+        "multiplier-default",
+        "Unset: 8 (2026.2); min(max(8, ceil(state / KV block)), 256) later.",
+        f"{_ORCHESTRATOR}, PR 4050",
     ),
     Rule("explicit-kv", "Linear-attention blocks = ceil(num_kv_blocks / multiplier).", DOCUMENT),
-    Rule("shared-budget", "cache_size is split so that the most tokens fit both pools.", _ORCHESTRATOR),
+    Rule(
+        "shared-budget",
+        "cache_size is split so that the most tokens fit both pools.",
+        _ORCHESTRATOR,
+    ),
     Rule("kv-wins", "num_kv_blocks wins over cache_size.", DOCUMENT),
     Rule(
         "manual-override",
         "num_linear_attention_blocks is kept, except under a shared budget with prefix caching.",
         _ORCHESTRATOR,
     ),
-    Rule("memory-check", "What is asked for fits the memory of the machine (all of it, not what is free).", _ORCHESTRATOR),
+    Rule(
+        "memory-check",
+        "What is asked for fits the memory of the machine (all of it, not what is free).",
+        _ORCHESTRATOR,
+    ),
     Rule("dynamic", "With an empty pool the cache starts small and grows on demand.", _SCHEDULER),
     Rule(
-        "checkpoint-paging", "The state at a multiple of the interval stays; between, it is overwritten in place.", _SCHEDULER
+        "checkpoint-paging",
+        "The state at a multiple of the interval stays; between, it is overwritten in place.",
+        _SCHEDULER,
     ),
-    Rule("tail-checkpoint", "A finished request leaves a state after its last computed token, P + G - 1.", _BLOCKS),
-    Rule("restore-common", "A prompt resumes at the largest checkpoint that both caches hold.", _ORCHESTRATOR),
+    Rule(
+        "tail-checkpoint",
+        "A finished request leaves a state after its last computed token, P + G - 1.",
+        _BLOCKS,
+    ),
+    Rule(
+        "restore-common",
+        "A prompt resumes at the largest checkpoint that both caches hold.",
+        _ORCHESTRATOR,
+    ),
     Rule(
         "restore-once",
-        "Restored before the step in which it is first scheduled: a batch shares nothing within itself.",
+        "Restored before the step in which it is first scheduled: a batch shares nothing within"
+        " itself.",
         _PIPELINE,
     ),
-    Rule("last-token", "Of a prompt cached in full (KV alone) the last token is computed again.", _BLOCKS),
-    Rule("overwritable-store", "Freed blocks keep their key; unused blocks go first, then the oldest.", _BLOCKS),
+    Rule(
+        "last-token",
+        "Of a prompt cached in full (KV alone) the last token is computed again.",
+        _BLOCKS,
+    ),
+    Rule(
+        "overwritable-store",
+        "Freed blocks keep their key; unused blocks go first, then the oldest.",
+        _BLOCKS,
+    ),
     Rule("copy-on-write", "A shared block is copied before it is written.", _BLOCKS),
     Rule("fork", "A forked sequence shares every block.", _BLOCKS),
     Rule("split-fuse", "Generation first, then prompts in order, cut to the budget.", _SCHEDULER),
-    Rule("vllm-mode", "Prompts first and whole; generation only in steps without prompts; max_num_seqs counts.", _SCHEDULER),
+    Rule(
+        "vllm-mode",
+        "Prompts first and whole; generation only in steps without prompts; max_num_seqs counts.",
+        _SCHEDULER,
+    ),
     Rule("admission-by-pool", "A chunk is cut to the slots that every pool has.", _SCHEDULER),
-    Rule("preemption", "The last request gives way; in part if every pool can, else in full.", _SCHEDULER),
-    Rule("out-of-memory", "If nothing can be scheduled, every request is dropped (status IGNORED).", _PIPELINE),
+    Rule(
+        "preemption",
+        "The last request gives way; in part if every pool can, else in full.",
+        _SCHEDULER,
+    ),
+    Rule(
+        "out-of-memory",
+        "If nothing can be scheduled, every request is dropped (status IGNORED).",
+        _PIPELINE,
+    ),
     Rule("initial-zero", "The first state of a sequence is zeroed before it runs.", _ORCHESTRATOR),
     Rule("identity", "Salt, adapter and media enter the hashes.", _HERE),
     Rule("clear-keys", "Every key can be forgotten while requests run.", _HERE),
     Rule(
         "cache-eviction",
-        "use_cache_eviction: each layer drops the KV blocks of a running sequence that it attended to least.",
+        "use_cache_eviction: each layer drops the KV blocks of a running sequence that it attended"
+        " to least.",
         f"{_CB}/cache/cache_eviction.cpp",
         implemented=False,
     ),
@@ -139,8 +214,15 @@ RULES: dict[str, Rule] = _rules(
         "src/cpp/include/openvino/genai/sparse_attention.hpp",
         implemented=False,
     ),
-    Rule("temporary-checkpoints", "Checkpoints of every draft in speculative decoding.", _SCHEDULER, implemented=False),
-    Rule("gpu-growth", "Dynamic growth limited by free device memory.", _SCHEDULER, implemented=False),
+    Rule(
+        "temporary-checkpoints",
+        "Checkpoints of every draft in speculative decoding.",
+        _SCHEDULER,
+        implemented=False,
+    ),
+    Rule(
+        "gpu-growth", "Dynamic growth limited by free device memory.", _SCHEDULER, implemented=False
+    ),
 )
 
 AXES: dict[str, str] = {
@@ -149,7 +231,9 @@ AXES: dict[str, str] = {
     "last token": "KV alone: R - 1 if R is the whole prompt; hybrids: the checkpoint before it",
     "group miss": "shorten to what both caches hold; total miss without a checkpoint",
     "duplicate": "the live block keeps the key; an idle one gives way",
-    "eviction": "unused blocks first, then by age of last hand-out or restore, each pool for itself",
+    "eviction": (
+        "unused blocks first, then by age of last hand-out or restore, each pool for itself"
+    ),
     "publication": "when scheduled; a lookup precedes the step",
     "compaction": "none",
 }

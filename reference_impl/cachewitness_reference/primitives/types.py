@@ -1,7 +1,8 @@
 """Names for the integers and bytes that a cache policy passes around.
 
-A block id, a group id and a number of tokens are all small integers, and confusing two of them is a silent fault. Each
-has a type of its own; a type checker tells them apart, and nothing is paid for it when the code runs.
+A block id, a group id and a number of tokens are all small integers, and confusing two of them is a
+silent fault. Each has a type of its own; a type checker tells them apart, and nothing is paid for
+it when the code runs.
 """
 
 from __future__ import annotations
@@ -18,4 +19,5 @@ Position = NewType("Position", int)
 """A number of tokens from the start of a request: the length of a prefix."""
 
 BlockHash = NewType("BlockHash", bytes)
-"""The digest of a whole prefix that ends on a hash boundary, everything that identifies it included."""
+"""The digest of a whole prefix that ends on a hash boundary, everything that identifies it
+included."""

@@ -1,8 +1,9 @@
 """What a capture is: copies of one slot, and the position that they belong to.
 
-Upstream returns bare tensors. A recurrent state is the sum of everything before it, so a state without its position is a
-number without a unit: paired with another KV length it is silently wrong, since the tokens in between are applied twice or
-never. Here a capture carries its position wherever it goes, and whoever restores it is held to it (`rows`).
+Upstream returns bare tensors. A recurrent state is the sum of everything before it, so a state
+without its position is a number without a unit: paired with another KV length it is silently wrong,
+since the tokens in between are applied twice or never. Here a capture carries its position wherever
+it goes, and whoever restores it is held to it (`rows`).
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ class Kind(Enum):
 
 @dataclass(frozen=True)
 class Captured(Sequence[T_co], Generic[T_co]):
-    """One tensor per layer of a sub-manager, in local order, all of one slot after exactly `position` tokens.
+    """One tensor per layer of a sub-manager, in local order, all of one slot after exactly
+    `position` tokens.
 
     A policy without tensors captures `layers` empty places.
     """
@@ -55,7 +57,9 @@ class Captured(Sequence[T_co], Generic[T_co]):
 
 
 def check_captured(name: str, saved: Captured[object], kind: Kind, layers: int) -> None:
-    """Raise CacheError, in the name of `name`, unless the capture is of that kind and has so many layers."""
+    """Raise CacheError, in the name of `name`, unless the capture is of that kind and has so
+    many layers.
+    """
     check(isinstance(saved, Captured), f"{name}: saved is not a capture; its position is unknown.")
     check(saved.kind is kind, f"{name}: saved holds {saved.kind.value}, not {kind.value}.")
     check(len(saved) == layers, f"{name}: saved has {len(saved)} layers; the cache has {layers}.")

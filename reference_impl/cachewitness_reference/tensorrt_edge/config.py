@@ -1,9 +1,11 @@
 """What a cache is built from, and the checks of the three constructors.
 
-The texts are upstream's, so that somebody who knows one knows the other. The last rule is ours: upstream has three maximum
-batch sizes that nobody compares, and a row that one tensor has and another lacks is a fault waiting for its batch.
+The texts are upstream's, so that somebody who knows one knows the other. The last rule is ours:
+upstream has three maximum batch sizes that nobody compares, and a row that one tensor has and
+another lacks is a fault waiting for its batch.
 
-Sources: `hybridCacheManager.cpp`, `kvCacheManager.cpp`, `mambaCacheManager.cpp` (0.7.1), constructors.
+Sources: `hybridCacheManager.cpp`, `kvCacheManager.cpp`, `mambaCacheManager.cpp` (0.7.1),
+constructors.
 """
 
 from __future__ import annotations
@@ -13,7 +15,9 @@ from enum import Enum
 
 
 class CacheError(RuntimeError):
-    """A configuration or a call that is refused; nothing has changed. Upstream: `std::runtime_error`."""
+    """A configuration or a call that is refused; nothing has changed. Upstream:
+    `std::runtime_error`.
+    """
 
 
 def check(condition: bool, message: str) -> None:
@@ -23,7 +27,9 @@ def check(condition: bool, message: str) -> None:
 
 
 class LayerType(Enum):
-    """Type of a single decoder layer. Sliding-window layers are attention layers: they keep all their tokens."""
+    """Type of a single decoder layer. Sliding-window layers are attention layers: they keep all
+    their tokens.
+    """
 
     ATTENTION = "kAttention"
     MAMBA = "kMamba"
@@ -52,7 +58,9 @@ class KVLayerConfig:
 
 @dataclass(frozen=True)
 class KVConfig:
-    """The attention layers' cache; `layer_configs` in order of appearance, `max_sequence_length` in tokens."""
+    """The attention layers' cache; `layer_configs` in order of appearance, `max_sequence_length`
+    in tokens.
+    """
 
     num_attention_layers: int = 0
     max_batch_size: int = 0
@@ -63,7 +71,9 @@ class KVConfig:
 
 @dataclass(frozen=True)
 class MambaConfig:
-    """The recurrent layers' states: [heads, head dim, size] and [conv dim, conv kernel] elements a row."""
+    """The recurrent layers' states: [heads, head dim, size] and [conv dim, conv kernel] elements
+    a row.
+    """
 
     num_recurrent_layers: int = 0
     max_batch_size: int = 0
@@ -78,7 +88,9 @@ class MambaConfig:
 
 @dataclass(frozen=True)
 class Config:
-    """The whole cache: `layer_types[i]` says which sub-manager the absolute decoder layer i belongs to."""
+    """The whole cache: `layer_types[i]` says which sub-manager the absolute decoder layer i
+    belongs to.
+    """
 
     layer_types: tuple[LayerType, ...] = ()
     kv_config: KVConfig = field(default_factory=KVConfig)
@@ -96,7 +108,10 @@ def checked(config: Config) -> Config:
         (LayerType.MAMBA, "mambaConfig.numRecurrentLayers", mamba.num_recurrent_layers),
     ):
         there = types.count(kind)
-        what = f"number of {kind.value} layers in layerTypes ({there}) must equal {field_name} ({count})"
+        what = (
+            f"number of {kind.value} layers in layerTypes ({there}) must equal {field_name}"
+            f" ({count})"
+        )
         check(there == count, f"HybridCacheManager: {what}.")
     check_kv(kv)
     check_mamba(mamba)
@@ -105,12 +120,18 @@ def checked(config: Config) -> Config:
         ("mambaConfig", mamba.max_batch_size, mamba.num_recurrent_layers),
     ):
         agrees = sub == config.max_batch_size or not layers
-        check(agrees, f"HybridCacheManager: {name}.maxBatchSize ({sub}) must equal maxBatchSize ({config.max_batch_size}).")
+        check(
+            agrees,
+            f"HybridCacheManager: {name}.maxBatchSize ({sub}) must equal maxBatchSize"
+            f" ({config.max_batch_size}).",
+        )
     return config
 
 
 def check_kv(kv: KVConfig) -> None:
-    """Raise CacheError unless the KV sub-manager can be built. No layers are legal: a pure Mamba model."""
+    """Raise CacheError unless the KV sub-manager can be built. No layers are legal: a pure Mamba
+    model.
+    """
     check(kv.kv_cache_type in KV_TYPES, "KVCacheManager: Unsupported KV cache dtype.")
     check(kv.num_attention_layers >= 0, "KVCacheManager: numAttentionLayers must be non-negative.")
     check(kv.max_batch_size > 0, "KVCacheManager: maxBatchSize must be positive.")
@@ -118,12 +139,17 @@ def check_kv(kv: KVConfig) -> None:
     same = len(kv.layer_configs) == kv.num_attention_layers
     check(same, "KVCacheManager: layerConfigs size must equal numAttentionLayers.")
     for index, layer in enumerate(kv.layer_configs):
-        check(layer.num_kv_heads > 0, f"KVCacheManager: numKVHeads must be positive for layer {index}.")
+        check(
+            layer.num_kv_heads > 0,
+            f"KVCacheManager: numKVHeads must be positive for layer {index}.",
+        )
         check(layer.head_dim > 0, f"KVCacheManager: headDim must be positive for layer {index}.")
 
 
 def check_mamba(mamba: MambaConfig) -> None:
-    """Raise CacheError unless the Mamba sub-manager can be built. Without layers nothing else is looked at."""
+    """Raise CacheError unless the Mamba sub-manager can be built. Without layers nothing else is
+    looked at.
+    """
     if mamba.num_recurrent_layers == 0:
         return
     for name, value in (
@@ -136,5 +162,8 @@ def check_mamba(mamba: MambaConfig) -> None:
         ("convKernel", mamba.conv_kernel),
     ):
         check(value > 0, f"MambaCacheManager: {name} must be positive.")
-    for name, kind in (("recurrentStateType", mamba.recurrent_state_type), ("convStateType", mamba.conv_state_type)):
+    for name, kind in (
+        ("recurrentStateType", mamba.recurrent_state_type),
+        ("convStateType", mamba.conv_state_type),
+    ):
         check(kind in STATE_TYPES, f"MambaCacheManager: Unsupported {name} {kind.value}.")

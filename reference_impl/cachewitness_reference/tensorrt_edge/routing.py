@@ -1,9 +1,10 @@
 """From absolute decoder layers to sub-managers, and KV layers by head dim.
 
-A model knows its layers by one number from 0 on. Each sub-manager knows its own, counted in order of appearance; the
-routing table leads from the first to the second, and a getter asked for a layer of the wrong kind says so. A kernel that
-runs over several KV layers at once needs them to agree in head dim alone, so they are grouped by it: one group for a
-uniform model, one per head dim for models that mix them.
+A model knows its layers by one number from 0 on. Each sub-manager knows its own, counted in order
+of appearance; the routing table leads from the first to the second, and a getter asked for a layer
+of the wrong kind says so. A kernel that runs over several KV layers at once needs them to agree in
+head dim alone, so they are grouped by it: one group for a uniform model, one per head dim for
+models that mix them.
 
 Source: `hybridCacheManager.cpp` (0.7.1), constructor and getters.
 """
@@ -40,8 +41,13 @@ class Routing:
         assert sum(counts.values()) == len(self.routes)
 
     def local(self, name: str, abs_layer_idx: int, kind: LayerType) -> int:
-        """Return a layer's index in its sub-manager. Raises CacheError, in the name of `name`, if it is not there."""
-        check(0 <= abs_layer_idx < len(self.routes), f"{name}: absLayerIdx {abs_layer_idx} out of range.")
+        """Return a layer's index in its sub-manager. Raises CacheError, in the name of `name`,
+        if it is not there.
+        """
+        check(
+            0 <= abs_layer_idx < len(self.routes),
+            f"{name}: absLayerIdx {abs_layer_idx} out of range.",
+        )
         route = self.routes[abs_layer_idx]
         check(route.kind is kind, f"{name}: layer {abs_layer_idx} is not {_NAMES[kind]}.")
         return route.local
@@ -49,7 +55,9 @@ class Routing:
 
 @dataclass(frozen=True)
 class KVLayerInfo:
-    """What a kernel is told of one KV layer. `data` is where its tensor begins; a policy without tensors has none."""
+    """What a kernel is told of one KV layer. `data` is where its tensor begins; a policy without
+    tensors has none.
+    """
 
     num_kv_heads: int
     max_sequence_length: int
@@ -58,10 +66,11 @@ class KVLayerInfo:
 
 @dataclass(frozen=True)
 class KVHeadDimGroupView:
-    """Read-only view of the KV layers of one head dim: `layer_infos`, one per layer in `layers`, which are local indices.
+    """Read-only view of the KV layers of one head dim: `layer_infos`, one per layer in `layers`,
+    which are local indices.
 
-    `max_kv_heads` is the largest number of KV heads among them. `device_layer_infos` are the same infos where a kernel reads
-    them; a policy without tensors has none.
+    `max_kv_heads` is the largest number of KV heads among them. `device_layer_infos` are the same
+    infos where a kernel reads them; a policy without tensors has none.
     """
 
     layer_infos: tuple[KVLayerInfo, ...]
@@ -75,7 +84,9 @@ class KVHeadDimGroupView:
 def head_dim_groups(
     layers: Sequence[KVLayerConfig], max_sequence_length: int, data: Sequence[Any] = ()
 ) -> list[KVHeadDimGroupView]:
-    """Return one view per head dim, in order of first appearance; `data[i]` is where layer i's tensor begins."""
+    """Return one view per head dim, in order of first appearance; `data[i]` is where layer i's
+    tensor begins.
+    """
     by_dim: dict[int, list[int]] = {}
     for index, layer in enumerate(layers):
         by_dim.setdefault(layer.head_dim, []).append(index)
@@ -83,8 +94,13 @@ def head_dim_groups(
     for dim, members in by_dim.items():
         heads = [layers[index].num_kv_heads for index in members]
         infos = [
-            KVLayerInfo(layers[index].num_kv_heads, max_sequence_length, data[index] if data else None) for index in members
+            KVLayerInfo(
+                layers[index].num_kv_heads, max_sequence_length, data[index] if data else None
+            )
+            for index in members
         ]
-        views.append(KVHeadDimGroupView(tuple(infos), len(members), dim, max(heads), tuple(members)))
+        views.append(
+            KVHeadDimGroupView(tuple(infos), len(members), dim, max(heads), tuple(members))
+        )
     assert sum(view.num_layers for view in views) == len(layers)
     return views

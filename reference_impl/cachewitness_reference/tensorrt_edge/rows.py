@@ -1,16 +1,17 @@
 """What every batch slot holds: lengths, and the positions of its states.
 
-A slot is a row of every tensor of the cache. Its length says how many tokens of it are valid, and one lengths tensor serves
-all attention layers. A recurrent layer has no length: its state stands for all tokens before it, and only books can say for
-how many. These are the books. They change with the calls that change the tensors, and twice, when lengths are declared
-(reset) and when they grow (commit), they are compared: KV and states of an active slot must be of one position. That is the
+A slot is a row of every tensor of the cache. Its length says how many tokens of it are valid, and
+one lengths tensor serves all attention layers. A recurrent layer has no length: its state stands
+for all tokens before it, and only books can say for how many. These are the books. They change with
+the calls that change the tensors, and twice, when lengths are declared (reset) and when they grow
+(commit), they are compared: KV and states of an active slot must be of one position. That is the
 whole difference between a restored prefix and a corrupted one.
 
-The order of a batch's life: restore or zero each slot, reset, then commit after every prefill and decode; evict, compact,
-set the active batch size. Reset itself touches neither KV nor states.
+The order of a batch's life: restore or zero each slot, reset, then commit after every prefill and
+decode; evict, compact, set the active batch size. Reset itself touches neither KV nor states.
 
-Source: `hybridCacheManager.cpp` (0.7.1), `resetForNewSequences`, `commitSequenceLength`, `setActiveBatchSize`; ranges and
-positions are our own.
+Source: `hybridCacheManager.cpp` (0.7.1), `resetForNewSequences`, `commitSequenceLength`,
+`setActiveBatchSize`; ranges and positions are our own.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ START = Position(0)
 
 @dataclass
 class Row:
-    """One slot. `length` is what the lengths tensor says; `kv` of its tokens are valid; None: content of nobody.
+    """One slot. `length` is what the lengths tensor says; `kv` of its tokens are valid; None:
+    content of nobody.
 
     `recurrent` and `conv` are the positions that its two states belong to, None likewise.
     """
@@ -66,7 +68,10 @@ class Rows:
 
     def row(self, name: str, slot: int) -> Row:
         """Return a slot's row. Raises CacheError if there is none."""
-        check(0 <= slot < len(self.rows), f"{name}: batchIdx {slot} out of range [0, {len(self.rows)}).")
+        check(
+            0 <= slot < len(self.rows),
+            f"{name}: batchIdx {slot} out of range [0, {len(self.rows)}).",
+        )
         return self.rows[slot]
 
     # ALLOCATE
@@ -74,7 +79,8 @@ class Rows:
     def reset(self, reuse: Sequence[int]) -> None:
         """Make `len(reuse)` slots the active batch, `reuse[i]` tokens of slot i being valid.
 
-        Raises CacheError if they are too many, too long, more than the slot holds, or not where its states are.
+        Raises CacheError if they are too many, too long, more than the slot holds, or not where its
+        states are.
         """
         fits = len(reuse) <= len(self.rows)
         check(fits, "Batch size of request shall not exceed the max supported batch size.")
@@ -83,7 +89,11 @@ class Rows:
             row = self.rows[slot]
             held = row.kv if row.kv is not None else START
             reused = length <= held or not self._attention
-            check(reused, f"resetForNewSequences: slot {slot} reuses {length} tokens; its KV cache holds {held}.")
+            check(
+                reused,
+                f"resetForNewSequences: slot {slot} reuses {length} tokens; its KV cache holds"
+                f" {held}.",
+            )
             self._check_states("resetForNewSequences", slot, length)
         for row, length in zip(self.rows, reuse, strict=False):
             row.length = row.kv = Position(length)
@@ -95,15 +105,24 @@ class Rows:
     def commit(self, increments: Sequence[int]) -> None:
         """Add to the length of every active slot; its states have moved on by as much.
 
-        Raises CacheError if a length leaves its range, or if the slot's KV and states were not of one position before.
+        Raises CacheError if a length leaves its range, or if the slot's KV and states were not of
+        one position before.
         """
         assert len(increments) == self.active
         for slot, new in enumerate(increments):
-            check(new >= 0, f"commitSequenceLength: slot {slot} grows by {new}; the increment must not be negative.")
+            check(
+                new >= 0,
+                f"commitSequenceLength: slot {slot} grows by {new}; the increment must not be"
+                " negative.",
+            )
             row = self.rows[slot]
             self._check_length("commitSequenceLength", slot, row.length + new)
             whole = row.kv == row.length or not self._attention
-            check(whole, f"commitSequenceLength: slot {slot} has length {row.length}; its KV cache is of {_of(row.kv)}.")
+            check(
+                whole,
+                f"commitSequenceLength: slot {slot} has length {row.length}; its KV cache is of"
+                f" {_of(row.kv)}.",
+            )
             self._check_states("commitSequenceLength", slot, row.length)
         for row, new in zip(self.rows, increments, strict=False):
             row.length = row.kv = row.recurrent = row.conv = Position(row.length + new)
@@ -118,7 +137,9 @@ class Rows:
         self.active = size
 
     def move(self, moves: Sequence[RowMove], new_batch: int) -> None:
-        """Move rows, as one simultaneous permutation; active slots from `new_batch` on are vacated."""
+        """Move rows, as one simultaneous permutation; active slots from `new_batch` on are
+        vacated.
+        """
         before = list(self.rows)
         for src, dst in moves:
             self.rows[dst] = before[src]
@@ -130,13 +151,20 @@ class Rows:
         inside = 0 <= length <= self._max_length
         check(
             inside,
-            f"{name}: slot {slot} would have {length} tokens; the range is [0, maxSequenceLength] ([0, {self._max_length}]).",
+            f"{name}: slot {slot} would have {length} tokens; the range is [0, maxSequenceLength]"
+            f" ([0, {self._max_length}]).",
         )
 
     def _check_states(self, name: str, slot: int, length: int) -> None:
         row = self.rows[slot]
-        for what, position in (("recurrent", row.recurrent), ("conv", row.conv)) if self._mamba else ():
-            check(position == length, f"{name}: slot {slot} has KV length {length}; its {what} states are of {_of(position)}.")
+        for what, position in (
+            (("recurrent", row.recurrent), ("conv", row.conv)) if self._mamba else ()
+        ):
+            check(
+                position == length,
+                f"{name}: slot {slot} has KV length {length}; its {what} states are of"
+                f" {_of(position)}.",
+            )
 
 
 def _of(position: Position | None) -> str:

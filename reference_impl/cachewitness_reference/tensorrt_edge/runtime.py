@@ -1,22 +1,26 @@
 """A small runtime over the manager, after the shape of `LLMInferenceRuntime`.
 
-A request gets a row of the batch. What is cached for it is restored into the row, or its states are zeroed; reset declares
-the lengths of the whole batch, those of running rows among them; prefill and decode steps commit what they computed. Rows
-of requests that ended are evicted before the next step, which moves the others together.
+A request gets a row of the batch. What is cached for it is restored into the row, or its states are
+zeroed; reset declares the lengths of the whole batch, those of running rows among them; prefill and
+decode steps commit what they computed. Rows of requests that ended are evicted before the next
+step, which moves the others together.
 
-A step is planned (`begin_step`), carried out by whoever has tensors, and committed (`end_step`); requests come, end and
-lose their rows between steps. What is to be done around a step is in `Step`, in this order: move rows and restore captures
-(one simultaneous permutation), compute the chunks, save captures.
+A step is planned (`begin_step`), carried out by whoever has tensors, and committed (`end_step`);
+requests come, end and lose their rows between steps. What is to be done around a step is in `Step`,
+in this order: move rows and restore captures (one simultaneous permutation), compute the chunks,
+save captures.
 
-**Aligned.** A system prompt of L tokens is captured when exactly L tokens of its request are computed, so the prefill that
-runs beyond stops there once, and a later request restores L tokens and computes from token L. A request that is all system
-prompt has to compute its last token again for its logits, which needs a capture of L − 1 tokens, so that one is made as
-well. With `replay_last_token` everybody computes the last token of its system prompt again, as upstream's drafting does; then
-every capture is of L − 1.
+**Aligned.** A system prompt of L tokens is captured when exactly L tokens of its request are
+computed, so the prefill that runs beyond stops there once, and a later request restores L tokens
+and computes from token L. A request that is all system prompt has to compute its last token again
+for its logits, which needs a capture of L − 1 tokens, so that one is made as well. With
+`replay_last_token` everybody computes the last token of its system prompt again, as upstream's
+drafting does; then every capture is of L − 1.
 
-Our choices, where upstream's runtime handles one batch after the other: waiting requests join a running batch where rows
-are free (`joining="static"`: only an empty one); a step computes any number of tokens of each row; a preempted request
-waits first in line and computes again. `survivors` is the order in which survivors are numbered (upstream: ascending).
+Our choices, where upstream's runtime handles one batch after the other: waiting requests join a
+running batch where rows are free (`joining="static"`: only an empty one); a step computes any
+number of tokens of each row; a preempted request waits first in line and computes again.
+`survivors` is the order in which survivors are numbered (upstream: ascending).
 """
 
 from __future__ import annotations
@@ -31,7 +35,12 @@ from cachewitness_reference.tensorrt_edge.config import check
 from cachewitness_reference.tensorrt_edge.policy import HybridCachePolicy
 from cachewitness_reference.tensorrt_edge.rows import START, BatchSlot
 from cachewitness_reference.tensorrt_edge.spec import SYSTEM_PROMPTS_DEFAULT
-from cachewitness_reference.tensorrt_edge.system_prompts import SavedPrompt, Snapshot, SystemPromptKey, SystemPrompts
+from cachewitness_reference.tensorrt_edge.system_prompts import (
+    SavedPrompt,
+    Snapshot,
+    SystemPromptKey,
+    SystemPrompts,
+)
 
 
 @dataclass(frozen=True)
@@ -46,10 +55,11 @@ class RuntimeOptions:
 
 @dataclass
 class Request:
-    """One sequence. The first `system_prompt` of its tokens are a system prompt; `slot` is its row, None while it waits.
+    """One sequence. The first `system_prompt` of its tokens are a system prompt; `slot` is its row,
+    None while it waits.
 
-    It resumes under `key`, if that was captured, and is captured under `captures` by position; None and empty without a system
-    prompt.
+    It resumes under `key`, if that was captured, and is captured under `captures` by position; None
+    and empty without a system prompt.
     """
 
     request_id: str
@@ -65,13 +75,19 @@ class Request:
 
     def key_at(self, length: int) -> SystemPromptKey:
         """Return what a capture of its first `length` tokens depends on."""
-        media = tuple((at, min(count, length - at), content) for at, count, content in self.media if at < length)
+        media = tuple(
+            (at, min(count, length - at), content)
+            for at, count, content in self.media
+            if at < length
+        )
         return SystemPromptKey(tuple(self.tokens[:length]), self.lora, self.salt, media)
 
 
 @dataclass
 class Step:
-    """What a step does. `chunks` are tokens [start, stop) by request; `restores` and `saves` are in requests' rows."""
+    """What a step does. `chunks` are tokens [start, stop) by request; `restores` and `saves` are
+    in requests' rows.
+    """
 
     moves: Moves = field(default_factory=lambda: Moves((), (), ()))
     joined: list[Request] = field(default_factory=list)
@@ -96,11 +112,17 @@ class Runtime:
         """Let a request wait for a row. Raises CacheError if it can never run."""
         limit, count = self._config.kv_config.max_sequence_length, len(request.tokens)
         check(
-            0 < count <= limit, f"request {request.request_id}: {count} tokens are not in range [1, maxSequenceLength {limit}]."
+            0 < count <= limit,
+            f"request {request.request_id}: {count} tokens are not in range [1, maxSequenceLength"
+            f" {limit}].",
         )
         inside = 0 <= request.system_prompt <= count
         text = "The reuse length shall be larger than 0 and not exceed the input length."
-        check(inside, f"request {request.request_id}: {text} (system prompt {request.system_prompt}, input {count})")
+        check(
+            inside,
+            f"request {request.request_id}: {text} (system prompt {request.system_prompt}, input"
+            f" {count})",
+        )
         self._name(request)
         self.requests[request.request_id] = request
         self.waiting.append(request)
@@ -109,7 +131,9 @@ class Runtime:
         """Say where a request can resume and what is captured of it."""
         length, count = request.system_prompt - self.options.replay_last_token, len(request.tokens)
         resume = min(length, count - 1)
-        request.captures = {Position(at): request.key_at(at) for at in (resume, length) if 0 < at <= count}
+        request.captures = {
+            Position(at): request.key_at(at) for at in (resume, length) if 0 < at <= count
+        }
         request.key = request.captures.get(Position(resume))
 
     def end(self, r: str) -> None:
@@ -123,7 +147,9 @@ class Runtime:
             self._leave(request)
 
     def preempt(self, r: str) -> None:
-        """Take a running request's row; it waits first in line and computes again, what it generated included."""
+        """Take a running request's row; it waits first in line and computes again, what it
+        generated included.
+        """
         request = self.requests[r]
         # LOOKUP, ALLOCATE, COMMIT: nothing; it is looked up again when it gets a row.
         # RELEASE
@@ -134,10 +160,12 @@ class Runtime:
         """Return the requests that have a row, by row."""
         return [request for request in self.batch if request is not None]
 
-    # --- a step --------------------------------------------------------------------------------------------------------
+    # --- a step -----------------------------------------------------------------------------------
 
     def begin_step(self, asked: Sequence[tuple[str, int]] | None = None, budget: int = 0) -> Step:
-        """Plan a step: at most so many tokens of each request in `asked`, or `budget` in all (0: all there is), rows first."""
+        """Plan a step: at most so many tokens of each request in `asked`, or `budget` in all (0:
+        all there is), rows first.
+        """
         step = Step()
         # RELEASE
         self._evict(step)
@@ -230,7 +258,9 @@ class Runtime:
             self.cache.restore_conv_states(snapshot.conv, slot)
 
     def _compute(self, request: Request, count: int, step: Step) -> None:
-        """Plan a chunk; it stops where the request's system prompt ends if that is to be captured."""
+        """Plan a chunk; it stops where the request's system prompt ends if that is to be
+        captured.
+        """
         start, limit = request.computed, self._config.kv_config.max_sequence_length
         stop = min(start + count, len(request.tokens), limit)
         # LOOKUP: nothing; a request is looked up once, when it gets its row.

@@ -1,4 +1,5 @@
-"""The sub-managers with tensors: one tensor per layer, by local index, and how rows of them move and are restored.
+"""The sub-managers with tensors: one tensor per layer, by local index, and how rows of them move
+and are restored.
 
 Source: `kvCacheManager.cpp` and `mambaCacheManager.cpp` (0.7.1).
 """
@@ -11,7 +12,14 @@ import torch
 from torch import Tensor
 
 from cachewitness_reference.tensorrt_edge.compaction import RowMove
-from cachewitness_reference.tensorrt_edge.config import DataType, KVConfig, MambaConfig, check, check_kv, check_mamba
+from cachewitness_reference.tensorrt_edge.config import (
+    DataType,
+    KVConfig,
+    MambaConfig,
+    check,
+    check_kv,
+    check_mamba,
+)
 
 DTYPES: dict[DataType, torch.dtype] = {
     DataType.HALF: torch.float16,
@@ -24,28 +32,42 @@ BYTES = {DataType.FP8: torch.uint8}
 
 
 class KVCacheManager:
-    """The attention layers' tensors, by local index. They are not zeroed. Raises CacheError for sizes that do not fit."""
+    """The attention layers' tensors, by local index. They are not zeroed. Raises CacheError for
+    sizes that do not fit.
+    """
 
     def __init__(self, config: KVConfig, device: str = "cpu") -> None:
         check_kv(config)
         self.config = config
-        rows, length, dtype = config.max_batch_size, config.max_sequence_length, DTYPES[config.kv_cache_type]
-        shapes = [(rows, 2, layer.num_kv_heads, length, layer.head_dim) for layer in config.layer_configs]
+        rows, length, dtype = (
+            config.max_batch_size,
+            config.max_sequence_length,
+            DTYPES[config.kv_cache_type],
+        )
+        shapes = [
+            (rows, 2, layer.num_kv_heads, length, layer.head_dim) for layer in config.layer_configs
+        ]
         self.layers = [torch.empty(shape, dtype=dtype, device=device) for shape in shapes]
 
     def get_combined_kv_cache(self, local_idx: int) -> Tensor:
-        """Return a layer's cache [maxBatch, 2, heads, maxSeqLen, headDim]; the index is not checked."""
+        """Return a layer's cache [maxBatch, 2, heads, maxSeqLen, headDim]; the index is not
+        checked.
+        """
         return self.layers[local_idx]
 
     def get_separate_kv_cache(self, local_idx: int) -> tuple[Tensor, Tensor]:
-        """Return a layer's K and V, views [maxBatch, heads, maxSeqLen, headDim] of the combined cache."""
+        """Return a layer's K and V, views [maxBatch, heads, maxSeqLen, headDim] of the combined
+        cache.
+        """
         keys, values = self.layers[local_idx].unbind(1)
         return keys, values
 
     def move_rows(self, moves: Sequence[RowMove], lengths: Sequence[int]) -> None:
         """Move rows as one permutation, of each its first `lengths[src]` tokens."""
         for layer in self._plain():
-            images = [(dst, lengths[src], layer[src, :, :, : lengths[src]].clone()) for src, dst in moves]
+            images = [
+                (dst, lengths[src], layer[src, :, :, : lengths[src]].clone()) for src, dst in moves
+            ]
             for dst, length, image in images:
                 layer[dst, :, :, :length] = image
 
@@ -54,7 +76,9 @@ class KVCacheManager:
         return tuple(layer[batch_idx, :, :, :sequence_length].clone() for layer in self.layers)
 
     def restore(self, saved: Iterable[Tensor], batch_idx: int, sequence_length: int) -> None:
-        """Overwrite a slot's first n tokens. Raises CacheError, before anything changes, if a tensor has another shape."""
+        """Overwrite a slot's first n tokens. Raises CacheError, before anything changes, if a
+        tensor has another shape.
+        """
         saved = list(saved)
         targets = [layer[batch_idx, :, :, :sequence_length] for layer in self.layers]
         overwrite("restoreKVCache", saved, targets)
@@ -65,19 +89,27 @@ class KVCacheManager:
 
 
 class MambaCacheManager:
-    """The recurrent layers' states, by local index, zero at first. Raises CacheError for sizes that do not fit."""
+    """The recurrent layers' states, by local index, zero at first. Raises CacheError for sizes
+    that do not fit.
+    """
 
     def __init__(self, config: MambaConfig, device: str = "cpu") -> None:
         check_mamba(config)
         rows, layers = config.max_batch_size, range(config.num_recurrent_layers)
-        heads = (config.recurrent_state_num_heads, config.recurrent_state_head_dim, config.recurrent_state_size)
+        heads = (
+            config.recurrent_state_num_heads,
+            config.recurrent_state_head_dim,
+            config.recurrent_state_size,
+        )
         conv = (config.conv_dim, config.conv_kernel)
         kind, conv_kind = DTYPES[config.recurrent_state_type], DTYPES[config.conv_state_type]
         self.recurrent = [torch.zeros((rows, *heads), dtype=kind, device=device) for _ in layers]
         self.conv = [torch.zeros((rows, *conv), dtype=conv_kind, device=device) for _ in layers]
 
     def get_recurrent_state(self, local_idx: int) -> Tensor:
-        """Return a layer's recurrent state [maxBatch, heads, headDim, stateSize]; the index is not checked."""
+        """Return a layer's recurrent state [maxBatch, heads, headDim, stateSize]; the index is
+        not checked.
+        """
         return self.recurrent[local_idx]
 
     def get_conv_state(self, local_idx: int) -> Tensor:

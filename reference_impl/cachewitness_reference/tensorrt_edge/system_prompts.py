@@ -1,16 +1,18 @@
 """Captured system prompts: what the runtime keeps of the manager's captures, and under which names.
 
-Requests of one application begin with one system prompt. The runtime captures the cache where that prompt ends and gives it
-to every later request that begins so. The name of a capture is all that its content depends on: the prompt's tokens and the
-LoRA weights, as upstream has it, and salt and media, which are our choice. It is found whole or not at all: there is one
-length at which its recurrent states can be resumed, its own.
+Requests of one application begin with one system prompt. The runtime captures the cache where that
+prompt ends and gives it to every later request that begins so. The name of a capture is all that
+its content depends on: the prompt's tokens and the LoRA weights, as upstream has it, and salt and
+media, which are our choice. It is found whole or not at all: there is one length at which its
+recurrent states can be resumed, its own.
 
-A capture is *reserved* when the step that ends at its position is scheduled and *found* only after that step has run. The
-releases keep all captures for ever; here at most `capacity` are kept, and the one used longest ago makes room, never one
-that a step at hand restores or writes. Where all are in use nothing is captured: no request fails for it.
+A capture is *reserved* when the step that ends at its position is scheduled and *found* only after
+that step has run. The releases keep all captures for ever; here at most `capacity` are kept, and
+the one used longest ago makes room, never one that a step at hand restores or writes. Where all are
+in use nothing is captured: no request fails for it.
 
-Source: `systemPromptKVCache.h`, `genAndSaveSystemPromptKVCache` and `setUpForPrefillExecution` (0.7.1). The bound is our
-own.
+Source: `systemPromptKVCache.h`, `genAndSaveSystemPromptKVCache` and `setUpForPrefillExecution`
+(0.7.1). The bound is our own.
 """
 
 from __future__ import annotations
@@ -28,7 +30,9 @@ PlaceId = NewType("PlaceId", int)
 
 @dataclass(frozen=True)
 class SystemPromptKey:
-    """What a capture depends on: the tokens that it covers, and `media` (at, length, hash) that reach into them."""
+    """What a capture depends on: the tokens that it covers, and `media` (at, length, hash) that
+    reach into them.
+    """
 
     tokens: tuple[int, ...]
     lora: str = ""
@@ -55,7 +59,9 @@ class Snapshot:
 
 @dataclass
 class SavedPrompt:
-    """A place that is taken. `snapshot` is None until the step that writes it has run; `users` are the steps at hand."""
+    """A place that is taken. `snapshot` is None until the step that writes it has run; `users`
+    are the steps at hand.
+    """
 
     key: SystemPromptKey
     place: PlaceId
@@ -75,7 +81,9 @@ class SystemPrompts:
         self._free = [PlaceId(place) for place in reversed(range(capacity))]
 
     def find(self, key: SystemPromptKey) -> SavedPrompt | None:
-        """Return the capture of a system prompt, pinned for the step at hand; None if there is none to restore."""
+        """Return the capture of a system prompt, pinned for the step at hand; None if there is
+        none to restore.
+        """
         # LOOKUP
         saved = self.saved.get(key)
         if saved is None or saved.snapshot is None:

@@ -1,7 +1,9 @@
-"""Softmax attention with rotary positions, normalised queries and keys, and an output gate; full or sliding.
+"""Softmax attention with rotary positions, normalised queries and keys, and an output gate; full or
+sliding.
 
-A sliding window of W tokens counts the query: the query at position p sees keys at p - W + 1 ... p. Keys are cached after
-rotation, so a cached block is bound to its positions, and full attention over blocks is a function of the *set* of its keys.
+A sliding window of W tokens counts the query: the query at position p sees keys at p - W + 1 ... p.
+Keys are cached after rotation, so a cached block is bound to its positions, and full attention over
+blocks is a function of the *set* of its keys.
 
 Source: `Qwen3_5Attention`, `LagunaAttention` and `Gemma3Attention` (transformers 5.23).
 """
@@ -22,9 +24,14 @@ Weights = Mapping[str, Tensor]
 
 
 def inverse_frequencies(config: ToyConfig, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Return by how much each pair of dimensions turns from one position to the next [rotary_dim / 2], in float32 at least."""
+    """Return by how much each pair of dimensions turns from one position to the next [rotary_dim
+    / 2], in float32 at least.
+    """
     wide = torch.float64 if dtype == torch.float64 else torch.float32
-    exponents = torch.arange(0, config.rotary_dim, 2, dtype=torch.float32, device=device) / config.rotary_dim
+    exponents = (
+        torch.arange(0, config.rotary_dim, 2, dtype=torch.float32, device=device)
+        / config.rotary_dim
+    )
     return (1.0 / config.rope_theta**exponents).to(wide)
 
 
@@ -44,9 +51,15 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     return torch.cat([turned * cos + torch.cat([-second, first], dim=-1) * sin, rest], dim=-1)
 
 
-def project(x: Tensor, positions: Tensor, w: Weights, name: str, config: ToyConfig) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return query [..., H, D], key and value [..., KV, D] (what the cache holds) and the output gate [..., H * D] for `x`."""
-    query, gate = (x @ w[f"{name}.q_proj.weight"].T).unflatten(-1, (-1, 2 * config.head_dim)).chunk(2, dim=-1)
+def project(
+    x: Tensor, positions: Tensor, w: Weights, name: str, config: ToyConfig
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return query [..., H, D], key and value [..., KV, D] (what the cache holds) and the output
+    gate [..., H * D] for `x`.
+    """
+    query, gate = (
+        (x @ w[f"{name}.q_proj.weight"].T).unflatten(-1, (-1, 2 * config.head_dim)).chunk(2, dim=-1)
+    )
     key = (x @ w[f"{name}.k_proj.weight"].T).unflatten(-1, (-1, config.head_dim))
     value = (x @ w[f"{name}.v_proj.weight"].T).unflatten(-1, (-1, config.head_dim))
     cos, sin = rotary(positions, config, x.dtype)
@@ -58,7 +71,8 @@ def project(x: Tensor, positions: Tensor, w: Weights, name: str, config: ToyConf
 def attend(query: Tensor, key: Tensor, value: Tensor, visible: Tensor) -> Tensor:
     """Return the attention outputs [B, T, H * D].
 
-    query [B, T, H, D]; key, value [B, S, KV, D]; visible [B or 1, T, S] says which keys a query sees (at least one).
+    query [B, T, H, D]; key, value [B, S, KV, D]; visible [B or 1, T, S] says which keys a query
+    sees (at least one).
     """
     repeats = query.shape[-2] // key.shape[-2]
     query, key, value = (x.transpose(1, 2) for x in (query, key, value))
@@ -76,6 +90,8 @@ def output(attended: Tensor, gate: Tensor, w: Weights, name: str, config: ToyCon
 
 
 def sees(queries: Tensor, keys: Tensor, window: int = 0) -> Tensor:
-    """Return which keys at positions `keys` [..., S] queries at `queries` [..., T] see: [..., T, S]. Window 0 is unbounded."""
+    """Return which keys at positions `keys` [..., S] queries at `queries` [..., T] see: [..., T,
+    S]. Window 0 is unbounded.
+    """
     distance = queries[..., :, None] - keys[..., None, :]
     return (distance >= 0) & (distance < window) if window else distance >= 0

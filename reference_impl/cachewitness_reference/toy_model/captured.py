@@ -1,11 +1,13 @@
-"""Decode steps replayed from CUDA graphs: launching some 70 operations takes longer than computing them.
+"""Decode steps replayed from CUDA graphs: launching some 70 operations takes longer than computing
+them.
 
-`flat.forward` runs the same operations over tensors of the same shapes for steps of one `Shape`. A shape that comes often is
-captured; from then on its steps copy their numbers and the states that they go on from to where the captured operations read
-them, and replay. Reading states and claiming pages stand before the graph, since they differ from step to step.
+`flat.forward` runs the same operations over tensors of the same shapes for steps of one `Shape`. A
+shape that comes often is captured; from then on its steps copy their numbers and the states that
+they go on from to where the captured operations read them, and replay. Reading states and claiming
+pages stand before the graph, since they differ from step to step.
 
-Only operations of torch can be replayed: a kernel that somebody replaced by a function of Python, as seeded faults do, would
-run once and never again, so that nothing is captured then.
+Only operations of torch can be replayed: a kernel that somebody replaced by a function of Python,
+as seeded faults do, would run once and never again, so that nothing is captured then.
 """
 
 from __future__ import annotations
@@ -24,7 +26,8 @@ from cachewitness_reference.toy_model.kernels import FlatKernels
 from cachewitness_reference.toy_model.paged_pools import Pools, sent
 
 OFTEN = 8
-"""So many steps of a shape run as they are before it is captured, which takes as long as some twenty of them."""
+"""So many steps of a shape run as they are before it is captured, which takes as long as some
+twenty of them."""
 CAPTURED_MOST = 64
 
 States = dict[int, list[Tensor]]
@@ -36,7 +39,9 @@ Forward = Callable[[Batch, States], Tensor]
 
 @dataclass
 class Captured:
-    """The steps of one shape. `numbers` and `states` are where the graph reads, `logits` where it writes."""
+    """The steps of one shape. `numbers` and `states` are where the graph reads, `logits` where
+    it writes.
+    """
 
     numbers: Tensor
     there: Batch
@@ -55,7 +60,9 @@ class Captured:
 
 
 class Graphs:
-    """The captured shapes of one model over one space of pages. `replayed` counts the steps that a graph ran."""
+    """The captured shapes of one model over one space of pages. `replayed` counts the steps that
+    a graph ran.
+    """
 
     def __init__(self, pools: Pools, weights: Weights) -> None:
         self._pools, self._pages, self._weights = pools, pools.pages, weights
@@ -65,11 +72,15 @@ class Graphs:
         self.replayed = 0
 
     def fits(self, pools: Pools, weights: Weights) -> bool:
-        """Whether these are the tensors that were captured: pools that grow lie elsewhere afterwards."""
+        """Whether these are the tensors that were captured: pools that grow lie elsewhere
+        afterwards.
+        """
         return pools is self._pools and pools.pages == self._pages and weights is self._weights
 
     def run(self, planned: FlatPlan, begin: Begin, forward: Forward) -> Tensor:
-        """Run a step, by its shape's graph if there is one, and return its logits, padding's last."""
+        """Run a step, by its shape's graph if there is one, and return its logits, padding's
+        last.
+        """
         shape = planned.shape
         if shape in self._captured:
             self.replayed += 1
@@ -84,7 +95,9 @@ class Graphs:
         return logits
 
     def _capture(self, numbers: Tensor, there: Batch, states: States, forward: Forward) -> Captured:
-        """Capture what has just run, so that all that it needs is compiled; capturing computes nothing."""
+        """Capture what has just run, so that all that it needs is compiled; capturing computes
+        nothing.
+        """
         graph: Any = torch.cuda.CUDAGraph()
         self._memory = self._memory or torch.cuda.graph_pool_handle()
         with torch.cuda.graph(graph, pool=self._memory):
@@ -93,6 +106,16 @@ class Graphs:
 
 
 def can_capture(kernels: FlatKernels, pools: Pools, shape: Shape) -> bool:
-    """Whether a step of this shape may be replayed: a decode step on a GPU, with no kernel but operations of torch."""
-    kinds = (value for name, value in vars(kernels).items() if name not in ("positions", "known", "graphs"))
-    return pools.device.type == "cuda" and shape.longest == 1 and all(isinstance(k, torch._ops.OpOverloadPacket) for k in kinds)
+    """Whether a step of this shape may be replayed: a decode step on a GPU, with no kernel but
+    operations of torch.
+    """
+    kinds = (
+        value
+        for name, value in vars(kernels).items()
+        if name not in ("positions", "known", "graphs")
+    )
+    return (
+        pools.device.type == "cuda"
+        and shape.longest == 1
+        and all(isinstance(k, torch._ops.OpOverloadPacket) for k in kinds)
+    )

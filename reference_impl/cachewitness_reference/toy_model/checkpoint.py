@@ -1,8 +1,9 @@
 """Checkpoints on disk: a folder that says what it holds and proves that it still does.
 
-`config.json`, `model.safetensors`, `tokenizer.json`, `recipe.json` (what trained it, and how well it answers) and `SHA256SUMS`
-over all of them, as `sha256sum -c` reads it. The sums are written last and compared first: a score of half-written or altered
-parameters would say something about no model that anyone trained.
+`config.json`, `model.safetensors`, `tokenizer.json`, `recipe.json` (what trained it, and how well
+it answers) and `SHA256SUMS` over all of them, as `sha256sum -c` reads it. The sums are written last
+and compared first: a score of half-written or altered parameters would say something about no model
+that anyone trained.
 """
 
 from __future__ import annotations
@@ -23,7 +24,13 @@ from cachewitness_reference.toy_model import laguna
 from cachewitness_reference.toy_model import weights as parameters
 from cachewitness_reference.toy_model.config import ModelError, ToyConfig, from_dict, to_dict
 
-CONFIG, WEIGHTS, TOKENIZER, RECIPE, SUMS = "config.json", "model.safetensors", "tokenizer.json", "recipe.json", "SHA256SUMS"
+CONFIG, WEIGHTS, TOKENIZER, RECIPE, SUMS = (
+    "config.json",
+    "model.safetensors",
+    "tokenizer.json",
+    "recipe.json",
+    "SHA256SUMS",
+)
 WEIGHTS_BYTES_MAX, FILE_BYTES_MAX = 8_000_000, 1 << 28
 """What is written at most, and what is read of one file."""
 REMEDY = "restore the folder or train the model again"
@@ -39,8 +46,11 @@ class Checkpoint:
     path: Path
 
 
-def save(folder: Path, config: ToyConfig, weights: Mapping[str, Tensor], tokenizer: Any, recipe: Any) -> None:
-    """Write a checkpoint in its own dtype. `tokenizer` and `recipe` are the JSON contents of their files.
+def save(
+    folder: Path, config: ToyConfig, weights: Mapping[str, Tensor], tokenizer: Any, recipe: Any
+) -> None:
+    """Write a checkpoint in its own dtype. `tokenizer` and `recipe` are the JSON contents of their
+    files.
 
     Raises ModelError if the parameters are not those of the configuration or take more than 8 MB.
     """
@@ -53,19 +63,28 @@ def write(folder: Path, weights: Mapping[str, Tensor], files: Mapping[str, Any])
     plain = {name: tensor.detach().cpu().contiguous() for name, tensor in weights.items()}
     raw = safetensors.torch.save(plain, {"format": "pt"})
     if len(raw) > WEIGHTS_BYTES_MAX:
-        raise ModelError(f"{folder / WEIGHTS}: {len(raw)} bytes; at most {WEIGHTS_BYTES_MAX} are kept, so choose smaller sizes")
-    contents = {WEIGHTS: raw} | {name: (json.dumps(content, indent=1) + "\n").encode() for name, content in files.items()}
+        raise ModelError(
+            f"{folder / WEIGHTS}: {len(raw)} bytes; at most {WEIGHTS_BYTES_MAX} are kept, so choose"
+            " smaller sizes"
+        )
+    contents = {WEIGHTS: raw} | {
+        name: (json.dumps(content, indent=1) + "\n").encode() for name, content in files.items()
+    }
     folder.mkdir(parents=True, exist_ok=True)
     for name, content in contents.items():
         (folder / name).write_bytes(content)
-    sums = (f"{hashlib.sha256(content).hexdigest()}  {name}\n" for name, content in sorted(contents.items()))
+    sums = (
+        f"{hashlib.sha256(content).hexdigest()}  {name}\n"
+        for name, content in sorted(contents.items())
+    )
     (folder / SUMS).write_text("".join(sums))
 
 
 def load(folder: Path, dtype: torch.dtype = torch.float32, device: str = "cpu") -> Checkpoint:
     """Read a checkpoint; its parameters come in `dtype`, whatever was stored.
 
-    Raises ModelError if a file is missing or altered, or if the parameters are not those of the configuration.
+    Raises ModelError if a file is missing or altered, or if the parameters are not those of the
+    configuration.
     """
     verified = _verified(folder)
     config = from_dict(_json(verified[CONFIG], folder / CONFIG), str(folder / CONFIG))
@@ -85,13 +104,21 @@ def check_shapes(weights: Mapping[str, Tensor], config: ToyConfig, where: Path) 
     expected = dict(parameters.shapes(config))
     for name, shape in expected.items():
         if name not in weights:
-            raise ModelError(f"{where}: {name} is missing; parameters and {CONFIG} must come from the same training")
+            raise ModelError(
+                f"{where}: {name} is missing; parameters and {CONFIG} must come from the same"
+                " training"
+            )
         found = tuple(weights[name].shape)
         if found != shape:
-            raise ModelError(f"{where}: {name} has the shape {found}, {CONFIG} describes {shape}; correct one of them")
+            raise ModelError(
+                f"{where}: {name} has the shape {found}, {CONFIG} describes {shape}; correct one of"
+                " them"
+            )
     for name in weights:
         if name not in expected:
-            raise ModelError(f"{where}: {name} belongs to no layer that {CONFIG} describes; correct one of them")
+            raise ModelError(
+                f"{where}: {name} belongs to no layer that {CONFIG} describes; correct one of them"
+            )
 
 
 def _verified(folder: Path) -> dict[str, bytes]:

@@ -16,8 +16,9 @@ NULL = 0
 class Chunk:
     """Tokens at positions `start` ... of one request, over `tables`, its pages per group by column.
 
-    The last `drafts` tokens are guesses: a recurrent group then writes the state after the last known token into its column and
-    the state after the i-th guess into `scratch[group][i - 1]`. Logits are wanted of the last `outputs` positions.
+    The last `drafts` tokens are guesses: a recurrent group then writes the state after the last
+    known token into its column and the state after the i-th guess into `scratch[group][i - 1]`.
+    Logits are wanted of the last `outputs` positions.
     """
 
     tokens: Sequence[int]
@@ -34,7 +35,9 @@ class Chunk:
 
 
 class Writes:
-    """What chunks write: `claims` are a group and its pages, in the worker's order, `lost` those that another group takes."""
+    """What chunks write: `claims` are a group and its pages, in the worker's order, `lost` those
+    that another group takes.
+    """
 
     def __init__(self, pools: Pools, chunks: Sequence[Chunk]) -> None:
         self.pools = pools
@@ -51,7 +54,9 @@ class Writes:
         return self.pools.writable(page) and not (self.lost and page in self.lost.get(g, ()))
 
     def cuts(self, chunk: Chunk) -> tuple[int, ...]:
-        """Return after how many tokens of a chunk recurrent states are wanted; the last is the whole length."""
+        """Return after how many tokens of a chunk recurrent states are wanted; the last is the
+        whole length.
+        """
         length, known = len(chunk.tokens), len(chunk.tokens) - chunk.drafts
         if not chunk.drafts and not self._every_block:
             return (length,)
@@ -62,7 +67,9 @@ class Writes:
         return tuple(sorted(cuts))
 
     def target(self, g: int, chunk: Chunk, cut: int) -> int:
-        """Return the page that a recurrent group writes the state after `cut` tokens of a chunk to; the null page for none."""
+        """Return the page that a recurrent group writes the state after `cut` tokens of a chunk
+        to; the null page for none.
+        """
         size, stop = self._sizes[g], chunk.start + cut
         guess = cut - (len(chunk.tokens) - chunk.drafts)
         if guess > 0:
@@ -72,8 +79,12 @@ class Writes:
         return NULL
 
     def source(self, g: int, chunk: Chunk) -> int:
-        """Return the page with the state that a chunk of a recurrent group goes on from; the null page for none."""
-        return page_at(chunk.tables[g], (chunk.start - 1) // self._sizes[g]) if chunk.start else NULL
+        """Return the page with the state that a chunk of a recurrent group goes on from; the
+        null page for none.
+        """
+        return (
+            page_at(chunk.tables[g], (chunk.start - 1) // self._sizes[g]) if chunk.start else NULL
+        )
 
     def _written(self, chunk: Chunk) -> Iterator[tuple[int, list[int]]]:
         start, stop, cuts, writable = chunk.start, chunk.stop, self.cuts(chunk), self.pools.writable
@@ -81,7 +92,14 @@ class Writes:
             yield g, [page for cut in cuts if writable(page := self.target(g, chunk, cut))]
         for g in self.attention:
             size = self._sizes[g]
-            yield g, [page for page in chunk.tables[g][start // size : -(-stop // size)] if writable(page)]
+            yield (
+                g,
+                [
+                    page
+                    for page in chunk.tables[g][start // size : -(-stop // size)]
+                    if writable(page)
+                ],
+            )
 
 
 def page_at(table: Sequence[int], column: int) -> int:
@@ -90,7 +108,9 @@ def page_at(table: Sequence[int], column: int) -> int:
 
 
 def _lost(claims: list[tuple[int, list[int]]]) -> dict[int, set[int]]:
-    """Return per group the pages that it writes and that another group writes after it in the same step."""
+    """Return per group the pages that it writes and that another group writes after it in the
+    same step.
+    """
     last = {page: g for g, pages in claims for page in pages}
     lost: dict[int, set[int]] = {}
     for g, pages in claims:

@@ -1,8 +1,8 @@
 """The shape of a toy hybrid model.
 
-Field names are those of Hugging Face configurations of Qwen3.5 text models, so that a configuration of ours that uses only
-published layer types *is* a configuration of theirs. What is added are the layer types `sliding_attention` and `mamba2`, and
-the gate of attention's outputs that Laguna has.
+Field names are those of Hugging Face configurations of Qwen3.5 text models, so that a configuration
+of ours that uses only published layer types *is* a configuration of theirs. What is added are the
+layer types `sliding_attention` and `mamba2`, and the gate of attention's outputs that Laguna has.
 """
 
 from __future__ import annotations
@@ -18,16 +18,25 @@ LAGUNA_GATING = "per-element"
 GATES = ("sigmoid", "softplus")
 SIZE_MAX, LAYERS_MAX, RATE_MAX = 1 << 24, 4096, 1e12
 """What no size, no number of layers and no other number of a configuration exceeds."""
-LAYER_TYPES: tuple[LayerType, ...] = ("linear_attention", "mamba2", "sliding_attention", "full_attention")
+LAYER_TYPES: tuple[LayerType, ...] = (
+    "linear_attention",
+    "mamba2",
+    "sliding_attention",
+    "full_attention",
+)
 
 
 class ModelError(ValueError):
-    """A configuration or a checkpoint that cannot be used; the message is one line that says why."""
+    """A configuration or a checkpoint that cannot be used; the message is one line that says
+    why.
+    """
 
 
 @dataclass(frozen=True)
 class ToyConfig:
-    """Sizes of the model. All dimensions count elements; `sliding_window` counts tokens, the query itself included."""
+    """Sizes of the model. All dimensions count elements; `sliding_window` counts tokens, the
+    query itself included.
+    """
 
     vocab_size: int
     hidden_size: int
@@ -56,21 +65,31 @@ class ToyConfig:
     def __post_init__(self) -> None:
         _check_numbers(self)
         if not 0 < len(self.layer_types) <= LAYERS_MAX:
-            raise ModelError(f"layer_types: {len(self.layer_types)} layers; there are 1 to {LAYERS_MAX}")
+            raise ModelError(
+                f"layer_types: {len(self.layer_types)} layers; there are 1 to {LAYERS_MAX}"
+            )
         for layer_type in self.layer_types:
             if layer_type not in [*LAYER_TYPES]:
-                raise ModelError(f"layer_types: {layer_type!r} is unknown; known are {', '.join(LAYER_TYPES)}")
+                raise ModelError(
+                    f"layer_types: {layer_type!r} is unknown; known are {', '.join(LAYER_TYPES)}"
+                )
         if self.attention_gate not in [*GATES]:
-            raise ModelError(f"attention_gate: {self.attention_gate!r} is unknown; known are {', '.join(GATES)}")
+            raise ModelError(
+                f"attention_gate: {self.attention_gate!r} is unknown; known are {', '.join(GATES)}"
+            )
         for many, few in (
             ("num_attention_heads", "num_key_value_heads"),
             ("linear_num_value_heads", "linear_num_key_heads"),
             ("mamba_num_heads", "mamba_num_groups"),
         ):
             if getattr(self, many) % getattr(self, few):
-                raise ModelError(f"{many} ({getattr(self, many)}) is no multiple of {few} ({getattr(self, few)})")
+                raise ModelError(
+                    f"{many} ({getattr(self, many)}) is no multiple of {few} ({getattr(self, few)})"
+                )
         if self.rotary_dim % 2:
-            raise ModelError(f"head_dim x partial_rotary_factor is {self.rotary_dim}; it must be even")
+            raise ModelError(
+                f"head_dim x partial_rotary_factor is {self.rotary_dim}; it must be even"
+            )
 
     @property
     def rotary_dim(self) -> int:
@@ -101,10 +120,18 @@ def _check_numbers(config: ToyConfig) -> None:
         if field.name in ("layer_types", "attention_gate"):
             continue
         if kind is float:
-            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < RATE_MAX:
-                raise ModelError(f"{field.name}: {shown(value)} is no number above 0 and below {RATE_MAX:g}")
+            if (
+                isinstance(value, bool)
+                or not isinstance(value, int | float)
+                or not 0 < value < RATE_MAX
+            ):
+                raise ModelError(
+                    f"{field.name}: {shown(value)} is no number above 0 and below {RATE_MAX:g}"
+                )
         elif isinstance(value, bool) or not isinstance(value, int) or not 0 < value <= SIZE_MAX:
-            raise ModelError(f"{field.name}: {shown(value)} is no whole number from 1 to {SIZE_MAX}")
+            raise ModelError(
+                f"{field.name}: {shown(value)} is no whole number from 1 to {SIZE_MAX}"
+            )
 
 
 def shown(value: object) -> str:
@@ -120,7 +147,8 @@ def to_dict(config: ToyConfig) -> dict[str, Any]:
 
 
 def from_dict(values: dict[str, Any], where: str) -> ToyConfig:
-    """Read a configuration from plain data; `where` names it in messages. Keys of others are left alone.
+    """Read a configuration from plain data; `where` names it in messages. Keys of others are left
+    alone.
 
     Raises ModelError if a size is missing or does not fit.
     """

@@ -1,15 +1,19 @@
-"""The model by its published definition: one plain forward pass in float64, written apart from everything that it judges.
+"""The model by its published definition: one plain forward pass in float64, written apart from
+everything that it judges.
 
-It shares no function with `dense` or `paged`: no kernel, norm, convolution or rotation. Recurrences run token by token as their
-papers state them, attention is a softmax over all pairs of positions, and nothing is kept, split, paged or resumed. Texts of
-unequal length run side by side, filled up on the right; every layer is causal, so what fills up changes nothing before it.
+It shares no function with `dense` or `paged`: no kernel, norm, convolution or rotation. Recurrences
+run token by token as their papers state them, attention is a softmax over all pairs of positions,
+and nothing is kept, split, paged or resumed. Texts of unequal length run side by side, filled up on
+the right; every layer is causal, so what fills up changes nothing before it.
 
-The same pass in a narrower format, with memories rounded whenever they would be stored, says how far rounding alone moves a
-right computation. It is the only thing here that does not run in float64.
+The same pass in a narrower format, with memories rounded whenever they would be stored, says how
+far rounding alone moves a right computation. It is the only thing here that does not run in
+float64.
 
-Sources: Yang, Kautz, Hatamizadeh (arXiv 2412.06464), equation 10, for GatedDeltaNet; Dao, Gu (arXiv 2405.21060), equations 1
-and 3, for Mamba2; Su et al. (arXiv 2104.09864), equation 34, for rotary positions; Qwen3.5 for the blocks around them. Inverse
-frequencies are published in float32 and stay rounded to it.
+Sources: Yang, Kautz, Hatamizadeh (arXiv 2412.06464), equation 10, for GatedDeltaNet; Dao, Gu (arXiv
+2405.21060), equations 1 and 3, for Mamba2; Su et al. (arXiv 2104.09864), equation 34, for rotary
+positions; Qwen3.5 for the blocks around them. Inverse frequencies are published in float32 and stay
+rounded to it.
 """
 
 from __future__ import annotations
@@ -25,12 +29,15 @@ from cachewitness_reference.toy_model.config import ToyConfig
 
 Weights = Mapping[str, Tensor]
 Kept = dict[str, Tensor]
-"""What a layer leaves in a cache: `key` and `value` [B, T, KV, D] for each position, or `conv` and `memory` after some tokens.
+"""What a layer leaves in a cache: `key` and `value` [B, T, KV, D] for each position, or `conv` and
+`memory` after some tokens.
 """
 
 
 class Rounding(NamedTuple):
-    """How a computation is rounded: everything to `dtype`, memories to `stored` once in `every` tokens if that is given."""
+    """How a computation is rounded: everything to `dtype`, memories to `stored` once in `every`
+    tokens if that is given.
+    """
 
     dtype: torch.dtype
     stored: torch.dtype | None = None
@@ -42,9 +49,11 @@ EXACT = Rounding(torch.float64)
 
 @dataclass
 class Computed:
-    """What the definition says of texts: logits [B, T, vocab], outputs [B, T, hidden] of each layer, and what each keeps.
+    """What the definition says of texts: logits [B, T, vocab], outputs [B, T, hidden] of each
+    layer, and what each keeps.
 
-    The states of recurrent layers [B, ...] are those after as many tokens of each text as was asked for.
+    The states of recurrent layers [B, ...] are those after as many tokens of each text as was asked
+    for.
     """
 
     logits: Tensor
@@ -60,7 +69,8 @@ def compute(
     after: Sequence[int] = (),
     rounding: Rounding = EXACT,
 ) -> Computed:
-    """Compute texts on the CPU. `after[b]` says after how many tokens of text b states are wanted (0: before the first).
+    """Compute texts on the CPU. `after[b]` says after how many tokens of text b states are wanted
+    (0: before the first).
 
     By default states are those after the last token of each text.
     """
@@ -72,7 +82,9 @@ def compute(
         return _compute(tokens, ends, w, config, rounding)
 
 
-def _compute(tokens: Tensor, ends: Tensor, w: Weights, config: ToyConfig, rounding: Rounding) -> Computed:
+def _compute(
+    tokens: Tensor, ends: Tensor, w: Weights, config: ToyConfig, rounding: Rounding
+) -> Computed:
     embedding, eps = w["model.embed_tokens.weight"], config.rms_norm_eps
     stream = embedding[tokens]
     found = Computed(stream)
@@ -88,7 +100,9 @@ def _compute(tokens: Tensor, ends: Tensor, w: Weights, config: ToyConfig, roundi
             mixed, kept = _attention(normed, window, layer, config)
         stream = stream + mixed
         normed = _normalised(stream, eps) * (1 + layer["post_attention_layernorm.weight"])
-        inner = _silu(_linear(normed, layer["mlp.gate_proj.weight"])) * _linear(normed, layer["mlp.up_proj.weight"])
+        inner = _silu(_linear(normed, layer["mlp.gate_proj.weight"])) * _linear(
+            normed, layer["mlp.up_proj.weight"]
+        )
         stream = stream + _linear(inner, layer["mlp.down_proj.weight"])
         found.outputs.append(stream)
         found.kept.append(kept)
@@ -96,11 +110,15 @@ def _compute(tokens: Tensor, ends: Tensor, w: Weights, config: ToyConfig, roundi
     return found
 
 
-# --- recurrent layers -------------------------------------------------------------------------------------------------
+# --- recurrent layers -----------------------------------------------------------------------------
 
 
-def _gated_delta_net(x: Tensor, ends: Tensor, w: Weights, c: ToyConfig, rounding: Rounding) -> tuple[Tensor, Kept]:
-    """S <- a S (I - b k k^T) + b v k^T and o = S q, for each head and token, S [V, K]; here S is kept as its transpose."""
+def _gated_delta_net(
+    x: Tensor, ends: Tensor, w: Weights, c: ToyConfig, rounding: Rounding
+) -> tuple[Tensor, Kept]:
+    """S <- a S (I - b k k^T) + b v k^T and o = S q, for each head and token, S [V, K]; here S is
+    kept as its transpose.
+    """
     heads, groups, size = c.linear_num_value_heads, c.linear_num_key_heads, c.linear_key_head_dim
     inputs = _linear(x, w["linear_attn.in_proj_qkv.weight"])
     mixed = _silu(_convolved(inputs, w["linear_attn.conv1d.weight"]))
@@ -110,7 +128,9 @@ def _gated_delta_net(x: Tensor, ends: Tensor, w: Weights, c: ToyConfig, rounding
     q, k = (part / (part.square().sum(-1, keepdim=True) + 1e-6).sqrt() for part in (q, k))
     q, k = (part[:, :, torch.arange(heads) * groups // heads] for part in (q, k))
     write = 1 / (1 + torch.exp(-_linear(x, w["linear_attn.in_proj_b.weight"])))
-    rate = torch.nn.functional.softplus(_linear(x, w["linear_attn.in_proj_a.weight"]) + w["linear_attn.dt_bias"])
+    rate = torch.nn.functional.softplus(
+        _linear(x, w["linear_attn.in_proj_a.weight"]) + w["linear_attn.dt_bias"]
+    )
     keep = torch.exp(-torch.exp(w["linear_attn.A_log"]) * rate)
 
     scan = _Scan(x.new_zeros(x.shape[0], heads, size, c.linear_value_head_dim), ends, rounding)
@@ -128,11 +148,22 @@ def _gated_delta_net(x: Tensor, ends: Tensor, w: Weights, c: ToyConfig, rounding
     return _linear(read.flatten(-2), w["linear_attn.out_proj.weight"]), kept
 
 
-def _mamba2(x: Tensor, ends: Tensor, w: Weights, c: ToyConfig, rounding: Rounding) -> tuple[Tensor, Kept]:
+def _mamba2(
+    x: Tensor, ends: Tensor, w: Weights, c: ToyConfig, rounding: Rounding
+) -> tuple[Tensor, Kept]:
     """S <- exp(dt A) S + dt x B^T and y = S C + D x, for each head and token, S [P, N]."""
-    heads, groups, inner, size = c.mamba_num_heads, c.mamba_num_groups, c.mamba_inner_dim, c.mamba_state_dim
+    heads, groups, inner, size = (
+        c.mamba_num_heads,
+        c.mamba_num_groups,
+        c.mamba_inner_dim,
+        c.mamba_state_dim,
+    )
     projected = _linear(x, w["mamba.in_proj.weight"])
-    gate, inputs, time = projected[..., :inner], projected[..., inner:-heads], projected[..., -heads:]
+    gate, inputs, time = (
+        projected[..., :inner],
+        projected[..., inner:-heads],
+        projected[..., -heads:],
+    )
     mixed = _silu(_convolved(inputs, w["mamba.conv1d.weight"]) + w["mamba.conv1d.bias"])
     value = mixed[..., :inner].unflatten(-1, (heads, -1))
     of_head = torch.arange(heads) * groups // heads
@@ -156,7 +187,9 @@ def _mamba2(x: Tensor, ends: Tensor, w: Weights, c: ToyConfig, rounding: Roundin
 
 
 class _Scan:
-    """A memory from token to token, rounded as it would be stored, and what it was after the tokens asked for."""
+    """A memory from token to token, rounded as it would be stored, and what it was after the
+    tokens asked for.
+    """
 
     def __init__(self, empty: Tensor, ends: Tensor, rounding: Rounding) -> None:
         self.memory, self.wanted = empty, empty.clone()
@@ -166,14 +199,20 @@ class _Scan:
         """Take in the memory after one token more."""
         self._tokens += 1
         stored, every = self._rounding.stored, self._rounding.every
-        self.memory = memory.to(stored).to(memory.dtype) if stored is not None and self._tokens % every == 0 else memory
+        self.memory = (
+            memory.to(stored).to(memory.dtype)
+            if stored is not None and self._tokens % every == 0
+            else memory
+        )
         here = self._ends == self._tokens
         if bool(here.any()):
             self.wanted[here] = self.memory[here]
 
 
 def _convolved(x: Tensor, weight: Tensor) -> Tensor:
-    """Return for each token the sum of the last K inputs, the newest under the last weight; `weight` [D, 1, K]."""
+    """Return for each token the sum of the last K inputs, the newest under the last weight;
+    `weight` [D, 1, K].
+    """
     width, out = weight.shape[-1], torch.zeros_like(x)
     for back in range(min(width, x.shape[1])):
         out[:, back:] += x[:, : x.shape[1] - back] * weight[:, 0, width - 1 - back]
@@ -181,12 +220,16 @@ def _convolved(x: Tensor, weight: Tensor) -> Tensor:
 
 
 def _last_inputs(x: Tensor, ends: Tensor, width: int) -> Tensor:
-    """Return the K - 1 inputs [B, K - 1, D] in front of each end; what lies before the text is 0."""
+    """Return the K - 1 inputs [B, K - 1, D] in front of each end; what lies before the text is
+    0.
+    """
     padded = torch.cat([x.new_zeros(x.shape[0], width - 1, x.shape[2]), x], dim=1)
-    return torch.stack([padded[row, end : end + width - 1] for row, end in enumerate(ends.tolist())])
+    return torch.stack(
+        [padded[row, end : end + width - 1] for row, end in enumerate(ends.tolist())]
+    )
 
 
-# --- attention --------------------------------------------------------------------------------------------------------
+# --- attention ------------------------------------------------------------------------------------
 
 
 def _attention(x: Tensor, window: int, w: Weights, c: ToyConfig) -> tuple[Tensor, Kept]:
@@ -204,13 +247,19 @@ def _attention(x: Tensor, window: int, w: Weights, c: ToyConfig) -> tuple[Tensor
     shares = torch.exp(scores - scores.amax(-1, keepdim=True))
     shares = shares / shares.sum(-1, keepdim=True)
     mixed = torch.einsum("bhqk,bkhd->bqhd", shares, value[:, :, of_head])
-    opened = 1 / (1 + torch.exp(-gate)) if c.attention_gate == "sigmoid" else torch.logaddexp(gate, torch.zeros_like(gate))
+    opened = (
+        1 / (1 + torch.exp(-gate))
+        if c.attention_gate == "sigmoid"
+        else torch.logaddexp(gate, torch.zeros_like(gate))
+    )
     mixed = (mixed * opened).flatten(-2)
     return _linear(mixed, w["self_attn.o_proj.weight"]), {"key": key, "value": value}
 
 
 def _placed(x: Tensor, c: ToyConfig) -> Tensor:
-    """Turn each pair (i, i + R / 2) of the first R dimensions of `x` [B, T, H, D] by the position times its frequency."""
+    """Turn each pair (i, i + R / 2) of the first R dimensions of `x` [B, T, H, D] by the
+    position times its frequency.
+    """
     half = c.rotary_dim // 2
     frequencies = 1 / c.rope_theta ** (torch.arange(half, dtype=torch.float32) * 2 / c.rotary_dim)
     wide = torch.float64 if x.dtype == torch.float64 else torch.float32
@@ -221,7 +270,7 @@ def _placed(x: Tensor, c: ToyConfig) -> Tensor:
     return torch.cat(turned, dim=-1)
 
 
-# --- what all layers use ----------------------------------------------------------------------------------------------
+# --- what all layers use --------------------------------------------------------------------------
 
 
 def _linear(x: Tensor, weight: Tensor) -> Tensor:

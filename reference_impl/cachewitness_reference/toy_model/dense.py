@@ -1,7 +1,9 @@
-"""The model without pages: fast, differentiable, in any dtype, for training and for a cold run's speed.
+"""The model without pages: fast, differentiable, in any dtype, for training and for a cold run's
+speed.
 
-A text runs at once, or on from what an earlier part of it left behind (`Past`), which training alters to choose what the rest
-may know. It shares its kernels with the paged execution, so it is no judge of them: `definition` is.
+A text runs at once, or on from what an earlier part of it left behind (`Past`), which training
+alters to choose what the rest may know. It shares its kernels with the paged execution, so it is no
+judge of them: `definition` is.
 """
 
 from __future__ import annotations
@@ -18,7 +20,8 @@ from cachewitness_reference.toy_model.config import ToyConfig
 from cachewitness_reference.toy_model.norms import rms_norm
 
 Past = tuple[Tensor, Tensor]
-"""What a layer leaves behind: key and value [B, S, KV, D] of all positions, or the convolution's state and the memory."""
+"""What a layer leaves behind: key and value [B, S, KV, D] of all positions, or the convolution's
+state and the memory."""
 
 
 def forward(tokens: Tensor, w: Weights, config: ToyConfig) -> Tensor:
@@ -26,8 +29,11 @@ def forward(tokens: Tensor, w: Weights, config: ToyConfig) -> Tensor:
     return resume(tokens, w, config, 0, [None] * len(config.layer_types))[0]
 
 
-def resume(tokens: Tensor, w: Weights, config: ToyConfig, start: int, past: Sequence[Past | None]) -> tuple[Tensor, list[Past]]:
-    """Return the logits [B, T, vocab] of `tokens` [B, T] at positions from `start` on, and what each layer leaves behind.
+def resume(
+    tokens: Tensor, w: Weights, config: ToyConfig, start: int, past: Sequence[Past | None]
+) -> tuple[Tensor, list[Past]]:
+    """Return the logits [B, T, vocab] of `tokens` [B, T] at positions from `start` on, and what
+    each layer leaves behind.
 
     `past` is what the layers left behind after the tokens before; None: there were none.
     """
@@ -46,7 +52,11 @@ def resume(tokens: Tensor, w: Weights, config: ToyConfig, start: int, past: Sequ
             mixed, kept = _attention(normed, w, f"{name}.self_attn", config, window, start, before)
         left.append(kept)
         x = x + mixed
-        x = x + feed_forward(rms_norm(x, w[f"{name}.post_attention_layernorm.weight"], config.rms_norm_eps), w, f"{name}.mlp")
+        x = x + feed_forward(
+            rms_norm(x, w[f"{name}.post_attention_layernorm.weight"], config.rms_norm_eps),
+            w,
+            f"{name}.mlp",
+        )
     return unembed(x, w, config), left
 
 
@@ -58,16 +68,29 @@ def feed_forward(x: Tensor, w: Weights, name: str) -> Tensor:
 
 def unembed(x: Tensor, w: Weights, config: ToyConfig) -> Tensor:
     """Return the logits of the last layer's `x` [..., hidden]; the embedding is tied."""
-    return rms_norm(x, w["model.norm.weight"], config.rms_norm_eps) @ w["model.embed_tokens.weight"].T
+    return (
+        rms_norm(x, w["model.norm.weight"], config.rms_norm_eps) @ w["model.embed_tokens.weight"].T
+    )
 
 
 def _attention(
-    x: Tensor, w: Weights, name: str, config: ToyConfig, window: int, start: int, before: Past | None
+    x: Tensor,
+    w: Weights,
+    name: str,
+    config: ToyConfig,
+    window: int,
+    start: int,
+    before: Past | None,
 ) -> tuple[Tensor, Past]:
     positions = torch.arange(start, start + x.shape[1], device=x.device)
     query, key, value, gate = attention.project(x, positions, w, name, config)
     if before is not None:
-        key, value = (torch.cat([old, new], dim=1) for old, new in zip(before, (key, value), strict=True))
+        key, value = (
+            torch.cat([old, new], dim=1) for old, new in zip(before, (key, value), strict=True)
+        )
     keys = torch.arange(start + x.shape[1] - key.shape[1], start + x.shape[1], device=x.device)
     visible = attention.sees(positions, keys, window)[None]
-    return attention.output(attention.attend(query, key, value, visible), gate, w, name, config), (key, value)
+    return attention.output(attention.attend(query, key, value, visible), gate, w, name, config), (
+        key,
+        value,
+    )

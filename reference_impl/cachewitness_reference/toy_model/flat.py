@@ -1,8 +1,10 @@
-"""The step of `paged` with kernels that follow block tables: all requests, of whatever lengths, in one run of operations.
+"""The step of `paged` with kernels that follow block tables: all requests, of whatever lengths, in
+one run of operations.
 
-The order is that of `paged`. What is new is what a captured graph needs. `forward` is the part that repeats: it takes nothing
-from the host but the shape of the batch, so that two steps of one `Shape` run the same operations over tensors of the same
-shapes. Reading states and claiming pages stand before it, because which pages are claimed differs from step to step.
+The order is that of `paged`. What is new is what a captured graph needs. `forward` is the part that
+repeats: it takes nothing from the host but the shape of the batch, so that two steps of one `Shape`
+run the same operations over tensors of the same shapes. Reading states and claiming pages stand
+before it, because which pages are claimed differs from step to step.
 """
 
 from __future__ import annotations
@@ -25,13 +27,22 @@ from cachewitness_reference.toy_model.watch import Read, Watch
 
 
 def step(
-    pools: Pools, chunks: Sequence[Chunk], w: Weights, kernels: FlatKernels, pad_rows: int = 1, watch: Watch | None = None
+    pools: Pools,
+    chunks: Sequence[Chunk],
+    w: Weights,
+    kernels: FlatKernels,
+    pad_rows: int = 1,
+    watch: Watch | None = None,
 ) -> Tensor:
-    """Run the chunks and return the logits wanted of them [sum of outputs, vocab], in the order of the chunks.
+    """Run the chunks and return the logits wanted of them [sum of outputs, vocab], in the order of
+    the chunks.
 
     Raises ModelError for layers of a type that these kernels lack.
     """
-    planned, c = plan(pools, chunks, pad_rows, kernels.positions), constants(w, pools.config, kernels)
+    planned, c = (
+        plan(pools, chunks, pad_rows, kernels.positions),
+        constants(w, pools.config, kernels),
+    )
     wanted = sum(chunk.outputs for chunk in chunks)
     if watch is None and can_capture(kernels, pools, planned.shape):
         return _graphs(pools, w, kernels).run(
@@ -55,7 +66,9 @@ def _graphs(pools: Pools, w: Weights, kernels: FlatKernels) -> Graphs:
 
 
 def begin(pools: Pools, planned: FlatPlan, there: Batch, kernels: FlatKernels) -> States:
-    """Read the states that requests go on from, then make the pages that the step writes their new group's."""
+    """Read the states that requests go on from, then make the pages that the step writes their
+    new group's.
+    """
     states = {}
     for g, kind in enumerate(pools.kinds):
         if kind == "mamba2":
@@ -68,7 +81,8 @@ def begin(pools: Pools, planned: FlatPlan, there: Batch, kernels: FlatKernels) -
 
 
 def constants(w: Weights, config: ToyConfig, kernels: FlatKernels) -> Weights:
-    """Return the weights as `forward` uses them: matrices transposed, `inverse_frequencies` and `embedding` beside them.
+    """Return the weights as `forward` uses them: matrices transposed, `inverse_frequencies` and
+    `embedding` beside them.
 
     They are kept with the kernels for as long as the same weights are used.
     """
@@ -80,16 +94,38 @@ def constants(w: Weights, config: ToyConfig, kernels: FlatKernels) -> Weights:
     return kernels.known[1]
 
 
-def forward(pools: Pools, there: Batch, states: States, c: Weights, kernels: FlatKernels, watch: Watch | None = None) -> Tensor:
-    """Run the layers over a batch that lies on the device, and return its logits, padding's last; `c` are `constants`."""
+def forward(
+    pools: Pools,
+    there: Batch,
+    states: States,
+    c: Weights,
+    kernels: FlatKernels,
+    watch: Watch | None = None,
+) -> Tensor:
+    """Run the layers over a batch that lies on the device, and return its logits, padding's
+    last; `c` are `constants`.
+    """
     return _Forward(pools, there, states, c, kernels, watch).run()
 
 
 class _Forward:
     def __init__(
-        self, pools: Pools, there: Batch, states: States, c: Weights, kernels: FlatKernels, watch: Watch | None
+        self,
+        pools: Pools,
+        there: Batch,
+        states: States,
+        c: Weights,
+        kernels: FlatKernels,
+        watch: Watch | None,
     ) -> None:
-        self.pools, self.batch, self.states, self.c, self.kernels, self.watch = pools, there, states, c, kernels, watch
+        self.pools, self.batch, self.states, self.c, self.kernels, self.watch = (
+            pools,
+            there,
+            states,
+            c,
+            kernels,
+            watch,
+        )
         self.config, self.eps = pools.config, pools.config.rms_norm_eps
         angles = there.angles[:, None] * c["inverse_frequencies"]
         self.cos, self.sin = angles.cos(), angles.sin()
@@ -101,31 +137,54 @@ class _Forward:
         for layer, (g, index) in enumerate(self.pools.place):
             name = f"model.layers.{layer}"
             normed = kernels.normalise(stream, added, c[f"{name}.input_layernorm.weight"], eps)
-            mix = self._gated_delta if recurrent.is_recurrent(self.pools.kinds[g]) else self._attention
+            mix = (
+                self._gated_delta
+                if recurrent.is_recurrent(self.pools.kinds[g])
+                else self._attention
+            )
             added = mix(normed, name, g, index)
-            normed = kernels.normalise(stream, added, c[f"{name}.post_attention_layernorm.weight"], eps)
-            inner = F.silu(normed.mm(c[f"{name}.mlp.gate_proj.weight"])).mul_(normed.mm(c[f"{name}.mlp.up_proj.weight"]))
+            normed = kernels.normalise(
+                stream, added, c[f"{name}.post_attention_layernorm.weight"], eps
+            )
+            inner = F.silu(normed.mm(c[f"{name}.mlp.gate_proj.weight"])).mul_(
+                normed.mm(c[f"{name}.mlp.up_proj.weight"])
+            )
             added = inner.mm(c[f"{name}.mlp.down_proj.weight"])
             if self.watch is not None:
                 self.watch.outputs.append(stream + added)
         wanted = self.batch.wanted
         stream, added = stream.index_select(0, wanted), added.index_select(0, wanted)
-        return kernels.normalise(stream, added, c["model.norm.weight"], eps).mm(c["model.embed_tokens.weight"])
+        return kernels.normalise(stream, added, c["model.norm.weight"], eps).mm(
+            c["model.embed_tokens.weight"]
+        )
 
     def _gated_delta(self, x: Tensor, name: str, g: int, index: int) -> Tensor:
         c, kernels, there, name = self.c, self.kernels, self.batch, f"{name}.linear_attn"
-        (conv_pages, memory_pages), (convs, memories), saves = self.pools.views[g], self.states[g], there.groups[g][1]
+        (conv_pages, memory_pages), (convs, memories), saves = (
+            self.pools.views[g],
+            self.states[g],
+            there.groups[g][1],
+        )
         inputs = x.mm(c[f"{name}.in_proj_qkv.weight"])
-        mixed = kernels.conv(inputs, c[f"{name}.conv1d.weight"], convs, index, there.first, there.shape.longest)
-        kernels.keep_inputs(inputs, convs, conv_pages, index, there.first, there.owners, there.stops, saves)
+        mixed = kernels.conv(
+            inputs, c[f"{name}.conv1d.weight"], convs, index, there.first, there.shape.longest
+        )
+        kernels.keep_inputs(
+            inputs, convs, conv_pages, index, there.first, there.owners, there.stops, saves
+        )
         a, b = x.mm(c[f"{name}.in_proj_a.weight"]), x.mm(c[f"{name}.in_proj_b.weight"])
         log_decay, strength = kernels.gates(a, b, c[f"{name}.A_log"], c[f"{name}.dt_bias"])
         segments = (there.first, there.segments, there.stops, saves, there.shape.longest)
         read = kernels.delta(mixed, log_decay, strength, memories, memory_pages, index, *segments)
-        gated = kernels.gate(read, x.mm(c[f"{name}.in_proj_z.weight"]), c[f"{name}.norm.weight"], self.eps)
+        gated = kernels.gate(
+            read, x.mm(c[f"{name}.in_proj_z.weight"]), c[f"{name}.norm.weight"], self.eps
+        )
         if self.watch is not None:
             for row, bucket in enumerate(self.watch.buckets):
-                parts = {"conv": convs[index, row : row + 1], "memory": memories[index, row : row + 1]}
+                parts = {
+                    "conv": convs[index, row : row + 1],
+                    "memory": memories[index, row : row + 1],
+                }
                 self.watch.reads[self.pools.groups[g].layers[index], bucket.first] = Read(parts)
         return gated.mm(c[f"{name}.out_proj.weight"])
 
@@ -135,7 +194,9 @@ class _Forward:
         window = self.config.sliding_window if self.pools.kinds[g] == "sliding_attention" else 0
         projected, key, value = (x.mm(c[f"{name}.{part}_proj.weight"]) for part in "qkv")
         scales = (c[f"{name}.q_norm.weight"], c[f"{name}.k_norm.weight"])
-        query = kernels.keep(projected, key, value, *scales, self.cos, self.sin, places, kept, index, self.eps)
+        query = kernels.keep(
+            projected, key, value, *scales, self.cos, self.sin, places, kept, index, self.eps
+        )
         spans = (there.first, there.starts, there.shape.longest)
         attended = kernels.attend(query, projected, kept, index, table, *spans, window)
         if self.watch is not None:
@@ -144,11 +205,18 @@ class _Forward:
 
     def _watch_keys(self, watch: Watch, g: int, index: int, window: int) -> None:
         """Note what each chunk's queries see."""
-        kept, table = self.pools.views[g][0][index], self.batch.groups[g][0].unflatten(0, (self.batch.shape.requests, -1))
-        for row, (bucket, start) in enumerate(zip(watch.buckets, self.batch.starts.tolist(), strict=False)):
+        kept, table = (
+            self.pools.views[g][0][index],
+            self.batch.groups[g][0].unflatten(0, (self.batch.shape.requests, -1)),
+        )
+        for row, (bucket, start) in enumerate(
+            zip(watch.buckets, self.batch.starts.tolist(), strict=False)
+        ):
             first = max(0, start - window + 1) if window else 0
             positions = torch.arange(first, start + bucket.length, device=kept.device)
             pages = table[row, positions // kept.shape[1]]
             pages = torch.where((pages < 0) | (pages >= kept.shape[0]), NULL, pages)
             key, value = kept[pages, positions % kept.shape[1]][None].unbind(2)
-            watch.reads[self.pools.groups[g].layers[index], bucket.first] = Read({"key": key, "value": value}, positions[None])
+            watch.reads[self.pools.groups[g].layers[index], bucket.first] = Read(
+                {"key": key, "value": value}, positions[None]
+            )

@@ -1,10 +1,13 @@
-"""What a step over flat tokens touches: block tables, places and pages of all requests as one array of integers.
+"""What a step over flat tokens touches: block tables, places and pages of all requests as one array
+of integers.
 
-Requests of any length stand behind one another, so a step runs the same operations whatever their lengths are, and the same
-shapes for equal `Shape`s: that is what a captured graph depends on. A request is cut into segments where a recurrent state is
-wanted: after its last known token, after each draft, and at block boundaries for groups that keep every block.
+Requests of any length stand behind one another, so a step runs the same operations whatever their
+lengths are, and the same shapes for equal `Shape`s: that is what a captured graph depends on. A
+request is cut into segments where a recurrent state is wanted: after its last known token, after
+each draft, and at block boundaries for groups that keep every block.
 
-Null pages and pages that another group writes in the same step are not written: their place is `NOT_KEPT`.
+Null pages and pages that another group writes in the same step are not written: their place is
+`NOT_KEPT`.
 """
 
 from __future__ import annotations
@@ -29,7 +32,9 @@ COLUMNS_LEAST = 8
 
 
 class Shape(NamedTuple):
-    """How many tokens, requests, segments and logits a step has, its longest chunk, and the columns of each group's table."""
+    """How many tokens, requests, segments and logits a step has, its longest chunk, and the
+    columns of each group's table.
+    """
 
     tokens: int
     requests: int
@@ -41,7 +46,8 @@ class Shape(NamedTuple):
 
 @dataclass
 class FlatPlan:
-    """A step: `numbers` lie on the host as `batch` reads them; `claims` are the pages written, in the worker's order.
+    """A step: `numbers` lie on the host as `batch` reads them; `claims` are the pages written, in
+    the worker's order.
 
     `chunks` are those asked for as buckets of one row each, for a watch.
     """
@@ -56,9 +62,10 @@ class FlatPlan:
 class Batch:
     """A plan on the device, all int32 and of one dimension.
 
-    Of N flat tokens `tokens`, rotary `angles` and those `wanted` as logits; of R requests `first` [R + 1] and `starts`; of S
-    segments `segments` [R + 1], `owners` and `stops`. Of an attention group its table [R * columns] and the places of keys [N],
-    of a recurrent group the pages that are read [R] and those that segments are saved in [S].
+    Of N flat tokens `tokens`, rotary `angles` and those `wanted` as logits; of R requests `first`
+    [R + 1] and `starts`; of S segments `segments` [R + 1], `owners` and `stops`. Of an attention
+    group its table [R * columns] and the places of keys [N], of a recurrent group the pages that
+    are read [R] and those that segments are saved in [S].
     """
 
     shape: Shape
@@ -83,8 +90,12 @@ def batch(shape: Shape, numbers: Tensor) -> Batch:
     return Batch(shape, list(zip(parts[8::2], parts[9::2], strict=True)), *parts[:8])
 
 
-def plan(pools: Pools, chunks: Sequence[Chunk], pad_rows: int, positions: Callable[[Span], Sequence[int]]) -> FlatPlan:
-    """Lay a step out. Requests are filled up to a multiple of `pad_rows`; the added ones read poison and write nothing."""
+def plan(
+    pools: Pools, chunks: Sequence[Chunk], pad_rows: int, positions: Callable[[Span], Sequence[int]]
+) -> FlatPlan:
+    """Lay a step out. Requests are filled up to a multiple of `pad_rows`; the added ones read
+    poison and write nothing.
+    """
     planner = _Planner(pools, chunks)
     padding = Chunk([0], 0, [[]] * len(pools.groups))
     laid = [*chunks, *[padding] * (-len(chunks) % pad_rows)]
@@ -94,7 +105,11 @@ def plan(pools: Pools, chunks: Sequence[Chunk], pad_rows: int, positions: Callab
     parts: list[Sequence[int]] = [
         [token for chunk in laid for token in chunk.tokens],
         [position for chunk in laid for position in positions(chunk)],
-        [at for chunk, stop in zip(laid, stops, strict=True) for at in range(stop - chunk.outputs, stop)],
+        [
+            at
+            for chunk, stop in zip(laid, stops, strict=True)
+            for at in range(stop - chunk.outputs, stop)
+        ],
         first,
         [chunk.start for chunk in laid],
         segments,
@@ -109,7 +124,10 @@ def plan(pools: Pools, chunks: Sequence[Chunk], pad_rows: int, positions: Callab
     numbers = array("i")
     for part in parts:
         numbers += array("i", part)
-    buckets = [Bucket(begin, 1, len(chunk.tokens), own) for begin, chunk, own in zip(first, chunks, cuts, strict=False)]
+    buckets = [
+        Bucket(begin, 1, len(chunk.tokens), own)
+        for begin, chunk, own in zip(first, chunks, cuts, strict=False)
+    ]
     return FlatPlan(shape, torch.frombuffer(numbers, dtype=torch.int32), planner.claims(), buckets)
 
 
@@ -118,26 +136,38 @@ class _Planner:
         self.pools, self.chunks, self.writes = pools, chunks, Writes(pools, chunks)
 
     def claims(self) -> list[tuple[int, list[int]]]:
-        """Return what is claimed; a page that stays its group's is left out, unless groups take pages from others."""
+        """Return what is claimed; a page that stays its group's is left out, unless groups take
+        pages from others.
+        """
         claims, owner = self.writes.claims, self.pools.owner
         if self.writes.lost:
             return claims
         return [(g, pages) for g, pages in claims if len(pages) != 1 or owner[pages[0]] != g]
 
     def columns(self, g: int) -> int:
-        """Return how many columns the table of a group gets: a power of 2, so that growing requests seldom change the shape."""
+        """Return how many columns the table of a group gets: a power of 2, so that growing
+        requests seldom change the shape.
+        """
         if g in self.writes.recurrent:
             return 0
         needed = max(-(-chunk.stop // self.pools.groups[g].block_size) for chunk in self.chunks)
         return max(COLUMNS_LEAST, 1 << (needed - 1).bit_length())
 
     def attention(self, g: int, laid: Sequence[Chunk], columns: int) -> list[Sequence[int]]:
-        """Return the table of a group, and the place of each token's key, counted in tokens from page 0.
+        """Return the table of a group, and the place of each token's key, counted in tokens from
+        page 0.
 
         Columns in front of the window are left null.
         """
-        size, kept, table, places = self.pools.groups[g].block_size, self.writes.kept, array("i"), list[int]()
-        window = self.pools.config.sliding_window if self.pools.kinds[g] == "sliding_attention" else 0
+        size, kept, table, places = (
+            self.pools.groups[g].block_size,
+            self.writes.kept,
+            array("i"),
+            list[int](),
+        )
+        window = (
+            self.pools.config.sliding_window if self.pools.kinds[g] == "sliding_attention" else 0
+        )
         empty = array("i", [NULL]) * columns
         for chunk in laid:
             start, stop, row = chunk.start, chunk.stop, chunk.tables[g]
@@ -149,12 +179,20 @@ class _Planner:
                 low = start if start > begin else begin
                 high = stop if stop < begin + size else begin + size
                 shift = page * size - begin
-                places += range(low + shift, high + shift) if kept(g, page) else [NOT_KEPT] * (high - low)
+                places += (
+                    range(low + shift, high + shift) if kept(g, page) else [NOT_KEPT] * (high - low)
+                )
         return [table, places]
 
-    def states(self, g: int, laid: Sequence[Chunk], cuts: Sequence[tuple[int, ...]]) -> list[Sequence[int]]:
-        """Return the page of each request's state, and for each segment the page that its state goes to."""
+    def states(
+        self, g: int, laid: Sequence[Chunk], cuts: Sequence[tuple[int, ...]]
+    ) -> list[Sequence[int]]:
+        """Return the page of each request's state, and for each segment the page that its state
+        goes to.
+        """
         source, target, kept = self.writes.source, self.writes.target, self.writes.kept
         reads = [max(source(g, chunk), NULL) if chunk.start else NOT_KEPT for chunk in laid]
-        saves = [target(g, chunk, cut) for chunk, own in zip(laid, cuts, strict=True) for cut in own]
+        saves = [
+            target(g, chunk, cut) for chunk, own in zip(laid, cuts, strict=True) for cut in own
+        ]
         return [reads, [page if kept(g, page) else NOT_KEPT for page in saves]]

@@ -1,17 +1,20 @@
 """The gated delta rule, token by token and chunk by chunk.
 
-A head keeps a matrix S [K, V], a memory from keys to values. For each token, with decay exp(g) <= 1 and write strength beta::
+A head keeps a matrix S [K, V], a memory from keys to values. For each token, with decay exp(g) <= 1
+and write strength beta::
 
     S <- exp(g) S                       forget a little
     S <- S + beta k (v - S^T k)^T       replace what the memory holds under k by v
     o  = S^T q / sqrt(K)                read
 
-`recurrent` is this definition. `chunked` computes the same for a chunk of C tokens at once: within a chunk the corrections
-v - S^T k depend on one another through a unit lower triangular system, whose solution turns the loop over tokens into matrix
-products and leaves a loop over chunks. Both return the state after the last token, so that a later call can go on from it.
+`recurrent` is this definition. `chunked` computes the same for a chunk of C tokens at once: within
+a chunk the corrections v - S^T k depend on one another through a unit lower triangular system,
+whose solution turns the loop over tokens into matrix products and leaves a loop over chunks. Both
+return the state after the last token, so that a later call can go on from it.
 
-Source: Yang, Kautz, Hatamizadeh, "Gated Delta Networks" (arXiv 2412.06464), section 3; order of operations as in
-`torch_chunk_gated_delta_rule` (transformers 5.23), which computes in float32 whatever it is given; here float64 stays float64.
+Source: Yang, Kautz, Hatamizadeh, "Gated Delta Networks" (arXiv 2412.06464), section 3; order of
+operations as in `torch_chunk_gated_delta_rule` (transformers 5.23), which computes in float32
+whatever it is given; here float64 stays float64.
 """
 
 from __future__ import annotations
@@ -27,7 +30,9 @@ def unit_keys(x: Tensor) -> Tensor:
     return x * torch.rsqrt((x * x).sum(-1, keepdim=True) + 1e-6)
 
 
-def recurrent(q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+def recurrent(
+    q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, state: Tensor
+) -> tuple[Tensor, Tensor]:
     """Apply the rule token by token.
 
     q, k [B, T, H, K] (not normalised); v [B, T, H, V]; g, beta [B, T, H]; state [B, H, K, V].
@@ -46,13 +51,22 @@ def recurrent(q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, state: T
     return torch.stack(outputs, dim=1).to(dtype), state
 
 
-def chunked(q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, state: Tensor, chunk_size: int) -> tuple[Tensor, Tensor]:
-    """Apply the rule `chunk_size` tokens at a time; shapes as in `recurrent`. Tokens that do nothing fill the last chunk."""
+def chunked(
+    q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, state: Tensor, chunk_size: int
+) -> tuple[Tensor, Tensor]:
+    """Apply the rule `chunk_size` tokens at a time; shapes as in `recurrent`. Tokens that do
+    nothing fill the last chunk.
+    """
     dtype, length = v.dtype, v.shape[1]
     q, k, v, g, beta, state = _prepared(q, k, v, g, beta, state)
     padding = -length % chunk_size
-    q, k, v = (torch.nn.functional.pad(x, (0, 0, 0, padding)).unflatten(2, (-1, chunk_size)) for x in (q, k, v))
-    g, beta = (torch.nn.functional.pad(x, (0, padding)).unflatten(2, (-1, chunk_size)) for x in (g, beta))
+    q, k, v = (
+        torch.nn.functional.pad(x, (0, 0, 0, padding)).unflatten(2, (-1, chunk_size))
+        for x in (q, k, v)
+    )
+    g, beta = (
+        torch.nn.functional.pad(x, (0, padding)).unflatten(2, (-1, chunk_size)) for x in (g, beta)
+    )
 
     decay = g.cumsum(-1)  # log of the decay from the start of the chunk to each token, inclusive
     later = torch.ones(chunk_size, chunk_size, dtype=torch.bool, device=q.device).triu(1)
@@ -81,7 +95,9 @@ def _solve(system: Tensor, right: Tensor) -> Tensor:
 def _prepared(
     q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, state: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Widen, bring heads to the front, repeat keys for grouped values, normalise queries and keys."""
+    """Widen, bring heads to the front, repeat keys for grouped values, normalise queries and
+    keys.
+    """
     repeats = v.shape[2] // k.shape[2]
     if repeats > 1:
         q, k = q.repeat_interleave(repeats, dim=2), k.repeat_interleave(repeats, dim=2)

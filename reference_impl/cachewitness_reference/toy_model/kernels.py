@@ -1,8 +1,9 @@
-"""The kernels that an execution mixes tokens with, by name, so that a device can have others than these.
+"""The kernels that an execution mixes tokens with, by name, so that a device can have others than
+these.
 
-`dense` and the training use the plain ones as they are. A paged execution takes plain or flat ones from here, and does its step
-accordingly: `paged` gathers pages for plain kernels, `flat` leaves that to kernels which follow block tables themselves. A
-seeded fault of a device replaces one.
+`dense` and the training use the plain ones as they are. A paged execution takes plain or flat ones
+from here, and does its step accordingly: `paged` gathers pages for plain kernels, `flat` leaves
+that to kernels which follow block tables themselves. A seeded fault of a device replaces one.
 """
 
 from __future__ import annotations
@@ -35,7 +36,9 @@ def positions(span: Span) -> Sequence[int]:
 
 @dataclass
 class Kernels:
-    """One function for each kernel; arguments and results are those of the functions that stand here."""
+    """One function for each kernel; arguments and results are those of the functions that stand
+    here.
+    """
 
     delta_by_token: Callable[..., tuple[Tensor, Tensor]] = gated_delta.recurrent
     delta_by_chunk: Callable[..., tuple[Tensor, Tensor]] = gated_delta.chunked
@@ -53,7 +56,8 @@ PLAIN = Kernels()
 class FlatKernels:
     """Kernels over the flat tokens of requests of any length and over pages, one function each.
 
-    Arguments and results are those of `triton_kernels`, where each stands under the name in brackets.
+    Arguments and results are those of `triton_kernels`, where each stands under the name in
+    brackets.
     """
 
     gather: Callable[..., Tensor]
@@ -78,7 +82,8 @@ class FlatKernels:
     known: tuple[attention.Weights, attention.Weights] | None = None
     """The weights that were used last, and what `flat.constants` made of them."""
     graphs: Any = None
-    """Decode steps that were captured over the pools and weights that were used last (`captured.Graphs`); None: none were."""
+    """Decode steps that were captured over the pools and weights that were used last
+    (`captured.Graphs`); None: none were."""
 
 
 NAMES = ("torch", "triton")
@@ -88,7 +93,13 @@ def named(name: str) -> Kernels | FlatKernels:
     """Return the kernels of a name, one of `NAMES`. Those in Triton need it installed."""
     if name == "torch":
         return Kernels()
-    from cachewitness_reference.toy_model.triton_kernels import attention, convolution, gated_delta, norms, state
+    from cachewitness_reference.toy_model.triton_kernels import (
+        attention,
+        convolution,
+        gated_delta,
+        norms,
+        state,
+    )
 
     return FlatKernels(
         gather=state.gather_states,

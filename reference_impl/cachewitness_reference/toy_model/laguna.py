@@ -1,7 +1,9 @@
-"""Models of attention alone, full and sliding, as Hugging Face's Laguna writes them, its experts left out.
+"""Models of attention alone, full and sliding, as Hugging Face's Laguna writes them, its experts
+left out.
 
-Theirs differ from ours in how parameters are laid out: the gate has a projection of its own instead of every second part of the
-query's, and norms are stored as they multiply, not as what is added to 1.
+Theirs differ from ours in how parameters are laid out: the gate has a projection of its own instead
+of every second part of the query's, and norms are stored as they multiply, not as what is added to
+1.
 
 Source: `modeling_laguna.py` (transformers 5.23).
 """
@@ -37,7 +39,10 @@ def published_config(config: ToyConfig) -> dict[str, Any]:
     """
     for layer_type in config.layer_types:
         if layer_type not in LAYERS:
-            raise ModelError(f"layer_types: Laguna has no {layer_type}; only {' and '.join(LAYERS)} can be exported")
+            raise ModelError(
+                f"layer_types: Laguna has no {layer_type}; only {' and '.join(LAYERS)} can be"
+                " exported"
+            )
     if config.attention_gate != "softplus":
         raise ModelError(f"attention_gate: Laguna's is softplus, not {config.attention_gate}")
     rotary = {
@@ -67,7 +72,10 @@ def theirs(weights: Mapping[str, Tensor], config: ToyConfig) -> dict[str, Tensor
             found[name] = 1.0 + tensor
         elif name.endswith("q_proj.weight"):
             query, gate = tensor.unflatten(0, (-1, 2, config.head_dim)).unbind(1)
-            found[name], found[name.replace("q_proj", "g_proj")] = query.flatten(0, 1), gate.flatten(0, 1)
+            found[name], found[name.replace("q_proj", "g_proj")] = (
+                query.flatten(0, 1),
+                gate.flatten(0, 1),
+            )
         else:
             found[name] = tensor
     return found

@@ -1,7 +1,7 @@
 """A GatedDeltaNet layer: projections, the causal convolution, the gated delta rule, a gated norm.
 
-Its state after a token is a pair: the convolution's last inputs and the memory of the delta rule. Either both are of exactly
-that token or the layer goes on from something that never was.
+Its state after a token is a pair: the convolution's last inputs and the memory of the delta rule.
+Either both are of exactly that token or the layer goes on from something that never was.
 
 Source: `Qwen3_5GatedDeltaNet` (transformers 5.23).
 """
@@ -24,7 +24,9 @@ def empty_state(batch: int, config: ToyConfig, like: Tensor) -> RecurrentState:
     """Return the state before the first token."""
     c = config
     conv = like.new_zeros(batch, c.linear_conv_kernel_dim - 1, c.linear_conv_dim)
-    memory = like.new_zeros(batch, c.linear_num_value_heads, c.linear_key_head_dim, c.linear_value_head_dim)
+    memory = like.new_zeros(
+        batch, c.linear_num_value_heads, c.linear_key_head_dim, c.linear_value_head_dim
+    )
     return RecurrentState(conv, widened(memory))
 
 
@@ -37,10 +39,11 @@ def linear_attention(
     lengths: Tensor | None = None,
     kernels: Kernels = PLAIN,
 ) -> tuple[Tensor, RecurrentState]:
-    """Run the layer over `x` [B, T, hidden] from `state`; return the outputs and the state after the last token.
+    """Run the layer over `x` [B, T, hidden] from `state`; return the outputs and the state after
+    the last token.
 
-    One token runs by the recurrent form, more by the chunked one. Of row b only the first `lengths[b]`
-    tokens count.
+    One token runs by the recurrent form, more by the chunked one. Of row b only the first
+    `lengths[b]` tokens count.
     """
     c = config
     if lengths is not None:

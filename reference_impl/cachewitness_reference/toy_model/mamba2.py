@@ -5,12 +5,13 @@ A head keeps a matrix S [P, N]. For each token, with time step dt >= 0 and log d
     S <- exp(g) S + dt x B^T     forget a little, write
     y  = S C                     read
 
-`recurrent` is this definition. `chunked` computes the same for a chunk of tokens at once: as nothing stored is ever corrected,
-a token's output is a masked, decayed attention over the chunk plus what the state at its start contributes. Both return the
-state after the last token. A token with dt = g = 0 leaves the state as it was.
+`recurrent` is this definition. `chunked` computes the same for a chunk of tokens at once: as
+nothing stored is ever corrected, a token's output is a masked, decayed attention over the chunk
+plus what the state at its start contributes. Both return the state after the last token. A token
+with dt = g = 0 leaves the state as it was.
 
-Source: Dao, Gu, "Transformers are SSMs" (arXiv 2405.21060), section 6; `mamba2_chunk_scan` (transformers 5.23) computes in
-float32 whatever it is given, here float64 stays float64.
+Source: Dao, Gu, "Transformers are SSMs" (arXiv 2405.21060), section 6; `mamba2_chunk_scan`
+(transformers 5.23) computes in float32 whatever it is given, here float64 stays float64.
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ from torch import Tensor
 from cachewitness_reference.toy_model.norms import widened
 
 
-def recurrent(x: Tensor, dt: Tensor, g: Tensor, b: Tensor, c: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+def recurrent(
+    x: Tensor, dt: Tensor, g: Tensor, b: Tensor, c: Tensor, state: Tensor
+) -> tuple[Tensor, Tensor]:
     """Apply the rule token by token.
 
     x [B, T, H, P]; dt, g [B, T, H]; b, c [B, T, G, N], one for H / G heads; state [B, H, P, N].
@@ -37,8 +40,12 @@ def recurrent(x: Tensor, dt: Tensor, g: Tensor, b: Tensor, c: Tensor, state: Ten
     return torch.stack(outputs, dim=1), state
 
 
-def chunked(x: Tensor, dt: Tensor, g: Tensor, b: Tensor, c: Tensor, state: Tensor, chunk_size: int) -> tuple[Tensor, Tensor]:
-    """Apply the rule `chunk_size` tokens at a time; shapes as in `recurrent`. Tokens that do nothing fill the last chunk."""
+def chunked(
+    x: Tensor, dt: Tensor, g: Tensor, b: Tensor, c: Tensor, state: Tensor, chunk_size: int
+) -> tuple[Tensor, Tensor]:
+    """Apply the rule `chunk_size` tokens at a time; shapes as in `recurrent`. Tokens that do
+    nothing fill the last chunk.
+    """
     length = x.shape[1]
     x, dt, g, b, c, state = _prepared(x, dt, g, b, c, state)
     padding = -length % chunk_size

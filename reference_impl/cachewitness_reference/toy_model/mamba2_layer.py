@@ -1,6 +1,8 @@
-"""A Mamba2 layer: one projection, the causal convolution, the recurrence, a norm of the gated outputs.
+"""A Mamba2 layer: one projection, the causal convolution, the recurrence, a norm of the gated
+outputs.
 
-Its state is a pair like GatedDeltaNet's: the convolution's last inputs and the memory, both of exactly the same token.
+Its state is a pair like GatedDeltaNet's: the convolution's last inputs and the memory, both of
+exactly the same token.
 
 Source: `Mamba2Mixer` (transformers 5.23); Bamba's and GraniteMoeHybrid's mixers compute the same.
 """
@@ -36,10 +38,11 @@ def mamba2_layer(
     lengths: Tensor | None = None,
     kernels: Kernels = PLAIN,
 ) -> tuple[Tensor, RecurrentState]:
-    """Run the layer over `x` [B, T, hidden] from `state`; return the outputs and the state after the last token.
+    """Run the layer over `x` [B, T, hidden] from `state`; return the outputs and the state after
+    the last token.
 
-    One token runs by the recurrent form, more by the chunked one. Of row b only the first `lengths[b]`
-    tokens count.
+    One token runs by the recurrent form, more by the chunked one. Of row b only the first
+    `lengths[b]` tokens count.
     """
     c = config
     if lengths is not None:
@@ -47,7 +50,9 @@ def mamba2_layer(
         x = torch.where(real, x, 0)
     sizes = [c.mamba_inner_dim, c.mamba_conv_dim, c.mamba_num_heads]
     gate, mixed, dt = (x @ w[f"{name}.in_proj.weight"].T).split(sizes, dim=-1)
-    convolved = kernels.conv(mixed, w[f"{name}.conv1d.weight"], state.conv, w[f"{name}.conv1d.bias"])
+    convolved = kernels.conv(
+        mixed, w[f"{name}.conv1d.weight"], state.conv, w[f"{name}.conv1d.bias"]
+    )
     shared = c.mamba_num_groups * c.mamba_state_dim
     values, b_in, c_out = convolved.split([c.mamba_inner_dim, shared, shared], dim=-1)
     values = values.unflatten(-1, (-1, c.mamba_head_dim))
@@ -59,7 +64,9 @@ def mamba2_layer(
     if x.shape[1] == 1:
         out, memory = kernels.mamba2_by_token(values, dt, g, b_in, c_out, state.memory)
     else:
-        out, memory = kernels.mamba2_by_chunk(values, dt, g, b_in, c_out, state.memory, c.chunk_size)
+        out, memory = kernels.mamba2_by_chunk(
+            values, dt, g, b_in, c_out, state.memory, c.chunk_size
+        )
     out = (out + w[f"{name}.D"][:, None] * widened(values)).flatten(-2)
     out = rms_norm_of_gated(out, gate, w[f"{name}.norm.weight"], c.mamba_num_groups, c.rms_norm_eps)
     after = RecurrentState(conv_state_after(mixed, state.conv, lengths), memory)

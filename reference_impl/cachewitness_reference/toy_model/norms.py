@@ -1,7 +1,9 @@
-"""RMS normalisation: with zero-centred weights, gated behind a GatedDeltaNet layer, and gated behind a Mamba2 layer.
+"""RMS normalisation: with zero-centred weights, gated behind a GatedDeltaNet layer, and gated
+behind a Mamba2 layer.
 
-Source: `Qwen3_5RMSNorm`, `Qwen3_5RMSNormGated` and Mamba2's `MambaRMSNormGated` (transformers 5.23). They compute in float32 at
-least, and so do these. The two gated forms differ: GatedDeltaNet gates what is normalised, Mamba2 normalises what is gated.
+Source: `Qwen3_5RMSNorm`, `Qwen3_5RMSNormGated` and Mamba2's `MambaRMSNormGated` (transformers
+5.23). They compute in float32 at least, and so do these. The two gated forms differ: GatedDeltaNet
+gates what is normalised, Mamba2 normalises what is gated.
 """
 
 from __future__ import annotations

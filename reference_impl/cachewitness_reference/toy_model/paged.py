@@ -1,16 +1,19 @@
-"""The model over pages: a batch of unequal chunks, each continuing its request from what block tables point at.
+"""The model over pages: a batch of unequal chunks, each continuing its request from what block
+tables point at.
 
-Nothing is known of a request but its chunk and its tables; whatever came before is read from the pools, be it right or not.
-The order within a step is that of a real worker, and matters where tables are wrong:
+Nothing is known of a request but its chunk and its tables; whatever came before is read from the
+pools, be it right or not. The order within a step is that of a real worker, and matters where
+tables are wrong:
 
-1. recurrent groups read the states that their chunks continue from: the state after `start` tokens is in column
-   ceil(start / block) - 1. A state written in this very step is not there yet;
+1. recurrent groups read the states that their chunks continue from: the state after `start` tokens
+   is in column ceil(start / block) - 1. A state written in this very step is not there yet;
 2. pages about to be written become their new group's, noise to all others;
-3. layer by layer, attention groups write the chunk's keys and values and then read all that its queries see, and recurrent
-   groups write the state after `stop` tokens to column ceil(stop / block) - 1.
+3. layer by layer, attention groups write the chunk's keys and values and then read all that its
+   queries see, and recurrent groups write the state after `stop` tokens to column ceil(stop /
+   block) - 1.
 
-One token runs by the recurrent form of a recurrence, more by the chunked one. A key outside of what a chunk's queries see may
-be poison; a poisoned key that they do see makes the output NaN.
+One token runs by the recurrent form of a recurrence, more by the chunked one. A key outside of what
+a chunk's queries see may be poison; a poisoned key that they do see makes the output NaN.
 """
 
 from __future__ import annotations
@@ -43,10 +46,12 @@ def step(
     kernels: Kernels | FlatKernels = PLAIN,
     watch: Watch | None = None,
 ) -> Tensor:
-    """Run the chunks and return the logits wanted of them [sum of outputs, vocab], in the order of the chunks.
+    """Run the chunks and return the logits wanted of them [sum of outputs, vocab], in the order of
+    the chunks.
 
-    Rows of equal length run together; with `pad_rows` their number is filled up to a multiple of it. `watch` is filled with
-    what the step reads and computes on its way. With flat kernels rows of any length run together (`flat`).
+    Rows of equal length run together; with `pad_rows` their number is filled up to a multiple of
+    it. `watch` is filled with what the step reads and computes on its way. With flat kernels rows
+    of any length run together (`flat`).
     """
     with torch.inference_mode():
         if isinstance(kernels, FlatKernels):
@@ -55,18 +60,30 @@ def step(
 
 
 class _Step:
-    def __init__(self, pools: Pools, plan: Plan, w: Weights, kernels: Kernels, watch: Watch | None) -> None:
-        self.pools, self.plan, self.w, self.config, self.kernels = pools, plan, w, pools.config, kernels
+    def __init__(
+        self, pools: Pools, plan: Plan, w: Weights, kernels: Kernels, watch: Watch | None
+    ) -> None:
+        self.pools, self.plan, self.w, self.config, self.kernels = (
+            pools,
+            plan,
+            w,
+            pools.config,
+            kernels,
+        )
         self.watch = watch
         if watch is not None:
             watch.buckets, watch.places = plan.buckets, plan.places
         self.sent = plan.parcel.send(pools.device)
         self.states = {
-            (g, bucket.first): self._read_states(g, bucket) for bucket in plan.buckets for g in sorted(bucket.states)
+            (g, bucket.first): self._read_states(g, bucket)
+            for bucket in plan.buckets
+            for g in sorted(bucket.states)
         }
         for g, pages in plan.claims:
             pools.claim(g, pages)
-        self.visible = {(g, bucket.first): self._sees(g, bucket) for bucket in plan.buckets for g in bucket.keys}
+        self.visible = {
+            (g, bucket.first): self._sees(g, bucket) for bucket in plan.buckets for g in bucket.keys
+        }
 
     def run(self) -> Tensor:
         config, w = self.config, self.w
@@ -74,7 +91,9 @@ class _Step:
         for layer, (g, index) in enumerate(self.pools.place):
             name = f"model.layers.{layer}"
             normed = rms_norm(x, w[f"{name}.input_layernorm.weight"], config.rms_norm_eps)
-            mix = self._recurrent if recurrent.is_recurrent(self.pools.kinds[g]) else self._attention
+            mix = (
+                self._recurrent if recurrent.is_recurrent(self.pools.kinds[g]) else self._attention
+            )
             x = x + mix(normed, name, g, index)
             normed = rms_norm(x, w[f"{name}.post_attention_layernorm.weight"], config.rms_norm_eps)
             x = x + feed_forward(normed, w, f"{name}.mlp")
@@ -88,9 +107,11 @@ class _Step:
 
     def _rows(self, x: Tensor, bucket: Bucket) -> Tensor:
         """Return a bucket's part [rows, length, ...] of what lies flat."""
-        return x[bucket.first : bucket.first + bucket.rows * bucket.length].unflatten(0, (bucket.rows, bucket.length))
+        return x[bucket.first : bucket.first + bucket.rows * bucket.length].unflatten(
+            0, (bucket.rows, bucket.length)
+        )
 
-    # --- recurrent groups ---------------------------------------------------------------------------------------------
+    # --- recurrent groups -------------------------------------------------------------------------
 
     def _read_states(self, g: int, bucket: Bucket) -> list[Tensor]:
         """Return conv and memory [layers, rows, ...] that the rows continue from."""
@@ -112,7 +133,15 @@ class _Step:
             self._watched(g, index, bucket, Read(state._asdict()))
             for cut, save in zip(bucket.cuts, bucket.states[g].saves, strict=True):
                 piece = rows[:, begin:cut]
-                out, state = recurrent.run(self.pools.kinds[g], piece, state, self.w, name, self.config, kernels=self.kernels)
+                out, state = recurrent.run(
+                    self.pools.kinds[g],
+                    piece,
+                    state,
+                    self.w,
+                    name,
+                    self.config,
+                    kernels=self.kernels,
+                )
                 self._save(g, index, state, *(self.sent[handle] for handle in save))
                 outputs.append(out)
                 begin = cut
@@ -125,10 +154,12 @@ class _Step:
             for view, value in zip(self.pools.views[g], state, strict=True):
                 view[index].index_copy_(0, pages, value.index_select(0, rows).to(view.dtype))
 
-    # --- attention groups ---------------------------------------------------------------------------------------------
+    # --- attention groups -------------------------------------------------------------------------
 
     def _sees(self, g: int, bucket: Bucket) -> tuple[Tensor, Tensor]:
-        """Return which keys each query sees [rows, length, S], and which are there for none [rows, S]."""
+        """Return which keys each query sees [rows, length, S], and which are there for none
+        [rows, S].
+        """
         window = self.config.sliding_window if self.pools.kinds[g] == "sliding_attention" else 0
         keys = self.sent[bucket.keys[g].positions]
         queries = self._rows(self.sent[self.plan.positions], bucket)
@@ -136,17 +167,26 @@ class _Step:
 
     def _attention(self, x: Tensor, name: str, g: int, index: int) -> Tensor:
         name = f"{name}.self_attn"
-        query, key, value, gate = attention.project(x, self.sent[self.plan.angles], self.w, name, self.config)
+        query, key, value, gate = attention.project(
+            x, self.sent[self.plan.angles], self.w, name, self.config
+        )
         sources, places = (self.sent[handle] for handle in self.plan.writes[g])
         kept = self.pools.views[g][0][index].flatten(0, 1)
         kept.index_copy_(0, places, torch.stack([key, value], dim=1).index_select(0, sources))
         outputs = []
         for bucket in self.plan.buckets:
             visible, nowhere = self.visible[g, bucket.first]
-            read = kept.index_select(0, self.sent[bucket.keys[g].places].flatten()).unflatten(0, nowhere.shape)
+            read = kept.index_select(0, self.sent[bucket.keys[g].places].flatten()).unflatten(
+                0, nowhere.shape
+            )
             read.masked_fill_(nowhere[..., None, None, None], 0)
             key, value = read.unbind(2)
-            self._watched(g, index, bucket, Read({"key": key, "value": value}, self.sent[bucket.keys[g].positions]))
+            self._watched(
+                g,
+                index,
+                bucket,
+                Read({"key": key, "value": value}, self.sent[bucket.keys[g].positions]),
+            )
             attended = self.kernels.attend(self._rows(query, bucket), key, value, visible)
             outputs.append(attended.flatten(0, 1))
         return attention.output(torch.cat(outputs), gate, self.w, name, self.config)

@@ -1,8 +1,10 @@
-"""What one step of a paged execution touches, worked out on the host and sent to the device in one piece.
+"""What one step of a paged execution touches, worked out on the host and sent to the device in one
+piece.
 
-The tokens of all chunks lie flat behind one another, so that projections and feed-forward layers know no requests. What mixes
-tokens runs by *bucket*: chunks of equal length, without padding between them. Block tables become indices here, once a step for
-all layers of a group; a column that a table lacks, and a null column, is read as the null page (poison) and never written.
+The tokens of all chunks lie flat behind one another, so that projections and feed-forward layers
+know no requests. What mixes tokens runs by *bucket*: chunks of equal length, without padding
+between them. Block tables become indices here, once a step for all layers of a group; a column that
+a table lacks, and a null column, is read as the null page (poison) and never written.
 """
 
 from __future__ import annotations
@@ -44,7 +46,9 @@ class Parcel:
 
 @dataclass(frozen=True)
 class Keys:
-    """What a bucket's queries read of an attention group: positions and token-sized places, both [rows, S]."""
+    """What a bucket's queries read of an attention group: positions and token-sized places, both
+    [rows, S].
+    """
 
     positions: Handle
     places: Handle
@@ -54,8 +58,8 @@ class Keys:
 class States:
     """What a bucket continues from in a recurrent group, and what it leaves behind.
 
-    `pages` [rows]; `cold` [rows] says which rows have no state yet, True or False if all or none. `saves` are, for each cut,
-    the rows whose state is kept and the pages that it goes to.
+    `pages` [rows]; `cold` [rows] says which rows have no state yet, True or False if all or none.
+    `saves` are, for each cut, the rows whose state is kept and the pages that it goes to.
     """
 
     pages: Handle
@@ -67,7 +71,8 @@ class States:
 class Bucket:
     """Chunks of equal length: `rows` x `length` of the flat tokens, from `first` on.
 
-    `cuts` are the token counts after which recurrent states are wanted; the last is the whole length.
+    `cuts` are the token counts after which recurrent states are wanted; the last is the whole
+    length.
     """
 
     first: int
@@ -80,10 +85,11 @@ class Bucket:
 
 @dataclass
 class Plan:
-    """A step: flat `tokens`, `positions` and rotary `angles`, the flat rows `wanted` as logits, in the order of the chunks.
+    """A step: flat `tokens`, `positions` and rotary `angles`, the flat rows `wanted` as logits, in
+    the order of the chunks.
 
-    `places` are the bucket and the row in it of each chunk. `writes[g]` are the flat tokens that attention group g keeps, and
-    their places; `claims` the pages written, in the worker's order.
+    `places` are the bucket and the row in it of each chunk. `writes[g]` are the flat tokens that
+    attention group g keeps, and their places; `claims` the pages written, in the worker's order.
     """
 
     parcel: Parcel
@@ -97,8 +103,12 @@ class Plan:
     claims: list[tuple[int, list[int]]]
 
 
-def plan(pools: Pools, chunks: Sequence[Chunk], pad_rows: int = 1, kernels: Kernels = PLAIN) -> Plan:
-    """Lay a step out. Buckets are filled up to a multiple of `pad_rows` rows; the added ones read poison and write nothing."""
+def plan(
+    pools: Pools, chunks: Sequence[Chunk], pad_rows: int = 1, kernels: Kernels = PLAIN
+) -> Plan:
+    """Lay a step out. Buckets are filled up to a multiple of `pad_rows` rows; the added ones
+    read poison and write nothing.
+    """
     return _Planner(pools, chunks, kernels).plan(pad_rows)
 
 
@@ -119,20 +129,31 @@ class _Planner:
         first = 0
         for (length, cuts), members in sorted(shapes.items()):
             padding = Chunk([0] * length, 0, [[]] * len(self.pools.groups))
-            inside = [self.chunks[index] for index in members] + [padding] * (-len(members) % pad_rows)
+            inside = [self.chunks[index] for index in members] + [padding] * (
+                -len(members) % pad_rows
+            )
             buckets.append(self._bucket(inside, first, length, cuts))
             place_of |= {index: (len(buckets) - 1, row) for row, index in enumerate(members)}
             laid += inside
             first += len(inside) * length
         places = [place_of[index] for index in range(len(self.chunks))]
-        ends = [buckets[number].first + (row + 1) * buckets[number].length for number, row in places]
-        wanted = [torch.arange(end - chunk.outputs, end) for end, chunk in zip(ends, self.chunks, strict=True)]
+        ends = [
+            buckets[number].first + (row + 1) * buckets[number].length for number, row in places
+        ]
+        wanted = [
+            torch.arange(end - chunk.outputs, end)
+            for end, chunk in zip(ends, self.chunks, strict=True)
+        ]
         put = self.parcel.put
         return Plan(
             parcel=self.parcel,
             tokens=put(torch.tensor([token for chunk in laid for token in chunk.tokens])),
             positions=put(torch.cat([torch.arange(chunk.start, chunk.stop) for chunk in laid])),
-            angles=put(torch.tensor([position for chunk in laid for position in self.kernels.positions(chunk)])),
+            angles=put(
+                torch.tensor(
+                    [position for chunk in laid for position in self.kernels.positions(chunk)]
+                )
+            ),
             wanted=put(torch.cat(wanted)),
             places=places,
             buckets=buckets,
@@ -140,7 +161,9 @@ class _Planner:
             claims=self.writes.claims,
         )
 
-    def _bucket(self, chunks: list[Chunk], first: int, length: int, cuts: tuple[int, ...]) -> Bucket:
+    def _bucket(
+        self, chunks: list[Chunk], first: int, length: int, cuts: tuple[int, ...]
+    ) -> Bucket:
         bucket = Bucket(first, len(chunks), length, cuts)
         starts = torch.tensor([chunk.start for chunk in chunks])
         for g in self.recurrent:
@@ -149,7 +172,7 @@ class _Planner:
             bucket.keys[g] = self._keys(g, chunks, starts, length)
         return bucket
 
-    # --- recurrent groups ---------------------------------------------------------------------------------------------
+    # --- recurrent groups -------------------------------------------------------------------------
 
     def _states(self, g: int, chunks: list[Chunk], starts: Tensor, cuts: tuple[int, ...]) -> States:
         pages = [self.writes.source(g, chunk) for chunk in chunks]
@@ -157,19 +180,27 @@ class _Planner:
         cold = [chunk.start == 0 for chunk in chunks]
         saves = [self._save([self._kept(g, chunk, cut) for chunk in chunks]) for cut in cuts]
         uniform = len(set(cold)) == 1
-        return States(self.parcel.put(inside), cold[0] if uniform else self.parcel.put((starts == 0).long()), saves)
+        return States(
+            self.parcel.put(inside),
+            cold[0] if uniform else self.parcel.put((starts == 0).long()),
+            saves,
+        )
 
     def _save(self, pages: list[int]) -> tuple[Handle, Handle]:
         rows = [row for row, page in enumerate(pages) if page != NULL]
         kept = [pages[row] for row in rows]
-        return self.parcel.put(torch.tensor(rows, dtype=torch.long)), self.parcel.put(torch.tensor(kept, dtype=torch.long))
+        return self.parcel.put(torch.tensor(rows, dtype=torch.long)), self.parcel.put(
+            torch.tensor(kept, dtype=torch.long)
+        )
 
     def _kept(self, g: int, chunk: Chunk, cut: int) -> int:
-        """Return the page that a group keeps the state after `cut` tokens of a chunk in; 0 if it keeps none."""
+        """Return the page that a group keeps the state after `cut` tokens of a chunk in; 0 if it
+        keeps none.
+        """
         page = self.writes.target(g, chunk, cut)
         return page if self.writes.kept(g, page) else NULL
 
-    # --- attention groups ---------------------------------------------------------------------------------------------
+    # --- attention groups -------------------------------------------------------------------------
 
     def _keys(self, g: int, chunks: list[Chunk], starts: Tensor, length: int) -> Keys:
         pools, size = self.pools, self.pools.groups[g].block_size
@@ -185,7 +216,9 @@ class _Planner:
         return Keys(self.parcel.put(torch.where(there, keys, NOWHERE)), self.parcel.put(places))
 
     def _table(self, g: int, chunks: list[Chunk], columns: int) -> Tensor:
-        """Return the tables [rows, columns], the null page where there is no column or no such page."""
+        """Return the tables [rows, columns], the null page where there is no column or no such
+        page.
+        """
         rows = [chunk.tables[g][:columns] for chunk in chunks]
         table = torch.tensor([[*row, *[NULL] * (columns - len(row))] for row in rows])
         return torch.where((table < 0) | (table >= self.pools.pages), NULL, table)

@@ -1,11 +1,14 @@
-"""The memory of a paged execution: one space of pages, which every cache group sees in its own shape.
+"""The memory of a paged execution: one space of pages, which every cache group sees in its own
+shape.
 
-In a page an attention group's layers keep the keys and values of a block of tokens, a recurrent group's layers one state.
-Groups alias the pages, as they do in vLLM: a page's content belongs to the group whose layers wrote it and is noise to every
-other. Here noise is NaN, so that whoever reads it is found out at once: a page that was never written, was given back or was
-last written for another group reads as NaN, and so does the part of a block that nobody has filled.
+In a page an attention group's layers keep the keys and values of a block of tokens, a recurrent
+group's layers one state. Groups alias the pages, as they do in vLLM: a page's content belongs to
+the group whose layers wrote it and is noise to every other. Here noise is NaN, so that whoever
+reads it is found out at once: a page that was never written, was given back or was last written for
+another group reads as NaN, and so does the part of a block that nobody has filled.
 
-Invariant: of a page, every group's view but the owner's is NaN; of a zeroed page, every view is zero where nobody has written.
+Invariant: of a page, every group's view but the owner's is NaN; of a zeroed page, every view is
+zero where nobody has written.
 """
 
 from __future__ import annotations
@@ -24,14 +27,16 @@ NOBODY, EVERYBODY = -1, -2
 """Owners of a page without content and of one that holds zeros."""
 
 Image = tuple[int, list[list[Tensor]]]
-"""The owner of a page and, for each group, its tensors of the page; none for a group to which the page is noise."""
+"""The owner of a page and, for each group, its tensors of the page; none for a group to which the
+page is noise."""
 
 
 @dataclass(frozen=True)
 class PagedGroup:
     """Layers of one type that share a block table, `block_size` tokens a column.
 
-    A recurrent group keeps its state at the end of a chunk; with `every_block`, at each block boundary inside it as well.
+    A recurrent group keeps its state at the end of a chunk; with `every_block`, at each block
+    boundary inside it as well.
     """
 
     layers: tuple[int, ...]
@@ -41,14 +46,19 @@ class PagedGroup:
 
 def sent(whole: Tensor, device: torch.device) -> Tensor:
     """Copy a tensor from the host to a device without waiting for it."""
-    return whole.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else whole.to(device)
+    return (
+        whole.pin_memory().to(device, non_blocking=True)
+        if device.type == "cuda"
+        else whole.to(device)
+    )
 
 
 class Pools:
     """The tensors of all groups over `pages` pages; those in `null` are never written.
 
-    `views[g]` of an attention group is [kv], kv [layers, pages, block, 2, KV, D]; of a recurrent one [conv, memory], conv
-    [layers, pages, K - 1, channels] and memory [layers, pages, H, ...]. Memories are kept in `state_dtype` if it is given.
+    `views[g]` of an attention group is [kv], kv [layers, pages, block, 2, KV, D]; of a recurrent
+    one [conv, memory], conv [layers, pages, K - 1, channels] and memory [layers, pages, H, ...].
+    Memories are kept in `state_dtype` if it is given.
     """
 
     def __init__(
@@ -76,8 +86,13 @@ class Pools:
             conv, memory = recurrent.empty_state(kind, 1, config, like)
             parts = [conv[0], memory[0].to(state_dtype or memory.dtype)]
         else:
-            parts = [like.new_empty(group.block_size, 2, config.num_key_value_heads, config.head_dim)]
-        return [part.new_full((len(group.layers), self.pages, *part.shape), float("nan")) for part in parts]
+            parts = [
+                like.new_empty(group.block_size, 2, config.num_key_value_heads, config.head_dim)
+            ]
+        return [
+            part.new_full((len(group.layers), self.pages, *part.shape), float("nan"))
+            for part in parts
+        ]
 
     def grow(self, pages: int) -> None:
         """Add so many pages behind the others; nobody has written them."""
@@ -92,7 +107,7 @@ class Pools:
         """Whether a page exists and is no null page."""
         return 0 <= page < self.pages and page not in self.null
 
-    # --- moves --------------------------------------------------------------------------------------------------------
+    # --- moves ------------------------------------------------------------------------------------
 
     def poison(self, pages: Iterable[int]) -> None:
         """Forget what the pages hold."""
@@ -110,7 +125,9 @@ class Pools:
         self._fill(EVERYBODY, pages, 0.0)
 
     def claim(self, g: int, pages: Iterable[int]) -> None:
-        """Make the pages a group's, which is about to write them; to all others they are noise from now on."""
+        """Make the pages a group's, which is about to write them; to all others they are noise
+        from now on.
+        """
         foreign: dict[int, list[int]] = defaultdict(list)
         for page in pages:
             owner = self.owner[page]
@@ -146,7 +163,9 @@ class Pools:
 
 
 class Shelf:
-    """A tier of `pages` pages beside the pools: pages are kept one by one in host memory, only those that hold something."""
+    """A tier of `pages` pages beside the pools: pages are kept one by one in host memory, only
+    those that hold something.
+    """
 
     def __init__(self, pages: int) -> None:
         self.pages = pages
@@ -168,7 +187,9 @@ class Shelf:
 
 
 def move(moves: Iterable[tuple[Pools | Shelf, int, Pools | Shelf, int]]) -> None:
-    """Copy pages (source, page, destination, page) as one simultaneous permutation, between pools and tiers of equal groups."""
+    """Copy pages (source, page, destination, page) as one simultaneous permutation, between
+    pools and tiers of equal groups.
+    """
     images = [(destination, dst, source.image(src)) for source, src, destination, dst in moves]
     for destination, dst, image in images:
         destination.put(dst, image)
@@ -176,15 +197,25 @@ def move(moves: Iterable[tuple[Pools | Shelf, int, Pools | Shelf, int]]) -> None
 
 def _places(groups: Sequence[PagedGroup], config: ToyConfig) -> list[tuple[int, int]]:
     """Return for each layer its group and its index there."""
-    places = {layer: (g, index) for g, group in enumerate(groups) for index, layer in enumerate(group.layers)}
+    places = {
+        layer: (g, index)
+        for g, group in enumerate(groups)
+        for index, layer in enumerate(group.layers)
+    }
     layers = sorted(layer for group in groups for layer in group.layers)
     if layers != list(range(len(config.layer_types))):
-        raise ModelError(f"the groups hold layers {layers}; each of 0 ... {len(config.layer_types) - 1} belongs to just one")
+        raise ModelError(
+            f"the groups hold layers {layers}; each of 0 ... {len(config.layer_types) - 1} belongs"
+            " to just one"
+        )
     return [places[layer] for layer in layers]
 
 
 def _kind(group: PagedGroup, config: ToyConfig) -> LayerType:
     kinds = {config.layer_types[layer] for layer in group.layers}
     if len(kinds) != 1:
-        raise ModelError(f"layers {list(group.layers)} share a block table; they must be of one type, not {sorted(kinds)}")
+        raise ModelError(
+            f"layers {list(group.layers)} share a block table; they must be of one type, not"
+            f" {sorted(kinds)}"
+        )
     return kinds.pop()

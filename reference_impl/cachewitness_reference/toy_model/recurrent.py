@@ -18,8 +18,12 @@ def is_recurrent(layer_type: LayerType) -> bool:
     return layer_type in ("linear_attention", "mamba2")
 
 
-def empty_state(layer_type: LayerType, batch: int, config: ToyConfig, like: Tensor) -> RecurrentState:
-    """Return a recurrent layer's state before the first token; `like` gives device and dtype (memory: float32 at least)."""
+def empty_state(
+    layer_type: LayerType, batch: int, config: ToyConfig, like: Tensor
+) -> RecurrentState:
+    """Return a recurrent layer's state before the first token; `like` gives device and dtype
+    (memory: float32 at least).
+    """
     if layer_type == "mamba2":
         return mamba2_layer.empty_state(batch, config, like)
     return linear_attention.empty_state(batch, config, like)
@@ -36,11 +40,17 @@ def run(
     lengths: Tensor | None = None,
     kernels: Kernels = PLAIN,
 ) -> tuple[Tensor, RecurrentState]:
-    """Run a recurrent layer over the normalised `x` [B, T, hidden]; return the outputs and the state after the last token.
+    """Run a recurrent layer over the normalised `x` [B, T, hidden]; return the outputs and the
+    state after the last token.
 
-    `layer_name` is the whole layer's, as "model.layers.3". Of row b only the first `lengths[b]` tokens count (0 ... T; all if
-    not given): the state is the one after them and the outputs behind them mean nothing.
+    `layer_name` is the whole layer's, as "model.layers.3". Of row b only the first `lengths[b]`
+    tokens count (0 ... T; all if not given): the state is the one after them and the outputs behind
+    them mean nothing.
     """
     if layer_type == "mamba2":
-        return mamba2_layer.mamba2_layer(x, state, w, f"{layer_name}.mamba", config, lengths, kernels)
-    return linear_attention.linear_attention(x, state, w, f"{layer_name}.linear_attn", config, lengths, kernels)
+        return mamba2_layer.mamba2_layer(
+            x, state, w, f"{layer_name}.mamba", config, lengths, kernels
+        )
+    return linear_attention.linear_attention(
+        x, state, w, f"{layer_name}.linear_attn", config, lengths, kernels
+    )

@@ -1,9 +1,11 @@
 """A tokenizer of whole words and whole numbers, reversible for any text.
 
-Text is cut into words, numbers and marks, each with the one space before it; a piece that the vocabulary lacks falls back to
-its characters and those to bytes. Decoding joins what encoding cut, so `decode(encode(text)) == text`.
+Text is cut into words, numbers and marks, each with the one space before it; a piece that the
+vocabulary lacks falls back to its characters and those to bytes. Decoding joins what encoding cut,
+so `decode(encode(text)) == text`.
 
-`tokenizer.json` is read by Hugging Face tokenizers too: a BPE without merges that takes a whole piece if the vocabulary has it.
+`tokenizer.json` is read by Hugging Face tokenizers too: a BPE without merges that takes a whole
+piece if the vocabulary has it.
 """
 
 from __future__ import annotations
@@ -41,10 +43,18 @@ class Tokenizer:
             raise ModelError(f"{path}: there is no such file") from None
         except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
             raise ModelError(f"{path}: not a tokenizer of this model: {error}") from None
-        if not isinstance(found, dict) or {*map(type, found.values())} != {int} or min(found.values()) < 0:
-            raise ModelError(f"{path}: not a tokenizer of this model: its vocabulary has no numbers by piece")
+        if (
+            not isinstance(found, dict)
+            or {*map(type, found.values())} != {int}
+            or min(found.values()) < 0
+        ):
+            raise ModelError(
+                f"{path}: not a tokenizer of this model: its vocabulary has no numbers by piece"
+            )
         if missing := [byte for byte in range(256) if f"<0x{byte:02X}>" not in found]:
-            raise ModelError(f"{path}: not a tokenizer of this model: its vocabulary has no <0x{missing[0]:02X}>")
+            raise ModelError(
+                f"{path}: not a tokenizer of this model: its vocabulary has no <0x{missing[0]:02X}>"
+            )
         return cls(found)
 
     def encode(self, text: str) -> list[int]:
@@ -78,7 +88,9 @@ class Tokenizer:
 
 
 def vocabulary(pieces: Iterable[str]) -> dict[str, int]:
-    """Return a vocabulary of the given pieces, printable ASCII characters, newline and all bytes."""
+    """Return a vocabulary of the given pieces, printable ASCII characters, newline and all
+    bytes.
+    """
     singles = [chr(code) for code in range(32, 127)] + ["\n"]
     fallback = [f"<0x{byte:02X}>" for byte in range(256)]
     ordered = dict.fromkeys([PAD, END, *singles, *pieces, *fallback])
@@ -88,7 +100,13 @@ def vocabulary(pieces: Iterable[str]) -> dict[str, int]:
 def as_hugging_face(vocabulary: dict[str, int]) -> dict[str, Any]:
     """Return the content of a `tokenizer.json` that Hugging Face tokenizers load."""
     special = [
-        {"id": vocabulary[mark], "content": mark, "single_word": False, "lstrip": False, "rstrip": False}
+        {
+            "id": vocabulary[mark],
+            "content": mark,
+            "single_word": False,
+            "lstrip": False,
+            "rstrip": False,
+        }
         | {"normalized": False, "special": True}
         for mark in (PAD, END)
     ]

@@ -1,6 +1,7 @@
 """What a step read and computed on its way, for whoever looks for the first layer that is wrong.
 
-Nothing is copied: the tensors are those that the step made. Chunks are named by their index in the step.
+Nothing is copied: the tensors are those that the step made. Chunks are named by their index in the
+step.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ from cachewitness_reference.toy_model.paged_plan import NOWHERE, Bucket
 class Read:
     """What one layer took from its pages for one chunk.
 
-    Attention: `key` and `value` [S, KV, D] at positions [S], the chunk's own included. Recurrent: `conv` and `memory`, the
-    state that it went on from, and no positions.
+    Attention: `key` and `value` [S, KV, D] at positions [S], the chunk's own included. Recurrent:
+    `conv` and `memory`, the state that it went on from, and no positions.
     """
 
     parts: dict[str, Tensor]
@@ -27,7 +28,9 @@ class Read:
 
 @dataclass
 class Watch:
-    """By layer the flat outputs [tokens, hidden] of a step; by layer and first token of a bucket what the bucket read."""
+    """By layer the flat outputs [tokens, hidden] of a step; by layer and first token of a bucket
+    what the bucket read.
+    """
 
     outputs: list[Tensor] = field(default_factory=list)
     reads: dict[tuple[int, int], Read] = field(default_factory=dict)
@@ -48,7 +51,9 @@ class Watch:
         if found.positions is None:
             return Read(parts)
         there = found.positions[row] < NOWHERE
-        return Read({name: part[there] for name, part in parts.items()}, found.positions[row][there])
+        return Read(
+            {name: part[there] for name, part in parts.items()}, found.positions[row][there]
+        )
 
     def _place(self, chunk: int) -> tuple[Bucket, int]:
         number, row = self.places[chunk]

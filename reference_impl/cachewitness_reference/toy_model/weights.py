@@ -1,6 +1,7 @@
 """Parameters of a toy model: their names and shapes, and a seeded initialisation.
 
-Names and shapes are those of a Hugging Face Qwen3.5 text checkpoint; a Mamba2 layer's are those of GraniteMoeHybrid's `mamba`.
+Names and shapes are those of a Hugging Face Qwen3.5 text checkpoint; a Mamba2 layer's are those of
+GraniteMoeHybrid's `mamba`.
 """
 
 from __future__ import annotations
@@ -59,7 +60,13 @@ def _linear_attention(name: str, c: ToyConfig) -> Iterator[tuple[str, tuple[int,
 
 
 def _mamba2(name: str, c: ToyConfig) -> Iterator[tuple[str, tuple[int, ...]]]:
-    yield f"{name}.in_proj.weight", (c.mamba_inner_dim + c.mamba_conv_dim + c.mamba_num_heads, c.hidden_size)
+    yield (
+        f"{name}.in_proj.weight",
+        (
+            c.mamba_inner_dim + c.mamba_conv_dim + c.mamba_num_heads,
+            c.hidden_size,
+        ),
+    )
     yield f"{name}.conv1d.weight", (c.mamba_conv_dim, 1, c.mamba_conv_kernel_dim)
     yield f"{name}.conv1d.bias", (c.mamba_conv_dim,)
     yield f"{name}.dt_bias", (c.mamba_num_heads,)
@@ -69,22 +76,29 @@ def _mamba2(name: str, c: ToyConfig) -> Iterator[tuple[str, tuple[int, ...]]]:
     yield f"{name}.out_proj.weight", (c.hidden_size, c.mamba_inner_dim)
 
 
-def random_weights(config: ToyConfig, seed: int, dtype: torch.dtype = torch.float32) -> dict[str, Tensor]:
-    """Return freshly initialised parameters; the same for the same seed, whatever the dtype is rounded to."""
+def random_weights(
+    config: ToyConfig, seed: int, dtype: torch.dtype = torch.float32
+) -> dict[str, Tensor]:
+    """Return freshly initialised parameters; the same for the same seed, whatever the dtype is
+    rounded to.
+    """
     generator = torch.Generator().manual_seed(seed)
     return {name: _initial(name, shape, generator).to(dtype) for name, shape in shapes(config)}
 
 
 def _initial(name: str, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
     if name.endswith("dt_bias"):
-        # softplus(dt_bias) lies between 3/10000 and 3/100: memories that last from tens to thousands of tokens.
+        # softplus(dt_bias) lies between 3/10000 and 3/100: memories that last from tens to
+        # thousands of tokens.
         low, high = math.log(3e-4), math.log(3e-2)
         steps = torch.exp(low + (high - low) * torch.rand(shape, generator=generator))
         return steps + torch.log(-torch.expm1(-steps))
     if name.endswith("A_log"):
         return torch.zeros(shape)
     if name.endswith("q_norm.weight"):
-        return torch.ones(shape)  # twice the unit scale, so that attention can be sharp from the start
+        return torch.ones(
+            shape
+        )  # twice the unit scale, so that attention can be sharp from the start
     if len(shape) == 1:
         return torch.ones(shape) if name.endswith(ONE_AT_FIRST) else torch.zeros(shape)
     scale = 0.05 if "embed" in name else math.prod(shape[1:]) ** -0.5

@@ -1,15 +1,18 @@
 """The pool: every physical page of every group, who holds it and what it can be hit as.
 
-A page is in exactly one of three states: held (reference count above 0), cached (nobody holds it, it has a key) or free
-(neither). Cached and free pages wait in one queue, and allocation takes its head. A freed page without a key goes to the
-front, to be used again while it is warm; one with a key goes to the end and is evicted when it reaches the front. A request
-frees its last block first, so tails are evicted before the prefixes that they need. Page 0 is the null block: it stands for
+A page is in exactly one of three states: held (reference count above 0), cached (nobody holds it,
+it has a key) or free (neither). Cached and free pages wait in one queue, and allocation takes its
+head. A freed page without a key goes to the front, to be used again while it is warm; one with a
+key goes to the end and is evicted when it reaches the front. A request frees its last block first,
+so tails are evicted before the prefixes that they need. Page 0 is the null block: it stands for
 columns that nobody needs and is in no state at all.
 
-A key appears when a block is allocated, before the step that fills it has run. Until the next step starts the key is
-*pending*, and `withdraw_keys` takes it back if the step does not happen. vLLM has no such call; see the package docstring.
+A key appears when a block is allocated, before the step that fills it has run. Until the next step
+starts the key is *pending*, and `withdraw_keys` takes it back if the step does not happen. vLLM has
+no such call; see the package docstring.
 
-Source: vLLM, `v1/core/block_pool.py` and `v1/core/kv_cache_utils.py`, `FreeKVCacheBlockQueue` (0.33.0).
+Source: vLLM, `v1/core/block_pool.py` and `v1/core/kv_cache_utils.py`, `FreeKVCacheBlockQueue`
+(0.33.0).
 """
 
 from __future__ import annotations
@@ -27,7 +30,9 @@ from cachewitness_reference.vllm.spec import NULL_BLOCK_ID
 class BlockPool(KeyedBlocks):
     """All blocks, their keys, and the queue of those that nobody holds."""
 
-    def __init__(self, num_gpu_blocks: int, hash_block_size: int, enable_kv_cache_events: bool = False) -> None:
+    def __init__(
+        self, num_gpu_blocks: int, hash_block_size: int, enable_kv_cache_events: bool = False
+    ) -> None:
         super().__init__(num_gpu_blocks, hash_block_size, enable_kv_cache_events)
         self.null_block = self.blocks[NULL_BLOCK_ID]
         self.null_block.is_null = True

@@ -1,4 +1,5 @@
-"""The coordinator: the managers of all groups over one pool, and what is asked of all of them at once.
+"""The coordinator: the managers of all groups over one pool, and what is asked of all of them at
+once.
 
 With one group its answer is the answer; several have to agree on a length (`hybrid_coordinator`).
 
@@ -14,7 +15,12 @@ from cachewitness_reference.vllm.block_pool import BlockPool
 from cachewitness_reference.vllm.config import KVCacheConfig
 from cachewitness_reference.vllm.full_attention import FullAttentionManager
 from cachewitness_reference.vllm.key_index import KVCacheBlock
-from cachewitness_reference.vllm.kv_cache_interface import FullAttentionSpec, KVCacheSpec, MambaSpec, SlidingWindowSpec
+from cachewitness_reference.vllm.kv_cache_interface import (
+    FullAttentionSpec,
+    KVCacheSpec,
+    MambaSpec,
+    SlidingWindowSpec,
+)
 from cachewitness_reference.vllm.mamba import MambaManager
 from cachewitness_reference.vllm.request import Request
 from cachewitness_reference.vllm.retention import replay_boundaries
@@ -33,7 +39,9 @@ HitBlocks = tuple[list[KVCacheBlock], ...]
 
 
 class KVCacheCoordinator:
-    """The managers of all groups over one pool. On its own it hits nothing, as when caching is off."""
+    """The managers of all groups over one pool. On its own it hits nothing, as when caching is
+    off.
+    """
 
     def __init__(self, config: KVCacheConfig, block_pool: BlockPool) -> None:
         self.config = config
@@ -41,21 +49,29 @@ class KVCacheCoordinator:
         self.enable_partial_hash_hits = config.enable_partial_hash_hits
         self.block_pool = block_pool
         self.single_type_managers = tuple(
-            spec_manager_map[type(group.kv_cache_spec)](config, group.kv_cache_spec, block_pool, GroupId(i))
+            spec_manager_map[type(group.kv_cache_spec)](
+                config, group.kv_cache_spec, block_pool, GroupId(i)
+            )
             for i, group in enumerate(config.kv_cache_groups)
         )
-        marked = {GroupId(i) for i, group in enumerate(config.kv_cache_groups) if group.is_eagle_group}
+        marked = {
+            GroupId(i) for i, group in enumerate(config.kv_cache_groups) if group.is_eagle_group
+        }
         every = {manager.kv_cache_group_id for manager in self.single_type_managers}
         self.eagle_group_ids = (marked or every) if config.options.use_eagle else set()
         for manager in self.single_type_managers:
-            manager.records_new_block_ids = config.needs_kv_cache_zeroing and not isinstance(manager, MambaManager)
+            manager.records_new_block_ids = config.needs_kv_cache_zeroing and not isinstance(
+                manager, MambaManager
+            )
 
     # LOOKUP
 
     def find_longest_cache_hit(
         self, block_hashes: Sequence[BlockHash], max_cache_hit_length: int
     ) -> tuple[HitBlocks, int, int]:
-        """Return columns per group, the length of the hit, and by how much one group alone would exceed it (tokens)."""
+        """Return columns per group, the length of the hit, and by how much one group alone would
+        exceed it (tokens).
+        """
         return tuple([] for _ in self.single_type_managers), 0, 0
 
     # ALLOCATE
@@ -70,12 +86,23 @@ class KVCacheCoordinator:
         apply_admission_cap: bool = False,
         num_known_tokens: int | None = None,
     ) -> int:
-        """Return how many blocks leave the queue, over all groups; only attention needs blocks for more than is known."""
+        """Return how many blocks leave the queue, over all groups; only attention needs blocks
+        for more than is known.
+        """
         num_blocks = 0
         for manager, blocks in zip(self.single_type_managers, new_computed_blocks, strict=True):
-            tokens = num_tokens if num_known_tokens is None or not manager.ignores_lookahead else num_known_tokens
+            tokens = (
+                num_tokens
+                if num_known_tokens is None or not manager.ignores_lookahead
+                else num_known_tokens
+            )
             num_blocks += manager.get_num_blocks_to_allocate(
-                request_id, tokens, blocks, total_computed_tokens, num_local_computed_tokens, apply_admission_cap
+                request_id,
+                tokens,
+                blocks,
+                total_computed_tokens,
+                num_local_computed_tokens,
+                apply_admission_cap,
             )
         return num_blocks
 
@@ -88,7 +115,8 @@ class KVCacheCoordinator:
     ) -> None:
         """Start the tables of a request with what it hit, on the device and elsewhere.
 
-        Blocks to load into are taken last: by then everything hit on the device is held, and cannot be evicted for them.
+        Blocks to load into are taken last: by then everything hit on the device is held, and cannot
+        be evicted for them.
         """
         total = num_local_computed_tokens + num_external_computed_tokens
         for manager, blocks in zip(self.single_type_managers, new_computed_blocks, strict=True):
@@ -96,11 +124,17 @@ class KVCacheCoordinator:
         for manager in self.single_type_managers if num_external_computed_tokens else ():
             manager.add_external_computed_blocks(request_id, total)
 
-    def allocate_new_blocks(self, request_id: str, num_tokens: int, num_known_tokens: int | None = None) -> HitBlocks:
-        """Grow every table to `num_tokens` tokens, of recurrent groups to those known, and return the new blocks."""
+    def allocate_new_blocks(
+        self, request_id: str, num_tokens: int, num_known_tokens: int | None = None
+    ) -> HitBlocks:
+        """Grow every table to `num_tokens` tokens, of recurrent groups to those known, and
+        return the new blocks.
+        """
         known = num_tokens if num_known_tokens is None else num_known_tokens
         return tuple(
-            manager.allocate_new_blocks(request_id, known if manager.ignores_lookahead else num_tokens)
+            manager.allocate_new_blocks(
+                request_id, known if manager.ignores_lookahead else num_tokens
+            )
             for manager in self.single_type_managers
         )
 
@@ -111,15 +145,21 @@ class KVCacheCoordinator:
         use_eagle = bool(self.eagle_group_ids) and self.config.eagle_replay_boundaries
         replay = replay_boundaries(request.num_prompt_tokens, self.scheduler_block_size, use_eagle)
         for manager in self.single_type_managers:
-            manager.cache_blocks(request, self.get_num_cacheable_tokens(num_computed_tokens, manager), replay)
+            manager.cache_blocks(
+                request, self.get_num_cacheable_tokens(num_computed_tokens, manager), replay
+            )
 
     def commit_drafts(self, request_id: str, num_computed_tokens: int, num_accepted: int) -> None:
-        """Bring home the states after the last `num_accepted` of the computed tokens; keys and values are where they belong."""
+        """Bring home the states after the last `num_accepted` of the computed tokens; keys and
+        values are where they belong.
+        """
         for manager in self.single_type_managers:
             if isinstance(manager, MambaManager):
                 manager.commit_drafts(request_id, num_computed_tokens, num_accepted)
 
-    def get_num_cacheable_tokens(self, num_computed_tokens: int, manager: SingleTypeKVCacheManager) -> int:
+    def get_num_cacheable_tokens(
+        self, num_computed_tokens: int, manager: SingleTypeKVCacheManager
+    ) -> int:
         """Return the longest prefix that a group may key."""
         return num_computed_tokens
 
@@ -137,7 +177,9 @@ class KVCacheCoordinator:
 
     def get_blocks(self, request_id: str) -> HitBlocks:
         """Return the tables of a request."""
-        return tuple(manager.req_to_blocks.get(request_id, []) for manager in self.single_type_managers)
+        return tuple(
+            manager.req_to_blocks.get(request_id, []) for manager in self.single_type_managers
+        )
 
     def new_step_starts(self) -> None:
         """Commit the step before."""

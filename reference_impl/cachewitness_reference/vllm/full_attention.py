@@ -1,7 +1,8 @@
-"""Full attention: every earlier token is read, so every column is needed and nothing is given back before the end.
+"""Full attention: every earlier token is read, so every column is needed and nothing is given back
+before the end.
 
-A hit is the run of cached blocks from the first column on. With hashes finer than blocks it may reach into the next block,
-at the one boundary where the prompt of an earlier request ended.
+A hit is the run of cached blocks from the first column on. With hashes finer than blocks it may
+reach into the next block, at the one boundary where the prompt of an earlier request ended.
 
 Source: vLLM, `v1/core/single_type_kv_cache_manager.py`, `FullAttentionManager` (0.33.0).
 """
@@ -37,7 +38,9 @@ class FullAttentionManager(SingleTypeKVCacheManager):
         drop_eagle_block: bool,
         alignment_tokens: int,
     ) -> tuple[tuple[list[KVCacheBlock], ...], int]:
-        """Return the longest run of cached blocks from the start, as `SingleTypeKVCacheManager` describes it."""
+        """Return the longest run of cached blocks from the start, as `SingleTypeKVCacheManager`
+        describes it.
+        """
         block_size = kv_cache_spec.block_size
         scale = block_size // block_pool.hash_block_size
         num_blocks = min(max_length // block_size, len(block_hashes) // scale)
@@ -70,17 +73,24 @@ class FullAttentionManager(SingleTypeKVCacheManager):
 
     # COMMIT
 
-    def cache_blocks(self, request: Request, num_tokens: int, replay: Sequence[Position]) -> list[KVCacheBlock]:
+    def cache_blocks(
+        self, request: Request, num_tokens: int, replay: Sequence[Position]
+    ) -> list[KVCacheBlock]:
         """Key whole blocks and, with finer hashes, the tail of the prompt inside its block."""
         keyed = super().cache_blocks(request, num_tokens, replay)
-        if self.block_size != self.block_pool.hash_block_size and self.config.release.partial_hash_hits:
+        if (
+            self.block_size != self.block_pool.hash_block_size
+            and self.config.release.partial_hash_hits
+        ):
             self._cache_partial_tail_block(request, num_tokens)
         return keyed
 
     def _cache_partial_tail_block(self, request: Request, num_tokens: int) -> None:
-        """Key the last hash boundary that a resend of the prompt can match, if it lies inside a block.
+        """Key the last hash boundary that a resend of the prompt can match, if it lies inside a
+        block.
 
-        A resend matches one token less than the prompt; with EAGLE the whole prompt, a unit of which it gives back.
+        A resend matches one token less than the prompt; with EAGLE the whole prompt, a unit of
+        which it gives back.
         """
         unit = self.block_pool.hash_block_size
         limit = request.num_prompt_tokens - (0 if self.use_eagle else 1)
@@ -90,6 +100,8 @@ class FullAttentionManager(SingleTypeKVCacheManager):
         column = boundary // self.block_size
         blocks = self.req_to_blocks[request.request_id]
         if column < len(blocks):
-            self.block_pool.cache_partial_block(request, blocks[column], boundary, self.kv_cache_group_id)
+            self.block_pool.cache_partial_block(
+                request, blocks[column], boundary, self.kv_cache_group_id
+            )
 
     # RELEASE: as every kind; no column is ever skipped.

@@ -1,9 +1,11 @@
 """From keys to blocks. A key is the digest of a prefix and the group that caches it.
 
-Two requests that compute the same prefix at the same time end up with two blocks under one key. vLLM never merges them,
-since block tables only ever grow at the end; a look-up returns the one that was keyed first.
+Two requests that compute the same prefix at the same time end up with two blocks under one key.
+vLLM never merges them, since block tables only ever grow at the end; a look-up returns the one that
+was keyed first.
 
-Source: vLLM, `v1/core/block_pool.py`, `BlockHashToBlockMap`; `v1/core/kv_cache_utils.py`, `BlockHashWithGroupId` (0.33.0).
+Source: vLLM, `v1/core/block_pool.py`, `BlockHashToBlockMap`; `v1/core/kv_cache_utils.py`,
+`BlockHashWithGroupId` (0.33.0).
 """
 
 from __future__ import annotations
@@ -37,8 +39,8 @@ def get_group_id(key: BlockHashWithGroupId) -> GroupId:
 class KVCacheBlock:
     """One physical page as the policy knows it.
 
-    `block_hash` is its first key, None while nobody can hit it, and `block_hash_num_tokens` the length of the prefix that
-    this key names.
+    `block_hash` is its first key, None while nobody can hit it, and `block_hash_num_tokens` the
+    length of the prefix that this key names.
     """
 
     __slots__ = ("block_hash", "block_hash_num_tokens", "block_id", "is_null", "ref_cnt")
@@ -51,7 +53,10 @@ class KVCacheBlock:
         self.is_null = False
 
     def __repr__(self) -> str:
-        return f"KVCacheBlock({self.block_id}, ref_cnt={self.ref_cnt}, tokens={self.block_hash_num_tokens})"
+        return (
+            f"KVCacheBlock({self.block_id}, ref_cnt={self.ref_cnt},"
+            f" tokens={self.block_hash_num_tokens})"
+        )
 
 
 class BlockHashToBlockMap:
@@ -65,7 +70,9 @@ class BlockHashToBlockMap:
     def contain(self, key: BlockHashWithGroupId, block_id: BlockId) -> bool:
         """Whether this block is under the key."""
         first = self._first.get(key)
-        return first is not None and (first.block_id == block_id or block_id in self._later.get(key, ()))
+        return first is not None and (
+            first.block_id == block_id or block_id in self._later.get(key, ())
+        )
 
     def insert(self, key: BlockHashWithGroupId, block: KVCacheBlock) -> None:
         """Put a block under a key, behind those already there."""

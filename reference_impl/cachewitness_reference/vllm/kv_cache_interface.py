@@ -26,8 +26,12 @@ class SlidingWindowSpec:
     block_size: int
     sliding_window: int
 
-    def max_admission_blocks_per_request(self, max_in_flight_tokens: int, max_model_len: int) -> int:
-        """Return the most blocks that one request holds at once: its window, the tokens in flight, one for the offset."""
+    def max_admission_blocks_per_request(
+        self, max_in_flight_tokens: int, max_model_len: int
+    ) -> int:
+        """Return the most blocks that one request holds at once: its window, the tokens in
+        flight, one for the offset.
+        """
         num_tokens = min(self.sliding_window - 1 + max_in_flight_tokens, max_model_len)
         return math.ceil(num_tokens / self.block_size) + 1
 
@@ -45,7 +49,9 @@ KVCacheSpec = FullAttentionSpec | SlidingWindowSpec | MambaSpec
 
 @dataclass(frozen=True)
 class KVCacheGroupSpec:
-    """One cache group. `is_eagle_group` marks those whose layers a drafter reads; none marked means all of them."""
+    """One cache group. `is_eagle_group` marks those whose layers a drafter reads; none marked
+    means all of them.
+    """
 
     kv_cache_spec: KVCacheSpec
     is_eagle_group: bool = False

@@ -1,7 +1,8 @@
-"""Everything that can be chosen, read from plain data and checked as far as it can be without knowing the groups.
+"""Everything that can be chosen, read from plain data and checked as far as it can be without
+knowing the groups.
 
-An option of a rule that this specification leaves out is refused (`AbsentRule`), because silently ignoring it would make every
-later comparison worthless.
+An option of a rule that this specification leaves out is refused (`AbsentRule`), because silently
+ignoring it would make every later comparison worthless.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from cachewitness_reference.vllm.kv_cache_interface import MambaCacheMode
 from cachewitness_reference.vllm.spec import NEWEST
 
 ASYNC_DEPTH_MAX = 2
-"""A step overlaps with one other on a single stage, with two on a pipeline of two stages; longer ones are not here."""
+"""A step overlaps with one other on a single stage, with two on a pipeline of two stages; longer
+ones are not here."""
 
 
 LONGEST_SHOWN = 40
@@ -44,7 +46,9 @@ def retention_interval_from(environment: Mapping[str, str]) -> int | None:
         return None
     if not re.fullmatch(r"[0-9]{1,19}", text) or int(text) >= 2**63:
         shown = repr(text if len(text) <= LONGEST_SHOWN else text[:LONGEST_SHOWN] + "…")
-        raise ConfigError(f"{RETENTION_VARIABLE} must be a whole number of tokens, at least 0, not {shown}")
+        raise ConfigError(
+            f"{RETENTION_VARIABLE} must be a whole number of tokens, at least 0, not {shown}"
+        )
     return int(text)
 
 
@@ -72,17 +76,19 @@ ABSENT_OPTIONS = {
     "kv_connector": "connector",
     "scheduling_policy": "priority-scheduling",
 }
-"""By name of an option of vLLM's: the rule that it belongs to, which this specification leaves out."""
+"""By name of an option of vLLM's: the rule that it belongs to, which this specification leaves out.
+"""
 
 
 @dataclass(frozen=True)
 class Options:
-    """Everything that can be chosen, vLLM's names where vLLM has them. Sizes are in tokens unless said otherwise.
+    """Everything that can be chosen, vLLM's names where vLLM has them. Sizes are in tokens unless
+    said otherwise.
 
-    `num_speculative_tokens`: so many drafts are verified with each token at most. `async_depth`: so many steps may be scheduled
-    before the tokens of an earlier one are known. `eagle_groups` are the indices of the groups whose layers the drafter reads;
-    none named: all of them. The three marked `by release` take what that release of vLLM does when they
-    are left alone.
+    `num_speculative_tokens`: so many drafts are verified with each token at most. `async_depth`: so
+    many steps may be scheduled before the tokens of an earlier one are known. `eagle_groups` are
+    the indices of the groups whose layers the drafter reads; none named: all of them. The three
+    marked `by release` take what that release of vLLM does when they are left alone.
     """
 
     release: str = NEWEST
@@ -106,13 +112,17 @@ class Options:
     checks: ClassVar[Mapping[str, Callable[[object], bool]]] = {
         "release": lambda value: isinstance(value, str),
         "enable_caching": is_boolean,
-        "retention_interval": lambda value: value is None or is_integer(value) or value == "by release",
+        "retention_interval": (
+            lambda value: value is None or is_integer(value) or value == "by release"
+        ),
         "pin_shared_prefix_boundary": lambda value: is_boolean(value) or value == "by release",
         "eagle_replay_boundaries": lambda value: is_boolean(value) or value == "by release",
         "hash_block_size": lambda value: value is None or is_integer(value),
         "mamba_cache_mode": lambda value: value in _MODES,
         "use_eagle": is_boolean,
-        "eagle_groups": lambda value: isinstance(value, list | tuple) and all(map(is_integer, value)),
+        "eagle_groups": (
+            lambda value: isinstance(value, list | tuple) and all(map(is_integer, value))
+        ),
         "watermark": lambda value: is_integer(value) or isinstance(value, float),
         "scheduler_reserve_full_isl": is_boolean,
         "enable_kv_cache_events": is_boolean,
@@ -124,20 +134,28 @@ class Options:
     def parse(cls, given: Mapping[str, Any]) -> Self:
         """Return options read from plain data.
 
-        Raises AbsentRule for an option of a rule left out, ConfigError for a name or a value that does not fit.
+        Raises AbsentRule for an option of a rule left out, ConfigError for a name or a value that
+        does not fit.
         """
         for name, value in given.items():
             if name in ABSENT_OPTIONS:
-                raise AbsentRule(f"option {name!r}: the rule {ABSENT_OPTIONS[name]!r} is not in this specification")
+                raise AbsentRule(
+                    f"option {name!r}: the rule {ABSENT_OPTIONS[name]!r} is not in this"
+                    " specification"
+                )
             if name not in cls.checks:
-                raise ConfigError(f"option {name!r} is unknown; known are {', '.join(sorted(cls.checks))}")
+                raise ConfigError(
+                    f"option {name!r} is unknown; known are {', '.join(sorted(cls.checks))}"
+                )
             if not cls.checks[name](value):
                 raise ConfigError(f"option {name!r} cannot be {value!r}")
         return cls(**given)
 
 
 def check_numbers(options: Options) -> None:
-    """Raise ConfigError for a number that makes no sense, AbsentRule for two options that do not go together here."""
+    """Raise ConfigError for a number that makes no sense, AbsentRule for two options that do not
+    go together here.
+    """
     for name in POSITIVE:
         if getattr(options, name) <= 0:
             raise ConfigError(f"option {name!r} ({getattr(options, name)}) must be positive")
@@ -145,8 +163,16 @@ def check_numbers(options: Options) -> None:
         if getattr(options, name) < 0:
             raise ConfigError(f"option {name!r} ({getattr(options, name)}) must be at least 0")
     if options.async_depth > ASYNC_DEPTH_MAX:
-        raise ConfigError(f"option 'async_depth' ({options.async_depth}) must be from 0 to {ASYNC_DEPTH_MAX}")
+        raise ConfigError(
+            f"option 'async_depth' ({options.async_depth}) must be from 0 to {ASYNC_DEPTH_MAX}"
+        )
     if options.async_depth and options.num_speculative_tokens:
-        raise AbsentRule("option 'async_depth': drafts of a step in flight are not in this specification; set one of the two")
+        raise AbsentRule(
+            "option 'async_depth': drafts of a step in flight are not in this specification; set"
+            " one of the two"
+        )
     if not 0.0 <= options.watermark < 1.0:
-        raise ConfigError(f"option 'watermark' ({options.watermark}) must be in [0, 1): a share of the pool's blocks")
+        raise ConfigError(
+            f"option 'watermark' ({options.watermark}) must be in [0, 1): a share of the pool's"
+            " blocks"
+        )

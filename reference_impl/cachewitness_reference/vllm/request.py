@@ -1,8 +1,9 @@
 """A request: its tokens, its identity, and the digests of its prefixes.
 
-The identity of a prefix is more than its tokens. The adapter enters every block, the salt the first one (the chain carries
-it on), a multimodal item every block that it touches, by its content and its place. What comes later never enters: two
-requests that differ in an image at token 100 share whatever ends before it.
+The identity of a prefix is more than its tokens. The adapter enters every block, the salt the first
+one (the chain carries it on), a multimodal item every block that it touches, by its content and its
+place. What comes later never enters: two requests that differ in an image at token 100 share
+whatever ends before it.
 
 Sources (vLLM 0.33.0): `v1/request.py`; `v1/core/kv_cache_utils.py`, `get_request_block_hasher`,
 `generate_block_hash_extra_keys`.
@@ -44,11 +45,13 @@ class MultiModalFeature:
 
 
 class Request:
-    """One request. `num_computed_tokens` counts what its blocks hold; `num_tokens` what is known of it.
+    """One request. `num_computed_tokens` counts what its blocks hold; `num_tokens` what is known of
+    it.
 
-    Of what is computed, `num_in_flight_tokens` are in steps that have not run. `num_output_placeholders` tokens will be known
-    when they have. `spec_token_ids` are guesses at what follows; `num_accepted_drafts` of the last ones stood, and their states
-    are still where they were tried.
+    Of what is computed, `num_in_flight_tokens` are in steps that have not run.
+    `num_output_placeholders` tokens will be known when they have. `spec_token_ids` are guesses at
+    what follows; `num_accepted_drafts` of the last ones stood, and their states are still where
+    they were tried.
     """
 
     def __init__(
@@ -63,7 +66,9 @@ class Request:
         skip_reading_prefix_cache: bool = False,
     ) -> None:
         if not prompt_token_ids:
-            raise ValueError(f"request {request_id!r}: the prompt is empty; at least one token is needed")
+            raise ValueError(
+                f"request {request_id!r}: the prompt is empty; at least one token is needed"
+            )
         self.request_id = request_id
         self.all_token_ids = list(prompt_token_ids)
         self.num_prompt_tokens = len(self.all_token_ids)

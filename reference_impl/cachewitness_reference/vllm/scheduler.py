@@ -1,23 +1,26 @@
 """The scheduler: who computes how much in a step.
 
-There is no prefill phase and no decode phase. Every request has tokens that are known and tokens that are computed, and each
-step lets requests catch up within a budget. Requests that run come first, in order of arrival; if one does not get its slots,
-the one that came last gives up its blocks and starts again later, what it generated included (recompute). Then, unless that
-happened, waiting requests are admitted in order, each with what it hits in the cache, until one does not fit.
+There is no prefill phase and no decode phase. Every request has tokens that are known and tokens
+that are computed, and each step lets requests catch up within a budget. Requests that run come
+first, in order of arrival; if one does not get its slots, the one that came last gives up its
+blocks and starts again later, what it generated included (recompute). Then, unless that happened,
+waiting requests are admitted in order, each with what it hits in the cache, until one does not fit.
 
-Where states are cached, chunk ends are steered (`align_split`). A step may be taken back before it runs (`withdraw`).
+Where states are cached, chunk ends are steered (`align_split`). A step may be taken back before it
+runs (`withdraw`).
 
-*Drafts.* A request that lacks one token may bring guesses at what follows. They are computed with it, in slots of their own,
-and count as computed at once; those that turn out wrong are taken off again, and their slots are written anew. Guesses are
-never keyed.
+*Drafts.* A request that lacks one token may bring guesses at what follows. They are computed with
+it, in slots of their own, and count as computed at once; those that turn out wrong are taken off
+again, and their slots are written anew. Guesses are never keyed.
 
-*Async depth.* A step may be scheduled while one or two earlier ones have not run. Tokens that those will generate are
-*placeholders*: they can be scheduled, and are known when the step has run, which is before the step that computes them runs.
-Steps run in the order in which they are scheduled, so blocks given back now may go to any later step. What any step in flight
-still reads is not given back, and a request that lost its blocks meanwhile drops what those steps generate for it.
+*Async depth.* A step may be scheduled while one or two earlier ones have not run. Tokens that those
+will generate are *placeholders*: they can be scheduled, and are known when the step has run, which
+is before the step that computes them runs. Steps run in the order in which they are scheduled, so
+blocks given back now may go to any later step. What any step in flight still reads is not given
+back, and a request that lost its blocks meanwhile drops what those steps generate for it.
 
-Sources: vLLM, `v1/core/sched/scheduler.py` and `async_scheduler.py` (0.33.0), first come first served; `withdraw` is this
-specification's own.
+Sources: vLLM, `v1/core/sched/scheduler.py` and `async_scheduler.py` (0.33.0), first come first
+served; `withdraw` is this specification's own.
 """
 
 from __future__ import annotations
@@ -28,16 +31,35 @@ from collections.abc import Iterable
 from cachewitness_reference.vllm.align_split import split_for
 from cachewitness_reference.vllm.config import KVCacheConfig
 from cachewitness_reference.vllm.request import Request, RequestStatus
-from cachewitness_reference.vllm.scheduler_interface import CacheManager, KVConnector, RefusedRequest, Sampler, SchedulerOutput
+from cachewitness_reference.vllm.scheduler_interface import (
+    CacheManager,
+    KVConnector,
+    RefusedRequest,
+    Sampler,
+    SchedulerOutput,
+)
 
-__all__ = ["CacheManager", "KVConnector", "RefusedRequest", "Sampler", "Scheduler", "SchedulerOutput"]
+__all__ = [
+    "CacheManager",
+    "KVConnector",
+    "RefusedRequest",
+    "Sampler",
+    "Scheduler",
+    "SchedulerOutput",
+]
 
 
 class Scheduler:
-    """A scheduler over a manager. `sampler` says what a request generates; `connector` serves what the device has not."""
+    """A scheduler over a manager. `sampler` says what a request generates; `connector` serves
+    what the device has not.
+    """
 
     def __init__(
-        self, config: KVCacheConfig, kv_cache_manager: CacheManager, sampler: Sampler, connector: KVConnector | None = None
+        self,
+        config: KVCacheConfig,
+        kv_cache_manager: CacheManager,
+        sampler: Sampler,
+        connector: KVConnector | None = None,
     ) -> None:
         self.config = config
         self.kv_cache_manager = kv_cache_manager
@@ -56,8 +78,8 @@ class Scheduler:
             raise RefusedRequest(f"request {request.request_id!r} is already here")
         if request.num_tokens >= self.config.options.max_model_len:
             raise RefusedRequest(
-                f"request {request.request_id!r}: {request.num_tokens} prompt tokens leave no room to generate below "
-                f"max_model_len ({self.config.options.max_model_len})"
+                f"request {request.request_id!r}: {request.num_tokens} prompt tokens leave no room"
+                f" to generate below max_model_len ({self.config.options.max_model_len})"
             )
         self.requests[request.request_id] = request
         self.waiting.append(request)
@@ -78,13 +100,17 @@ class Scheduler:
             self._schedule_waiting(output, left, limit)
         for request_id in output.num_scheduled_tokens:
             self._advance(self.requests[request_id], output)
-        output.kv_cache_block_copies, output.retained_blocks = self.kv_cache_manager.take_kv_cache_block_copies()
+        output.kv_cache_block_copies, output.retained_blocks = (
+            self.kv_cache_manager.take_kv_cache_block_copies()
+        )
         new_block_ids = self.kv_cache_manager.take_new_block_ids()
         output.new_block_ids_to_zero = new_block_ids if self.config.needs_kv_cache_zeroing else []
         return output
 
     def build_connector_meta(self, output: SchedulerOutput) -> None:
-        """Have the connector say what the step loads and stores, when nobody is withdrawn any more."""
+        """Have the connector say what the step loads and stores, when nobody is withdrawn any
+        more.
+        """
         if self.connector is not None:
             output.kv_connector_metadata = self.connector.build_connector_meta(output)
             output.retained_blocks += [block for _, block in output.kv_connector_metadata.stores]
@@ -96,7 +122,10 @@ class Scheduler:
         request.num_in_flight_tokens += output.num_scheduled_tokens[rid]
         output.num_preemptions[rid] = request.num_preemptions
         num_drafts = len(output.scheduled_spec_decode_tokens.get(rid, ()))
-        if request.num_computed_tokens - num_drafts == request.num_tokens + request.num_output_placeholders:
+        if (
+            request.num_computed_tokens - num_drafts
+            == request.num_tokens + request.num_output_placeholders
+        ):
             request.num_output_placeholders += 1
             output.generating.add(rid)
 
@@ -108,7 +137,9 @@ class Scheduler:
             num_new_tokens = min(num_expected - request.num_computed_tokens, left)
             num_new_tokens = split_for(self.config, request, num_new_tokens, 0, limit)
             if num_new_tokens == 0 or num_expected >= self.config.options.max_model_len:
-                index += 1  # its turn comes when the budget reaches the next boundary, or never: it ends with a step in flight
+                # its turn comes when the budget reaches the next boundary, or never: it ends with a
+                # step in flight
+                index += 1
                 continue
             drafts = self._drafts_for(request, num_new_tokens, left - num_new_tokens)
             lookahead = len(drafts) + self.config.options.num_speculative_tokens
@@ -121,9 +152,18 @@ class Scheduler:
             index += 1
         return left
 
-    def _allocate_or_preempt(self, request: Request, num_new_tokens: int, lookahead: int, output: SchedulerOutput) -> bool:
-        """Give a running request slots, of those who came after it if there are no others; False if it gave up its own."""
-        while self.kv_cache_manager.allocate_slots(request, num_new_tokens, num_lookahead_tokens=lookahead) is None:
+    def _allocate_or_preempt(
+        self, request: Request, num_new_tokens: int, lookahead: int, output: SchedulerOutput
+    ) -> bool:
+        """Give a running request slots, of those who came after it if there are no others; False
+        if it gave up its own.
+        """
+        while (
+            self.kv_cache_manager.allocate_slots(
+                request, num_new_tokens, num_lookahead_tokens=lookahead
+            )
+            is None
+        ):
             victim = self.running.pop()
             self._preempt(victim)
             output.preempted_req_ids.append(victim.request_id)
@@ -132,7 +172,9 @@ class Scheduler:
         return True
 
     def _drafts_for(self, request: Request, num_new_tokens: int, left: int) -> list[int]:
-        """Return the guesses to verify: none unless the request catches up, and none whose place would be the model's last."""
+        """Return the guesses to verify: none unless the request catches up, and none whose place
+        would be the model's last.
+        """
         if request.num_computed_tokens + num_new_tokens < request.num_tokens:
             return []
         room = self.config.options.max_model_len - 1 - request.num_tokens
@@ -145,12 +187,20 @@ class Scheduler:
                 return
             left -= num_new_tokens
 
-    def _admit(self, request: Request, output: SchedulerOutput, left: int, limit: int) -> int | None:
-        """Let the request that waits longest run; return how many tokens of it are computed, None if it has to wait on."""
+    def _admit(
+        self, request: Request, output: SchedulerOutput, left: int, limit: int
+    ) -> int | None:
+        """Let the request that waits longest run; return how many tokens of it are computed,
+        None if it has to wait on.
+        """
         options = self.config.options
         # LOOKUP
-        blocks, hit_length, request.shared_prefix_boundary = self.kv_cache_manager.get_computed_blocks(request)
-        num_external = self.connector.get_num_new_matched_tokens(request, hit_length) if self.connector else 0
+        blocks, hit_length, request.shared_prefix_boundary = (
+            self.kv_cache_manager.get_computed_blocks(request)
+        )
+        num_external = (
+            self.connector.get_num_new_matched_tokens(request, hit_length) if self.connector else 0
+        )
         num_computed = hit_length + num_external
         num_new_tokens = min(request.num_tokens - num_computed, left)
         num_new_tokens = split_for(self.config, request, num_new_tokens, num_computed, limit)
@@ -171,7 +221,9 @@ class Scheduler:
             return None
         request.num_computed_tokens = num_computed
         if self.connector is not None:
-            self.connector.update_state_after_alloc(request, self.kv_cache_manager.get_blocks(request.request_id), num_external)
+            self.connector.update_state_after_alloc(
+                request, self.kv_cache_manager.get_blocks(request.request_id), num_external
+            )
         self._let_run(request, num_new_tokens, output)
         # COMMIT: nothing; `allocate_slots` has keyed what this chunk fills.
         # RELEASE: nothing; nobody gives way to a request that waits.
@@ -184,7 +236,9 @@ class Scheduler:
         output.num_scheduled_tokens[request.request_id] = num_new_tokens
 
     def update_from_output(self, output: SchedulerOutput) -> dict[str, list[int]]:
-        """End a step that ran: append what each request that computed all it had generates; return it by request."""
+        """End a step that ran: append what each request that computed all it had generates;
+        return it by request.
+        """
         # LOOKUP, ALLOCATE: nothing; the next step does.
         # RELEASE
         self.kv_cache_manager.block_pool.free_blocks(output.retained_blocks)
@@ -203,7 +257,9 @@ class Scheduler:
         return sampled
 
     def _generate(self, request: Request, drafts: list[int]) -> list[int]:
-        """Append what a request generates; the drafts that do not stand are not computed any more."""
+        """Append what a request generates; the drafts that do not stand are not computed any
+        more.
+        """
         options = self.config.options
         tokens = self.sampler.sample(request, drafts)
         request.num_accepted_drafts = len(tokens) - 1
@@ -211,7 +267,8 @@ class Scheduler:
         request.num_output_placeholders -= 1
         request.append_output_token_ids(tokens)
         if options.async_depth:
-            # The tokens of the step before are known only now, when their slots have been given out.
+            # The tokens of the step before are known only now, when their slots have been given
+            # out.
             known = request.num_computed_tokens - request.num_output_placeholders
             self.kv_cache_manager.cache_blocks(request, known)
         if request.num_tokens >= options.max_model_len:
@@ -221,9 +278,11 @@ class Scheduler:
         return tokens
 
     def withdraw(self, output: SchedulerOutput, request_ids: Iterable[str]) -> list[str]:
-        """Take requests back from the step that was scheduled last, before it runs; return everybody it concerns.
+        """Take requests back from the step that was scheduled last, before it runs; return
+        everybody it concerns.
 
-        They wait again, in front. Their keys of this step are gone, and so are copies that only they needed.
+        They wait again, in front. Their keys of this step are gone, and so are copies that only
+        they needed.
         """
         withdrawn: list[str] = []
         for request_id in request_ids:
@@ -233,15 +292,21 @@ class Scheduler:
                 for other in taken_back:
                     output.num_scheduled_tokens.pop(other, None)
                     output.num_preemptions.pop(other, None)
-        for request in [request for request in reversed(self.running) if request.request_id in withdrawn]:
+        for request in [
+            request for request in reversed(self.running) if request.request_id in withdrawn
+        ]:
             self.running.remove(request)
             self._wait_again(request)
         for ends in output.take_idle_copies():
             self.kv_cache_manager.block_pool.free_blocks(ends)
         return withdrawn
 
-    def finish_requests(self, request_ids: Iterable[str], status: RequestStatus = RequestStatus.FINISHED) -> None:
-        """End requests, as intended or, with ABORTED, early: their blocks are free, their keys stay."""
+    def finish_requests(
+        self, request_ids: Iterable[str], status: RequestStatus = RequestStatus.FINISHED
+    ) -> None:
+        """End requests, as intended or, with ABORTED, early: their blocks are free, their keys
+        stay.
+        """
         assert status.is_finished
         # LOOKUP, ALLOCATE, COMMIT: nothing; what is keyed of a request stays keyed.
         # RELEASE
@@ -273,7 +338,9 @@ class Scheduler:
             self.connector.reset_cache()
 
     def reset_prefix_cache(self, reset_running_requests: bool = False) -> bool:
-        """Forget every cached prefix of the device, preempting whoever runs if told so; return whether it was done."""
+        """Forget every cached prefix of the device, preempting whoever runs if told so; return
+        whether it was done.
+        """
         if reset_running_requests:
             while self.running:
                 self._preempt(self.running.pop())
@@ -289,8 +356,8 @@ class Scheduler:
         self.reset_connector_cache()
 
     def _preempt(self, request: Request) -> None:
-        # LOOKUP, ALLOCATE, COMMIT: nothing; it is looked up again when its turn comes, and its keys may still be there.
-        # RELEASE
+        # LOOKUP, ALLOCATE, COMMIT: nothing; it is looked up again when its turn comes, and its keys
+        # may still be there. RELEASE
         self.kv_cache_manager.free(request)
         self._wait_again(request)
 

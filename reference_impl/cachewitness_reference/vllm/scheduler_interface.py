@@ -1,6 +1,8 @@
-"""What the scheduler needs of others, and what it says: a sampler, a manager, a connector, and a step.
+"""What the scheduler needs of others, and what it says: a sampler, a manager, a connector, and a
+step.
 
-Sources: vLLM, `v1/core/sched/output.py`, `distributed/kv_transfer/kv_connector/v1/base.py` (0.33.0).
+Sources: vLLM, `v1/core/sched/output.py`, `distributed/kv_transfer/kv_connector/v1/base.py`
+(0.33.0).
 """
 
 from __future__ import annotations
@@ -27,7 +29,9 @@ class Sampler(Protocol):
         """Guess at most `count` tokens that follow those known of a request."""
 
     def sample(self, request: Request, drafts: list[int]) -> list[int]:
-        """Return the tokens that follow those known: the drafts that stand, in order, and one more."""
+        """Return the tokens that follow those known: the drafts that stand, in order, and one
+        more.
+        """
 
 
 class CacheManager(Protocol):
@@ -91,20 +95,27 @@ class KVConnectorMetadata:
 
 
 class KVConnector(Protocol):
-    """Another system's cache behind the scheduler. What it has beyond the device's hit is loaded before the step runs.
+    """Another system's cache behind the scheduler. What it has beyond the device's hit is loaded
+    before the step runs.
 
-    It is told of a request in the order of these methods. Real connectors may load while other steps run; here a load is part
-    of the step that admits the request.
+    It is told of a request in the order of these methods. Real connectors may load while other
+    steps run; here a load is part of the step that admits the request.
     """
 
     def get_num_new_matched_tokens(self, request: Request, num_computed_tokens: int) -> int:
-        """Return how many tokens it can serve beyond the first `num_computed_tokens`, which the device has."""
+        """Return how many tokens it can serve beyond the first `num_computed_tokens`, which the
+        device has.
+        """
 
-    def update_state_after_alloc(self, request: Request, blocks: KVCacheBlocks, num_external_tokens: int) -> None:
+    def update_state_after_alloc(
+        self, request: Request, blocks: KVCacheBlocks, num_external_tokens: int
+    ) -> None:
         """Take note of the tables of an admitted request, with blocks for what will be loaded."""
 
     def build_connector_meta(self, scheduler_output: SchedulerOutput) -> KVConnectorMetadata:
-        """Return what to load before the step and what to store after it; the blocks to be stored are held."""
+        """Return what to load before the step and what to store after it; the blocks to be
+        stored are held.
+        """
 
     def update_connector_output(self, scheduler_output: SchedulerOutput) -> None:
         """Take note that the step has run, its loads and stores included."""
@@ -118,11 +129,13 @@ class KVConnector(Protocol):
 
 @dataclass
 class SchedulerOutput:
-    """One step: tokens per request in order, who was preempted for it, and what the worker does before it runs.
+    """One step: tokens per request in order, who was preempted for it, and what the worker does
+    before it runs.
 
-    `scheduled_spec_decode_tokens` are the last of a request's tokens, guessed. `generating` are those who generate in the step,
-    `num_preemptions` says of everybody how often it had been preempted. Copies come before the runs. `retained_blocks` are the
-    ends of copies and the sources of stores, held until the step has run.
+    `scheduled_spec_decode_tokens` are the last of a request's tokens, guessed. `generating` are
+    those who generate in the step, `num_preemptions` says of everybody how often it had been
+    preempted. Copies come before the runs. `retained_blocks` are the ends of copies and the sources
+    of stores, held until the step has run.
     """
 
     num_scheduled_tokens: dict[str, int] = field(default_factory=dict)
@@ -136,7 +149,9 @@ class SchedulerOutput:
     kv_connector_metadata: KVConnectorMetadata = field(default_factory=KVConnectorMetadata)
 
     def take_idle_copies(self) -> list[tuple[KVCacheBlock, KVCacheBlock]]:
-        """Leave out copies into blocks that nobody holds, the copy itself apart, and that have no key; return their ends."""
+        """Leave out copies into blocks that nobody holds, the copy itself apart, and that have
+        no key; return their ends.
+        """
         copies, ends = self.kv_cache_block_copies, self.retained_blocks
         self.kv_cache_block_copies, self.retained_blocks = [], []
         idle = []

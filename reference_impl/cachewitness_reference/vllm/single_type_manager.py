@@ -1,9 +1,11 @@
-"""What the managers of all group kinds share: block tables, and the phases that every request goes through.
+"""What the managers of all group kinds share: block tables, and the phases that every request goes
+through.
 
-A manager owns one table per request: column i holds the block of tokens [i·b, (i + 1)·b), or the null block where nobody
-needs them any more. Tables only grow at the end, since a worker may already hold a copy. The phases carry the same comments
-in every kind, so that two kinds read side by side: # LOOKUP finds what is cached, # ALLOCATE counts and takes blocks,
-# COMMIT keys them, # RELEASE gives them back.
+A manager owns one table per request: column i holds the block of tokens [i·b, (i + 1)·b), or the
+null block where nobody needs them any more. Tables only grow at the end, since a worker may already
+hold a copy. The phases carry the same comments in every kind, so that two kinds read side by side:
+# LOOKUP finds what is cached, # ALLOCATE counts and takes blocks, # COMMIT keys them, # RELEASE
+gives them back.
 
 Source: vLLM, `v1/core/single_type_kv_cache_manager.py`, `SingleTypeKVCacheManager` (0.33.0).
 """
@@ -41,7 +43,11 @@ class SingleTypeKVCacheManager(ABC):
     """Whether tokens that are only guessed get no column in the table."""
 
     def __init__(
-        self, config: KVCacheConfig, kv_cache_spec: KVCacheSpec, block_pool: BlockPool, kv_cache_group_id: GroupId
+        self,
+        config: KVCacheConfig,
+        kv_cache_spec: KVCacheSpec,
+        block_pool: BlockPool,
+        kv_cache_group_id: GroupId,
     ) -> None:
         self.config = config
         self.kv_cache_spec = kv_cache_spec
@@ -55,7 +61,9 @@ class SingleTypeKVCacheManager(ABC):
         self.req_to_blocks: defaultdict[str, list[KVCacheBlock]] = defaultdict(list)
         self.num_cached_block: dict[str, int] = {}
         self.new_block_ids: list[BlockId] = []
-        self.cached_blocks_this_step: set[BlockHashWithGroupId] = set()  # filled by recurrent groups alone
+        self.cached_blocks_this_step: set[BlockHashWithGroupId] = (
+            set()
+        )  # filled by recurrent groups alone
         self._null_block = block_pool.null_block
         self._partial_hit_reqs: dict[str, tuple[int, KVCacheBlock]] = {}
         self._pending_cow_copies: list[PendingCopy] = []
@@ -74,10 +82,12 @@ class SingleTypeKVCacheManager(ABC):
         drop_eagle_block: bool,
         alignment_tokens: int,
     ) -> tuple[tuple[list[KVCacheBlock], ...], int]:
-        """Return the longest prefix of at most `max_length` tokens that all these groups have cached.
+        """Return the longest prefix of at most `max_length` tokens that all these groups have
+        cached.
 
-        One list of columns per group, null where a column is not needed, and the length in tokens: a multiple of
-        `alignment_tokens`. With `drop_eagle_block` one unit has been matched and given back.
+        One list of columns per group, null where a column is not needed, and the length in tokens:
+        a multiple of `alignment_tokens`. With `drop_eagle_block` one unit has been matched and
+        given back.
         """
 
     # ALLOCATE
@@ -91,10 +101,12 @@ class SingleTypeKVCacheManager(ABC):
         num_local_computed_tokens: int,
         apply_admission_cap: bool = False,
     ) -> int:
-        """Return how many blocks leave the queue if the request gets slots for `num_tokens` tokens in all.
+        """Return how many blocks leave the queue if the request gets slots for `num_tokens` tokens
+        in all.
 
-        Cached blocks that were hit count, since holding them takes them out of the queue. The admission cap bounds what a
-        request of this kind holds at once, for kinds that give blocks back as they go.
+        Cached blocks that were hit count, since holding them takes them out of the queue. The
+        admission cap bounds what a request of this kind holds at once, for kinds that give blocks
+        back as they go.
         """
         num_required_blocks = cdiv(num_tokens, self.block_size)
         if apply_admission_cap and self.max_admission_blocks_per_request is not None:
@@ -104,12 +116,15 @@ class SingleTypeKVCacheManager(ABC):
             assert not new_computed_blocks
             return max(num_required_blocks - num_req_blocks, 0)
 
-        num_skipped_blocks = max(self.get_num_skipped_tokens(total_computed_tokens), 0) // self.block_size
+        num_skipped_blocks = (
+            max(self.get_num_skipped_tokens(total_computed_tokens), 0) // self.block_size
+        )
         num_present = max(num_skipped_blocks, len(new_computed_blocks) + num_req_blocks)
         num_new_blocks = max(num_required_blocks - num_present, 0)
         held_anew = new_computed_blocks[max(0, num_skipped_blocks - num_req_blocks) :]
         if self._has_partial_local_hit(new_computed_blocks, num_local_computed_tokens):
-            # A copy is made before the step runs, so what this step is yet to write cannot be copied.
+            # A copy is made before the step runs, so what this step is yet to write cannot be
+            # copied.
             written = self.block_pool.written_before_step.get(new_computed_blocks[-1].block_id)
             if written is not None and num_local_computed_tokens > written:
                 return self.block_pool.num_gpu_blocks + 1
@@ -123,13 +138,17 @@ class SingleTypeKVCacheManager(ABC):
         num_local_computed_tokens: int,
         total_computed_tokens: int,
     ) -> None:
-        """Start the table of a request with the blocks that it hit; columns outside the window become null.
+        """Start the table of a request with the blocks that it hit; columns outside the window
+        become null.
 
-        The window is that of the query after `total_computed_tokens`, what is loaded from elsewhere counted.
+        The window is that of the query after `total_computed_tokens`, what is loaded from elsewhere
+        counted.
         """
         req_blocks = self.req_to_blocks[request_id]
         assert not req_blocks
-        num_skipped_blocks = max(self.get_num_skipped_tokens(total_computed_tokens), 0) // self.block_size
+        num_skipped_blocks = (
+            max(self.get_num_skipped_tokens(total_computed_tokens), 0) // self.block_size
+        )
         new_computed_blocks = new_computed_blocks[num_skipped_blocks:]
         self.block_pool.touch(new_computed_blocks)
         req_blocks.extend([self._null_block] * num_skipped_blocks)
@@ -141,16 +160,22 @@ class SingleTypeKVCacheManager(ABC):
             self.num_cached_block[request_id] = column
 
     def add_external_computed_blocks(self, request_id: str, total_computed_tokens: int) -> None:
-        """Grow the table by blocks for what is loaded from elsewhere before the step runs, up to `total_computed_tokens`."""
+        """Grow the table by blocks for what is loaded from elsewhere before the step runs, up to
+        `total_computed_tokens`.
+        """
         req_blocks = self.req_to_blocks[request_id]
         num_external_blocks = cdiv(total_computed_tokens, self.block_size) - len(req_blocks)
         req_blocks.extend(self.block_pool.get_new_blocks(max(num_external_blocks, 0)))
 
     def allocate_new_blocks(self, request_id: str, num_tokens: int) -> list[KVCacheBlock]:
-        """Grow the table to `num_tokens` tokens; a block that was hit in part is replaced by a private copy first."""
+        """Grow the table to `num_tokens` tokens; a block that was hit in part is replaced by a
+        private copy first.
+        """
         req_blocks = self.req_to_blocks[request_id]
         num_new_blocks = cdiv(num_tokens, self.block_size) - len(req_blocks)
-        copies = self._redirect_partial_hit(request_id) if request_id in self._partial_hit_reqs else []
+        copies = (
+            self._redirect_partial_hit(request_id) if request_id in self._partial_hit_reqs else []
+        )
         if num_new_blocks <= 0:
             return copies
         new_blocks = self.block_pool.get_new_blocks(num_new_blocks)
@@ -161,7 +186,9 @@ class SingleTypeKVCacheManager(ABC):
 
     # COMMIT
 
-    def cache_blocks(self, request: Request, num_tokens: int, replay: Sequence[Position]) -> list[KVCacheBlock]:
+    def cache_blocks(
+        self, request: Request, num_tokens: int, replay: Sequence[Position]
+    ) -> list[KVCacheBlock]:
         """Key what the first `num_tokens` tokens fill and retention keeps; return the blocks keyed.
 
         A column that the mask declines is passed over for good: it is never looked at again.
@@ -186,7 +213,9 @@ class SingleTypeKVCacheManager(ABC):
         self.num_cached_block[request.request_id] = num_full_blocks
         return keyed
 
-    def reachable_block_mask(self, columns: range, reachable: Sequence[Position]) -> list[bool] | None:
+    def reachable_block_mask(
+        self, columns: range, reachable: Sequence[Position]
+    ) -> list[bool] | None:
         """Return which columns retention keeps; None keeps them all."""
         return None
 
@@ -198,7 +227,9 @@ class SingleTypeKVCacheManager(ABC):
 
     def remove_skipped_blocks(self, request_id: str, processed_computed_tokens: int) -> None:
         """Give back the columns that no query after `processed_computed_tokens` reads."""
-        num_skipped_blocks = self.get_num_skipped_tokens(processed_computed_tokens) // self.block_size
+        num_skipped_blocks = (
+            self.get_num_skipped_tokens(processed_computed_tokens) // self.block_size
+        )
         if num_skipped_blocks > 0 and request_id in self.req_to_blocks:
             self._remove_blocks_in_range(request_id, 0, num_skipped_blocks)
 
@@ -227,14 +258,18 @@ class SingleTypeKVCacheManager(ABC):
     # COPY ON WRITE
 
     def take_pending_cow_copies(self) -> list[PendingCopy]:
-        """Return the copies due before the next step runs; both ends of each stay held until the caller frees them."""
+        """Return the copies due before the next step runs; both ends of each stay held until the
+        caller frees them.
+        """
         pending, self._pending_cow_copies = self._pending_cow_copies, []
         return pending
 
     def drop_pending_cow_copies(self, request_id: str) -> None:
         """Let go of the copies that a request asked for and nobody has taken yet."""
         dropped = [copy for copy in self._pending_cow_copies if copy[0] == request_id]
-        self._pending_cow_copies = [copy for copy in self._pending_cow_copies if copy[0] != request_id]
+        self._pending_cow_copies = [
+            copy for copy in self._pending_cow_copies if copy[0] != request_id
+        ]
         for _, source_block, cow_block in dropped:
             self.block_pool.free_blocks([source_block, cow_block])
 
@@ -250,20 +285,28 @@ class SingleTypeKVCacheManager(ABC):
         self.new_block_ids.append(cow_block.block_id)
         return [cow_block]
 
-    def _apply_cow(self, request_id: str, column: int, source_block: KVCacheBlock, cow_block: KVCacheBlock) -> None:
-        """Let a request continue on a copy. The copy keeps the reference of the hit, and one more on its target."""
+    def _apply_cow(
+        self, request_id: str, column: int, source_block: KVCacheBlock, cow_block: KVCacheBlock
+    ) -> None:
+        """Let a request continue on a copy. The copy keeps the reference of the hit, and one
+        more on its target.
+        """
         req_blocks = self.req_to_blocks[request_id]
         assert req_blocks[column] is source_block and source_block.ref_cnt > 0
         req_blocks[column] = cow_block
         self.block_pool.touch([cow_block])
         self._pending_cow_copies.append((request_id, source_block, cow_block))
 
-    def _copy_and_hold(self, request_id: str, source_block: KVCacheBlock, target_block: KVCacheBlock) -> None:
+    def _copy_and_hold(
+        self, request_id: str, source_block: KVCacheBlock, target_block: KVCacheBlock
+    ) -> None:
         """Have a block copied over another before the step runs, and hold both until it has run."""
         self.block_pool.touch([source_block, target_block])
         self._pending_cow_copies.append((request_id, source_block, target_block))
 
-    def _has_partial_local_hit(self, new_computed_blocks: Sequence[KVCacheBlock], num_local_computed_tokens: int) -> bool:
+    def _has_partial_local_hit(
+        self, new_computed_blocks: Sequence[KVCacheBlock], num_local_computed_tokens: int
+    ) -> bool:
         return bool(new_computed_blocks) and num_local_computed_tokens % self.block_size != 0
 
     def _get_num_evictable_blocks(self, blocks: Sequence[KVCacheBlock]) -> int:

@@ -1,17 +1,19 @@
 """How big blocks are and how many a sequence keeps: vLLM's arithmetic on plain numbers.
 
-All groups of a hybrid model live in one pool of equal pages, and a state does not shrink with the block size as keys and values
-do. So the block is raised, in steps that the kernels can read, until a layer's attention page holds a layer's state, and the
-state is padded to the page. That number is a model's unified block size: hits end on its multiples, and everything that is
-built on the pool (LMCache's chunks, the budget of a step) follows from it.
+All groups of a hybrid model live in one pool of equal pages, and a state does not shrink with the
+block size as keys and values do. So the block is raised, in steps that the kernels can read, until
+a layer's attention page holds a layer's state, and the state is padded to the page. That number is
+a model's unified block size: hits end on its multiples, and everything that is built on the pool
+(LMCache's chunks, the budget of a step) follows from it.
 
 A snapshot of a state is then one page.
 
-Which snapshots are written and which are kept is not decided here a second time: `kept_states` asks `align_split` where chunks
-end and `retention` what stays.
+Which snapshots are written and which are kept is not decided here a second time: `kept_states` asks
+`align_split` where chunks end and `retention` what stays.
 
-Sources (vLLM 0.33.0): `platforms/interface.py`, `_align_hybrid_block_size`; `model_executor/layers/mamba/mamba_utils.py`;
-`v1/core/kv_cache_planning.py`, `_get_kv_cache_groups_uniform_page_size`.
+Sources (vLLM 0.33.0): `platforms/interface.py`, `_align_hybrid_block_size`;
+`model_executor/layers/mamba/mamba_utils.py`; `v1/core/kv_cache_planning.py`,
+`_get_kv_cache_groups_uniform_page_size`.
 """
 
 from __future__ import annotations
@@ -27,30 +29,40 @@ from cachewitness_reference.vllm.options import ConfigError
 from cachewitness_reference.vllm.retention import mamba_mask, replay_boundaries, sliding_window_mask
 
 MLA_ALIGNMENT = 128
-"""The step, in tokens, in which the block of a hybrid with latent attention is raised, whatever its kernel's own block."""
+"""The step, in tokens, in which the block of a hybrid with latent attention is raised, whatever its
+kernel's own block."""
 SIZE_MAX = 2**63 - 1
 BLOCKS_MAX = 2**16
 """No plan walks over more blocks of one sequence than these."""
 
 
-def mamba_state_bytes(conv_channels: int, conv_kernel: int, conv_dtype_bytes: int, state_bytes: int) -> int:
-    """Return the bytes of one layer's state: the last `conv_kernel` - 1 inputs of the convolution and the recurrent part."""
+def mamba_state_bytes(
+    conv_channels: int, conv_kernel: int, conv_dtype_bytes: int, state_bytes: int
+) -> int:
+    """Return the bytes of one layer's state: the last `conv_kernel` - 1 inputs of the
+    convolution and the recurrent part.
+    """
     return checked("state", (conv_kernel - 1) * conv_channels * conv_dtype_bytes + state_bytes)
 
 
-def block_alignment(kernel_block: int, *, latent: bool = False, checkpoint_alignment: int = 1) -> int:
+def block_alignment(
+    kernel_block: int, *, latent: bool = False, checkpoint_alignment: int = 1
+) -> int:
     """Return the step, in tokens, in which the block size is raised.
 
-    `kernel_block` is the smallest block that the attention kernel reads, or the block size asked for if that is larger;
-    `checkpoint_alignment` is the multiple at which the recurrent kernel exports states (1: anywhere).
+    `kernel_block` is the smallest block that the attention kernel reads, or the block size asked
+    for if that is larger; `checkpoint_alignment` is the multiple at which the recurrent kernel
+    exports states (1: anywhere).
     """
     return math.lcm(max(kernel_block, MLA_ALIGNMENT if latent else 1), checkpoint_alignment)
 
 
 def unified_block_size(attention_token_bytes: int, state_bytes: int, alignment: int) -> int:
-    """Return the smallest multiple of `alignment`, in tokens, whose attention page holds one layer's state.
+    """Return the smallest multiple of `alignment`, in tokens, whose attention page holds one
+    layer's state.
 
-    `attention_token_bytes` are what one attention layer keeps for one token. Raises ConfigError for a number below 1.
+    `attention_token_bytes` are what one attention layer keeps for one token. Raises ConfigError for
+    a number below 1.
     """
     for name, value in (
         ("attention_token_bytes", attention_token_bytes),
@@ -64,18 +76,23 @@ def unified_block_size(attention_token_bytes: int, state_bytes: int, alignment: 
 def deal_layers(counts: Sequence[int]) -> list[list[int]]:
     """Return, for each kind of layer, how many layers each of its groups has.
 
-    Groups are as large as the rarest kind is numerous, or the most numerous if that is less than half as much again; layer i
-    of a kind goes to its group i modulo the number of groups.
+    Groups are as large as the rarest kind is numerous, or the most numerous if that is less than
+    half as much again; layer i of a kind goes to its group i modulo the number of groups.
     """
     rarest, commonest = min(counts), max(counts)
     size = commonest if commonest < 1.5 * rarest else rarest
     groups = [math.ceil(count / size) for count in counts]
-    return [[len(range(i, count, number)) for i in range(number)] for count, number in zip(counts, groups, strict=True)]
+    return [
+        [len(range(i, count, number)) for i in range(number)]
+        for count, number in zip(counts, groups, strict=True)
+    ]
 
 
 @dataclass(frozen=True)
 class SequenceLengths:
-    """One sequence: its prompt, what is generated after it, and the most tokens of the prompt that a step computes."""
+    """One sequence: its prompt, what is generated after it, and the most tokens of the prompt
+    that a step computes.
+    """
 
     prompt_tokens: int
     output_tokens: int
@@ -92,18 +109,22 @@ class SequenceLengths:
         return self.prompt_tokens + max(self.output_tokens - 1, 0)
 
     def full_blocks(self, block_size: int) -> int:
-        """Return how many blocks the computed tokens fill. Raises ConfigError if they are too many to walk over."""
+        """Return how many blocks the computed tokens fill. Raises ConfigError if they are too
+        many to walk over.
+        """
         blocks = self.computed_tokens // block_size
         if blocks > BLOCKS_MAX:
             raise ConfigError(
-                f"prompt_tokens and output_tokens ({self.computed_tokens}) are {blocks} blocks of {block_size}; "
-                f"at most {BLOCKS_MAX} blocks are planned"
+                f"prompt_tokens and output_tokens ({self.computed_tokens}) are {blocks} blocks of"
+                f" {block_size}; at most {BLOCKS_MAX} blocks are planned"
             )
         return blocks
 
 
 def snapshot_columns(lengths: SequenceLengths, block_size: int) -> list[int]:
-    """Return the columns of a recurrent group in which a state is written: chunk ends on a boundary, then every boundary."""
+    """Return the columns of a recurrent group in which a state is written: chunk ends on a
+    boundary, then every boundary.
+    """
     columns, start = [], 0
     blocks = lengths.full_blocks(block_size)
     while start < lengths.prompt_tokens:
@@ -120,7 +141,10 @@ def snapshot_columns(lengths: SequenceLengths, block_size: int) -> list[int]:
             max_prefill_tokens=lengths.chunk_tokens,
         )
         if not taken:
-            raise ConfigError(f"chunk_tokens ({lengths.chunk_tokens}) never reaches a block of {block_size} tokens")
+            raise ConfigError(
+                f"chunk_tokens ({lengths.chunk_tokens}) never reaches a block of {block_size}"
+                " tokens"
+            )
         start += taken
         if start % block_size == 0:
             columns.append(start // block_size - 1)
@@ -128,30 +152,45 @@ def snapshot_columns(lengths: SequenceLengths, block_size: int) -> list[int]:
     return columns
 
 
-def kept_states(lengths: SequenceLengths, block_size: int, alignment: int, interval: int | None) -> tuple[list[int], list[int]]:
-    """Return the columns of one sequence in which a recurrent group writes a state, and those of them that stay cached.
+def kept_states(
+    lengths: SequenceLengths, block_size: int, alignment: int, interval: int | None
+) -> tuple[list[int], list[int]]:
+    """Return the columns of one sequence in which a recurrent group writes a state, and those of
+    them that stay cached.
 
-    `alignment` is the multiple, in tokens, on which hits end; `interval` is None for dense retention. Raises ConfigError for an
-    interval that is negative or no multiple of the alignment.
+    `alignment` is the multiple, in tokens, on which hits end; `interval` is None for dense
+    retention. Raises ConfigError for an interval that is negative or no multiple of the alignment.
     """
     _check_interval(interval, alignment)
     written = snapshot_columns(lengths, block_size)
     reachable = replay_boundaries(lengths.prompt_tokens, alignment, use_eagle=False)
     columns = range(lengths.full_blocks(block_size))
-    mask = mamba_mask(columns, block_size=block_size, alignment=alignment, interval=interval, reachable=reachable)
+    mask = mamba_mask(
+        columns, block_size=block_size, alignment=alignment, interval=interval, reachable=reachable
+    )
     return written, written if mask is None else [column for column in written if mask[column]]
 
 
-def kept_snapshots(lengths: SequenceLengths, block_size: int, alignment: int, interval: int | None) -> tuple[int, int]:
-    """Return how many states of one sequence a recurrent group writes, and how many stay cached; as `kept_states`."""
+def kept_snapshots(
+    lengths: SequenceLengths, block_size: int, alignment: int, interval: int | None
+) -> tuple[int, int]:
+    """Return how many states of one sequence a recurrent group writes, and how many stay cached;
+    as `kept_states`.
+    """
     written, kept = kept_states(lengths, block_size, alignment, interval)
     return len(written), len(kept)
 
 
-def kept_window(lengths: SequenceLengths, block_size: int, window: int, alignment: int, interval: int | None) -> list[bool]:
-    """Return which blocks of one sequence stay cached in a sliding-window group; arguments as for `kept_states`."""
+def kept_window(
+    lengths: SequenceLengths, block_size: int, window: int, alignment: int, interval: int | None
+) -> list[bool]:
+    """Return which blocks of one sequence stay cached in a sliding-window group; arguments as
+    for `kept_states`.
+    """
     _check_interval(interval, alignment)
-    reachable: tuple[Position, ...] = replay_boundaries(lengths.prompt_tokens, alignment, use_eagle=False)
+    reachable: tuple[Position, ...] = replay_boundaries(
+        lengths.prompt_tokens, alignment, use_eagle=False
+    )
     columns = range(lengths.full_blocks(block_size))
     mask = sliding_window_mask(
         columns,
@@ -165,13 +204,18 @@ def kept_window(lengths: SequenceLengths, block_size: int, window: int, alignmen
     return [True] * len(columns) if mask is None else mask
 
 
-def kept_window_blocks(lengths: SequenceLengths, block_size: int, window: int, alignment: int, interval: int | None) -> int:
-    """Return how many blocks of one sequence stay cached in a sliding-window group; arguments as for `kept_states`."""
+def kept_window_blocks(
+    lengths: SequenceLengths, block_size: int, window: int, alignment: int, interval: int | None
+) -> int:
+    """Return how many blocks of one sequence stay cached in a sliding-window group; arguments as
+    for `kept_states`.
+    """
     return sum(kept_window(lengths, block_size, window, alignment, interval))
 
 
 def window_hits(kept: Sequence[bool], block_size: int, window: int, alignment: int) -> list[int]:
-    """Return the positions, in tokens, at which a hit of a window group can end, given the blocks that are kept.
+    """Return the positions, in tokens, at which a hit of a window group can end, given the blocks
+    that are kept.
 
     A hit needs the last window before it, or all blocks if it is shorter.
     """
@@ -194,12 +238,15 @@ def _check_interval(interval: int | None, alignment: int) -> None:
     checked("retention_interval", interval, 0)
     if interval % alignment:
         raise ConfigError(
-            f"retention_interval ({interval}) must be a multiple of {alignment}, the block size on which hits end"
+            f"retention_interval ({interval}) must be a multiple of {alignment}, the block size on"
+            " which hits end"
         )
 
 
 def checked(name: str, value: int, least: int = 1) -> int:
-    """Return a number. Raises ConfigError if it is less than it must be, or more than any size is."""
+    """Return a number. Raises ConfigError if it is less than it must be, or more than any size
+    is.
+    """
     if not least <= value <= SIZE_MAX:
         raise ConfigError(f"{name} ({value}) must be from {least} to 2^63 - 1")
     return value

@@ -1,9 +1,10 @@
-"""Sliding window: the next query reads the last W tokens, itself included, so columns before them become null.
+"""Sliding window: the next query reads the last W tokens, itself included, so columns before them
+become null.
 
-A hit at p needs the blocks that cover [p − W + 1, p) and no others. It is looked for from the right, and the columns before
-its window are null. A window tail can therefore survive without the prefix that it came from, which full attention cannot.
-A window of one token needs no block before it, so none is kept for it and, EAGLE apart, it never hits:
-that is what vLLM does.
+A hit at p needs the blocks that cover [p − W + 1, p) and no others. It is looked for from the
+right, and the columns before its window are null. A window tail can therefore survive without the
+prefix that it came from, which full attention cannot. A window of one token needs no block before
+it, so none is kept for it and, EAGLE apart, it never hits: that is what vLLM does.
 
 Source: vLLM, `v1/core/single_type_kv_cache_manager.py`, `SlidingWindowManager` (0.33.0).
 """
@@ -22,7 +23,9 @@ from cachewitness_reference.vllm.single_type_manager import SingleTypeKVCacheMan
 
 
 def contiguous_blocks_for_hit(window: int, block_size: int, use_eagle: bool) -> int:
-    """Return how many cached blocks in a row a hit needs; EAGLE matches one more and gives it back."""
+    """Return how many cached blocks in a row a hit needs; EAGLE matches one more and gives it
+    back.
+    """
     return cdiv(window - 1, block_size) + (1 if use_eagle else 0)
 
 
@@ -36,14 +39,22 @@ class SlidingWindowManager(SingleTypeKVCacheManager):
     """The tables of a sliding-window group."""
 
     def __init__(
-        self, config: KVCacheConfig, kv_cache_spec: KVCacheSpec, block_pool: BlockPool, kv_cache_group_id: GroupId
+        self,
+        config: KVCacheConfig,
+        kv_cache_spec: KVCacheSpec,
+        block_pool: BlockPool,
+        kv_cache_group_id: GroupId,
     ) -> None:
         assert isinstance(kv_cache_spec, SlidingWindowSpec)
         super().__init__(config, kv_cache_spec, block_pool, kv_cache_group_id)
         self.sliding_window = kv_cache_spec.sliding_window
         options = config.options
-        in_flight = (1 + options.async_depth) * options.max_num_batched_tokens + 2 * options.num_speculative_tokens
-        self.max_admission_blocks_per_request = kv_cache_spec.max_admission_blocks_per_request(in_flight, options.max_model_len)
+        in_flight = (
+            1 + options.async_depth
+        ) * options.max_num_batched_tokens + 2 * options.num_speculative_tokens
+        self.max_admission_blocks_per_request = kv_cache_spec.max_admission_blocks_per_request(
+            in_flight, options.max_model_len
+        )
 
     # LOOKUP
 
@@ -58,9 +69,11 @@ class SlidingWindowManager(SingleTypeKVCacheManager):
         drop_eagle_block: bool,
         alignment_tokens: int,
     ) -> tuple[tuple[list[KVCacheBlock], ...], int]:
-        """Return the rightmost window that is cached whole, as `SingleTypeKVCacheManager` describes it.
+        """Return the rightmost window that is cached whole, as `SingleTypeKVCacheManager` describes
+        it.
 
-        If none is, a run from the first column on is a hit all the same: before it there is nothing to read.
+        If none is, a run from the first column on is a hit all the same: before it there is nothing
+        to read.
         """
         assert isinstance(kv_cache_spec, SlidingWindowSpec)
         block_size = kv_cache_spec.block_size
@@ -68,11 +81,15 @@ class SlidingWindowManager(SingleTypeKVCacheManager):
         need = contiguous_blocks_for_hit(kv_cache_spec.sliding_window, block_size, drop_eagle_block)
         eagle_drop_tokens = 1 if drop_eagle_block else 0
         num_blocks = max_length // block_size
-        computed: tuple[list[KVCacheBlock], ...] = tuple([block_pool.null_block] * num_blocks for _ in kv_cache_group_ids)
+        computed: tuple[list[KVCacheBlock], ...] = tuple(
+            [block_pool.null_block] * num_blocks for _ in kv_cache_group_ids
+        )
         run = 0
         run_end = 0
         for column in range(num_blocks - 1, -1, -1):
-            cached = block_pool.get_cached_block(block_hashes[(column + 1) * scale - 1], kv_cache_group_ids)
+            cached = block_pool.get_cached_block(
+                block_hashes[(column + 1) * scale - 1], kv_cache_group_ids
+            )
             if cached is None:
                 run = 0
                 continue
@@ -96,12 +113,16 @@ class SlidingWindowManager(SingleTypeKVCacheManager):
 
     # COMMIT
 
-    def reachable_block_mask(self, columns: range, reachable: Sequence[Position]) -> list[bool] | None:
+    def reachable_block_mask(
+        self, columns: range, reachable: Sequence[Position]
+    ) -> list[bool] | None:
         """Keep the tails of windows where a hit can end."""
         return sliding_window_mask(
             columns,
             block_size=self.block_size,
-            contiguous=contiguous_blocks_for_hit(self.sliding_window, self.block_size, self.use_eagle),
+            contiguous=contiguous_blocks_for_hit(
+                self.sliding_window, self.block_size, self.use_eagle
+            ),
             alignment=self.cache_hit_alignment_tokens,
             use_eagle=self.use_eagle,
             interval=self.config.prefix_cache_retention_interval,

@@ -18,7 +18,10 @@ from cachewitness_reference.vllm_extended.snapshots import SnapshotPool
 from cachewitness_reference.vllm_extended.tier import PlainTier
 from cachewitness_reference.vllm_extended.tiered_manager import TieredManager
 from cachewitness_reference.vllm_extended.tiered_pool import TieredPool
-from cachewitness_reference.vllm_extended.tiered_scheduler import TieredCacheManager, TieredScheduler
+from cachewitness_reference.vllm_extended.tiered_scheduler import (
+    TieredCacheManager,
+    TieredScheduler,
+)
 
 
 @dataclass(frozen=True)
@@ -36,11 +39,19 @@ def get_block_pool(config: KVCacheConfig, kinds: PoolKinds) -> BlockPool:
     options = options_of(config)
     size = (config.num_blocks, config.hash_block_size, options.enable_kv_cache_events)
     if options.tier_pages:
-        tier = SlowTier(options.tier_pages, options.tier_delay) if options.tier_delay else PlainTier(options.tier_pages)
+        tier = (
+            SlowTier(options.tier_pages, options.tier_delay)
+            if options.tier_delay
+            else PlainTier(options.tier_pages)
+        )
         return kinds.tiered(*size, options.free_list, tier)
     if options.pages_per_snapshot > 1:
         return kinds.snapshots(*size, options.free_list)
-    return kinds.plain(*size) if options.free_list == "lru" else kinds.ordered(*size, options.free_list)
+    return (
+        kinds.plain(*size)
+        if options.free_list == "lru"
+        else kinds.ordered(*size, options.free_list)
+    )
 
 
 def get_kv_cache_manager(config: KVCacheConfig, kinds: PoolKinds | None = None) -> KVCacheManager:
@@ -51,7 +62,9 @@ def get_kv_cache_manager(config: KVCacheConfig, kinds: PoolKinds | None = None) 
     return KVCacheManager(config, get_kv_cache_coordinator(config, pool))
 
 
-def get_scheduler(config: KVCacheConfig, kv_cache_manager: TieredCacheManager, sampler: Sampler) -> Scheduler:
+def get_scheduler(
+    config: KVCacheConfig, kv_cache_manager: TieredCacheManager, sampler: Sampler
+) -> Scheduler:
     """Return the scheduler of a configuration over its manager."""
     options = options_of(config)
     if options.tier_delay:

@@ -19,9 +19,10 @@ _FREE_LISTS = ("lru", "fifo", "lifo")
 class Options(vllm.Options):
     """vLLM's options, and what is added to them.
 
-    `free_list`: in which order blocks that were given back are handed out again; `lru` as vLLM does it. `pages_per_snapshot`:
-    so many blocks hold a recurrent state. `tier_pages`: so many pages fit into the second tier, 0 without one. `tier_delay`: a
-    copy from or to it takes so many steps, 0 if it is part of one.
+    `free_list`: in which order blocks that were given back are handed out again; `lru` as vLLM does
+    it. `pages_per_snapshot`: so many blocks hold a recurrent state. `tier_pages`: so many pages fit
+    into the second tier, 0 without one. `tier_delay`: a copy from or to it takes so many steps, 0
+    if it is part of one.
     """
 
     free_list: FreeList = "lru"
@@ -44,12 +45,17 @@ class SnapshotSpec(MambaSpec):
 
 
 def options_of(config: KVCacheConfig) -> Options:
-    """Return the options of a configuration that `build` made; vLLM's alone ask for nothing that is added here."""
+    """Return the options of a configuration that `build` made; vLLM's alone ask for nothing that
+    is added here.
+    """
     return config.options if isinstance(config.options, Options) else Options()
 
 
-def build(groups: Sequence[Mapping[str, Any]], num_blocks: int, options: Mapping[str, Any]) -> KVCacheConfig:
-    """Return the configuration for groups and options given as plain data (`kind`, `block_size`, `window`).
+def build(
+    groups: Sequence[Mapping[str, Any]], num_blocks: int, options: Mapping[str, Any]
+) -> KVCacheConfig:
+    """Return the configuration for groups and options given as plain data (`kind`, `block_size`,
+    `window`).
 
     Raises ConfigError or AbsentRule.
     """
@@ -71,14 +77,18 @@ def _spec(kind: str, block_size: int, window: int, options: Options) -> KVCacheS
 
 def _check_numbers(options: Options) -> None:
     if options.pages_per_snapshot <= 0:
-        raise ConfigError(f"option 'pages_per_snapshot' ({options.pages_per_snapshot}) must be positive")
+        raise ConfigError(
+            f"option 'pages_per_snapshot' ({options.pages_per_snapshot}) must be positive"
+        )
     for name in ("tier_delay", "tier_pages"):
         if getattr(options, name) < 0:
             raise ConfigError(f"option {name!r} ({getattr(options, name)}) must be at least 0")
 
 
 def _check_snapshots(config: KVCacheConfig, options: Options) -> None:
-    """Refuse snapshots of several blocks where there are none, or where a rule knows only those of one."""
+    """Refuse snapshots of several blocks where there are none, or where a rule knows only those
+    of one.
+    """
     pages = options.pages_per_snapshot
     if pages == 1:
         return
@@ -88,25 +98,35 @@ def _check_snapshots(config: KVCacheConfig, options: Options) -> None:
         raise ConfigError(f"option 'pages_per_snapshot' ({pages}) needs 'mamba_cache_mode' 'align'")
     if options.num_speculative_tokens:
         raise AbsentRule(
-            "option 'num_speculative_tokens': with recurrent groups it needs 'pages_per_snapshot' 1 in this specification"
+            "option 'num_speculative_tokens': with recurrent groups it needs 'pages_per_snapshot' 1"
+            " in this specification"
         )
     if config.enable_partial_hash_hits:
         raise AbsentRule(
-            "option 'pages_per_snapshot': copy-on-write of a snapshot of several blocks is not in this specification; "
-            "set 'hash_block_size' to the block size"
+            "option 'pages_per_snapshot': copy-on-write of a snapshot of several blocks is not in"
+            " this specification; set 'hash_block_size' to the block size"
         )
 
 
 def _check_tier(config: KVCacheConfig, options: Options) -> None:
-    """Refuse a second tier where there is nothing to store, or where a key is more, or less, than one whole block."""
+    """Refuse a second tier where there is nothing to store, or where a key is more, or less,
+    than one whole block.
+    """
     if options.tier_pages and not options.enable_caching:
         raise ConfigError(f"option 'tier_pages' ({options.tier_pages}) needs 'enable_caching' true")
     if options.tier_delay and not options.tier_pages:
-        raise ConfigError(f"option 'tier_delay' ({options.tier_delay}) needs 'tier_pages', a second tier to copy from and to")
+        raise ConfigError(
+            f"option 'tier_delay' ({options.tier_delay}) needs 'tier_pages', a second tier to copy"
+            " from and to"
+        )
     if options.tier_pages and (config.enable_partial_hash_hits or options.pages_per_snapshot > 1):
         raise AbsentRule(
-            "option 'tier_pages': hits inside a block and snapshots of several blocks are not in this specification of a tier; "
-            "set 'hash_block_size' to the block size and 'pages_per_snapshot' to 1"
+            "option 'tier_pages': hits inside a block and snapshots of several blocks are not in"
+            " this specification of a tier; set 'hash_block_size' to the block size and"
+            " 'pages_per_snapshot' to 1"
         )
     if options.tier_pages and options.enable_kv_cache_events:
-        raise AbsentRule("option 'enable_kv_cache_events': what a tier loads is told by nobody in this specification of one")
+        raise AbsentRule(
+            "option 'enable_kv_cache_events': what a tier loads is told by nobody in this"
+            " specification of one"
+        )

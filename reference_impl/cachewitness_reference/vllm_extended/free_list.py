@@ -1,8 +1,8 @@
 """A pool whose free queue is in another order.
 
-vLLM puts blocks without a key in front of the queue and keyed ones at its end. Who is evicted first is free under everything
-that must hold, so an engine may line up otherwise: `fifo` appends whatever is given back, `lifo` puts it in front, keyed or
-not.
+vLLM puts blocks without a key in front of the queue and keyed ones at its end. Who is evicted first
+is free under everything that must hold, so an engine may line up otherwise: `fifo` appends whatever
+is given back, `lifo` puts it in front, keyed or not.
 """
 
 from __future__ import annotations
@@ -18,7 +18,11 @@ class OrderedPool(BlockPool):
     """A pool with the free list that is asked for."""
 
     def __init__(
-        self, num_gpu_blocks: int, hash_block_size: int, enable_kv_cache_events: bool = False, free_list: FreeList = "lru"
+        self,
+        num_gpu_blocks: int,
+        hash_block_size: int,
+        enable_kv_cache_events: bool = False,
+        free_list: FreeList = "lru",
     ) -> None:
         super().__init__(num_gpu_blocks, hash_block_size, enable_kv_cache_events)
         self.free_list = free_list

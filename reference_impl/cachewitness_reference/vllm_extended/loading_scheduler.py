@@ -1,22 +1,25 @@
 """The scheduler over a tier whose copies take time (`slow_tier`).
 
-A request whose hit is in the tier, all of it or in part, is given blocks for the hit alone and waits (`loading`) while others
-run. When every load has ended well it is ready (`loaded`): it stands in front of the queue, holds its blocks, and goes on
-behind its hit without another look-up. If a load has failed it gives up its blocks and waits again. What did arrive is keyed,
-what did not is asked of the tier no more, so the next look-up finds just what is valid, in all groups alike, and the rest is
-computed.
+A request whose hit is in the tier, all of it or in part, is given blocks for the hit alone and
+waits (`loading`) while others run. When every load has ended well it is ready (`loaded`): it stands
+in front of the queue, holds its blocks, and goes on behind its hit without another look-up. If a
+load has failed it gives up its blocks and waits again. What did arrive is keyed, what did not is
+asked of the tier no more, so the next look-up finds just what is valid, in all groups alike, and
+the rest is computed.
 
-Whoever waits for a load does not run, and so cannot be made to stop. A request that runs and needs blocks takes them from the
-one that was loaded last; if loads are still under way it waits for those rather than give up its own. If nobody runs and the
-first in the queue does not fit, whoever else was loaded gives up its blocks for it. So nobody waits for ever for somebody who
-holds blocks and cannot go on.
+Whoever waits for a load does not run, and so cannot be made to stop. A request that runs and needs
+blocks takes them from the one that was loaded last; if loads are still under way it waits for those
+rather than give up its own. If nobody runs and the first in the queue does not fit, whoever else
+was loaded gives up its blocks for it. So nobody waits for ever for somebody who holds blocks and
+cannot go on.
 
-A copy that is under way cannot be called back. Who ends early, or loses its blocks, abandons its loads, and their pages are
-free when they are over. Until then the device cannot be reset: a reset is refused, or lets steps go by first (`idle`), as new
-weights do.
+A copy that is under way cannot be called back. Who ends early, or loses its blocks, abandons its
+loads, and their pages are free when they are over. Until then the device cannot be reset: a reset
+is refused, or lets steps go by first (`idle`), as new weights do.
 
-Sources: vLLM, `v1/core/sched/scheduler.py` (0.33.0), `WAITING_FOR_REMOTE_KVS`, `_update_waiting_for_remote_kv`,
-`_handle_invalid_blocks`; there a failed load keeps the blocks before the first invalid one, in layouts of one group alone.
+Sources: vLLM, `v1/core/sched/scheduler.py` (0.33.0), `WAITING_FOR_REMOTE_KVS`,
+`_update_waiting_for_remote_kv`, `_handle_invalid_blocks`; there a failed load keeps the blocks
+before the first invalid one, in layouts of one group alone.
 """
 
 from __future__ import annotations
@@ -28,7 +31,11 @@ from cachewitness_reference.vllm.align_split import split_for
 from cachewitness_reference.vllm.config import KVCacheConfig
 from cachewitness_reference.vllm.request import Request
 from cachewitness_reference.vllm.scheduler import Scheduler
-from cachewitness_reference.vllm.scheduler_interface import KVConnectorMetadata, Sampler, SchedulerOutput
+from cachewitness_reference.vllm.scheduler_interface import (
+    KVConnectorMetadata,
+    Sampler,
+    SchedulerOutput,
+)
 from cachewitness_reference.vllm_extended.slow_tier import Transfer, abandon
 from cachewitness_reference.vllm_extended.tier import TierBlock
 from cachewitness_reference.vllm_extended.tiered_scheduler import TieredCacheManager
@@ -36,16 +43,22 @@ from cachewitness_reference.vllm_extended.tiered_scheduler import TieredCacheMan
 
 @dataclass(frozen=True)
 class TransferMetadata(KVConnectorMetadata):
-    """Which transfers begin with a step, loads before the runs and stores after them, and which are over when it has run."""
+    """Which transfers begin with a step, loads before the runs and stores after them, and which
+    are over when it has run.
+    """
 
     begun: Sequence[Transfer] = ()
     ended: Sequence[Transfer] = ()
 
 
 class LoadingScheduler(Scheduler):
-    """A scheduler that waits for loads. `transfers` are under way, those that began first in front."""
+    """A scheduler that waits for loads. `transfers` are under way, those that began first in
+    front.
+    """
 
-    def __init__(self, config: KVCacheConfig, kv_cache_manager: TieredCacheManager, sampler: Sampler) -> None:
+    def __init__(
+        self, config: KVCacheConfig, kv_cache_manager: TieredCacheManager, sampler: Sampler
+    ) -> None:
         super().__init__(config, kv_cache_manager, sampler)
         self.tiered_manager = kv_cache_manager
         self.transfers: list[Transfer] = []
@@ -60,7 +73,8 @@ class LoadingScheduler(Scheduler):
     def build_connector_meta(self, output: SchedulerOutput, failing: Sequence[int] = ()) -> None:
         """Begin to store what the step computes, and say which transfers are over with it.
 
-        `failing` are places among those under way, loads in front of stores, each in the order in which they began; those fail.
+        `failing` are places among those under way, loads in front of stores, each in the order in
+        which they began; those fail.
         """
         # COMMIT
         begun, self._begun = self._begun + self.tiered_manager.begin_stores(), []
@@ -69,7 +83,9 @@ class LoadingScheduler(Scheduler):
         for place, transfer in enumerate(under_way):
             transfer.failed = transfer.failed or place in failing
             transfer.steps_left -= 1
-        ended = [transfer for transfer in self.transfers if transfer.failed or transfer.steps_left == 0]
+        ended = [
+            transfer for transfer in self.transfers if transfer.failed or transfer.steps_left == 0
+        ]
         self.transfers = [transfer for transfer in self.transfers if transfer not in ended]
         output.kv_connector_metadata = TransferMetadata(begun=begun, ended=ended)
 
@@ -98,7 +114,9 @@ class LoadingScheduler(Scheduler):
         return sampled
 
     def withdraw(self, output: SchedulerOutput, request_ids: Iterable[str]) -> list[str]:
-        """As in `Scheduler`; who has begun to load beside blocks of somebody who is taken back goes with them."""
+        """As in `Scheduler`; who has begun to load beside blocks of somebody who is taken back
+        goes with them.
+        """
         withdrawn = super().withdraw(output, request_ids)
         for request in [self.requests[r] for r in reversed(withdrawn)]:
             if request.request_id in self.loading or request.request_id in self.loaded:
@@ -108,9 +126,15 @@ class LoadingScheduler(Scheduler):
 
     # ADMISSION
 
-    def _admit(self, request: Request, output: SchedulerOutput, left: int, limit: int) -> int | None:
+    def _admit(
+        self, request: Request, output: SchedulerOutput, left: int, limit: int
+    ) -> int | None:
         admitted = self._try_to_admit(request, output, left, limit)
-        while admitted is None and not (self.running or self.loading) and (victim := self._last_loaded(request)) is not None:
+        while (
+            admitted is None
+            and not (self.running or self.loading)
+            and (victim := self._last_loaded(request)) is not None
+        ):
             self._leave(victim)
             self._preempt(victim)
             self.waiting.remove(request)
@@ -118,11 +142,15 @@ class LoadingScheduler(Scheduler):
             admitted = self._try_to_admit(request, output, left, limit)
         return admitted
 
-    def _try_to_admit(self, request: Request, output: SchedulerOutput, left: int, limit: int) -> int | None:
+    def _try_to_admit(
+        self, request: Request, output: SchedulerOutput, left: int, limit: int
+    ) -> int | None:
         if request.request_id in self.loaded:
             return self._go_on(request, output, left, limit)
         # LOOKUP
-        blocks, hit_length, shared_prefix_boundary = self.kv_cache_manager.get_computed_blocks(request)
+        blocks, hit_length, shared_prefix_boundary = self.kv_cache_manager.get_computed_blocks(
+            request
+        )
         if not any(isinstance(block, TierBlock) for column in blocks.blocks for block in column):
             return super()._admit(request, output, left, limit)
         # ALLOCATE
@@ -137,7 +165,10 @@ class LoadingScheduler(Scheduler):
         )
         if slots is None:
             return None
-        request.shared_prefix_boundary, request.num_computed_tokens = shared_prefix_boundary, hit_length
+        request.shared_prefix_boundary, request.num_computed_tokens = (
+            shared_prefix_boundary,
+            hit_length,
+        )
         loads = self.tiered_manager.begin_loads(request)
         if not loads:
             self.loaded.add(request.request_id)
@@ -149,8 +180,12 @@ class LoadingScheduler(Scheduler):
         # RELEASE: nothing; who is loaded gives way in `_admit`.
         return 0
 
-    def _go_on(self, request: Request, output: SchedulerOutput, left: int, limit: int) -> int | None:
-        """Let a request run behind what was loaded for it; it holds blocks, so the watermark does not keep it waiting."""
+    def _go_on(
+        self, request: Request, output: SchedulerOutput, left: int, limit: int
+    ) -> int | None:
+        """Let a request run behind what was loaded for it; it holds blocks, so the watermark
+        does not keep it waiting.
+        """
         num_new_tokens = min(request.num_tokens - request.num_computed_tokens, left)
         num_new_tokens = split_for(self.config, request, num_new_tokens, 0, limit)
         lookahead = self.config.options.num_speculative_tokens
@@ -166,10 +201,19 @@ class LoadingScheduler(Scheduler):
         self._let_run(request, num_new_tokens, output)
         return num_new_tokens
 
-    def _allocate_or_preempt(self, request: Request, num_new_tokens: int, lookahead: int, output: SchedulerOutput) -> bool:
-        """As in `Scheduler`, but who was loaded gives way first, and who came last waits for loads rather than give way."""
+    def _allocate_or_preempt(
+        self, request: Request, num_new_tokens: int, lookahead: int, output: SchedulerOutput
+    ) -> bool:
+        """As in `Scheduler`, but who was loaded gives way first, and who came last waits for
+        loads rather than give way.
+        """
         # ALLOCATE
-        while self.kv_cache_manager.allocate_slots(request, num_new_tokens, num_lookahead_tokens=lookahead) is None:
+        while (
+            self.kv_cache_manager.allocate_slots(
+                request, num_new_tokens, num_lookahead_tokens=lookahead
+            )
+            is None
+        ):
             loaded = self._last_loaded(request)
             if loaded is None and self.loading and request is self.running[-1]:
                 return False
@@ -198,7 +242,9 @@ class LoadingScheduler(Scheduler):
             super()._leave(request)
 
     def reset_connector_cache(self) -> None:
-        """Forget every prefix that the tier has, what is on its way from it like the rest: those loads fail."""
+        """Forget every prefix that the tier has, what is on its way from it like the rest: those
+        loads fail.
+        """
         self.tiered_manager.reset_tier()
         for load in [load for loads in self.loading.values() for load in loads]:
             load.failed = load.failed or not load.ended

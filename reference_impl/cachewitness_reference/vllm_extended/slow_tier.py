@@ -1,14 +1,18 @@
 """The second tier where copies take time, and may fail.
 
-A copy is a *transfer*: it begins with a step, goes on beside others, and ends, well or not. Until then it holds both of its
-ends, whoever else lets go of them: the block, so that nobody else gets a page that is still written or read, and the place, so
-that it is not overwritten. Nothing is believed before it is there. A block that is loaded is keyed when its load has ended
-well, a place when its store has; what failed is never keyed, and a place that could not be loaded from is not asked again.
+A copy is a *transfer*: it begins with a step, goes on beside others, and ends, well or not. Until
+then it holds both of its ends, whoever else lets go of them: the block, so that nobody else gets a
+page that is still written or read, and the place, so that it is not overwritten. Nothing is
+believed before it is there. A block that is loaded is keyed when its load has ended well, a place
+when its store has; what failed is never keyed, and a place that could not be loaded from is not
+asked again.
 
-Who waits for a load may be gone before it ends (`abandon`). Then nothing is keyed, and the page is free when the load is over.
+Who waits for a load may be gone before it ends (`abandon`). Then nothing is keyed, and the page is
+free when the load is over.
 
-Like the tier itself this is no rule of vLLM's; it asks of a transfer what vLLM asks of a connector (0.33.0, `scheduler.py`,
-`finished_recving`, `_handle_invalid_blocks` with the load failure policy `recompute`).
+Like the tier itself this is no rule of vLLM's; it asks of a transfer what vLLM asks of a connector
+(0.33.0, `scheduler.py`, `finished_recving`, `_handle_invalid_blocks` with the load failure policy
+`recompute`).
 """
 
 from __future__ import annotations
@@ -24,7 +28,8 @@ from cachewitness_reference.vllm_extended.tier import PlainTier, TierBlock
 class Transfer:
     """A copy of one page under its key; a load if `stores` is false.
 
-    `waiting` is who waits for a load, None once nobody does. It ends with the step that brings `steps_left` to 0.
+    `waiting` is who waits for a load, None once nobody does. It ends with the step that brings
+    `steps_left` to 0.
     """
 
     number: int
@@ -40,7 +45,9 @@ class Transfer:
 
 
 class SlowTier(PlainTier):
-    """A tier whose copies take `delay` steps: of a load, the first is the step that it begins with."""
+    """A tier whose copies take `delay` steps: of a load, the first is the step that it begins
+    with.
+    """
 
     def __init__(self, num_pages: int, delay: int) -> None:
         super().__init__(num_pages)
@@ -49,7 +56,9 @@ class SlowTier(PlainTier):
         self._count = 0
 
     def store(self, request_id: str, block: KVCacheBlock) -> TierBlock | None:
-        """As in `PlainTier`, but also None if the key is being stored. A place is found by its key when the store has ended."""
+        """As in `PlainTier`, but also None if the key is being stored. A place is found by its
+        key when the store has ended.
+        """
         assert block.block_hash is not None
         return None if block.block_hash in self._storing else super().store(request_id, block)
 
@@ -78,7 +87,9 @@ class SlowTier(PlainTier):
             self._free.append(place)
 
     def reset(self) -> None:
-        """Forget every key, those on their way too; places that are read or written now are free when that is over."""
+        """Forget every key, those on their way too; places that are read or written now are free
+        when that is over.
+        """
         super().reset()
         self._storing.clear()
         self._free = [place for place in self._free if place.num_copies == 0]
@@ -95,7 +106,16 @@ class SlowTier(PlainTier):
         self._count += 1
         steps = self.delay + (waiting is None)
         stores = waiting is None
-        return Transfer(self._count, place, block, named.block_hash, named.block_hash_num_tokens, stores, steps, waiting)
+        return Transfer(
+            self._count,
+            place,
+            block,
+            named.block_hash,
+            named.block_hash_num_tokens,
+            stores,
+            steps,
+            waiting,
+        )
 
 
 def abandon(transfers: list[Transfer]) -> None:

@@ -1,7 +1,9 @@
-"""Snapshots of several pages: a recurrent state that takes more than one block is held, keyed and evicted as one.
+"""Snapshots of several pages: a recurrent state that takes more than one block is held, keyed and
+evicted as one.
 
-The first of its pages, the *primary*, stands in the table and carries the key; the others are its *companions*. They share its
-reference count and show its key. When one of them leaves the free queue all lose the key, and the others go to the front.
+The first of its pages, the *primary*, stands in the table and carries the key; the others are its
+*companions*. They share its reference count and show its key. When one of them leaves the free
+queue all lose the key, and the others go to the front.
 """
 
 from __future__ import annotations
@@ -22,7 +24,9 @@ from cachewitness_reference.vllm_extended.free_list import OrderedPool
 
 
 class SnapshotBlock(KVCacheBlock):
-    """A page that may be part of a snapshot: its first, with `companions`, or one of those, with a `primary`."""
+    """A page that may be part of a snapshot: its first, with `companions`, or one of those, with
+    a `primary`.
+    """
 
     __slots__ = ("companions", "primary")
 
@@ -42,20 +46,28 @@ class SnapshotPool(OrderedPool):
     """A pool in which blocks can be tied together."""
 
     def __init__(
-        self, num_gpu_blocks: int, hash_block_size: int, enable_kv_cache_events: bool = False, free_list: FreeList = "lru"
+        self,
+        num_gpu_blocks: int,
+        hash_block_size: int,
+        enable_kv_cache_events: bool = False,
+        free_list: FreeList = "lru",
     ) -> None:
         super().__init__(num_gpu_blocks, hash_block_size, enable_kv_cache_events, free_list)
         self.blocks = [SnapshotBlock(block.block_id) for block in self.blocks]
         self.null_block = self.blocks[NULL_BLOCK_ID]
         self.null_block.is_null = True
-        self.free_block_queue = OrderedDict((block_id, self.blocks[block_id]) for block_id in self.free_block_queue)
+        self.free_block_queue = OrderedDict(
+            (block_id, self.blocks[block_id]) for block_id in self.free_block_queue
+        )
 
     # ALLOCATE
 
     def take_companions(self, primary: KVCacheBlock, count: int) -> None:
         """Take `count` blocks more and tie them to one that was just taken."""
         assert isinstance(primary, SnapshotBlock) and not primary.companions
-        companions = [block for block in self.get_new_blocks(count) if isinstance(block, SnapshotBlock)]
+        companions = [
+            block for block in self.get_new_blocks(count) if isinstance(block, SnapshotBlock)
+        ]
         primary.companions = tuple(companions)
         for block in companions:
             block.primary = primary
@@ -66,7 +78,9 @@ class SnapshotPool(OrderedPool):
 
     # COMMIT
 
-    def _set_key(self, block: KVCacheBlock, key: BlockHashWithGroupId | None, num_tokens: int | None) -> None:
+    def _set_key(
+        self, block: KVCacheBlock, key: BlockHashWithGroupId | None, num_tokens: int | None
+    ) -> None:
         for page in pages_of(block):
             super()._set_key(page, key, num_tokens)
 
@@ -81,7 +95,9 @@ class SnapshotPool(OrderedPool):
                 _untie(block)
 
     def withdraw_keys(self, request_id: str) -> None:
-        """Take back the keys of a request; what nobody holds and has no key any more is free, page by page."""
+        """Take back the keys of a request; what nobody holds and has no key any more is free,
+        page by page.
+        """
         index, pending = self.cached_block_hash_to_block, self.pending_keys.get(request_id, ())
         keyed = [block for block, key in pending if index.contain(key, block.block_id)]
         super().withdraw_keys(request_id)
@@ -92,14 +108,18 @@ class SnapshotPool(OrderedPool):
                 _untie(block)
 
     def reset_prefix_cache(self) -> bool:
-        """Forget every key and untie every snapshot; return False and change nothing while somebody holds a block."""
+        """Forget every key and untie every snapshot; return False and change nothing while
+        somebody holds a block.
+        """
         done = super().reset_prefix_cache()
         for block in self.blocks if done else ():
             _untie(block)
         return done
 
     def _maybe_evict_cached_block(self, block: KVCacheBlock) -> None:
-        """End the key of a snapshot one of whose pages leaves the queue; the others are free now, and go first."""
+        """End the key of a snapshot one of whose pages leaves the queue; the others are free
+        now, and go first.
+        """
         assert isinstance(block, SnapshotBlock)
         primary = block.primary or block
         pages = pages_of(primary)
@@ -118,10 +138,16 @@ def _untie(block: KVCacheBlock) -> None:
 
 
 class SnapshotManager(MambaManager):
-    """The tables of a recurrent group whose states take several blocks; a table names the first of each."""
+    """The tables of a recurrent group whose states take several blocks; a table names the first
+    of each.
+    """
 
     def __init__(
-        self, config: KVCacheConfig, kv_cache_spec: KVCacheSpec, block_pool: BlockPool, kv_cache_group_id: GroupId
+        self,
+        config: KVCacheConfig,
+        kv_cache_spec: KVCacheSpec,
+        block_pool: BlockPool,
+        kv_cache_group_id: GroupId,
     ) -> None:
         assert isinstance(kv_cache_spec, SnapshotSpec) and isinstance(block_pool, SnapshotPool)
         super().__init__(config, kv_cache_spec, block_pool, kv_cache_group_id)
@@ -141,7 +167,9 @@ class SnapshotManager(MambaManager):
         num_local_computed_tokens: int,
         apply_admission_cap: bool = False,
     ) -> int:
-        """Return how many blocks leave the queue: as many for each new state as it has pages, and those that were hit."""
+        """Return how many blocks leave the queue: as many for each new state as it has pages,
+        and those that were hit.
+        """
         needed = super().get_num_blocks_to_allocate(
             request_id,
             num_tokens,
@@ -165,7 +193,9 @@ class SnapshotManager(MambaManager):
         return new_blocks
 
     def _get_num_evictable_blocks(self, blocks: Sequence[KVCacheBlock]) -> int:
-        return sum(len(pages_of(block)) for block in blocks if block.ref_cnt == 0 and not block.is_null)
+        return sum(
+            len(pages_of(block)) for block in blocks if block.ref_cnt == 0 and not block.is_null
+        )
 
     # COMMIT and RELEASE: as for states of one block; the pool knows which pages are tied.
 

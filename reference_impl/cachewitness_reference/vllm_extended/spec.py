@@ -10,11 +10,19 @@ RULES: dict[str, Rule] = {
     rule.name: rule
     for rule in (
         Rule(
-            "free-list", "The free queue may be first in first out, or last in first out, instead.", "our choice; not in vLLM"
+            "free-list",
+            "The free queue may be first in first out, or last in first out, instead.",
+            "our choice; not in vLLM",
         ),
-        Rule("pages-per-snapshot", "A snapshot of k blocks is held, keyed and evicted as one.", "PR 45845, its test setting"),
         Rule(
-            "plain-tier", "Keyed pages are stored beside the device, and fetched where it has nothing.", "tier.py; not in vLLM"
+            "pages-per-snapshot",
+            "A snapshot of k blocks is held, keyed and evicted as one.",
+            "PR 45845, its test setting",
+        ),
+        Rule(
+            "plain-tier",
+            "Keyed pages are stored beside the device, and fetched where it has nothing.",
+            "tier.py; not in vLLM",
         ),
         Rule(
             "slow-tier",
@@ -23,7 +31,8 @@ RULES: dict[str, Rule] = {
         ),
         Rule(
             "async-load",
-            "Who waits for a load holds its blocks and does not run; what a failed load lacks is computed.",
+            "Who waits for a load holds its blocks and does not run; what a failed load lacks is"
+            " computed.",
             f"{_SCHEDULER}, WAITING_FOR_REMOTE_KVS, _handle_invalid_blocks",
         ),
     )

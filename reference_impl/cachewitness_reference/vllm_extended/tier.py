@@ -1,16 +1,19 @@
 """A plain second tier: memory beside the device's, where pages wait under their keys.
 
-What a group keys on the device is stored here when the step that writes it has run (write-through), if it is not here already.
-A look-up asks the device first and this tier where the device has nothing, key by key, so a hit may end where neither could
-end it alone; the groups settle on one length as they always do. Whatever was found here gets a fresh block on the device, is
-copied into it before the step that reads it, and can be hit there from then on. When the tier is full, the key that was stored
-or found longest ago goes.
+What a group keys on the device is stored here when the step that writes it has run (write-through),
+if it is not here already. A look-up asks the device first and this tier where the device has
+nothing, key by key, so a hit may end where neither could end it alone; the groups settle on one
+length as they always do. Whatever was found here gets a fresh block on the device, is copied into
+it before the step that reads it, and can be hit there from then on. When the tier is full, the key
+that was stored or found longest ago goes.
 
-A key stands for its content alone, so a tier outlives a reset of the device's cache, and ends with the weights.
+A key stands for its content alone, so a tier outlives a reset of the device's cache, and ends with
+the weights.
 
-**Who calls it.** The pool asks `get` in every look-up (`tiered_pool`). The coordinator has `fetch` called for each block of a
-hit that is only here; the scheduler takes the copies that follow from it (`take_loads`), has what was keyed stored (`store`),
-and says when the step of the loads has run (`release`). Another tier has these methods and its own idea of what to keep.
+**Who calls it.** The pool asks `get` in every look-up (`tiered_pool`). The coordinator has `fetch`
+called for each block of a hit that is only here; the scheduler takes the copies that follow from it
+(`take_loads`), has what was keyed stored (`store`), and says when the step of the loads has run
+(`release`). Another tier has these methods and its own idea of what to keep.
 
 This is no rule of vLLM's, whose tiers are connectors; it is the least that a second tier can be.
 """
@@ -28,9 +31,11 @@ TierCopy = tuple["TierBlock", KVCacheBlock]
 
 
 class TierBlock(KVCacheBlock):
-    """A place in the tier. `num_copies` counts those from and to it that have not ended; `request_id` is who stored it.
+    """A place in the tier. `num_copies` counts those from and to it that have not ended;
+    `request_id` is who stored it.
 
-    Its reference count stays 0: to the device it is a block that nobody holds, and that takes a free one when it is hit.
+    Its reference count stays 0: to the device it is a block that nobody holds, and that takes a
+    free one when it is hit.
     """
 
     __slots__ = ("num_copies", "request_id")
@@ -56,7 +61,9 @@ class PlainTier:
         self.get = self._cached.get
 
     def fetch(self, source: TierBlock, target: KVCacheBlock) -> None:
-        """Have what a place holds copied into a block of the device before the next step; it stays until that has run."""
+        """Have what a place holds copied into a block of the device before the next step; it
+        stays until that has run.
+        """
         assert source.block_hash is not None
         self._cached.move_to_end(source.block_hash)
         source.num_copies += 1
@@ -73,7 +80,9 @@ class PlainTier:
             source.num_copies -= 1
 
     def store(self, request_id: str, block: KVCacheBlock) -> TierBlock | None:
-        """Give a keyed block a place, whose key ends; None if its key is here already or every place is being loaded."""
+        """Give a keyed block a place, whose key ends; None if its key is here already or every
+        place is being loaded.
+        """
         key = block.block_hash
         assert key is not None
         if key in self._cached:
@@ -104,7 +113,9 @@ class PlainTier:
         self._set_key(place, block.block_hash, block.block_hash_num_tokens)
         self._cached[block.block_hash] = place
 
-    def _set_key(self, place: TierBlock, key: BlockHashWithGroupId | None, num_tokens: int | None) -> None:
+    def _set_key(
+        self, place: TierBlock, key: BlockHashWithGroupId | None, num_tokens: int | None
+    ) -> None:
         place.block_hash, place.block_hash_num_tokens = key, num_tokens
         self._dirty.add(place.block_id)
 

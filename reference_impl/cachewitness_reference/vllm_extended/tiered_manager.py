@@ -1,4 +1,6 @@
-"""The manager over a second tier: coordinators that fetch what was hit there, and what a scheduler asks beyond vLLM's calls."""
+"""The manager over a second tier: coordinators that fetch what was hit there, and what a
+scheduler asks beyond vLLM's calls.
+"""
 
 from __future__ import annotations
 
@@ -29,14 +31,20 @@ class TieredCoordinator(KVCacheCoordinator):
         num_local_computed_tokens: int,
         num_external_computed_tokens: int = 0,
     ) -> None:
-        """Start the tables of a request with what it hit; blocks to fetch into are taken last, when the rest is held."""
+        """Start the tables of a request with what it hit; blocks to fetch into are taken last,
+        when the rest is held.
+        """
         assert not num_external_computed_tokens, "a tier beside a connector is in no specification"
-        super().allocate_new_computed_blocks(request_id, new_computed_blocks, num_local_computed_tokens)
+        super().allocate_new_computed_blocks(
+            request_id, new_computed_blocks, num_local_computed_tokens
+        )
         for manager in self.single_type_managers:
             self._fetch_from_tier(request_id, manager)
 
     def _fetch_from_tier(self, request_id: str, manager: SingleTypeKVCacheManager) -> None:
-        """Fetch what one group has hit in the tier; a state that is fetched can be hit by others when it is there."""
+        """Fetch what one group has hit in the tier; a state that is fetched can be hit by others
+        when it is there.
+        """
         pool, table = self.block_pool, manager.req_to_blocks[request_id]
         assert isinstance(pool, TieredPool)
         for column, block in enumerate(table):
@@ -70,27 +78,39 @@ class TieredManager(KVCacheManager):
         return self.tier.take_loads()
 
     def begin_loads(self, request: Request) -> list[Transfer]:
-        """Begin to load what a request has hit in a slow tier; whatever becomes of the request, both ends are held."""
+        """Begin to load what a request has hit in a slow tier; whatever becomes of the request,
+        both ends are held.
+        """
         assert isinstance(self.tier, SlowTier)
         transfers = self.tier.begin_loads(request)
         self.block_pool.touch(transfer.block for transfer in transfers)
         return transfers
 
     def _note_adoption(self, request_id: str, computed: Sequence[Sequence[KVCacheBlock]]) -> None:
-        """Note whose blocks are hit before they are written; a place of the tier may have the number of such a block."""
-        on_device = [[block for block in blocks if not isinstance(block, TierBlock)] for blocks in computed]
+        """Note whose blocks are hit before they are written; a place of the tier may have the
+        number of such a block.
+        """
+        on_device = [
+            [block for block in blocks if not isinstance(block, TierBlock)] for blocks in computed
+        ]
         super()._note_adoption(request_id, on_device)
 
     # COMMIT
 
     def store_to_tier(self) -> list[TierCopy]:
-        """Return the copies to the tier due after this step has run; free their sources then. Nobody is withdrawn any more."""
+        """Return the copies to the tier due after this step has run; free their sources then.
+        Nobody is withdrawn any more.
+        """
         return self.tiered_pool.store_to_tier()
 
     def begin_stores(self) -> list[Transfer]:
-        """Begin to store what was keyed in a slow tier; both ends are held. Nobody is withdrawn any more."""
+        """Begin to store what was keyed in a slow tier; both ends are held. Nobody is withdrawn
+        any more.
+        """
         assert isinstance(self.tier, SlowTier)
-        return [self.tier.begin_store(place, block) for place, block in self.tiered_pool.store_to_tier()]
+        return [
+            self.tier.begin_store(place, block) for place, block in self.tiered_pool.store_to_tier()
+        ]
 
     # RELEASE
 
@@ -99,7 +119,9 @@ class TieredManager(KVCacheManager):
         self.tier.release(source for source, _ in loads)
 
     def end_transfer(self, transfer: Transfer) -> None:
-        """Say that a transfer is over: what arrived is keyed, and neither end is held for it any more."""
+        """Say that a transfer is over: what arrived is keyed, and neither end is held for it any
+        more.
+        """
         assert isinstance(self.tier, SlowTier)
         self.tiered_pool.end_transfer(transfer)
         self.tier.end(transfer)

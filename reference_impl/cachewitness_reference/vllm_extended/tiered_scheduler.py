@@ -1,4 +1,6 @@
-"""The scheduler over a tier whose copies are part of a step: loads before the runs, stores after them."""
+"""The scheduler over a tier whose copies are part of a step: loads before the runs, stores after
+them.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,12 @@ from typing import Protocol
 from cachewitness_reference.vllm.config import KVCacheConfig
 from cachewitness_reference.vllm.request import Request
 from cachewitness_reference.vllm.scheduler import Scheduler
-from cachewitness_reference.vllm.scheduler_interface import CacheManager, KVConnectorMetadata, Sampler, SchedulerOutput
+from cachewitness_reference.vllm.scheduler_interface import (
+    CacheManager,
+    KVConnectorMetadata,
+    Sampler,
+    SchedulerOutput,
+)
 from cachewitness_reference.vllm_extended.slow_tier import Transfer
 from cachewitness_reference.vllm_extended.tier import TierCopy
 
@@ -50,14 +57,17 @@ class TierMetadata(KVConnectorMetadata):
 class TieredScheduler(Scheduler):
     """A scheduler that has the tier's copies made with the step that asks for them."""
 
-    def __init__(self, config: KVCacheConfig, kv_cache_manager: TieredCacheManager, sampler: Sampler) -> None:
+    def __init__(
+        self, config: KVCacheConfig, kv_cache_manager: TieredCacheManager, sampler: Sampler
+    ) -> None:
         super().__init__(config, kv_cache_manager, sampler)
         self.tiered_manager = kv_cache_manager
 
     def build_connector_meta(self, output: SchedulerOutput) -> None:
         """Say what the step loads and stores, when nobody is withdrawn any more.
 
-        Loads into blocks that nobody holds and that have no key are those of requests that were withdrawn: they are left out.
+        Loads into blocks that nobody holds and that have no key are those of requests that were
+        withdrawn: they are left out.
         """
         # ALLOCATE
         loads = self.tiered_manager.take_tier_loads()
@@ -65,7 +75,9 @@ class TieredScheduler(Scheduler):
         self.tiered_manager.release_loads(idle)
         # COMMIT
         stores = self.tiered_manager.store_to_tier()
-        output.kv_connector_metadata = TierMetadata([load for load in loads if load not in idle], stores)
+        output.kv_connector_metadata = TierMetadata(
+            [load for load in loads if load not in idle], stores
+        )
         output.retained_blocks += [block for _, block in stores]
 
     def update_from_output(self, output: SchedulerOutput) -> dict[str, list[int]]:

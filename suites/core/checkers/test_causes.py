@@ -1,4 +1,6 @@
-"""The cause of a finding, where a checker can tell: a copy that was made before what it copies was written."""
+"""The cause of a finding, where a checker can tell: a copy that was made before what it copies
+was written.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ publish 0/3 b:4
 take copy:1 | 1 3
 """
 EARLY = START + SECOND + "step 1: a 0..5 | 1 2; b 2..5 | 3 4; copy 1>3\ndrop copy:1\n"
-IN_TIME = START + "step 1: a 0..5 | 1 2\n" + SECOND + "step 2: b 2..5 | 3 4; copy 1>3\ndrop copy:1\n"
+IN_TIME = (
+    START + "step 1: a 0..5 | 1 2\n" + SECOND + "step 2: b 2..5 | 3 4; copy 1>3\ndrop copy:1\n"
+)
 
 
 def causes(text: str) -> list[tuple[str, str]]:
@@ -42,7 +46,10 @@ def test_whoever_reads_the_copy_later_has_the_same_cause() -> None:
 
 
 def test_a_page_that_was_written_anew_has_that_cause_no_longer() -> None:
-    anew = "finish b\ndrop b\nunpublish 0/3 evict\nsubmit c z:5\ntake c | 3 5\npublish 0/3 c:4\nstep 2: c 0..5 | 3 5\n"
+    anew = (
+        "finish b\ndrop b\nunpublish 0/3 evict\nsubmit c z:5\ntake c | 3 5\npublish 0/3 c:4\nstep"
+        " 2: c 0..5 | 3 5\n"
+    )
     wrong = "submit d w:5\nhit d 4 | 3\ntake d | 3 6\nstep 3: d 4..5 | 3 6\n"
     assert causes(EARLY + anew)[2:] == []
     assert causes(EARLY + anew + wrong)[2:] == [("stale-hit", "")]
@@ -50,11 +57,20 @@ def test_a_page_that_was_written_anew_has_that_cause_no_longer() -> None:
 
 def test_the_cause_is_told() -> None:
     finding = check(parse(EARLY)).findings[0]
-    assert any("the cause: early-copy, as the page was copied" in line for line in headline(finding, "t"))
-    assert not any("the cause" in line for line in headline(msgspec.structs.replace(finding, cause=""), "t"))
+    assert any(
+        "the cause: early-copy, as the page was copied" in line for line in headline(finding, "t")
+    )
+    assert not any(
+        "the cause" in line for line in headline(msgspec.structs.replace(finding, cause=""), "t")
+    )
 
 
 def test_a_smaller_trace_stands_for_the_same_cause_alone() -> None:
     early = check(parse(EARLY)).findings[0]
     other = msgspec.structs.replace(early, cause="")
-    assert early.alike(early) and other.alike(other) and not early.alike(other) and not other.alike(early)
+    assert (
+        early.alike(early)
+        and other.alike(other)
+        and not early.alike(other)
+        and not other.alike(early)
+    )

@@ -1,4 +1,6 @@
-"""The second reuse floor: a cache that keeps nothing, or drops what it need not, is told so whatever it declares."""
+"""The second reuse floor: a cache that keeps nothing, or drops what it need not, is told so
+whatever it declares.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +56,9 @@ def judged(trace: Trace, plant: Plant | None = None) -> Result:
 
 
 def one_after_another(policy: str, prompts: int = 3) -> Trace:
-    """Return a trace in which prompts that begin alike come one after another, with room for all."""
+    """Return a trace in which prompts that begin alike come one after another, with room for
+    all.
+    """
     shape = policies.get(policy).configurations()[0].shape("manager")
     script = Script(shape, "repeated", "the same prompt again and again", "")
     for number in range(prompts):
@@ -62,11 +66,15 @@ def one_after_another(policy: str, prompts: int = 3) -> Trace:
     return script.trace(pages=80)
 
 
-# --- what is found ------------------------------------------------------------------------------------------
+# --- what is found --------------------------------------------------------------------------------
 
 
 def nothing_is_keyed(engine: Any) -> None:
-    wrap(core(engine), "allocate_slots", lambda original, *a, **k: original(*a, **{**k, "delay_cache_blocks": True}))
+    wrap(
+        core(engine),
+        "allocate_slots",
+        lambda original, *a, **k: original(*a, **{**k, "delay_cache_blocks": True}),
+    )
 
 
 def everything_is_forgotten_when_nobody_runs(engine: Any) -> None:
@@ -91,7 +99,9 @@ INERT = [
 
 
 @pytest.mark.parametrize(("policy", "plant"), INERT)
-def test_a_cache_that_never_reuses_is_found_though_it_declares_nothing(policy: str, plant: Plant) -> None:
+def test_a_cache_that_never_reuses_is_found_though_it_declares_nothing(
+    policy: str, plant: Plant
+) -> None:
     """Such a run ended as vacuous, because no key was ever there to be judged by."""
     trace = one_after_another(policy)
     assert judged(trace).findings == []
@@ -102,14 +112,22 @@ def test_a_cache_that_never_reuses_is_found_though_it_declares_nothing(policy: s
 
 @pytest.mark.parametrize("policy", [name for name in policies.names() if name != "tensorrt_edge"])
 def test_a_lawful_cache_passes_even_if_it_does_not_say_how_its_keys_end(policy: str) -> None:
-    """No order of eviction, no handing out of pages is unlawful for an engine that declared none."""
-    plan, operations, opportunities = Plan(policy, policies.get(policy).heights, Restriction([], {}, historic=False), 7), 0, 0
+    """No order of eviction, no handing out of pages is unlawful for an engine that declared
+    none.
+    """
+    plan, operations, opportunities = (
+        Plan(policy, policies.get(policy).heights, Restriction([], {}, historic=False), 7),
+        0,
+        0,
+    )
     for number in count():
         if operations > 700:
             break
         try:
             trace = plan.draw(number)[1]
-            result = judged(within(trace, policies.get(policy).open(trace.header, {}).describe().capabilities))
+            result = judged(
+                within(trace, policies.get(policy).open(trace.header, {}).describe().capabilities)
+            )
         except UsageError:
             continue
         assert [finding.sentence for finding in result.findings] == []
@@ -119,7 +137,9 @@ def test_a_lawful_cache_passes_even_if_it_does_not_say_how_its_keys_end(policy: 
 
 
 def test_a_page_is_not_free_if_it_was_handed_out_in_the_same_operation() -> None:
-    """Two free pages of the window's pool are not enough for r15; what a request had begun is kept there without a key."""
+    """Two free pages of the window's pool are not enough for r15; what a request had begun is
+    kept there without a key.
+    """
     options = {"expected_average_seq_length": 64, "hit_granularity": "block"}
     header = TraceHeader("t", layouts.load("full-swa"), 18, policy="furiosa", options=options)
     ops: list[Op] = [
@@ -135,7 +155,7 @@ def test_a_page_is_not_free_if_it_was_handed_out_in_the_same_operation() -> None
     assert result.activity.evictions > 0 and result.findings == []
 
 
-# --- histories ----------------------------------------------------------------------------------------------
+# --- histories ------------------------------------------------------------------------------------
 
 HEADER = """
 pool 0: 9 pages, null 0
@@ -158,9 +178,11 @@ def found(text: str, rules: str = "", tokens: int = 13) -> list[str]:
 
 def test_the_sentence_names_the_pages_and_who_computed_what_is_in_them() -> None:
     (sentence,) = found("submit r2 a:13\nhit r2 0\ntake r2 | 5 6 7 8\nstep 2: r2 0..13 | 5 6 7 8\n")
-    assert sentence == (
-        "Let r2 be admitted in step 2. What it needs to resume at 12 was computed by r1, which finished, and lies in pages "
-        "1, 2, 3 still: nobody was given that since. However it resumes at 0 and computes 12 tokens again: a contradiction."
+    assert (
+        sentence
+        == "Let r2 be admitted in step 2. What it needs to resume at 12 was computed by r1, which"
+        " finished, and lies in pages 1, 2, 3 still: nobody was given that since. However it"
+        " resumes at 0 and computes 12 tokens again: a contradiction."
     )
 
 
@@ -174,13 +196,18 @@ def test_what_somebody_else_was_given_in_the_same_operation_is_gone() -> None:
     """Whichever of the two the engine reports first."""
     r3 = "take r3 | 1"
     for lines in (f"{r3}\nhit r3 0\nhit r2 0", f"hit r2 0\nhit r3 0\n{r3}"):
-        text = f"submit r2 a:13\nsubmit r3 b:3\n{lines}\ntake r2 | 5 6 7 8\nstep 2: r2 0..13 | 5 6 7 8; r3 0..3 | 1\n"
+        text = (
+            f"submit r2 a:13\nsubmit r3 b:3\n{lines}\ntake r2 | 5 6 7 8\nstep 2: r2 0..13 | 5 6 7"
+            " 8; r3 0..3 | 1\n"
+        )
         assert found(text) == []
 
 
 def test_what_lies_in_front_of_a_page_that_was_given_away_is_still_owed() -> None:
     given = "submit r2 b:3\nhit r2 0\ntake r2 | 3\nstep 2: r2 0..3 | 3\n"
-    (sentence,) = found(given + "submit r3 a:13\nhit r3 4 | 1\ntake r3 | 1 5 6 7\nstep 3: r3 4..13 | 1 5 6 7\n")
+    (sentence,) = found(
+        given + "submit r3 a:13\nhit r3 4 | 1\ntake r3 | 1 5 6 7\nstep 3: r3 4..13 | 1 5 6 7\n"
+    )
     assert "resume at 8" in sentence and "computes 4 tokens again" in sentence
 
 
@@ -209,7 +236,7 @@ def test_an_engine_may_declare_how_much_earlier_it_resumes() -> None:
     assert found("submit r2 a:13\nhit r2 4 | 1\n", ", reuse-distance 4")
 
 
-# --- runs that end early --------------------------------------------------------------------------------------
+# --- runs that end early --------------------------------------------------------------------------
 
 
 def dies_at_the_third(engine: Any) -> None:

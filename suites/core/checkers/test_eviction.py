@@ -1,4 +1,6 @@
-"""What is forgotten, and when: the laws of eviction, on engines that answer right and hit little."""
+"""What is forgotten, and when: the laws of eviction, on engines that answer right and hit
+little.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,16 @@ from cachewitness.core.checkers import fresh
 from cachewitness.core.driving import drive, judge
 from cachewitness.core.events import Header, Unpublish
 from cachewitness.core.ledger.ledger import Ledger
-from cachewitness.core.trace_format import Abort, Finish, Media, Op, Step, Submit, Trace, TraceHeader
+from cachewitness.core.trace_format import (
+    Abort,
+    Finish,
+    Media,
+    Op,
+    Step,
+    Submit,
+    Trace,
+    TraceHeader,
+)
 from cachewitness.engines import policy as policies
 from cachewitness.engines import registry
 from cachewitness.workloads import anomaly_examples, layouts
@@ -29,12 +40,19 @@ def crowded(seed: int, layout: str = "full") -> Trace:
 
 
 def found(engine: str, trace: Trace) -> set[str]:
-    return {finding.anomaly for finding in drive(trace, registry.parse(engine).open(trace.header)).findings}
+    return {
+        finding.anomaly
+        for finding in drive(trace, registry.parse(engine).open(trace.header)).findings
+    }
 
 
 @pytest.mark.parametrize(("fault", "anomaly"), FORGETFUL.items())
-def test_a_cache_that_answers_right_and_hits_little_is_found_on_random_work(fault: str, anomaly: str) -> None:
-    """A cache that forgets with the last holder, or evicts what was used last, passed every rule."""
+def test_a_cache_that_answers_right_and_hits_little_is_found_on_random_work(
+    fault: str, anomaly: str
+) -> None:
+    """A cache that forgets with the last holder, or evicts what was used last, passed every
+    rule.
+    """
     named = [anomaly in found(f"reference:mutant={fault}", crowded(seed)) for seed in range(8)]
     assert any(named)
     assert not any(found("reference", crowded(seed)) for seed in range(8))
@@ -43,27 +61,47 @@ def test_a_cache_that_answers_right_and_hits_little_is_found_on_random_work(faul
 @pytest.mark.parametrize("order", ["lru", "lifo", "fifo"])
 def test_a_free_list_of_another_order_is_lawful_if_it_is_declared(order: str) -> None:
     trace = crowded(3, "full-mamba")
-    header = msgspec.structs.replace(trace.header, options={**trace.header.options, "free_list": order})
+    header = msgspec.structs.replace(
+        trace.header, options={**trace.header.options, "free_list": order}
+    )
     assert found("reference", Trace(header, trace.ops)) == set()
 
 
 def test_what_hangs_below_an_evicted_prefix_goes_with_it_although_others_are_older() -> None:
-    """r1's page is the oldest; r6 goes on from what it holds, was used last, and cannot be reached without it."""
+    """r1's page is the oldest; r6 goes on from what it holds, was used last, and cannot be
+    reached without it.
+    """
     options = {"expected_average_seq_length": 64, "out_of_window": "freed"}
-    header = TraceHeader("t", layouts.load("full-swa"), 29, height="scheduler", policy="furiosa", options=options)
+    header = TraceHeader(
+        "t", layouts.load("full-swa"), 29, height="scheduler", policy="furiosa", options=options
+    )
     picture = [Media(at=7, length=3, hash="dog")]
     ops: list[Op] = [Submit("r1", "A:1 @r1:1"), Submit("r3", "A:27 @r2:1 r3:1"), Step()]
     ops += [Submit("r4", "A:32", media=picture), Submit("r5", "r5:30"), Step()]
-    ops += [Finish("r1"), Submit("r6", "A:1 @r1:1 @r6:12"), Step(), Abort("r4"), *[Step()] * 33, Finish("r6"), Step()]
+    ops += [
+        Finish("r1"),
+        Submit("r6", "A:1 @r1:1 @r6:12"),
+        Step(),
+        Abort("r4"),
+        *[Step()] * 33,
+        Finish("r6"),
+        Step(),
+    ]
     result = drive(Trace(header, ops), registry.parse("reference").open(header))
-    gone = {event.page for event in result.history.events if isinstance(event, Unpublish) and event.group == 0}
+    gone = {
+        event.page
+        for event in result.history.events
+        if isinstance(event, Unpublish) and event.group == 0
+    }
     assert len(gone) >= 4 and result.findings == []
 
 
 def test_who_declares_nothing_is_not_judged_and_told_why() -> None:
     """And the anomaly is not passed silently: the tally has the reason."""
     header: Header = registry.parse("reference").open(crowded(0).header).describe()
-    silent = msgspec.structs.replace(header, pools=[msgspec.structs.replace(pool, eviction=None) for pool in header.pools])
+    silent = msgspec.structs.replace(
+        header, pools=[msgspec.structs.replace(pool, eviction=None) for pool in header.pools]
+    )
     checker = next(checker for checker in fresh() if checker.name == "eviction")
     assert "does not declare how keys end" in checker.not_applicable(silent)
     assert checker.not_applicable(header) == ""
@@ -79,7 +117,9 @@ def test_every_reference_with_keys_declares_its_pools(policy: str) -> None:
 
 
 def test_idle_pages_stand_in_the_order_in_which_they_were_let_go() -> None:
-    """The ledger's order is what the first page is judged by, so it must be that of the times of release."""
+    """The ledger's order is what the first page is judged by, so it must be that of the times of
+    release.
+    """
     trace = crowded(5)
     history = drive(trace, registry.parse("reference").open(trace.header), []).history
     ledger = Ledger(history.header)
@@ -95,7 +135,10 @@ def test_idle_pages_stand_in_the_order_in_which_they_were_let_go() -> None:
 def test_a_key_that_lived_its_time_is_counted_as_excused_by_what_the_engine_declares() -> None:
     """It is no finding, and the report says how often the declaration was what made it lawful."""
     (story,) = [story for story in anomaly_examples.load() if story.name == "lived-its-time"]
-    legal, early = (judge(told.header, iter(told.events)) for told in (story.history("legal"), story.history("anomalous")))
+    legal, early = (
+        judge(told.header, iter(told.events))
+        for told in (story.history("legal"), story.history("anomalous"))
+    )
     of = {tally.checker: tally.excused for tally in legal.tallies}
     assert legal.findings == [] and of["eviction"] == {"ttl 3": 1}
     assert [finding.anomaly for finding in early.findings] == ["needless-eviction"]

@@ -1,4 +1,6 @@
-"""An engine that lets a request run for ever and throws away what it generates: it is busy, and nothing advances."""
+"""An engine that lets a request run for ever and throws away what it generates: it is busy, and
+nothing advances.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ from cachewitness.workloads.scenarios import SCENARIOS
 
 
 def resumed_prompts_begin_again(engine: Any) -> None:
-    """Take a request for unfinished by what was noted of its prompt before a preemption (vllm-project/vllm#37746)."""
+    """Take a request for unfinished by what was noted of its prompt before a preemption
+    (vllm-project/vllm#37746).
+    """
     scheduler, unfinished = adapter(engine).scheduler, list[Any]()
 
     def update_from_output(original: Any, output: Any) -> Any:
@@ -43,7 +47,9 @@ def resumed_prompts_begin_again(engine: Any) -> None:
 
 
 class NumberedBefore:
-    """An engine that gives its preemptions the number of the step before, as if they had been asked for between steps."""
+    """An engine that gives its preemptions the number of the step before, as if they had been
+    asked for between steps.
+    """
 
     def __init__(self, engine: Any) -> None:
         self._engine, self.describe, self.close = engine, engine.describe, engine.close
@@ -56,12 +62,22 @@ class NumberedBefore:
         return events
 
 
-@pytest.mark.parametrize("engine_of", [lambda engine: engine, NumberedBefore], ids=["this step", "the step before"])
+@pytest.mark.parametrize(
+    "engine_of", [lambda engine: engine, NumberedBefore], ids=["this step", "the step before"]
+)
 @pytest.mark.parametrize("faulty", [False, True])
-def test_a_resumed_request_that_generates_nothing_is_stuck(faulty: bool, engine_of: Callable[[Any], Any]) -> None:
-    """Whichever number of a step its engine gives its preemptions: the harness knows which of them it asked for."""
-    shape = Configuration(layouts.load("full-mamba"), {"retention_interval": None}).shape("scheduler")
-    trace = next(scenario for scenario in SCENARIOS if scenario.name == "preempt-and-resume").trace(shape)
+def test_a_resumed_request_that_generates_nothing_is_stuck(
+    faulty: bool, engine_of: Callable[[Any], Any]
+) -> None:
+    """Whichever number of a step its engine gives its preemptions: the harness knows which of
+    them it asked for.
+    """
+    shape = Configuration(layouts.load("full-mamba"), {"retention_interval": None}).shape(
+        "scheduler"
+    )
+    trace = next(scenario for scenario in SCENARIOS if scenario.name == "preempt-and-resume").trace(
+        shape
+    )
     engine: Any = registry.kinds()["reference"].open(trace.header, {})
     if faulty:
         resumed_prompts_begin_again(engine)
@@ -75,14 +91,23 @@ def test_a_resumed_request_that_generates_nothing_is_stuck(faulty: bool, engine_
         for event, op in zip(result.history.events, result.history.op_of, strict=True)
         if isinstance(event, Preempted)
     ]
-    assert (False, True) in told and ((True, False) in told) == faulty and all(own != asked for own, asked in told)
+    assert (
+        (False, True) in told
+        and ((True, False) in told) == faulty
+        and all(own != asked for own, asked in told)
+    )
 
 
 @pytest.mark.parametrize("layout", ["full", "full-mamba"])
 def test_a_scheduler_that_preempts_and_gets_further_is_not(layout: str) -> None:
-    """Many times, for want of room, with the number of the step before: everybody gets further in between."""
+    """Many times, for want of room, with the number of the step before: everybody gets further
+    in between.
+    """
     shape = Configuration(layouts.load(layout)).shape("scheduler")
     trace = random_trace(shape, 5, withdraw=False)
     result = drive(trace, NumberedBefore(registry.kinds()["reference"].open(trace.header, {})))
     assert result.findings == check(result.history).findings == []
-    assert sum(isinstance(event, Preempted) and event.by_engine for event in result.history.events) > 10
+    assert (
+        sum(isinstance(event, Preempted) and event.by_engine for event in result.history.events)
+        > 10
+    )

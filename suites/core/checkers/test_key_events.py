@@ -1,4 +1,6 @@
-"""What routers are told of keys, told late, out of two prompts at once, or of what the ledger has forgotten."""
+"""What routers are told of keys, told late, out of two prompts at once, or of what the ledger
+has forgotten.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,11 @@ def found(text: str) -> list[str]:
 def one_request(r: str, prompt: str, pages: str, length: int) -> str:
     """Return how a request comes that keys its whole blocks in group 0."""
     columns = pages.split()
-    keys = "".join(f"publish 0/{page} {r}:{4 * (i + 1)}\n" for i, page in enumerate(columns) if 4 * (i + 1) <= length)
+    keys = "".join(
+        f"publish 0/{page} {r}:{4 * (i + 1)}\n"
+        for i, page in enumerate(columns)
+        if 4 * (i + 1) <= length
+    )
     return f"submit {r} {prompt}\ntake {r} | {pages}\n{keys}"
 
 
@@ -50,7 +56,13 @@ def test_an_engine_that_says_it_tells_and_never_does_is_found() -> None:
 
 def test_what_is_lost_is_told_once_and_later_steps_are_judged_again() -> None:
     """Two steps lose an event each: two findings, and none for the step between."""
-    text = HEADER + A + "step 1: a 0..9 | 1 2 3\n" + one_request("b", "y:5", "4 5", 5) + "stored 0 h1 | y:4 by 4\n"
+    text = (
+        HEADER
+        + A
+        + "step 1: a 0..9 | 1 2 3\n"
+        + one_request("b", "y:5", "4 5", 5)
+        + "stored 0 h1 | y:4 by 4\n"
+    )
     text += "step 2: b 0..5 | 4 5\n" + one_request("c", "z:5", "6 7", 5) + "step 3: c 0..5 | 6 7\n"
     assert found(text) == ["lost-key-event", "lost-key-event"]
 
@@ -59,23 +71,35 @@ def test_events_may_come_before_the_step_and_behind_it() -> None:
     told = "stored 0 h1 h2 | x:8 by 4"
     assert found(HEADER + A + f"{told}\nstep 1: a 0..9 | 1 2 3\n") == []
     assert found(HEADER + A + f"step 1: a 0..9 | 1 2 3\n{told} @1\n") == []
-    assert found(HEADER + A + f"step 1: a 0..9 | 1 2 3\nsubmit b y:4\ntake b | 5\nstep 2: b 0..4 | 5\n{told} @2\n") == [
-        "lost-key-event",
-        "false-key-event",
-    ]
+    assert found(
+        HEADER
+        + A
+        + f"step 1: a 0..9 | 1 2 3\nsubmit b y:4\ntake b | 5\nstep 2: b 0..4 | 5\n{told} @2\n"
+    ) == ["lost-key-event", "false-key-event"]
 
 
 def test_shapes_that_no_router_can_read() -> None:
     step = "\nstep 1: a 0..9 | 1 2 3\n"
-    for told in ("stored 0 | x:8 by 4", "stored 0 h1 | x:8 by 4", "stored 0 h1 h1 | x:8 by 4", "stored 0 h1 h2 h3 | x:8 by 4"):
+    for told in (
+        "stored 0 | x:8 by 4",
+        "stored 0 h1 | x:8 by 4",
+        "stored 0 h1 h1 | x:8 by 4",
+        "stored 0 h1 h2 h3 | x:8 by 4",
+    ):
         assert found(HEADER + A + told + step)[0] == "malformed-key-event", told
     for told in ("stored 0 h1 h2 | x:7 by 4", "stored 3 h1 h2 | x:8 by 4", "removed 0"):
         assert found(HEADER + A + told + step)[0] == "malformed-key-event", told
-    assert found(HEADER + A + "stored - h1 h2 | x:8 by 4" + step) == [], "with one group alone it goes without saying"
+    assert found(HEADER + A + "stored - h1 h2 | x:8 by 4" + step) == [], (
+        "with one group alone it goes without saying"
+    )
 
 
 def test_identity_is_told_with_the_tokens() -> None:
-    tuned = HEADER + A.replace("x:9", "x:9 adapter=tuned media=5+2:cat") + "{}\nstep 1: a 0..9 | 1 2 3\n"
+    tuned = (
+        HEADER
+        + A.replace("x:9", "x:9 adapter=tuned media=5+2:cat")
+        + "{}\nstep 1: a 0..9 | 1 2 3\n"
+    )
     assert found(tuned.format("stored 0 h1 h2 | x:8 by 4 adapter=tuned media=-,cat@1")) == []
     for said in (
         "media=-,cat@1",
@@ -89,19 +113,37 @@ def test_identity_is_told_with_the_tokens() -> None:
 
 def test_two_tenants_with_the_same_tokens_in_one_step() -> None:
     """Each event is of its own tenant's key, whichever comes first."""
-    text = HEADER + one_request("a", "x:5 salt=one", "1 2", 5) + one_request("b", "x:5 salt=two", "3 4", 5)
+    text = (
+        HEADER
+        + one_request("a", "x:5 salt=one", "1 2", 5)
+        + one_request("b", "x:5 salt=two", "3 4", 5)
+    )
     text += "{}\n{}\nstep 1: a 0..5 | 1 2; b 0..5 | 3 4\n"
-    told = [f"stored 0 {name} | x:4 by 4 salt={salt}" for name, salt in (("h1", "one"), ("h2", "two"))]
+    told = [
+        f"stored 0 {name} | x:4 by 4 salt={salt}" for name, salt in (("h1", "one"), ("h2", "two"))
+    ]
     assert found(text.format(*told)) == found(text.format(*reversed(told))) == []
     assert found(text.format(told[0], told[0].replace("h1", "h2"))) == ["false-key-event"]
-    assert found(text.format(told[0], told[1].replace("h2", "h1"))) == ["false-key-event"], "one name for two prefixes"
+    assert found(text.format(told[0], told[1].replace("h2", "h1"))) == ["false-key-event"], (
+        "one name for two prefixes"
+    )
 
 
 def test_blocks_that_are_left_out_are_found_by_names_that_other_groups_told() -> None:
-    """Two requests of one prompt key different blocks of their windows; the names say which event is of which."""
-    text = GAPS + "submit a x:9\nsubmit b x:13\ntake a | 1 2 3 | 4 5 6\ntake b | 7 8 9 10 | 11 12 13 14\n"
-    text += "publish 0/1 a:4\npublish 0/2 a:8\npublish 0/9 b:12\npublish 1/5 a:8\npublish 1/13 b:12\n"
-    text += "stored 0 h1 h2 | x:8 by 4\nstored 0 h3 | x[8]:4 by 4 behind h2\nstored 1 h3 | x:12 by 4\n{}"
+    """Two requests of one prompt key different blocks of their windows; the names say which
+    event is of which.
+    """
+    text = (
+        GAPS
+        + "submit a x:9\nsubmit b x:13\ntake a | 1 2 3 | 4 5 6\ntake b | 7 8 9 10 | 11 12 13 14\n"
+    )
+    text += (
+        "publish 0/1 a:4\npublish 0/2 a:8\npublish 0/9 b:12\npublish 1/5 a:8\npublish 1/13 b:12\n"
+    )
+    text += (
+        "stored 0 h1 h2 | x:8 by 4\nstored 0 h3 | x[8]:4 by 4 behind h2\nstored 1 h3 | x:12 by"
+        " 4\n{}"
+    )
     text += "step 1: a 0..9 | 1 2 3 | 4 5 6; b 0..13 | 7 8 9 10 | 11 12 13 14\n"
     findings, tally = judged(text.format("stored 1 h2 | x:8 by 4\n"))
     assert not findings and tally.excused == {"key_events gaps": 2}
@@ -109,20 +151,28 @@ def test_blocks_that_are_left_out_are_found_by_names_that_other_groups_told() ->
 
 
 def test_a_block_whose_parent_nobody_knows_is_not_guessed() -> None:
-    """Two prompts end alike: of neither it can be said that it was lost, and neither is mistaken for the other."""
-    text = ORPHANS + "submit a x:4 q:5\nsubmit b y:4 q:5\ntake a | 1 2 3\ntake b | 4 5 6\npublish 0/2 a:8\npublish 0/5 b:8\n"
+    """Two prompts end alike: of neither it can be said that it was lost, and neither is mistaken
+    for the other.
+    """
+    text = (
+        ORPHANS + "submit a x:4 q:5\nsubmit b y:4 q:5\ntake a | 1 2 3\ntake b | 4 5 6\npublish 0/2"
+        " a:8\npublish 0/5 b:8\n"
+    )
     text += "stored 0 h1 | q:4 by 4 behind h8\nstored 0 h2 | q:4 by 4 behind h9\n"
     text += "step 1: a 0..9 | 1 2 3; b 0..9 | 4 5 6\nfinish a\nfinish b\ndrop a\ndrop b\n"
     text += "submit c z:4\ntake c | 5\nunpublish 0/5 evict\nremoved 0 h2\nstep 2: c 0..4 | 5\n"
     findings, tally = judged(text)
     assert not findings and tally.excused == {"key_events orphans": 2}
     again = "removed 0 h1\nstored 0 h1 | q:4 by 4 behind h8\nstep 2"
-    assert found(text.replace("step 2", again)) == [], "its page lost the key and got it again in one call"
+    assert found(text.replace("step 2", again)) == [], (
+        "its page lost the key and got it again in one call"
+    )
 
 
 IMAGE_OR_NOT = (
     ORPHANS
-    + "submit a x:9 media=3+4:cat\nsubmit b x:9\ntake a | 1 2 3\ntake b | 4 5 6\npublish 0/2 a:8\npublish 0/5 b:8\n"
+    + "submit a x:9 media=3+4:cat\nsubmit b x:9\ntake a | 1 2 3\ntake b | 4 5 6\npublish 0/2"
+    " a:8\npublish 0/5 b:8\n"
     + "stored 0 h1 | x[4]:4 by 4 behind h8 media=cat@-1\nstored 0 h2 | x[4]:4 by 4 behind h9\n"
     + "step 1: a 0..9 | 1 2 3; b 0..9 | 4 5 6\n"
 )
@@ -137,11 +187,22 @@ def test_a_block_behind_an_unknown_parent_is_known_by_its_image() -> None:
 
 
 def test_a_name_that_may_mean_two_blocks_takes_neither_from_the_other() -> None:
-    """One page's key is told to be gone and there again, while another page gets a key over the same tokens."""
-    text = ORPHANS + "submit a x:4 q:5\nsubmit b y:4 q:5\ntake a | 1 2 3\ntake b | 4 5 6\npublish 0/2 a:8\npublish 0/5 b:8\n"
+    """One page's key is told to be gone and there again, while another page gets a key over the
+    same tokens.
+    """
+    text = (
+        ORPHANS + "submit a x:4 q:5\nsubmit b y:4 q:5\ntake a | 1 2 3\ntake b | 4 5 6\npublish 0/2"
+        " a:8\npublish 0/5 b:8\n"
+    )
     text += "stored 0 h1 | q:4 by 4 behind h8\nstored 0 h2 | q:4 by 4 behind h9\n"
-    text += "step 1: a 0..9 | 1 2 3; b 0..9 | 4 5 6\nsubmit c z:4 q:5\ntake c | 7 8 9\npublish 0/8 c:8\n"
-    text += "removed 0 h1\nstored 0 h1 | q:4 by 4 behind h8\nstored 0 h3 | q:4 by 4 behind h7\nstep 2: c 0..9 | 7 8 9\n"
+    text += (
+        "step 1: a 0..9 | 1 2 3; b 0..9 | 4 5 6\nsubmit c z:4 q:5\ntake c | 7 8 9\npublish 0/8"
+        " c:8\n"
+    )
+    text += (
+        "removed 0 h1\nstored 0 h1 | q:4 by 4 behind h8\nstored 0 h3 | q:4 by 4 behind h7\nstep 2:"
+        " c 0..9 | 7 8 9\n"
+    )
     assert found(text) == []
 
 
@@ -166,7 +227,8 @@ stored 1 h12 a16 | x:12 a:4 by 4
 stored 0 h8 a16 | x:12 a:4 by 8
 stored 1 h8 h12 b16 | x:12 b:4 by 4
 """
-"""Two prompts that part in their last block. What is told first may mean any two of three blocks of group 1."""
+"""Two prompts that part in their last block. What is told first may mean any two of three blocks of
+group 1."""
 
 
 def test_a_name_that_is_not_clear_yet_does_not_shift_the_names_behind_it() -> None:
@@ -177,7 +239,9 @@ def test_a_name_that_is_not_clear_yet_does_not_shift_the_names_behind_it() -> No
 
 
 def test_what_the_ledger_forgets_may_still_be_told_to_be_gone() -> None:
-    """A name outlives the number of its prefix: the number comes to stand for another, and the router's page stays counted."""
+    """A name outlives the number of its prefix: the number comes to stand for another, and the
+    router's page stays counted.
+    """
     view, ledger = RouterView(), Ledger(parse(HEADER + A).header)
     view.store(0, "h1", 7)
     view.forget([7])
@@ -190,7 +254,9 @@ def test_what_the_ledger_forgets_may_still_be_told_to_be_gone() -> None:
 def test_names_end_when_all_is_cleared() -> None:
     """With new weights the same hash is another prefix; a parent has to be told anew."""
     text = HEADER + A + "stored 0 h1 h2 | x:8 by 4\nstep 1: a 0..9 | 1 2 3\nfinish a\ndrop a\n"
-    text += "unpublish 0/1 version\nunpublish 0/2 version\nversion 1\ncleared\n" + one_request("b", "x:9", "4 5 6", 9)
+    text += "unpublish 0/1 version\nunpublish 0/2 version\nversion 1\ncleared\n" + one_request(
+        "b", "x:9", "4 5 6", 9
+    )
     step = "step 2: b 0..9 | 4 5 6\n"
     assert found(text + "stored 0 h1 h2 | x:8 by 4\n" + step) == []
     assert found(text + "stored 0 h2 | x[4]:4 by 4 behind h1\n" + step)[0] == "malformed-key-event"
@@ -198,17 +264,27 @@ def test_names_end_when_all_is_cleared() -> None:
 
 def test_events_of_an_engine_that_declares_none_are_refused() -> None:
     """Else they would be judged by nobody."""
-    text = HEADER.replace(", key-events", "") + A + "stored 0 h1 h2 | x:8 by 4\nstep 1: a 0..9 | 1 2 3\n"
+    text = (
+        HEADER.replace(", key-events", "")
+        + A
+        + "stored 0 h1 h2 | x:8 by 4\nstep 1: a 0..9 | 1 2 3\n"
+    )
     ((_, problem),) = validate.problems(parse(text))
     assert "`$.rules.key_events`" in problem
 
 
 def test_the_event_of_the_format_says_nothing_that_it_was_not_given() -> None:
     event = KvStored(hashes=["h1"], tokens=[1, 2, 3, 4], block_size=4)
-    assert (event.group, event.parent, event.salt, event.adapter, event.media) == (-1, "", "", "", [])
+    assert (event.group, event.parent, event.salt, event.adapter, event.media) == (
+        -1,
+        "",
+        "",
+        "",
+        [],
+    )
 
 
-# --- hits that are told again -----------------------------------------------------------------------------------------------
+# --- hits that are told again ---------------------------------------------------------------------
 
 AGAIN = HEADER.replace("key-events", "key-events-of-hits")
 TOLD = AGAIN + A + "step 1: a 0..9 | 1 2 3\nstored 0 h1 h2 | x:8 by 4 @1\n"
@@ -218,16 +294,27 @@ NEW = "stored 0 h3 | x[8]:4 by 4 behind h2 @2\n"
 
 
 def test_a_hit_may_be_told_again_where_that_is_declared() -> None:
-    """It is no page more: when the request is gone and its pages lose their keys, routers are right again."""
-    gone = "finish b\ndrop b\nfinish a\ndrop a\n" + "".join(f"unpublish 0/{page} reset\n" for page in (1, 2, 4)) + "reset ok\n"
+    """It is no page more: when the request is gone and its pages lose their keys, routers are
+    right again.
+    """
+    gone = (
+        "finish b\ndrop b\nfinish a\ndrop a\n"
+        + "".join(f"unpublish 0/{page} reset\n" for page in (1, 2, 4))
+        + "reset ok\n"
+    )
     told = "stored 0 h1 h2 | x:8 by 4 @2\n"
-    after = one_request("c", "z:5", "6 7", 5) + "step 3: c 0..5 | 6 7\ncleared @3\nstored 0 h9 | z:4 by 4 @3\n"
+    after = (
+        one_request("c", "z:5", "6 7", 5)
+        + "step 3: c 0..5 | 6 7\ncleared @3\nstored 0 h9 | z:4 by 4 @3\n"
+    )
     assert found(TOLD + B + LAST + told + NEW + gone + after) == []
     assert found(TOLD.replace("-of-hits", "") + B + LAST + told + NEW) == ["false-key-event"]
 
 
 def test_what_is_told_of_a_hit_is_of_the_prefix_that_is_hit() -> None:
-    """Over other tokens, behind itself, with another salt, or of a block that no page has, it is false."""
+    """Over other tokens, behind itself, with another salt, or of a block that no page has, it is
+    false.
+    """
     lies = (
         "stored 0 h1 h2 | y:8 by 4",
         "stored 0 h1 h2 | x:8 by 4 behind h2",
@@ -250,17 +337,26 @@ def test_a_page_more_of_a_prefix_is_told_whether_a_hit_of_it_comes_before_or_beh
 
 def test_a_page_that_goes_leaves_another_of_the_prefix_to_be_hit() -> None:
     """A router that was told so does not take the hit for a page more."""
-    more = "submit c x:5\ntake c | 5 6\npublish 0/5 c:4\nstep 2: c 0..5 | 5 6\nstored 0 h1 | x:4 by 4 @2\nfinish c\ndrop c\n"
+    more = (
+        "submit c x:5\ntake c | 5 6\npublish 0/5 c:4\nstep 2: c 0..5 | 5 6\nstored 0 h1 | x:4 by 4"
+        " @2\nfinish c\ndrop c\n"
+    )
     lost = "submit d y:4\ntake d | 5\nunpublish 0/5 evict\npublish 0/5 d:4\n"
     events = "removed 0 h1 @3\nstored 0 h1 h2 | x:8 by 4 @3\nstored 0 h8 | y:4 by 4 @3\n"
     assert found(TOLD + more + lost + "step 3: d 0..4 | 5\n" + events) == []
 
 
 def test_a_reset_between_a_hit_and_a_key_of_its_prefix_does_not_make_the_key_false() -> None:
-    """Nothing is told before the second step ends; then a key, a hit of it, that all is gone, and the key again."""
+    """Nothing is told before the second step ends; then a key, a hit of it, that all is gone,
+    and the key again.
+    """
     before = AGAIN + A + "submit b x:12\nhit b 8 | 1 2\ntake b | 1 2 4\n"
-    reset = "finish a\nfinish b\ndrop a\ndrop b\nunpublish 0/1 reset\nunpublish 0/2 reset\nreset ok\n"
+    reset = (
+        "finish a\nfinish b\ndrop a\ndrop b\nunpublish 0/1 reset\nunpublish 0/2 reset\nreset ok\n"
+    )
     anew = one_request("c", "x:9", "5 6 7", 9)
     told = "stored 0 h1 h2 | x:8 by 4 @1\n"
-    steps = f"begin 1: a 0..9 | 1 2 3; b 8..12 | 1 2 4\n{reset}{anew}begin 2: c 0..9 | 5 6 7\nend 1\n"
+    steps = (
+        f"begin 1: a 0..9 | 1 2 3; b 8..12 | 1 2 4\n{reset}{anew}begin 2: c 0..9 | 5 6 7\nend 1\n"
+    )
     assert found(before + steps + told + told + "cleared @1\n" + told + "end 2\n") == []

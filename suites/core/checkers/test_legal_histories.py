@@ -47,9 +47,15 @@ def test_the_anomaly_of_the_twin_is_what_is_found_first(story: Story) -> None:
 
 @pytest.mark.parametrize("story", TWINS, ids=_name)
 def test_the_twin_shows_one_fault(story: Story) -> None:
-    """What else is found follows from the first fault: it concerns the same requests or the same pages' readers."""
+    """What else is found follows from the first fault: it concerns the same requests or the same
+    pages' readers.
+    """
     findings = check(story.history("anomalous")).findings
-    assert {finding.anomaly for finding in findings[1:]} <= {"stale-hit", "use-after-free", story.anomaly}
+    assert {finding.anomaly for finding in findings[1:]} <= {
+        "stale-hit",
+        "use-after-free",
+        story.anomaly,
+    }
     assert len({finding.r for finding in findings if finding.r}) <= 1
 
 
@@ -61,7 +67,9 @@ def test_the_stored_histories_make_sense(story: Story) -> None:
 
 
 def test_the_stored_files_are_those_of_the_stories() -> None:
-    """No file is missing, none is out of step, none is left over; `python -m cachewitness.workloads.anomaly_examples` writes them."""
+    """No file is missing, none is out of step, none is left over; `python -m
+    cachewitness.workloads.anomaly_examples` writes them.
+    """
     stored = {str(path.relative_to(FOLDER)): path.read_bytes() for path in FOLDER.glob("*/*.jsonl")}
     assert stored == dict(anomaly_examples.files(STORIES))
 
@@ -75,13 +83,21 @@ def test_the_document_is_that_of_the_stories() -> None:
 
 
 def test_every_anomaly_has_an_example_and_a_look_alike() -> None:
-    """Those that take two histories to see are told in words, and shown in tests of the lock-step."""
+    """Those that take two histories to see are told in words, and shown in tests of the
+    lock-step.
+    """
     names = {anomaly.name for anomaly in CATALOGUE}
-    assert {story.anomaly for story in STORIES} == {story.anomaly for story in TWINS} == names - set(anomaly_examples.NO_STORY)
+    assert (
+        {story.anomaly for story in STORIES}
+        == {story.anomaly for story in TWINS}
+        == names - set(anomaly_examples.NO_STORY)
+    )
 
 
 def test_a_twin_differs_by_few_lines() -> None:
-    """The stories stay readable: at most six lines are in the lawful history alone or in the other alone."""
+    """The stories stay readable: at most six lines are in the lawful history alone or in the
+    other alone.
+    """
     for story in TWINS:
         for sign in "+-":
             assert sum(line.startswith(sign) for line in story.text.splitlines()) <= 6, story.name
@@ -89,9 +105,15 @@ def test_a_twin_differs_by_few_lines() -> None:
 
 BAD = {
     "no source": ("looks like: leak\nlegal: x\n\npool 0: 4 pages\n", "look at source"),
-    "a field that does not exist": ("looks like: leak\nlegal: x\nsource: y\nmoral: z\n", "look at moral"),
+    "a field that does not exist": (
+        "looks like: leak\nlegal: x\nsource: y\nmoral: z\n",
+        "look at moral",
+    ),
     "no such anomaly": ("looks like: leek\nlegal: x\nsource: y\n", "no anomaly is called 'leek'"),
-    "no such checker": ("looks like: leak\nlegal: x\nsource: y\ntempts: fate\n", "no checker is called 'fate'"),
+    "no such checker": (
+        "looks like: leak\nlegal: x\nsource: y\ntempts: fate\n",
+        "no checker is called 'fate'",
+    ),
     "nobody is tempted": ("looks like: died\nlegal: x\nsource: y\n", "say which one is tempted"),
 }
 
@@ -107,12 +129,16 @@ def test_a_bad_story_is_refused_with_its_file(tmp_path: Path, fault: str) -> Non
 
 def test_a_bad_line_of_a_story_is_named_by_its_number_in_the_file(tmp_path: Path) -> None:
     """The head of the file counts."""
-    (tmp_path / "mine.txt").write_text("looks like: leak\nlegal: x\nsource: y\n\npool 0: 4 pages\n+ grp 0: full block 4\n")
+    (tmp_path / "mine.txt").write_text(
+        "looks like: leak\nlegal: x\nsource: y\n\npool 0: 4 pages\n+ grp 0: full block 4\n"
+    )
     with pytest.raises(UsageError, match=r"mine\.txt:6: 'grp' begins no line"):
         anomaly_examples.load(tmp_path)[0].history("legal")
 
 
-def test_the_command_writes_what_the_stories_say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_command_writes_what_the_stories_say(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Histories of both kinds and the document; what no story tells any more goes."""
     folder = tmp_path / "fixtures" / "histories"
     (folder / "legal").mkdir(parents=True)
@@ -123,4 +149,6 @@ def test_the_command_writes_what_the_stories_say(tmp_path: Path, monkeypatch: py
     assert anomaly_examples.main() == 0
     assert sorted(path.name for path in folder.glob("*/*")) == ["mine.jsonl", "mine.jsonl"]
     assert check(history.load(folder / "anomalous" / "mine.jsonl")).outcome == "fail"
-    assert "[mine](../fixtures/histories/mine.txt)" in (tmp_path / "docs" / "anomalies.md").read_text()
+    assert (
+        "[mine](../fixtures/histories/mine.txt)" in (tmp_path / "docs" / "anomalies.md").read_text()
+    )

@@ -1,4 +1,6 @@
-"""Checkers as such: when they do not apply, when they crash, what they count, and how verdicts merge."""
+"""Checkers as such: when they do not apply, when they crash, what they count, and how verdicts
+merge.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,16 @@ from cachewitness.core.checkers.diagnose import diagnose
 from cachewitness.core.checkers.finding import Finding, Tally, merge_tallies
 from cachewitness.core.checkers.protocol import Checker, Found, Handler, Panel
 from cachewitness.core.driving import check
-from cachewitness.core.events import Finished, Header, History, Publish, Read, Rules, StepEnd, Submitted
+from cachewitness.core.events import (
+    Finished,
+    Header,
+    History,
+    Publish,
+    Read,
+    Rules,
+    StepEnd,
+    Submitted,
+)
 from cachewitness.core.ledger.ledger import Ledger
 from cachewitness.core.result import Result, merge
 from cachewitness.workloads.notation import parse
@@ -39,7 +50,9 @@ step 4: r2 8..9 | 1 2 3 | 0 5 6
 """
 """A history that is sound, with something for most checkers."""
 
-DENSE = HYBRID.replace("publish 0/1 r1:4\n", "publish 0/1 r1:4\npublish 1/4 r1:4\n").replace("cached 3", "cached 4")
+DENSE = HYBRID.replace("publish 0/1 r1:4\n", "publish 0/1 r1:4\npublish 1/4 r1:4\n").replace(
+    "cached 3", "cached 4"
+)
 """The same with a snapshot too many."""
 
 
@@ -142,7 +155,7 @@ def _with(history: History, **header: object) -> History:
     return History(msgspec.structs.replace(history.header, **header), history.events, history.op_of)
 
 
-# --- the panel ----------------------------------------------------------------------------------------------------------------
+# --- the panel ------------------------------------------------------------------------------------
 
 
 def test_a_sound_history_passes_every_checker() -> None:
@@ -150,7 +163,14 @@ def test_a_sound_history_passes_every_checker() -> None:
     result = check(parse(HYBRID))
     assert (result.outcome, result.findings) == ("pass", [])
     idle = {name for name, tally in _tallies(result).items() if tally.opportunities == 0}
-    assert idle == {"window-liveness", "identity", "captures", "key-events", "statistics", "tensors"}
+    assert idle == {
+        "window-liveness",
+        "identity",
+        "captures",
+        "key-events",
+        "statistics",
+        "tensors",
+    }
 
 
 def test_a_checker_that_crashes_makes_the_verdict_unknown() -> None:
@@ -197,15 +217,23 @@ def test_every_checker_sees_the_ledger_before_the_event() -> None:
     assert panel.ledger.requests["r1"].computed == 9
 
 
-# --- invalid reads ------------------------------------------------------------------------------------------------------------
+# --- invalid reads --------------------------------------------------------------------------------
 
 
-def test_an_invalid_read_is_diagnosed_once_and_goes_to_whoever_answers_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """r2 reads r1's page without holding it: of all checkers the one that lists use-after-free signs the only finding."""
+def test_an_invalid_read_is_diagnosed_once_and_goes_to_whoever_answers_for_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """r2 reads r1's page without holding it: of all checkers the one that lists use-after-free
+    signs the only finding.
+    """
     asked: list[Read] = []
-    monkeypatch.setattr(protocol, "diagnose", lambda ledger, read: asked.append(read) or diagnose(ledger, read))
+    monkeypatch.setattr(
+        protocol, "diagnose", lambda ledger, read: asked.append(read) or diagnose(ledger, read)
+    )
     result = check(parse(UNHELD))
-    assert [(finding.anomaly, finding.checker) for finding in result.findings] == [("use-after-free", "safety-law")]
+    assert [(finding.anomaly, finding.checker) for finding in result.findings] == [
+        ("use-after-free", "safety-law")
+    ]
     assert len(asked) == 1
 
 
@@ -215,7 +243,9 @@ def test_an_invalid_read_of_a_rule_that_does_not_apply_is_nobody_s_finding() -> 
     assert result.findings == []
 
 
-def test_a_diagnosis_that_crashes_makes_the_verdict_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_diagnosis_that_crashes_makes_the_verdict_unknown(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """All who answer for reads are taken out, and no other checker."""
 
     def crash(ledger: Ledger, read: Read) -> Finding | None:
@@ -224,8 +254,14 @@ def test_a_diagnosis_that_crashes_makes_the_verdict_unknown(monkeypatch: pytest.
     monkeypatch.setattr(protocol, "diagnose", crash)
     result = check(parse(UNHELD))
     assert (result.outcome, result.findings) == ("unknown", [])
-    crashed = {name for name, tally in _tallies(result).items() if tally.crashed.startswith("ValueError: no idea (at event ")}
-    assert crashed == {checker.name for checker in ALL if checker.answers_for_reads} - {"window-liveness"}
+    crashed = {
+        name
+        for name, tally in _tallies(result).items()
+        if tally.crashed.startswith("ValueError: no idea (at event ")
+    }
+    assert crashed == {checker.name for checker in ALL if checker.answers_for_reads} - {
+        "window-liveness"
+    }
 
 
 def test_whoever_takes_note_of_invalid_reads_sees_those_and_no_others() -> None:
@@ -237,7 +273,7 @@ def test_whoever_takes_note_of_invalid_reads_sees_those_and_no_others() -> None:
     assert noting.reads == [(2, "r2"), (3, "r2")]
 
 
-# --- not applicable -----------------------------------------------------------------------------------------------------------
+# --- not applicable -------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", [checker.name for checker in OF_PAGES])
@@ -255,11 +291,13 @@ def test_without_caching_there_is_nothing_to_retain_or_reuse(name: str) -> None:
     assert _tallies(check(history))[name].not_applicable == "prefix caching is off"
 
 
-# --- the catalogue ------------------------------------------------------------------------------------------------------------
+# --- the catalogue --------------------------------------------------------------------------------
 
 
 def test_every_anomaly_has_one_checker() -> None:
-    """At its height, but for what no history shows: the engine's death or silence, and the difference from the reference."""
+    """At its height, but for what no history shows: the engine's death or silence, and the
+    difference from the reference.
+    """
     for kinds in (OF_PAGES, [kind for kind in ALL if kind not in OF_PAGES]):
         told = [anomaly for kind in kinds for anomaly in kind.anomalies]
         assert len(told) == len(set(told))
@@ -269,25 +307,37 @@ def test_every_anomaly_has_one_checker() -> None:
 
 
 def test_checkers_are_told_apart() -> None:
-    """By names that are theirs alone, with a summary each; a fresh panel shares nothing with the last."""
+    """By names that are theirs alone, with a summary each; a fresh panel shares nothing with the
+    last.
+    """
     assert len({checker.name for checker in ALL}) == len(ALL)
     assert all(checker.summary for checker in ALL)
     one, other = fresh(), fresh()
     assert not {id(checker) for checker in one} & {id(checker) for checker in other}
 
 
-# --- verdicts -----------------------------------------------------------------------------------------------------------------
+# --- verdicts -------------------------------------------------------------------------------------
 
 
 def test_fail_beats_unknown_beats_pass() -> None:
     """In whatever order they come; nothing at all is a pass."""
-    assert [merge([]), merge(["pass", "unknown"]), merge(["unknown", "fail", "pass"])] == ["pass", "unknown", "fail"]
+    assert [merge([]), merge(["pass", "unknown"]), merge(["unknown", "fail", "pass"])] == [
+        "pass",
+        "unknown",
+        "fail",
+    ]
 
 
 def test_tallies_add_up() -> None:
     """A rule is not applicable only if it never applied, and a crash is remembered."""
-    one = [Tally(checker="x", opportunities=2, findings=1), Tally(checker="y", not_applicable="no keys")]
-    two = [Tally(checker="x", opportunities=3, crashed="boom"), Tally(checker="y", opportunities=1, acceptable=1)]
+    one = [
+        Tally(checker="x", opportunities=2, findings=1),
+        Tally(checker="y", not_applicable="no keys"),
+    ]
+    two = [
+        Tally(checker="x", opportunities=3, crashed="boom"),
+        Tally(checker="y", opportunities=1, acceptable=1),
+    ]
     assert merge_tallies(one + two) == [
         Tally(checker="x", opportunities=5, findings=1, crashed="boom"),
         Tally(checker="y", opportunities=1, acceptable=1),
@@ -299,7 +349,9 @@ def test_a_death_on_record_is_a_failure() -> None:
     """Who checks the history of an engine that died finds that it died, at that operation."""
     result = check(parse(HYBRID + "died 4 AssertionError: no block\n"))
     assert (result.outcome, [finding.anomaly for finding in result.findings]) == ("fail", ["died"])
-    assert "operation 5" in result.findings[0].sentence and "no block" in result.findings[0].sentence
+    assert (
+        "operation 5" in result.findings[0].sentence and "no block" in result.findings[0].sentence
+    )
 
 
 def test_a_history_may_be_empty() -> None:

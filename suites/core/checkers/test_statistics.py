@@ -1,4 +1,6 @@
-"""What operators and clients are told of use and hits, where it stands in for pages and look-ups that a history shows."""
+"""What operators and clients are told of use and hits, where it stands in for pages and look-ups
+that a history shows.
+"""
 
 from __future__ import annotations
 
@@ -14,9 +16,13 @@ POOL = "pool 0: 9 pages, null 0\n"
 RULES = "group 0: full block 4\nrules: alignment 4, stats\n"
 HEADER = POOL + RULES
 TIERED = (
-    f"{POOL}pool 1: 8 pages, tier cpu\ngroup 0: full block 4\ngroup 1: full block 4 pool 1 of 0\nrules: alignment 4, stats\n"
+    f"{POOL}pool 1: 8 pages, tier cpu\ngroup 0: full block 4\ngroup 1: full block 4 pool 1 of"
+    " 0\nrules: alignment 4, stats\n"
 )
-FIRST = "submit r1 a:9\nhit r1 0 |\ntake r1 | 1 2 3\npublish 0/1 r1:4\npublish 0/2 r1:8\nstep 1: r1 0..9 | 1 2 3\n"
+FIRST = (
+    "submit r1 a:9\nhit r1 0 |\ntake r1 | 1 2 3\npublish 0/1 r1:4\npublish 0/2 r1:8\nstep 1: r1"
+    " 0..9 | 1 2 3\n"
+)
 SECOND = "submit r2 a:9\nhit r2 8 | 1 2\ntake r2 | 1 2 4\nstep 2: r2 8..9 | 1 2 4\n"
 TOLD_FIRST = "stats 0: usage 0.375 admitted 1 of 9 found 0 restored r1=0 @1\n"
 
@@ -41,7 +47,11 @@ def test_an_engine_that_declares_nothing_is_not_judged() -> None:
 def test_what_is_told_is_judged_and_counted() -> None:
     """An event, and what it tells each client, is an occasion each."""
     findings, tally = judged(
-        HEADER + FIRST + TOLD_FIRST + SECOND + "stats 0: usage 0.5 admitted 1 of 9 found 8 restored r2=8 @2\n"
+        HEADER
+        + FIRST
+        + TOLD_FIRST
+        + SECOND
+        + "stats 0: usage 0.5 admitted 1 of 9 found 8 restored r2=8 @2\n"
     )
     assert (findings, tally.opportunities) == ([], 4)
 
@@ -75,7 +85,8 @@ def decoded(steps: int) -> list[str]:
     """Return so many steps behind the first, each of one token."""
     taken = ["take r1 | 4 5 6"]
     return taken + [
-        f"accept r1 {n} @r1[{n - 10}]:1\nstep {n - 8}: r1 {n - 1}..{n} | 1 2 3 4 5 6" for n in range(10, 10 + steps)
+        f"accept r1 {n} @r1[{n - 10}]:1\nstep {n - 8}: r1 {n - 1}..{n} | 1 2 3 4 5 6"
+        for n in range(10, 10 + steps)
     ]
 
 
@@ -99,7 +110,8 @@ def test_a_share_alone_may_be_told() -> None:
 def test_without_caching_nobody_looks_up() -> None:
     """An engine that caches nothing answers a look-up without one, and counts none."""
     text = (
-        HEADER.replace("stats", "no-caching, stats") + "submit r1 a:9\nhit r1 0 |\ntake r1 | 1 2 3\nstep 1: r1 0..9 | 1 2 3\n"
+        HEADER.replace("stats", "no-caching, stats")
+        + "submit r1 a:9\nhit r1 0 |\ntake r1 | 1 2 3\nstep 1: r1 0..9 | 1 2 3\n"
     )
     assert sentences(text + "stats 0: usage 0.375 admitted 0 of 0 found 0 @1\n") == []
     assert len(sentences(text + TOLD_FIRST)) == 1
@@ -124,9 +136,18 @@ def test_what_another_tier_had_is_no_hit_of_the_device() -> None:
 def test_a_request_whose_load_failed_may_be_new_or_have_come_back() -> None:
     """And its client may be told of either admission, and of no other number."""
     back = "preempt r1\ndrop r1\nhit r1 8 | 1 2\ntake r1 | 1 2 4\nstep 2: r1 8..9 | 1 2 4\n"
-    for told, findings in (("admitted 1 of 9 found 8", 0), ("admitted 0 of 0 found 0 again 1 of 9 found 8", 0)):
+    for told, findings in (
+        ("admitted 1 of 9 found 8", 0),
+        ("admitted 0 of 0 found 0 again 1 of 9 found 8", 0),
+    ):
         for restored, more in ((0, 0), (8, 0), (4, 1)):
-            text = TIERED + FIRST + TOLD_FIRST + back + f"stats 0: usage 0.375 {told} restored r1={restored} @2\n"
+            text = (
+                TIERED
+                + FIRST
+                + TOLD_FIRST
+                + back
+                + f"stats 0: usage 0.375 {told} restored r1={restored} @2\n"
+            )
             assert len(sentences(text)) == findings + more
 
 

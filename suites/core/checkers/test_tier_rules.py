@@ -1,4 +1,6 @@
-"""What is owed of a second tier that is asked for itself, and who may be given up when a load from it fails."""
+"""What is owed of a second tier that is asked for itself, and who may be given up when a load
+from it fails.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,10 @@ reset ok
 def found(text: str, tier: TierRules, stored: str = STORED.format(drop=0)) -> list[str]:
     history = parse(stored + text)
     rules = replace(history.header.rules, tier=tier)
-    return [finding.anomaly for finding in check(replace(history, header=replace(history.header, rules=rules))).findings]
+    return [
+        finding.anomaly
+        for finding in check(replace(history, header=replace(history.header, rules=rules))).findings
+    ]
 
 
 def resumed(at: int) -> str:
@@ -53,11 +58,14 @@ def resumed(at: int) -> str:
 
 
 @pytest.mark.parametrize(("at", "anomalies"), [(4, []), (0, ["lost-hit"])])
-def test_a_look_up_in_the_tier_gives_back_what_one_on_the_device_does(at: int, anomalies: list[str]) -> None:
+def test_a_look_up_in_the_tier_gives_back_what_one_on_the_device_does(
+    at: int, anomalies: list[str]
+) -> None:
     """With EAGLE a look-up returns the last block that it finds unused.
 
-    The tier has the first 8 tokens, so it serves 4, and the device alone has what ends the first 12: together they would serve
-    8, which an engine that asks them apart does not owe. What the tier serves by itself it owes.
+    The tier has the first 8 tokens, so it serves 4, and the device alone has what ends the first
+    12: together they would serve 8, which an engine that asks them apart does not owe. What the
+    tier serves by itself it owes.
     """
     stored = STORED.format(drop=4).replace(" 0/3>1/2", "").replace("publish 1/2 r1:12 @1\n", "")
     kept = stored.replace("unpublish 0/3 reset\nreset ok\n", "").replace(" reset", " evict")
@@ -65,9 +73,18 @@ def test_a_look_up_in_the_tier_gives_back_what_one_on_the_device_does(at: int, a
 
 
 def test_less_than_a_chunk_beside_what_the_device_has_is_not_owed_if_the_engine_says_so() -> None:
-    """The device holds 8 of the 12 tokens that the tier has; a connector that loads whole chunks of 8 leaves the last 4."""
-    kept = "submit r3 a:9\ntake r3 | 9 10 11\npublish 0/9 r3:4\npublish 0/10 r3:8\nstep 2: r3 0..9 | 9 10 11\n"
-    short = kept + "submit r2 a:13\nhit r2 8 | 9 10 |\ntake r2 | 9 10 5 6\npublish 0/5 r2:12\nstep 3: r2 8..13 | 9 10 5 6\n"
+    """The device holds 8 of the 12 tokens that the tier has; a connector that loads whole chunks
+    of 8 leaves the last 4.
+    """
+    kept = (
+        "submit r3 a:9\ntake r3 | 9 10 11\npublish 0/9 r3:4\npublish 0/10 r3:8\nstep 2: r3 0..9 | 9"
+        " 10 11\n"
+    )
+    short = (
+        kept
+        + "submit r2 a:13\nhit r2 8 | 9 10 |\ntake r2 | 9 10 5 6\npublish 0/5 r2:12\nstep 3: r2"
+        " 8..13 | 9 10 5 6\n"
+    )
     assert found(short, TierRules(chunk=4, least=8)) == []
     assert found(short, TierRules(chunk=4, least=4)) == ["lost-hit"]
     assert found(resumed(0), TierRules(chunk=4, least=8)) == ["lost-hit"]
@@ -84,8 +101,12 @@ def test_less_than_a_chunk_beside_what_the_device_has_is_not_owed_if_the_engine_
 def test_who_waits_for_a_load_that_fails_may_be_given_up_if_the_engine_says_so(
     gives_up: bool, over: str, anomalies: list[str]
 ) -> None:
-    loading = "submit r2 a:13\nhit r2 4 tier cpu | 5 | 0\ntake r2 | 5 6 7 8\nstep 2: begun 7 1/0>0/5\n"
-    history = parse(STORED.format(drop=0) + loading + f"step 3: {over}\ndrop r2\nabort r2 by engine\n")
+    loading = (
+        "submit r2 a:13\nhit r2 4 tier cpu | 5 | 0\ntake r2 | 5 6 7 8\nstep 2: begun 7 1/0>0/5\n"
+    )
+    history = parse(
+        STORED.format(drop=0) + loading + f"step 3: {over}\ndrop r2\nabort r2 by engine\n"
+    )
     assert isinstance(history.events[-1], Aborted) and history.events[-1].by_engine
     rules = replace(history.header.rules, tier=TierRules(chunk=16, gives_up=gives_up))
     judged = check(replace(history, header=replace(history.header, rules=rules)))
@@ -112,12 +133,19 @@ def carried_out(text: str, tier: TierRules) -> list[str]:
     history = parse(STORED.format(drop=0) + text)
     header = replace(history.header, rules=replace(history.header.rules, tier=tier))
     told = [event for event in history.events if not isinstance(event, Copy | Read | Write)]
-    return [finding.anomaly for finding in check(History(header, Worker(header).extend(told))).findings]
+    return [
+        finding.anomaly for finding in check(History(header, Worker(header).extend(told))).findings
+    ]
 
 
 def test_a_load_that_waits_for_no_step_has_its_page_to_itself() -> None:
-    """One that waits, or is asked for when the step has ended, may have the page of a request that was aborted in flight."""
-    in_flight, ended = ABORTED.format(before="", after="end 2"), ABORTED.format(before="end 2", after="")
+    """One that waits, or is asked for when the step has ended, may have the page of a request
+    that was aborted in flight.
+    """
+    in_flight, ended = (
+        ABORTED.format(before="", after="end 2"),
+        ABORTED.format(before="end 2", after=""),
+    )
     assert carried_out(in_flight, TierRules(chunk=4, unordered=True)) == ["aliased-write"]
     assert carried_out(ended, TierRules(chunk=4, unordered=True)) == []
     assert carried_out(in_flight, TierRules(chunk=4)) == []
@@ -135,15 +163,25 @@ publish 1/2 r3:12 @2
 
 
 @pytest.mark.parametrize(("once", "anomalies"), [(True, []), (False, ["lost-hit"])])
-def test_what_is_stored_while_a_request_waits_is_not_owed_if_it_is_looked_up_once(once: bool, anomalies: list[str]) -> None:
+def test_what_is_stored_while_a_request_waits_is_not_owed_if_it_is_looked_up_once(
+    once: bool, anomalies: list[str]
+) -> None:
     """r2 comes when the tier has 8 tokens and is admitted when it has 12."""
     gone = "finish r3\ndrop r3\nunpublish 0/14 reset\nreset ok\n"
     told = resumed(8).removeprefix("submit r2 a:13\n").replace("step 2:", "step 3:")
-    assert found(f"submit r2 a:13\n{LATE}{gone}{told}", TierRules(chunk=4, once=once), BEHIND) == anomalies
+    assert (
+        found(f"submit r2 a:13\n{LATE}{gone}{told}", TierRules(chunk=4, once=once), BEHIND)
+        == anomalies
+    )
 
 
 @pytest.mark.parametrize("once", [True, False])
-def test_nothing_is_owed_behind_a_load_that_failed_if_a_request_is_looked_up_once(once: bool) -> None:
-    loading = "submit r2 a:13\nhit r2 4 tier cpu | 5 | 0\ntake r2 | 5 6 7 8\nstep 2: begun 7 1/0>0/5\nstep 3: failed 7\n"
+def test_nothing_is_owed_behind_a_load_that_failed_if_a_request_is_looked_up_once(
+    once: bool,
+) -> None:
+    loading = (
+        "submit r2 a:13\nhit r2 4 tier cpu | 5 | 0\ntake r2 | 5 6 7 8\nstep 2: begun 7"
+        " 1/0>0/5\nstep 3: failed 7\n"
+    )
     again = "preempt r2\ndrop r2\nhit r2 0 | |\ntake r2 | 5 6 7 8\nstep 4: r2 0..13 | 5 6 7 8\n"
     assert ("lost-hit" in found(loading + again, TierRules(chunk=4, once=once))) == (not once)

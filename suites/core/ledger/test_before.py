@@ -25,7 +25,9 @@ def _until(text: str, kind: type[Event], number: int = 0) -> tuple[Ledger, Event
 
 @pytest.mark.parametrize("kind", JUDGED)
 def test_an_event_that_is_past_is_refused(kind: type[Event]) -> None:
-    """Asked before, asked again, applied: then the answer would be of another state, so there is none."""
+    """Asked before, asked again, applied: then the answer would be of another state, so there is
+    none.
+    """
     ledger, event = _until(HIT, kind)
     assert ledger.before(event) is ledger.before(event)  # type: ignore[call-overload]
     ledger.apply(event)
@@ -34,7 +36,9 @@ def test_an_event_that_is_past_is_refused(kind: type[Event]) -> None:
 
 
 def test_an_answer_is_of_the_moment_at_which_it_is_asked() -> None:
-    """The same read is valid, then its page is taken over by another text, and the read is asked about again."""
+    """The same read is valid, then its page is taken over by another text, and the read is asked
+    about again.
+    """
     ledger, read = _until(HIT, Read, -1)
     assert isinstance(read, Read)
     assert list(ledger.before(read).invalid) == []
@@ -53,8 +57,12 @@ def test_a_view_cannot_be_changed() -> None:
 
 
 def test_the_end_of_a_step_decides_its_keys() -> None:
-    """Both keys are pending; the one whose block is not written is unbacked, the withdrawn one is nobody's fault."""
-    begun = "submit r1 a:8\ntake r1 | 1 2\npublish 0/1 r1:4\npublish 0/2 r1:8\nbegin 1: r1 0..4 | 1 2\n"
+    """Both keys are pending; the one whose block is not written is unbacked, the withdrawn one
+    is nobody's fault.
+    """
+    begun = (
+        "submit r1 a:8\ntake r1 | 1 2\npublish 0/1 r1:4\npublish 0/2 r1:8\nbegin 1: r1 0..4 | 1 2\n"
+    )
     ledger, event = _until(FULL + begun + "end 1", StepEnd)
     assert isinstance(event, StepEnd)
     before = ledger.before(event)

@@ -17,7 +17,9 @@ from cachewitness.workloads.generate import random_trace
 
 CONFIGURATIONS = {
     "three groups": Configuration(layouts.load("full-swa-mamba"), {"retention_interval": 64}),
-    "shared-prefix boundaries": Configuration(layouts.load("full-mamba"), {"retention_interval": 0}),
+    "shared-prefix boundaries": Configuration(
+        layouts.load("full-mamba"), {"retention_interval": 0}
+    ),
 }
 
 
@@ -34,24 +36,41 @@ def seen(trace: Trace, engine: str, limit: int) -> tuple[Observer, Result]:
 
 
 @pytest.mark.parametrize(
-    "engine", ["reference", "reference:mutant=skipped-boundary-published", "reference:mutant=window-freed-early"]
+    "engine",
+    [
+        "reference",
+        "reference:mutant=skipped-boundary-published",
+        "reference:mutant=window-freed-early",
+    ],
 )
 @pytest.mark.parametrize("configuration", CONFIGURATIONS)
 def test_verdicts_do_not_depend_on_what_is_forgotten(configuration: str, engine: str) -> None:
-    """A ledger that forgets after every step finds the same, with the same opportunities, as one that never does."""
+    """A ledger that forgets after every step finds the same, with the same opportunities, as one
+    that never does.
+    """
     for seed in range(3):
-        trace = random_trace(CONFIGURATIONS[configuration].shape("manager"), seed, withdraw=True, operations=150)
+        trace = random_trace(
+            CONFIGURATIONS[configuration].shape("manager"), seed, withdraw=True, operations=150
+        )
         (_, forgetful), (_, mindful) = seen(trace, engine, 0), seen(trace, engine, 1 << 40)
         assert forgetful.findings == mindful.findings
         assert forgetful.tallies == mindful.tallies
 
 
 def test_a_long_history_takes_no_more_room_than_a_short_one() -> None:
-    """After five times as many requests one after another, the ledger knows as many prefixes and requests as before."""
+    """After five times as many requests one after another, the ledger knows as many prefixes and
+    requests as before.
+    """
     sizes = []
     for count in (100, 500):
-        ops = [op for i in range(count) for op in (Submit(f"r{i}", f"t{i}:40"), Step(run=[(f"r{i}", 40)]), Finish(f"r{i}"))]
-        header = random_trace(CONFIGURATIONS["three groups"].shape("manager"), 0, withdraw=False, operations=9).header
+        ops = [
+            op
+            for i in range(count)
+            for op in (Submit(f"r{i}", f"t{i}:40"), Step(run=[(f"r{i}", 40)]), Finish(f"r{i}"))
+        ]
+        header = random_trace(
+            CONFIGURATIONS["three groups"].shape("manager"), 0, withdraw=False, operations=9
+        ).header
         observer, result = seen(Trace(header, ops), "reference", 0)
         assert result.findings == [] and result.activity.evictions > 0
         most = len(observer.panel.ledger.trie)
@@ -63,7 +82,9 @@ def test_a_long_history_takes_no_more_room_than_a_short_one() -> None:
 
 
 def test_forgotten_numbers_stand_for_other_prefixes() -> None:
-    """A prefix that begins a live one stays; the number of one that does not is given away, and its name starts anew."""
+    """A prefix that begins a live one stays; the number of one that does not is given away, and
+    its name starts anew.
+    """
     trie = Trie()
     root = trie.root("plain")
     kept, lost = trie.extend(root, [1, 2, 3]), trie.extend(root, [1, 5])

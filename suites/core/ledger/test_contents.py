@@ -1,4 +1,6 @@
-"""What the ledger says of a page is what a list of its places says, whatever was written over what."""
+"""What the ledger says of a page is what a list of its places says, whatever was written over
+what.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,8 @@ from cachewitness.core.ledger.ledger import Ledger
 
 SIZE = 4
 TEXTS = [tuple(int(bit) for bit in f"{number:03b}") for number in range(8)]
-"""Three choices of which tokens a text has in its columns: texts that share columns share a prefix."""
+"""Three choices of which tokens a text has in its columns: texts that share columns share a prefix.
+"""
 ZERO, ONE = TEXTS[0], TEXTS[4]
 """Two texts that share nothing."""
 TOKENS = 3 * SIZE
@@ -28,20 +31,30 @@ HEADER = Header(
     "test",
     "manager",
     [Pool(0, 4, [0])],
-    [Group(0, "full", SIZE), Group(1, "recurrent", SIZE), Group(2, "sliding", SIZE, window=2 * SIZE)],
+    [
+        Group(0, "full", SIZE),
+        Group(1, "recurrent", SIZE),
+        Group(2, "sliding", SIZE, window=2 * SIZE),
+    ],
 )
 
 
 @dataclass
 class NaivePage:
-    """Remembers, for every place of a page, whose token of which prefix lies there, and which group's."""
+    """Remembers, for every place of a page, whose token of which prefix lies there, and which
+    group's.
+    """
 
     places: list[object] = field(default_factory=lambda: [None] * SIZE)
     state: object = None
 
     def write(self, group: int, tokens: list[int], start: int, stop: int) -> None:
-        """Overwrite places one by one; another group's content is of another layout and goes altogether."""
-        if self.state is not None or any(place is not None and place[0] != group for place in self.places):  # type: ignore[index]
+        """Overwrite places one by one; another group's content is of another layout and goes
+        altogether.
+        """
+        if self.state is not None or any(
+            place is not None and place[0] != group for place in self.places
+        ):  # type: ignore[index]
             self.places, self.state = [None] * SIZE, None
         if group == 1:
             self.state = (tuple(tokens[:stop]), stop)
@@ -53,8 +66,13 @@ class NaivePage:
         """Whether tokens [start, stop), or the state after stop tokens, are there."""
         if group == 1:
             return self.state == (tuple(tokens[:stop]), stop)
-        wanted = [(group, position, tuple(tokens[: position + 1])) for position in range(start, stop)]
-        return all(self.places[position % SIZE] == token for position, token in zip(range(start, stop), wanted, strict=True))
+        wanted = [
+            (group, position, tuple(tokens[: position + 1])) for position in range(start, stop)
+        ]
+        return all(
+            self.places[position % SIZE] == token
+            for position, token in zip(range(start, stop), wanted, strict=True)
+        )
 
     def held(self) -> dict[tuple[int, int], object]:
         """Return what is there, by group and position."""
@@ -91,7 +109,9 @@ def writes(draw: st.DrawFn) -> tuple[int, tuple[int, ...], int, int]:
 RANGES = [
     (start, stop)
     for column in range(3)
-    for start, stop in product(range(column * SIZE, (column + 1) * SIZE), range(column * SIZE + 1, (column + 1) * SIZE + 1))
+    for start, stop in product(
+        range(column * SIZE, (column + 1) * SIZE), range(column * SIZE + 1, (column + 1) * SIZE + 1)
+    )
     if start < stop
 ]
 
@@ -104,8 +124,12 @@ def _write(group: int, text: tuple[int, ...], start: int, stop: int) -> Write:
 @given(st.lists(writes(), max_size=7))
 @example([(0, ZERO, 0, 4), (0, ONE, 0, 2), (0, ONE, 2, 4)])
 @example([(0, ZERO, 0, 4), (0, ONE, 2, 3), (0, ONE, 0, 2), (0, ZERO, 4, 6)])
-def test_a_page_holds_what_its_places_hold(script: list[tuple[int, tuple[int, ...], int, int]]) -> None:
-    """After any writes, a read of any range, by any text and group, is right if and only if every place is."""
+def test_a_page_holds_what_its_places_hold(
+    script: list[tuple[int, tuple[int, ...], int, int]],
+) -> None:
+    """After any writes, a read of any range, by any text and group, is right if and only if
+    every place is.
+    """
     ledger, naive = _ledger(), NaivePage()
     for group, text, start, stop in script:
         ledger.apply(_write(group, text, start, stop))
@@ -118,8 +142,12 @@ def test_a_page_holds_what_its_places_hold(script: list[tuple[int, tuple[int, ..
 
 @settings(max_examples=150, deadline=None)
 @given(st.lists(writes(), min_size=1, max_size=7))
-def test_destroyed_is_what_the_write_changes(script: list[tuple[int, tuple[int, ...], int, int]]) -> None:
-    """The spans that a write destroys are exactly the positions whose content is no longer there afterwards."""
+def test_destroyed_is_what_the_write_changes(
+    script: list[tuple[int, tuple[int, ...], int, int]],
+) -> None:
+    """The spans that a write destroys are exactly the positions whose content is no longer there
+    afterwards.
+    """
     ledger, naive = _ledger(), NaivePage()
     for group, text, start, stop in script:
         event = _write(group, text, start, stop)
@@ -130,7 +158,11 @@ def test_destroyed_is_what_the_write_changes(script: list[tuple[int, tuple[int, 
         naive.write(group, _tokens(text), start, stop)
         if was_state is None:
             after = naive.held()
-            expected = [position for (owner, position), token in before.items() if after.get((owner, position)) != token]
+            expected = [
+                position
+                for (owner, position), token in before.items()
+                if after.get((owner, position)) != token
+            ]
             assert sorted(lost) == sorted(expected)
         else:
             unchanged = group == 1 and naive.state == was_state
@@ -140,7 +172,9 @@ def test_destroyed_is_what_the_write_changes(script: list[tuple[int, tuple[int, 
 
 @settings(max_examples=40, deadline=None)
 @given(st.lists(writes(), max_size=5))
-def test_a_copy_holds_what_its_source_holds(script: list[tuple[int, tuple[int, ...], int, int]]) -> None:
+def test_a_copy_holds_what_its_source_holds(
+    script: list[tuple[int, tuple[int, ...], int, int]],
+) -> None:
     """Copied pages answer every read as their source does."""
     ledger = _ledger()
     for group, text, start, stop in script:
@@ -148,7 +182,9 @@ def test_a_copy_holds_what_its_source_holds(script: list[tuple[int, tuple[int, .
     ledger.apply(Copy(id=1, moves=[Move(PAGE, 2)]))
     for group, text, (start, stop) in product(range(3), TEXTS, RANGES):
         answers = [
-            ledger.before(Read(pool=0, group=group, pages=[page], r=_name(text), start=start, stop=stop)).invalid
+            ledger.before(
+                Read(pool=0, group=group, pages=[page], r=_name(text), start=start, stop=stop)
+            ).invalid
             for page in (PAGE, 2)
         ]
         assert answers[0] == answers[1]

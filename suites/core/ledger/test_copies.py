@@ -25,16 +25,30 @@ def test_a_copy_is_one_permutation() -> None:
         ("copy 1 begin 1>5\nwrite 0 r1 0..4 | 1\ncopy 1 end 1>5", True),
         ("copy 1 begin 3>5\nwrite 0 r1 0..4 | 3\ncopy 1 end 3>5", False),
     ],
-    ids=["under way", "ended", "failed", "source overwritten", "source written again", "source written after the begin"],
+    ids=[
+        "under way",
+        "ended",
+        "failed",
+        "source overwritten",
+        "source written again",
+        "source written after the begin",
+    ],
 )
-def test_an_asynchronous_copy_arrives_when_it_ends_and_its_source_stayed(lines: str, arrived: bool) -> None:
+def test_an_asynchronous_copy_arrives_when_it_ends_and_its_source_stayed(
+    lines: str, arrived: bool
+) -> None:
     """Nothing is there before the end, after a failure, or if the source changed in between."""
-    assert (ledger_after(FULL + R1 + "take copy:1 | 5\n" + lines).records[0][5].node != NOTHING) == arrived
+    assert (
+        ledger_after(FULL + R1 + "take copy:1 | 5\n" + lines).records[0][5].node != NOTHING
+    ) == arrived
 
 
 def test_tokens_behind_those_that_were_there_do_not_disturb_a_copy() -> None:
     """What has arrived is what the source held at the begin, and no more."""
-    grown = "submit r2 b:4\ntake r2 | 4\nwrite 0 r2 0..2 | 4\ncopy 1 begin 4>5\nwrite 0 r2 2..4 | 4\ncopy 1 end 4>5"
+    grown = (
+        "submit r2 b:4\ntake r2 | 4\nwrite 0 r2 0..2 | 4\ncopy 1 begin 4>5\nwrite 0 r2 2..4 |"
+        " 4\ncopy 1 end 4>5"
+    )
     record = ledger_after(FULL + "take copy:1 | 5\n" + grown).records[0][5]
     assert (record.start, record.stop) == (0, 2)
 
@@ -46,7 +60,9 @@ def test_what_a_copy_fills_holds_nothing_until_it_ends() -> None:
 
 def test_a_failed_copy_leaves_nothing_behind() -> None:
     """Whatever the destination held may be half overwritten."""
-    assert ledger_after(FULL + R1 + "copy 1 begin 1>2\ncopy 1 fail 1>2").records[0][2].node == NOTHING
+    assert (
+        ledger_after(FULL + R1 + "copy 1 begin 1>2\ncopy 1 fail 1>2").records[0][2].node == NOTHING
+    )
 
 
 def test_zeros_are_not_content() -> None:

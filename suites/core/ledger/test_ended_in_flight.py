@@ -1,4 +1,6 @@
-"""Runs in flight whose request ended, or lost its pages: what they read is not judged, what they overwrite is."""
+"""Runs in flight whose request ended, or lost its pages: what they read is not judged, what they
+overwrite is.
+"""
 
 from __future__ import annotations
 
@@ -28,10 +30,13 @@ def test_a_preempted_request_is_not_advanced_by_the_run_it_left_behind() -> None
 
 
 def test_a_state_that_a_run_left_behind_is_not_the_requests() -> None:
-    """The run in flight stops at the boundary, the second attempt runs over it: no replay boundary is owed."""
+    """The run in flight stops at the boundary, the second attempt runs over it: no replay
+    boundary is owed.
+    """
     left = "submit r1 a:9\ntake r1 | 1 2 | 4 5\nbegin 1: r1 0..8 | 1 2 | 4 5\npreempt r1\ndrop r1\n"
     again = (
-        "hit r1 0\ntake r1 | 6 7 8 | 9 10 11\npublish 0/6 r1:4\npublish 0/7 r1:8\nend 1\nstep 2: r1 0..9 | 6 7 8 | 9 10 11\n"
+        "hit r1 0\ntake r1 | 6 7 8 | 9 10 11\npublish 0/6 r1:4\npublish 0/7 r1:8\nend 1\nstep 2: r1"
+        " 0..9 | 6 7 8 | 9 10 11\n"
     )
     assert found(HYBRID + left + again) == []
 
@@ -46,60 +51,103 @@ STRAY = FULL + "submit r1 a:4\ntake r1 | 1\nbegin 1: r1 0..4 | 1\nabort r1\ndrop
 
 
 @pytest.mark.parametrize(("tables", "anomalies"), [("2 1 3", []), ("1 2 3", ["aliased-write"])])
-def test_what_a_run_left_behind_in_another_column_is_nobody_s_loss(tables: str, anomalies: list[str]) -> None:
-    """The first block of everybody's prefix lies where r2 is to write its second, and r3 is hit on it: r3 reads it elsewhere.
+def test_what_a_run_left_behind_in_another_column_is_nobody_s_loss(
+    tables: str, anomalies: list[str]
+) -> None:
+    """The first block of everybody's prefix lies where r2 is to write its second, and r3 is hit on
+    it: r3 reads it elsewhere.
 
     Were it the first block of r3 as well, r2 in the wrong place would destroy what r3 reads.
     """
-    writer = "submit r2 a:8\ntake r2 | 2 1\npublish 0/2 r2:4\npublish 0/1 r2:8\nbegin 2: r2 0..8 | 2 1\nend 1\n"
+    writer = (
+        "submit r2 a:8\ntake r2 | 2 1\npublish 0/2 r2:4\npublish 0/1 r2:8\nbegin 2: r2 0..8 | 2"
+        " 1\nend 1\n"
+    )
     first, second, _ = tables.split()
-    reader = f"submit r3 a:9\nhit r3 8 | {first} {second}\ntake r3 | {tables}\nbegin 3: r3 8..9 | {tables}\nend 2\n"
+    reader = (
+        f"submit r3 a:9\nhit r3 8 | {first} {second}\ntake r3 | {tables}\nbegin 3: r3 8..9 |"
+        f" {tables}\nend 2\n"
+    )
     assert [name for name in found(STRAY + writer + reader) if name == "aliased-write"] == anomalies
 
 
 def test_a_state_that_two_runs_left_behind_in_another_column_is_nobody_s_loss() -> None:
-    """r2 goes on from its state after three tokens in page 4; page 3, which it took for what comes, had been r1's."""
+    """r2 goes on from its state after three tokens in page 4; page 3, which it took for what
+    comes, had been r1's.
+    """
     records = "pool 0: 9 pages, null 0\ngroup 0: recurrent block 4\n"
-    both = "submit r1 a:6\nsubmit r2 a:6\ntake r1 | 3\ntake r2 | 4\nbegin 1: r1 0..3 | 3; r2 0..3 | 4\n"
-    again = "begin 2: r1 3..4 | 3; r2 3..4 | 4\nabort r1\ndrop r1\ntake r2 | 3\nbegin 3: r2 4..5 | 4 3\n"
+    both = (
+        "submit r1 a:6\nsubmit r2 a:6\ntake r1 | 3\ntake r2 | 4\nbegin 1: r1 0..3 | 3; r2 0..3"
+        " | 4\n"
+    )
+    again = (
+        "begin 2: r1 3..4 | 3; r2 3..4 | 4\nabort r1\ndrop r1\ntake r2 | 3\nbegin 3: r2 4..5 |"
+        " 4 3\n"
+    )
     assert found(records + both + again + "end 1\nend 2\nend 3\n") == []
 
 
 def test_what_a_copy_fills_before_its_reader_runs_is_nobody_s_loss() -> None:
-    """r2's first attempt has page 2 filled, r1 writes into it, and both are gone; r2 comes back, and it is filled anew."""
-    records = "pool 0: 9 pages, null 0\ngroup 0: full block 4\nsubmit r0 a:4\ntake r0 | 1\nstep 1: r0 0..4 | 1\n"
+    """r2's first attempt has page 2 filled, r1 writes into it, and both are gone; r2 comes back,
+    and it is filled anew.
+    """
+    records = (
+        "pool 0: 9 pages, null 0\ngroup 0: full block 4\nsubmit r0 a:4\ntake r0 | 1\nstep 1: r0"
+        " 0..4 | 1\n"
+    )
     reader = "hit r2 4 | 2\ntake r2 | 2 3\nbegin {}: r2 4..5 | 2 3; copy 1>2\n"
-    between = "preempt r2\ndrop r2\nsubmit r1 b:4\ntake r1 | 2\nbegin 3: r1 0..4 | 2\nabort r1\ndrop r1\n"
+    between = (
+        "preempt r2\ndrop r2\nsubmit r1 b:4\ntake r1 | 2\nbegin 3: r1 0..4 | 2\nabort r1\ndrop r1\n"
+    )
     ends = "end 2\nend 3\nend 4\n"
     filled = records + "submit r2 a:5\n" + reader.format(2) + between + reader.format(4)
     assert "aliased-write" not in found(filled + ends)
-    assert "aliased-write" in found(filled.replace("begin 4: r2 4..5 | 2 3; copy 1>2", "begin 4: r2 4..5 | 2 3") + ends)
+    assert "aliased-write" in found(
+        filled.replace("begin 4: r2 4..5 | 2 3; copy 1>2", "begin 4: r2 4..5 | 2 3") + ends
+    )
 
 
 COPYING = HYBRID + "submit r1 a:6\ntake r1 | 1 2 | 4\nstep 1: r1 0..3 | 1 | 4\ntake copy:1 | | 5\n"
 """The state after three tokens lies in page 4; a copy of it has page 5."""
 
 
-@pytest.mark.parametrize("meanwhile", ["", "submit r2 b:4\ntake r2 | 3 | 4\n"], ids=["nobody", "somebody"])
+@pytest.mark.parametrize(
+    "meanwhile", ["", "submit r2 b:4\ntake r2 | 3 | 4\n"], ids=["nobody", "somebody"]
+)
 def test_what_a_step_in_flight_copies_from_is_there_until_it_has_run(meanwhile: str) -> None:
-    """The request goes while its step is in flight, and the page is free or has another owner before the copy is made."""
+    """The request goes while its step is in flight, and the page is free or has another owner
+    before the copy is made.
+    """
     begun = "begin 2: r1 3..4 | 1 2 | 4; copy 4>5\nabort r1\ndrop r1\n" + meanwhile
     ledger = ledger_after(COPYING + begun + "end 2\n")
     copy, source = ledger.records[0][5], ledger.records[0][4]
     assert (copy.state, copy.stop, source.node) == (True, 3, NOTHING)
 
 
-def test_who_has_the_page_next_keeps_what_it_writes_there_though_a_later_step_copies_from_it_too() -> None:
-    """r1's state in page 4 is copied by step 2 and given up; r2 writes its own there, which step 4 copies and step 5 reads.
+def test_who_has_the_page_next_keeps_what_it_writes_there_though_a_later_step_copies_from_it_too() -> (  # noqa: E501
+    None
+):
+    """r1's state in page 4 is copied by step 2 and given up; r2 writes its own there, which step 4
+    copies and step 5 reads.
 
-    Found on vLLM 0.33.0 with two steps in flight, whose answer was right: the page was taken for given up until step 4.
+    Found on vLLM 0.33.0 with two steps in flight, whose answer was right: the page was taken for
+    given up until step 4.
     """
     taken = "submit r2 b:6\ntake r2 | 3 6 | 4\ntake copy:2 | | 7\n"
     steps = "begin 2: r1 3..4 | 1 2 | 4; copy 4>5\nabort r1\ndrop r1\n" + taken
-    steps += "begin 3: r2 0..3 | 3 6 | 4\nbegin 4: r2 3..4 | 3 6 | 4; copy 4>7\nend 2\nend 3\nend 4\n"
+    steps += (
+        "begin 3: r2 0..3 | 3 6 | 4\nbegin 4: r2 3..4 | 3 6 | 4; copy 4>7\nend 2\nend 3\nend 4\n"
+    )
     ledger = ledger_after(COPYING + steps)
     first, copy, source = (ledger.records[0][page] for page in (5, 7, 4))
-    assert (first.stop, copy.stop, source.stop, first.writer, copy.writer, source.writer) == (3, 3, 4, "r1", "r2", "r2")
+    assert (first.stop, copy.stop, source.stop, first.writer, copy.writer, source.writer) == (
+        3,
+        3,
+        4,
+        "r1",
+        "r2",
+        "r2",
+    )
     assert found(COPYING + steps + "take r2 | | 8\nstep 5: r2 4..5 | 3 6 | 4 8\n") == []
 
 

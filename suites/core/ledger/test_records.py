@@ -31,13 +31,20 @@ MEBIBYTES_MAX = 4
 
 
 def test_a_pool_of_a_million_pages_takes_the_memory_of_those_that_are_used() -> None:
-    """A request of 200 blocks under all checkers; a record for every page would take hundreds of mebibytes."""
-    header = Header("test", "manager", [Pool(0, PAGES, [0])], [Group(0, "full", 16)], rules=Rules(alignment=16))
+    """A request of 200 blocks under all checkers; a record for every page would take hundreds of
+    mebibytes.
+    """
+    header = Header(
+        "test", "manager", [Pool(0, PAGES, [0])], [Group(0, "full", 16)], rules=Rules(alignment=16)
+    )
     table = list(range(PAGES - USED, PAGES))
     run = Run("r", 0, USED * 16, [table])
     tracemalloc.start()
     panel = Panel(header, fresh())
-    keys = [Publish(group=0, page=page, r="r", length=16 * (number + 1), step=1) for number, page in enumerate(table)]
+    keys = [
+        Publish(group=0, page=page, r="r", length=16 * (number + 1), step=1)
+        for number, page in enumerate(table)
+    ]
     for event in (
         Submitted(r="r", tokens=[7] * USED * 16),
         Take(pool=0, group=0, pages=table, holder="r"),
@@ -66,9 +73,17 @@ def test_a_page_that_nobody_touched_is_as_every_page_was_at_first() -> None:
 
 
 def test_null_pages_and_pages_that_do_not_exist_have_no_usable_record() -> None:
-    """A null page can be held, but never holds anything; beyond the pool there is nothing at all."""
+    """A null page can be held, but never holds anything; beyond the pool there is nothing at
+    all.
+    """
     records = PoolRecords(Pool(0, 3, [0]))
-    assert [records.find(page) is None for page in (-1, 0, 1, 2, 3)] == [True, True, False, False, True]
+    assert [records.find(page) is None for page in (-1, 0, 1, 2, 3)] == [
+        True,
+        True,
+        False,
+        False,
+        True,
+    ]
     assert records[0] is records[0] and 0 not in records.usable and records.capacity == 2
     for page in (-1, 3):
         with pytest.raises(IndexError, match="of a pool of 3 pages"):

@@ -7,9 +7,13 @@ from suites.support.ledger_histories import FULL, R1, keys_of, ledger_after
 
 
 def test_new_weights_divide_a_request_where_it_stands() -> None:
-    """What was computed keeps its prefix, what follows gets another, and a new request shares neither."""
+    """What was computed keeps its prefix, what follows gets another, and a new request shares
+    neither.
+    """
     cold = "submit r1 a:8\nsubmit r2 a:8\n"
-    ledger = ledger_after(FULL + cold + "take r1 | 1 2\nstep 1: r1 0..4 | 1 2\nversion 1\nsubmit r3 a:8")
+    ledger = ledger_after(
+        FULL + cold + "take r1 | 1 2\nstep 1: r1 0..4 | 1 2\nversion 1\nsubmit r3 a:8"
+    )
     old = ledger_after(FULL + cold)
     one, two, three = (ledger.requests[r].nodes for r in ("r1", "r2", "r3"))
     assert one[:5] == old.requests["r1"].nodes[:5]
@@ -18,11 +22,14 @@ def test_new_weights_divide_a_request_where_it_stands() -> None:
 
 
 def test_a_new_version_of_an_adapter_concerns_those_who_use_it() -> None:
-    """Requests that have not begun are under the new version, those of other adapters stay, and keys end by adapter."""
+    """Requests that have not begun are under the new version, those of other adapters stay, and
+    keys end by adapter.
+    """
     text = (
-        FULL + "submit r1 a:8 adapter=one\ntake r1 | 1 2\npublish 0/1 r1:4\nstep 1: r1 0..8 | 1 2\n"
-        "submit r2 a:8 adapter=two\ntake r2 | 3 4\npublish 0/3 r2:4\nstep 2: r2 0..8 | 3 4\n"
-        "submit early a:8 adapter=one\nversion 1 adapter one\nsubmit late a:8 adapter=one\nsubmit same a:8 adapter=two\n"
+        FULL + "submit r1 a:8 adapter=one\ntake r1 | 1 2\npublish 0/1 r1:4\nstep 1: r1 0..8 | 1"
+        " 2\nsubmit r2 a:8 adapter=two\ntake r2 | 3 4\npublish 0/3 r2:4\nstep 2: r2 0..8 | 3"
+        " 4\nsubmit early a:8 adapter=one\nversion 1 adapter one\nsubmit late a:8"
+        " adapter=one\nsubmit same a:8 adapter=two\n"
     )
     ledger = ledger_after(text)
     assert {key.r: key.state for key in keys_of(ledger)} == {"r1": "outdated", "r2": "committed"}
@@ -40,12 +47,16 @@ def test_a_preempted_request_begins_under_the_weights_of_now() -> None:
 
 def test_rejected_drafts_leave_the_prefix() -> None:
     """Accepting tokens at an earlier length drops those beyond it."""
-    ledger = ledger_after(FULL + "submit r1 a:4\naccept r1 7 draft:3\naccept r1 5 @r1:1\nsubmit r2 a:4 @r1:1")
+    ledger = ledger_after(
+        FULL + "submit r1 a:4\naccept r1 7 draft:3\naccept r1 5 @r1:1\nsubmit r2 a:4 @r1:1"
+    )
     assert ledger.requests["r1"].nodes == ledger.requests["r2"].nodes
 
 
 def test_drafts_are_a_branch_of_their_own_until_they_stand() -> None:
-    """Of three guesses the first is what the request goes on with: a page keeps it, and the rest is nobody's prefix."""
+    """Of three guesses the first is what the request goes on with: a page keeps it, and the rest
+    is nobody's prefix.
+    """
     step = "take r1 | 1 2\nstep 1: r1 0..4 | 1\nstep 2: r1 4..5 ~@r1:1 x:2 | 1 2\n"
     ledger = ledger_after(FULL + "submit r1 a:5\n" + step)
     record, request = ledger.records[0][2], ledger.requests["r1"]
@@ -70,4 +81,7 @@ def test_a_run_whose_request_ended_before_its_token_was_known_computes_nobody_s_
         ledger.apply(event)
     record, request = ledger.records[0][2], ledger.requests["r1"]
     assert ledger.trie.depth[record.node] == 6
-    assert record.node not in request.nodes and ledger.trie.ancestor(record.node, 5) == request.nodes[5]
+    assert (
+        record.node not in request.nodes
+        and ledger.trie.ancestor(record.node, 5) == request.nodes[5]
+    )

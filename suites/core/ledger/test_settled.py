@@ -10,7 +10,9 @@ from cachewitness.core.nonsense import Nonsense
 from cachewitness.core.well_formed import WellFormedness
 from suites.support.ledger_histories import FULL, found, ledger_after
 
-PREFILL = "submit r1 a:5\ntake r1 | 1 2 3\npublish 0/1 r1:4\nstep 1: r1 0..5 | 1 2 3\naccept r1 6 @r1:1\n"
+PREFILL = (
+    "submit r1 a:5\ntake r1 | 1 2 3\npublish 0/1 r1:4\nstep 1: r1 0..5 | 1 2 3\naccept r1 6 @r1:1\n"
+)
 DRAFTED = FULL + PREFILL + "begin 2: r1 5..6 ~x:2 | 1 2 3\n"
 """Step 2 computes token 5 and two drafts."""
 BEHIND = "begin 3: r1 5..6 | 1 2 3\nend 2\naccept r1 7 @r1[1]:1\n"
@@ -25,7 +27,9 @@ def test_a_run_starts_where_the_drafts_that_stood_end() -> None:
 
 
 def test_a_token_that_nobody_computed_is_found_by_who_reads_it() -> None:
-    """Were step 3 not settled, token 6 would never be computed: a rejected draft lies there when the step after reads it."""
+    """Were step 3 not settled, token 6 would never be computed: a rejected draft lies there when
+    the step after reads it.
+    """
     left_out = DRAFTED + BEHIND + "end 3\naccept r1 8 @r1[2]:1\nstep 4: r1 7..8 | 1 2 3\n"
     assert found(left_out) == ["stale-hit"]
 
@@ -33,15 +37,23 @@ def test_a_token_that_nobody_computed_is_found_by_who_reads_it() -> None:
 HEADER = Header("test", "scheduler", [Pool(0, 10, [0])], [CacheGroup(0, "full", 4)])
 NONSENSE = {
     "a step that is not in flight": (Settled(step=2), "step 2 has not begun"),
-    "somebody else's run": (Settled(step=1, runs=[Run("r2", 0, 4, [[1]])]), "'r2' is not in step 1"),
-    "tokens that nobody knows": (Settled(step=1, runs=[Run("r1", 3, 5, [[1, 2]])]), r"tokens \[3, 5\) of 'r1'"),
+    "somebody else's run": (
+        Settled(step=1, runs=[Run("r2", 0, 4, [[1]])]),
+        "'r2' is not in step 1",
+    ),
+    "tokens that nobody knows": (
+        Settled(step=1, runs=[Run("r1", 3, 5, [[1, 2]])]),
+        r"tokens \[3, 5\) of 'r1'",
+    ),
     "a page that is not there": (Settled(step=1, after=[]), ""),
 }
 
 
 @pytest.mark.parametrize("mistake", NONSENSE)
 def test_what_cannot_become_of_a_step_is_refused(mistake: str) -> None:
-    """By the name of the step, the request or its tokens; an empty one says nothing, and is taken."""
+    """By the name of the step, the request or its tokens; an empty one says nothing, and is
+    taken.
+    """
     event, said = NONSENSE[mistake]
     sense = WellFormedness(HEADER, live=True)
     for first in (Submitted(r="r1", tokens=[1, 2, 3, 4]), Submitted(r="r2", tokens=[5, 6, 7, 8])):

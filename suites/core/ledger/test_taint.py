@@ -28,7 +28,9 @@ def test_a_fault_is_reported_once_and_not_by_what_follows() -> None:
 
 def test_what_was_written_before_the_fault_is_sound() -> None:
     """A step taints what it writes itself, not the pages of earlier steps."""
-    ledger = ledger_after(FULL + "submit r1 a:8\ntake r1 | 1 2\nstep 1: r1 0..4 | 1\nstep 2: r1 4..8 | 0 2")
+    ledger = ledger_after(
+        FULL + "submit r1 a:8\ntake r1 | 1 2\nstep 1: r1 0..4 | 1\nstep 2: r1 4..8 | 0 2"
+    )
     assert [ledger.records[0][page].tainted for page in (1, 2)] == [False, True]
 
 
@@ -36,7 +38,11 @@ def test_whoever_reads_tainted_content_is_tainted() -> None:
     """The taint goes on to a reader of the page, and to what it writes."""
     reader = "submit r3 b:4 c:5\nhit r3 8 | 1 3\ntake r3 | 1 3 5\nstep 3: r3 8..9 | 1 3 5"
     ledger = ledger_after(FULL + FAULT + reader)
-    assert (ledger.requests["r1"].tainted, ledger.requests["r3"].tainted, ledger.records[0][5].tainted) == (False, True, True)
+    assert (
+        ledger.requests["r1"].tainted,
+        ledger.requests["r3"].tainted,
+        ledger.records[0][5].tainted,
+    ) == (False, True, True)
 
 
 def test_another_request_over_sound_pages_is_judged_as_ever() -> None:
@@ -47,11 +53,16 @@ def test_another_request_over_sound_pages_is_judged_as_ever() -> None:
 
 def test_a_request_that_starts_again_is_judged_again() -> None:
     """Preempted, it has lost its pages and its taint; the second fault is told as well."""
-    again = "preempt r2\ndrop r2\nunpublish 0/3 evict\nhit r2 4 | 2\ntake r2 | 2 6\nstep 3: r2 4..8 | 2 6"
+    again = (
+        "preempt r2\ndrop r2\nunpublish 0/3 evict\nhit r2 4 | 2\ntake r2 | 2 6\nstep 3: r2 4..8"
+        " | 2 6"
+    )
     assert found(FULL + FAULT + again) == ["stale-hit", "stale-hit"]
 
 
 def test_content_written_anew_is_sound() -> None:
     """A tainted page that somebody else gets is clean once it is written."""
-    ledger = ledger_after(FULL + FAULT + "finish r2\ndrop r2\nsubmit r3 d:4\ntake r3 | 4\nstep 3: r3 0..4 | 4")
+    ledger = ledger_after(
+        FULL + FAULT + "finish r2\ndrop r2\nsubmit r3 d:4\ntake r3 | 4\nstep 3: r3 0..4 | 4"
+    )
     assert not ledger.records[0][4].tainted

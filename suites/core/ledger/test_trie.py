@@ -1,4 +1,6 @@
-"""Two prefixes are one node if and only if they are the same tokens under the same identity, position by position."""
+"""Two prefixes are one node if and only if they are the same tokens under the same identity,
+position by position.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +15,13 @@ from cachewitness.core.trace_format import Media
 HEADER = Header("test", "manager", [Pool(0, 4, [0])], [Group(0, "full", 4)])
 
 tokens = st.lists(st.integers(1, 2), min_size=1, max_size=6)
-media = st.lists(st.builds(Media, st.integers(0, 5), st.integers(1, 3), st.sampled_from(["cat", "dog"])), max_size=1)
-requests = st.tuples(tokens, st.sampled_from(["", "x"]), st.sampled_from(["", "tuned"]), media, st.booleans())
+media = st.lists(
+    st.builds(Media, st.integers(0, 5), st.integers(1, 3), st.sampled_from(["cat", "dog"])),
+    max_size=1,
+)
+requests = st.tuples(
+    tokens, st.sampled_from(["", "x"]), st.sampled_from(["", "tuned"]), media, st.booleans()
+)
 Drawn = tuple[list[int], str, str, list[Media], bool]
 
 
@@ -22,7 +29,10 @@ def _spelled(request: Drawn) -> list[object]:
     """Return what the prefix of each length is, written out."""
     text, salt, adapter, items, late = request
     shown = [
-        (token, next((item.hash for item in items if item.at <= position < item.at + item.length), ""))
+        (
+            token,
+            next((item.hash for item in items if item.at <= position < item.at + item.length), ""),
+        )
         for position, token in enumerate(text)
     ]
     return [(salt, adapter, late, tuple(shown[:length])) for length in range(len(text) + 1)]
@@ -33,7 +43,9 @@ def _spelled(request: Drawn) -> list[object]:
 def test_prefixes_share_nodes_exactly_up_to_where_they_differ(
     drawn: list[tuple[list[int], str, str, list[Media], bool]],
 ) -> None:
-    """Salt and adapter divide from the start, an image from its first position; half of the requests come after new weights."""
+    """Salt and adapter divide from the start, an image from its first position; half of the
+    requests come after new weights.
+    """
     drawn.sort(key=lambda request: request[4])
     ledger = Ledger(HEADER)
     nodes = []
@@ -41,7 +53,9 @@ def test_prefixes_share_nodes_exactly_up_to_where_they_differ(
         if late and ledger.requests.weights == 0:
             ledger.apply(Version(weights=1))
         ledger.apply(Submitted(r=str(index), tokens=text, salt=salt, adapter=adapter, media=items))
-        nodes.append((_spelled((text, salt, adapter, items, late)), ledger.requests[str(index)].nodes))
+        nodes.append(
+            (_spelled((text, salt, adapter, items, late)), ledger.requests[str(index)].nodes)
+        )
     for spelled, mine in nodes:
         assert len(mine) == len(spelled)
         for others, its in nodes:
@@ -51,8 +65,12 @@ def test_prefixes_share_nodes_exactly_up_to_where_they_differ(
 
 @settings(max_examples=100, deadline=None)
 @given(tokens, tokens, st.integers(0, 6))
-def test_an_ancestor_is_the_prefix_of_that_length(one: list[int], other: list[int], depth: int) -> None:
-    """Walking up from any node meets the node of each shorter prefix; a node no longer than asked is its own."""
+def test_an_ancestor_is_the_prefix_of_that_length(
+    one: list[int], other: list[int], depth: int
+) -> None:
+    """Walking up from any node meets the node of each shorter prefix; a node no longer than
+    asked is its own.
+    """
     trie = Trie()
     root = trie.root("id")
     for text in (one, other):

@@ -1,4 +1,6 @@
-"""A long read is not looked at whole again and again; whatever happens to a page between two reads is seen all the same."""
+"""A long read is not looked at whole again and again; whatever happens to a page between two
+reads is seen all the same.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +58,9 @@ def _write(r: str, pages: list[int], start: int, stop: int, group: int = 0) -> W
     return Write(pool=0, group=group, pages=pages, r=r, start=start, stop=stop, step=1)
 
 
-def _read(stop: int = TOKENS, table: list[int] = TABLE, r: str = "r1", start: int = 0, group: int = 0) -> Read:
+def _read(
+    stop: int = TOKENS, table: list[int] = TABLE, r: str = "r1", start: int = 0, group: int = 0
+) -> Read:
     columns = slice(start // SIZE, -(-stop // SIZE))
     return Read(pool=0, group=group, pages=table[columns], r=r, start=start, stop=stop, step=1)
 
@@ -66,10 +70,14 @@ def _invalid(ledger: Ledger, read: Read) -> list[int]:
 
 
 def _ledger(*, same: bool = False) -> Ledger:
-    """Return a ledger in which r1 has computed its tokens and read them; r2 is another request, or one that begins alike."""
+    """Return a ledger in which r1 has computed its tokens and read them; r2 is another request,
+    or one that begins alike.
+    """
     ledger = Ledger(HEADER)
     ledger.apply(Submitted(r="r1", tokens=list(range(TOKENS))))
-    ledger.apply(Submitted(r="r2", tokens=list(range(TOKENS)) if same else list(range(1000, 1000 + TOKENS))))
+    ledger.apply(
+        Submitted(r="r2", tokens=list(range(TOKENS)) if same else list(range(1000, 1000 + TOKENS)))
+    )
     ledger.apply(Take(pool=0, group=0, pages=TABLE, holder="r1"))
     ledger.apply(_write("r1", TABLE, 0, TOKENS - 1))
     for stop in (TOKENS - SIZE, TOKENS - 1):
@@ -114,8 +122,12 @@ def test_what_happens_to_a_page_between_two_reads_is_seen(damage: str) -> None:
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_a_check_of_the_new_tokens_alone_would_miss_it(damage: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A ledger that is told of no change, and looks at what is new in a read alone, sees nothing of it."""
+def test_a_check_of_the_new_tokens_alone_would_miss_it(
+    damage: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A ledger that is told of no change, and looks at what is new in a read alone, sees nothing
+    of it.
+    """
     for told in ("changes", "parts"):
         monkeypatch.setattr(PoolRecords, told, lambda *_: None)
     ledger = _ledger()
@@ -134,7 +146,9 @@ LATE = COLUMNS - 2
     ids=["zeros", "tokens"],
 )
 def test_what_happens_to_the_rest_of_a_page_is_seen(damage: Event) -> None:
-    """The first page has half a block that is read, beside tokens of a late column, which are the newest that it holds."""
+    """The first page has half a block that is read, beside tokens of a late column, which are
+    the newest that it holds.
+    """
     ledger = _ledger()
     ledger.apply(_write("r1", TABLE[:1], LATE * SIZE, LATE * SIZE + 2))
     assert _invalid(ledger, _read(TOKENS - 1, start=2)) == []
@@ -151,7 +165,9 @@ def test_a_read_that_begins_earlier_is_looked_at_again() -> None:
 
 
 def test_a_request_that_became_shorter_is_looked_at_again() -> None:
-    """Tokens are taken off again, as drafts are that fell: what is left of the prefix is read as ever."""
+    """Tokens are taken off again, as drafts are that fell: what is left of the prefix is read as
+    ever.
+    """
     ledger, cut = _ledger(), COLUMNS - 10
     ledger.apply(Accept(r="r1", upto=cut * SIZE + 1, tokens=[cut * SIZE]))
     assert _invalid(ledger, _read(cut * SIZE + 1)) == []
@@ -160,7 +176,9 @@ def test_a_request_that_became_shorter_is_looked_at_again() -> None:
 
 
 def test_a_page_that_a_step_still_copies_from_is_seen_to_be_lost() -> None:
-    """Given back while a step in flight copies from it, and taken and written anew too early: the end of the step ends it."""
+    """Given back while a step in flight copies from it, and taken and written anew too early:
+    the end of the step ends it.
+    """
     ledger = _ledger()
     ledger.apply(StepBegin(step=1, copies=[Move(PAGE, FREE)]))
     ledger.apply(Drop(pool=0, group=0, pages=[PAGE], holder="r1"))
@@ -171,7 +189,9 @@ def test_a_page_that_a_step_still_copies_from_is_seen_to_be_lost() -> None:
 
 
 def test_nothing_is_remembered_of_prefixes_whose_numbers_are_given_away() -> None:
-    """When the ledger forgets prefixes, what was verified goes too: its number may come to stand for another prefix."""
+    """When the ledger forgets prefixes, what was verified goes too: its number may come to stand
+    for another prefix.
+    """
     ledger = _ledger()
     assert ledger.records[0].verified
     Collector(ledger).collect()
@@ -182,11 +202,16 @@ def test_another_page_in_the_table_is_seen() -> None:
     """Nothing happens to any page, but the table names another one that holds other tokens."""
     ledger = _ledger()
     ledger.apply(Take(pool=0, group=0, pages=[FREE], holder="r1"))
-    assert _invalid(ledger, _read(table=[*TABLE[:HIT], FREE, *TABLE[HIT + 1 :]])) == [HIT, COLUMNS - 1]
+    assert _invalid(ledger, _read(table=[*TABLE[:HIT], FREE, *TABLE[HIT + 1 :]])) == [
+        HIT,
+        COLUMNS - 1,
+    ]
 
 
 def test_another_prefix_over_the_same_pages_is_seen() -> None:
-    """Preempted without giving anything back, and computed anew under other weights: every block is another's."""
+    """Preempted without giving anything back, and computed anew under other weights: every block
+    is another's.
+    """
     ledger = _ledger()
     ledger.apply(Version(weights=1))
     ledger.requests.preempt("r1")
@@ -194,7 +219,9 @@ def test_another_prefix_over_the_same_pages_is_seen() -> None:
 
 
 def test_what_was_invalid_once_is_looked_at_again() -> None:
-    """A page that does not hold what is read stays invalid for every read after, and is right when it is written."""
+    """A page that does not hold what is read stays invalid for every read after, and is right
+    when it is written.
+    """
     ledger = _ledger()
     ledger.apply(Zero(pool=0, pages=[PAGE]))
     for _ in range(2):
@@ -205,8 +232,12 @@ def test_what_was_invalid_once_is_looked_at_again() -> None:
     assert _invalid(ledger, _read(TOKENS - 1)) == []
 
 
-def test_what_another_request_gives_back_is_not_looked_at_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A prefix that two requests share: one ends, and the read of the other looks at its last blocks alone."""
+def test_what_another_request_gives_back_is_not_looked_at_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A prefix that two requests share: one ends, and the read of the other looks at its last
+    blocks alone.
+    """
     ledger = _ledger(same=True)
     ledger.apply(Take(pool=0, group=0, pages=TABLE[:-1], holder="r2"))
     for r in ("r1", "r2"):
@@ -215,7 +246,9 @@ def test_what_another_request_gives_back_is_not_looked_at_again(monkeypatch: pyt
         ledger.apply(read)
     looked: list[int] = []
     whole = reads._invalid_from
-    monkeypatch.setattr(reads, "_invalid_from", lambda column, *rest: looked.append(column) or whole(column, *rest))
+    monkeypatch.setattr(
+        reads, "_invalid_from", lambda column, *rest: looked.append(column) or whole(column, *rest)
+    )
     ledger.apply(Drop(pool=0, group=0, pages=TABLE[:-1], holder="r2"))
     assert _invalid(ledger, _read(TOKENS - 1)) == []
     assert looked == [COLUMNS - 1 - reads.OPEN]
@@ -236,20 +269,37 @@ def _assert_alike(trace: Trace, engine: str) -> None:
         assert remembering.tallies == whole.tallies
 
 
-@pytest.mark.parametrize("policy", ["vllm", "openvino_genai", "lmcache", "furiosa", "tensorrt_edge"])
+@pytest.mark.parametrize(
+    "policy", ["vllm", "openvino_genai", "lmcache", "furiosa", "tensorrt_edge"]
+)
 def test_every_fault_is_found_as_if_every_read_were_looked_at_whole(policy: str) -> None:
-    """The smallest trace of every seeded fault of a policy that needs no tensors: findings and opportunities are the same."""
-    mutants = [one for one in all_mutants().values() if one.policy == policy and one.engine == "reference"]
+    """The smallest trace of every seeded fault of a policy that needs no tensors: findings and
+    opportunities are the same.
+    """
+    mutants = [
+        one for one in all_mutants().values() if one.policy == policy and one.engine == "reference"
+    ]
     assert mutants
     for one in mutants:
         _assert_alike(load(path_of(one)), f"reference:mutant={one.name}")
 
 
-LAYOUTS: dict[str, dict[str, object]] = {"full-swa-mamba": {"retention_interval": 64}, "full-mamba": {}, "full": {}}
+LAYOUTS: dict[str, dict[str, object]] = {
+    "full-swa-mamba": {"retention_interval": 64},
+    "full-mamba": {},
+    "full": {},
+}
 
 
 @pytest.mark.parametrize(
-    "mutant", ["", "window-freed-early", "touch-after-allocate", "shared-block-freed-twice", "reset-keeps-keys"]
+    "mutant",
+    [
+        "",
+        "window-freed-early",
+        "touch-after-allocate",
+        "shared-block-freed-twice",
+        "reset-keeps-keys",
+    ],
 )
 def test_random_traces_are_judged_as_if_every_read_were_looked_at_whole(mutant: str) -> None:
     """With preemptions, resets, withdrawn steps, on every kind of group."""
@@ -270,20 +320,37 @@ def _writes(r: str, column: int, group: int, page: int, first: int, count: int) 
 
 R, STOPS = st.sampled_from(TEXTS), st.integers(SIZE, 4 * SIZE)
 ACTIONS: st.SearchStrategy[Event] = st.one_of(
-    st.builds(_writes, R, st.integers(0, 3), st.sampled_from([0, 0, 2]), PAGES, st.integers(0, 3), st.integers(1, 4)),
+    st.builds(
+        _writes,
+        R,
+        st.integers(0, 3),
+        st.sampled_from([0, 0, 2]),
+        PAGES,
+        st.integers(0, 3),
+        st.integers(1, 4),
+    ),
     st.builds(lambda r, page: Take(pool=0, group=0, pages=[page], holder=r), R, PAGES),
     st.builds(lambda r, page: Drop(pool=0, group=0, pages=[page], holder=r), R, PAGES),
     st.builds(lambda page: Zero(pool=0, pages=[page]), PAGES),
     st.builds(lambda src, dst: Copy(id=1, moves=[Move(src, dst)]), PAGES, PAGES),
     st.builds(lambda r, stop, table: _read(stop, table, r), R, STOPS, st.permutations(range(1, 7))),
-    st.builds(lambda r, start, stop: _read(stop, [1, 2, 3, 4], r, min(start, stop - 1)), R, st.integers(0, 6), STOPS),
+    st.builds(
+        lambda r, start, stop: _read(stop, [1, 2, 3, 4], r, min(start, stop - 1)),
+        R,
+        st.integers(0, 6),
+        STOPS,
+    ),
 )
 
 
 @settings(max_examples=300, deadline=None)
 @given(st.lists(ACTIONS, max_size=40))
-def test_any_order_of_events_is_judged_as_if_every_read_were_looked_at_whole(script: list[Event]) -> None:
-    """Two requests that share their first two blocks, six pages, and no sense at all in what happens to them."""
+def test_any_order_of_events_is_judged_as_if_every_read_were_looked_at_whole(
+    script: list[Event],
+) -> None:
+    """Two requests that share their first two blocks, six pages, and no sense at all in what
+    happens to them.
+    """
     answers: list[list[list[int]]] = []
     for long in (0, 1 << 30):
         with pytest.MonkeyPatch.context() as patch:
@@ -297,7 +364,13 @@ def _invalid_reads(script: list[Event]) -> list[list[int]]:
     ledger = Ledger(HEADER)
     for r in TEXTS:
         ledger.apply(
-            Submitted(r=r, tokens=[token if token < 2 * SIZE else token + 100 * (r == "r2") for token in range(5 * SIZE)])
+            Submitted(
+                r=r,
+                tokens=[
+                    token if token < 2 * SIZE else token + 100 * (r == "r2")
+                    for token in range(5 * SIZE)
+                ],
+            )
         )
         ledger.apply(Take(pool=0, group=0, pages=[1, 2, 3, 4], holder=r))
     ledger.apply(_write("r1", [1, 2, 3, 4], 0, 4 * SIZE))

@@ -1,4 +1,6 @@
-"""Whatever an engine of another package does to its process is a finding or one line, never a pass or the end of the run."""
+"""Whatever an engine of another package does to its process is a finding or one line, never a
+pass or the end of the run.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,15 @@ from cachewitness._util.errors import EngineMissing
 from cachewitness.cli import invoke
 from cachewitness.core import trace_format as traces
 from cachewitness.core.driving import drive
-from cachewitness.core.trace_format import GroupSpec, Layout, Preempt, Step, Submit, Trace, TraceHeader
+from cachewitness.core.trace_format import (
+    GroupSpec,
+    Layout,
+    Preempt,
+    Step,
+    Submit,
+    Trace,
+    TraceHeader,
+)
 from cachewitness.engines import import_probe
 from cachewitness.engines.isolation import engine as child_engine
 from cachewitness.engines.isolation.engine import IDLE_MAX, Isolation, started
@@ -39,7 +49,8 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None
 
 
 one_way = pytest.mark.parametrize("way", chosen(["started", "forked"], "forked"), indirect=True)
-"""For a test that takes long: what is done with a finding does not depend on how the process began."""
+"""For a test that takes long: what is done with a finding does not depend on how the process began.
+"""
 TRACE = Trace(
     TraceHeader(name="short", layout=Layout("full", [GroupSpec("full", 16)]), pages=9),
     [Submit("a", "x:20"), Step([("a", 20)]), Preempt("a"), Step([("a", 21)])],
@@ -54,7 +65,9 @@ DEATHS = {
     "overflow": "was ended by SIGSEGV; it was in ",
     "memory": "raised MemoryError",
     "flood": "was ended by SIGABRT",
-    "closed-pipe": "ended its process with exit code 1; the last line of its standard error is 'OSError",
+    "closed-pipe": (
+        "ended its process with exit code 1; the last line of its standard error is 'OSError"
+    ),
     "fork": "ended its process with exit code 0",
     "fork-in-a-session": "ended its process with exit code 0",
     "raise": "raised IndexError: list index out of range (mortal_engine.py:",
@@ -63,11 +76,15 @@ DEATHS = {
 
 
 def engine(how: str, at: str = "preempt", **limits: float) -> EngineSpec:
-    return parse(f"mortal:how={how},at={at}").isolated(Isolation(**({"deadline": 20.0, "memory_gib": 4.0} | limits)))
+    return parse(f"mortal:how={how},at={at}").isolated(
+        Isolation(**({"deadline": 20.0, "memory_gib": 4.0} | limits))
+    )
 
 
 def descendants() -> list[int]:
-    """Return the processes that engines left behind and that are still there; one that was killed has a moment to go."""
+    """Return the processes that engines left behind and that are still there; one that was
+    killed has a moment to go.
+    """
     pids, end = Path(os.environ["PID_FILE"]), time.monotonic() + 5
     left = [int(pid) for pid in pids.read_text().split()] if pids.exists() else []
     while any(map(_runs, left)) and time.monotonic() < end:
@@ -84,12 +101,22 @@ def _runs(pid: int) -> bool:
 
 @pytest.mark.parametrize("how", DEATHS)
 def test_a_death_is_a_finding_at_its_operation(how: str) -> None:
-    """It is reported as `died`, with the operation, and how the process ended; nothing of it is left behind."""
+    """It is reported as `died`, with the operation, and how the process ended; nothing of it is
+    left behind.
+    """
     spec = engine(how)
     result = drive(TRACE, spec.open(TRACE.header))
     (finding,) = result.findings
-    assert (finding.anomaly, finding.checker, finding.op, result.outcome) == ("died", "engine", 2, "fail")
-    assert f"operation 3 (preempt a), which every engine must bear; however it {DEATHS[how]}" in finding.sentence
+    assert (finding.anomaly, finding.checker, finding.op, result.outcome) == (
+        "died",
+        "engine",
+        2,
+        "fail",
+    )
+    assert (
+        f"operation 3 (preempt a), which every engine must bear; however it {DEATHS[how]}"
+        in finding.sentence
+    )
     assert len(finding.output) < 200_000, "a flood is not kept"
     assert descendants() == []
 
@@ -101,19 +128,26 @@ def test_silence_is_a_finding_after_the_deadline(how: str) -> None:
     spec = engine(how, deadline=1.0)
     (finding,) = drive(TRACE, spec.open(TRACE.header)).findings
     assert (finding.anomaly, finding.op) == ("hung", 2)
-    assert 'gave no answer within 1 seconds; it was in "' in finding.sentence and "mortal_engine.py" in finding.sentence
+    assert (
+        'gave no answer within 1 seconds; it was in "' in finding.sentence
+        and "mortal_engine.py" in finding.sentence
+    )
     assert time.monotonic() - begun < 10
 
 
 @pytest.mark.parametrize("how", ["slow", "chatty", "return-twice"])
 def test_what_is_lawful_is_no_death(how: str) -> None:
-    """An operation that takes most of its deadline, output, and a fork whose copy returns do not matter."""
+    """An operation that takes most of its deadline, output, and a fork whose copy returns do not
+    matter.
+    """
     assert drive(TRACE, engine(how, deadline=5.0).open(TRACE.header)).findings == []
 
 
 def test_a_death_while_closing_is_a_finding() -> None:
     (finding,) = drive(TRACE, engine("exit-0", at="close").open(TRACE.header)).findings
-    assert finding.anomaly == "died" and finding.sentence.startswith("Let go of the engine after the last operation")
+    assert finding.anomaly == "died" and finding.sentence.startswith(
+        "Let go of the engine after the last operation"
+    )
 
 
 def test_a_replay_finds_a_death_while_closing(capsys: pytest.CaptureFixture[str]) -> None:
@@ -123,7 +157,10 @@ def test_a_replay_finds_a_death_while_closing(capsys: pytest.CaptureFixture[str]
 
 
 def test_one_child_serves_many_traces_and_is_replaced_when_it_died() -> None:
-    calm, first = engine("exit-0", at="reset", deadline=21.0), started()  # no other test leaves a child with this deadline
+    calm, first = (
+        engine("exit-0", at="reset", deadline=21.0),
+        started(),
+    )  # no other test leaves a child with this deadline
     for _ in range(3):
         assert drive(TRACE, calm.open(TRACE.header)).findings == []
     assert started() - first == 1
@@ -137,9 +174,15 @@ def test_a_process_that_goes_by_its_first_trace_serves_only_traces_alike() -> No
     """An option that the engine says its process keeps decides which traces share a process."""
     calm, first = engine("exit-0", at="reset", deadline=22.0), started()
     keeping = replace(calm, kind=replace(calm.kind, kept_by_process=("max_num_seqs",)))
-    for spec, values, processes in ((calm, (16, 32, 16), 1), (keeping, (16, 32, 16, 32), 3), (keeping, (None, 16), 4)):
+    for spec, values, processes in (
+        (calm, (16, 32, 16), 1),
+        (keeping, (16, 32, 16, 32), 3),
+        (keeping, (None, 16), 4),
+    ):
         for value in values:
-            header = structs.replace(TRACE.header, options={} if value is None else {"max_num_seqs": value})
+            header = structs.replace(
+                TRACE.header, options={} if value is None else {"max_num_seqs": value}
+            )
             assert drive(Trace(header, TRACE.ops), spec.open(header)).findings == []
         assert started() - first == processes
 
@@ -163,22 +206,33 @@ def test_two_engines_are_open_at_once() -> None:
 
 
 def run(*arguments: str) -> int:
-    return invoke(["run", "--layout", "full", "--suite", "random", "--deadline", "1", "--quiet", *arguments])
+    return invoke(
+        ["run", "--layout", "full", "--suite", "random", "--deadline", "1", "--quiet", *arguments]
+    )
 
 
 @one_way
-def test_the_trace_of_a_death_is_kept_and_shrunk(capsys: pytest.CaptureFixture[str], mortal: Path) -> None:  # noqa: F811
+def test_the_trace_of_a_death_is_kept_and_shrunk(
+    capsys: pytest.CaptureFixture[str],
+    mortal: Path,  # noqa: F811
+) -> None:
     """Exit code 1, never 0; the kept trace is small and fails again; the output lies beside it."""
     assert run("--engine", "mortal:how=segfault", "--fail-fast", "--report", "out") == 1
     assert "was ended by SIGSEGV" in " ".join(capsys.readouterr().out.split())
     report = json.loads(Path("out/report.json").read_bytes())
     assert report["held"] == "in a process of its own, 1 s for an operation"
     (failure,) = [failure for suite in report["suites"] for failure in suite["failures"]]
-    assert failure["anomaly"] == "died" and failure["operations"] <= 4 < failure["operations_before_shrinking"]
+    assert (
+        failure["anomaly"] == "died"
+        and failure["operations"] <= 4 < failure["operations_before_shrinking"]
+    )
     stored = failure["stored"]
     assert "Segmentation fault" in Path(stored["output"]).read_text()
     assert invoke(["replay", stored["trace"], "--engine", "mortal:how=segfault"]) == 1
-    assert invoke(["replay", stored["trace"], "--engine", "mortal"]) in (0, 5), "nothing is found without it"
+    assert invoke(["replay", stored["trace"], "--engine", "mortal"]) in (
+        0,
+        5,
+    ), "nothing is found without it"
 
 
 @one_way
@@ -202,32 +256,61 @@ def test_a_run_on_an_engine_that_always_hangs_ends() -> None:
     )
     assert [failure.finding.anomaly for failure in report.failures] == ["hung"] * 3
     why = "the engine hung in 3 traces, and each takes its deadline"
-    assert {(entry.what, entry.why) for entry in report.not_run} >= {("suite random", why)} and why in report.vacuous
+    assert {(entry.what, entry.why) for entry in report.not_run} >= {
+        ("suite random", why)
+    } and why in report.vacuous
 
 
 @pytest.mark.parametrize("how", ["exit-0", "raise", "segfault"])
-def test_an_engine_that_dies_when_it_is_opened_is_refused_in_one_line(how: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_engine_that_dies_when_it_is_opened_is_refused_in_one_line(
+    how: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     for command in (["run"], ["fuzz", "--operations", "50"]):
         assert invoke([*command, "--layout", "full", "--engine", f"mortal:how={how},at=open"]) == 4
         out, err = capsys.readouterr()
-        assert "pass" not in out and err.count("\n") == 1 and f"mortal:how={how},at=open: cannot be built for trace" in err
+        assert (
+            "pass" not in out
+            and err.count("\n") == 1
+            and f"mortal:how={how},at=open: cannot be built for trace" in err
+        )
 
 
 def test_garbage_is_refused_by_its_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert run("--engine", "mortal:how=garbage") == 4
     out, err = capsys.readouterr()
     assert "pass" not in out and err.count("\n") == 1
-    assert "of its answers is none of the protocol: JSON is malformed" in err and "it begins with 'hello" in err
+    assert (
+        "of its answers is none of the protocol: JSON is malformed" in err
+        and "it begins with 'hello" in err
+    )
 
 
 @one_way
 def test_in_process_is_possible_and_says_so(capsys: pytest.CaptureFixture[str]) -> None:
-    assert invoke(["run", "--engine", "mortal", "--isolate", "no", "--layout", "full", "--suite", "invariants"]) in (0, 5)
-    assert "in process: a death of the engine ends the run without a verdict" in capsys.readouterr().out
+    assert invoke(
+        [
+            "run",
+            "--engine",
+            "mortal",
+            "--isolate",
+            "no",
+            "--layout",
+            "full",
+            "--suite",
+            "invariants",
+        ]
+    ) in (0, 5)
+    assert (
+        "in process: a death of the engine ends the run without a verdict"
+        in capsys.readouterr().out
+    )
     assert invoke(["run", "--engine", "mortal", "--isolate", "no", "--memory-gib", "3"]) == 4
     assert "add --isolate yes" in capsys.readouterr().err
     assert invoke(["run", "--engine", "reference", "--deadline", "3"]) == 4
-    assert "--deadline: engine reference runs in the harness's own process; add --isolate yes or no" in capsys.readouterr().err
+    assert (
+        "--deadline: engine reference runs in the harness's own process; add --isolate yes or no"
+        in capsys.readouterr().err
+    )
 
 
 @one_way
@@ -240,11 +323,17 @@ def test_the_same_seed_finds_the_same_in_either_process() -> None:
         for spec in (parse(fault), parse(fault).isolated(Isolation()))
     ]
     mine, its = (
-        [(f.id, f.finding.sentence, traces.dump(f.shrunk)) for suite in report.suites for f in suite.failures]
+        [
+            (f.id, f.finding.sentence, traces.dump(f.shrunk))
+            for suite in report.suites
+            for f in suite.failures
+        ]
         for report in reports
     )
     assert mine == its and mine
-    assert [suite.activity for suite in reports[0].suites] == [suite.activity for suite in reports[1].suites]
+    assert [suite.activity for suite in reports[0].suites] == [
+        suite.activity for suite in reports[1].suites
+    ]
 
 
 IMPORTS = {
@@ -263,20 +352,41 @@ def rewritten(does: str) -> None:
 
 
 @pytest.mark.parametrize(("does", "told"), IMPORTS.items(), ids=IMPORTS.keys())
-def test_an_engine_whose_import_ends_the_process_says_so_when_it_is_opened(does: str, told: str) -> None:
+def test_an_engine_whose_import_ends_the_process_says_so_when_it_is_opened(
+    does: str, told: str
+) -> None:
     """And only then: other engines are found beside it."""
     rewritten(does)
     with pytest.raises(EngineMissing) as missing:
         parse("mortal").open(TRACE.header)
     assert told in str(missing.value)
-    assert parse("reference").kind.name == "reference" and "cannot be imported" in kinds()["mortal"].summary
+    assert (
+        parse("reference").kind.name == "reference"
+        and "cannot be imported" in kinds()["mortal"].summary
+    )
 
 
 def test_a_run_on_an_engine_that_cannot_be_imported_ends_with_a_line() -> None:
     """Not with the code that the import chose."""
     rewritten("os._exit(0)")
-    path = os.pathsep.join(filter(None, (str(Path("installed").resolve()), os.environ.get("PYTHONPATH"))))
-    command = [sys.executable, "-m", "cachewitness.cli", "run", "--engine", "mortal", "--suite", "invariants"]
-    done = subprocess.run(command, env=os.environ | {"PYTHONPATH": path}, capture_output=True, text=True)
+    path = os.pathsep.join(
+        filter(None, (str(Path("installed").resolve()), os.environ.get("PYTHONPATH")))
+    )
+    command = [
+        sys.executable,
+        "-m",
+        "cachewitness.cli",
+        "run",
+        "--engine",
+        "mortal",
+        "--suite",
+        "invariants",
+    ]
+    done = subprocess.run(
+        command, env=os.environ | {"PYTHONPATH": path}, capture_output=True, text=True
+    )
     assert done.returncode == 4, done.stderr
-    assert "the import ends the process (exit status 0)" in done.stderr and done.stderr.count("\n") == 1
+    assert (
+        "the import ends the process (exit status 0)" in done.stderr
+        and done.stderr.count("\n") == 1
+    )

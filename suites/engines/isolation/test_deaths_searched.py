@@ -1,4 +1,6 @@
-"""An exhaustive search of an engine that dies, hangs or cannot be built ends with a finding or one line."""
+"""An exhaustive search of an engine that dies, hangs or cannot be built ends with a finding or
+one line.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,16 @@ pytestmark = pytest.mark.usefixtures("mortal")
 
 
 def searched(how: str, at: str, *more: str) -> int:
-    limits = ("--isolate", "yes", "--deadline", "0.5" if how == "hang" else "2", "--bound", "requests=1,pages=4", "--jobs", "1")
+    limits = (
+        "--isolate",
+        "yes",
+        "--deadline",
+        "0.5" if how == "hang" else "2",
+        "--bound",
+        "requests=1,pages=4",
+        "--jobs",
+        "1",
+    )
     return invoke(["fuzz", "--exhaustive", "--engine", f"mortal:how={how},at={at}", *limits, *more])
 
 
@@ -28,7 +39,9 @@ ENDS = [
 
 
 @pytest.mark.parametrize(("how", "at", "anomaly"), chosen(ENDS, ENDS[0], ENDS[2]))
-def test_a_death_ends_the_search(how: str, at: str, anomaly: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_death_ends_the_search(
+    how: str, at: str, anomaly: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     """It fails, and the stored trace is the shortest one in which the engine dies."""
     code = searched(how, at, "--json")
     out = capsys.readouterr()
@@ -42,13 +55,21 @@ def test_a_death_ends_the_search(how: str, at: str, anomaly: str, capsys: pytest
 @pytest.mark.parametrize(
     ("how", "at", "said"),
     [
-        ("exit-1", "open", "cannot be built for trace 'exhaustive': it ended its process with exit code 1"),
+        (
+            "exit-1",
+            "open",
+            "cannot be built for trace 'exhaustive': it ended its process with exit code 1",
+        ),
         ("raise", "open", "cannot be built for trace 'exhaustive': it raised IndexError"),
         ("garbage", "step", "of its answers is none of the protocol"),
     ],
 )
-def test_what_cannot_be_asked_is_one_line(how: str, at: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """An engine that cannot be built, or whose answers cannot be read, is an error of use in one line."""
+def test_what_cannot_be_asked_is_one_line(
+    how: str, at: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An engine that cannot be built, or whose answers cannot be read, is an error of use in one
+    line.
+    """
     assert searched(how, at) == 4
     out = capsys.readouterr()
     assert out.out == ""

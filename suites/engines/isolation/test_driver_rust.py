@@ -1,4 +1,6 @@
-"""The driver in Rust that authors copy, of an engine that only answers, passes; the fault that it can plant is found."""
+"""The driver in Rust that authors copy, of an engine that only answers, passes; the fault that
+it can plant is found.
+"""
 
 from __future__ import annotations
 
@@ -44,13 +46,19 @@ def test_it_passes_and_restores(driver: Path, capsys: pytest.CaptureFixture[str]
 
 
 def test_the_planted_fault_is_found_and_replayed(driver: Path) -> None:
-    """A state from before the chunk that wrote it answers otherwise; the whole run of it is kept."""
+    """A state from before the chunk that wrote it answers otherwise; the whole run of it is
+    kept.
+    """
     engine = f"jsonl:command={driver} --bug=stale-snapshot"
     assert invoke(["run", "--engine", engine, "--fail-fast", "--report", "kept", "--quiet"]) == 1
     (failure,) = [
-        failure for suite in json.loads(Path("kept/report.json").read_bytes())["suites"] for failure in suite["failures"]
+        failure
+        for suite in json.loads(Path("kept/report.json").read_bytes())["suites"]
+        for failure in suite["failures"]
     ]
-    assert (failure["anomaly"], failure["cause"]) == ("answer-differs", "cache") and failure["operations"] <= 4
+    assert (failure["anomaly"], failure["cause"]) == ("answer-differs", "cache") and failure[
+        "operations"
+    ] <= 4
     stored = failure["stored"]
     assert Path(stored["history"]).stat().st_size > 0
     assert invoke(["replay", stored["trace"], "--engine", engine]) == 1

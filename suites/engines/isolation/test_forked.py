@@ -1,4 +1,6 @@
-"""Engines' processes that are forked from one that has imported what they need are as far apart as those that are started."""
+"""Engines' processes that are forked from one that has imported what they need are as far apart
+as those that are started.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ from cachewitness.engines.isolation.process import Process
 from cachewitness.engines.registry import parse
 from suites.support.foreign_engine import mortal  # noqa: F401
 
-pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="processes are forked on Linux alone")
+pytestmark = pytest.mark.skipif(
+    not sys.platform.startswith("linux"), reason="processes are forked on Linux alone"
+)
 SECRET = {"HF_TOKEN": "hf_1", "DB_PASSWORD": "b", "HTTPS_PROXY": "http://user:word@proxy:3128"}
 HEAVY = """
 import os, sys
@@ -29,7 +33,10 @@ with open(os.environ["IMPORTS"], "a") as file:
     file.write("once\\n")
 state = []
 """
-THREADED = "import threading, time\nthreading.Thread(target=time.sleep, args=(1000,), daemon=True).start()\n"
+THREADED = (
+    "import threading, time\nthreading.Thread(target=time.sleep, args=(1000,),"
+    " daemon=True).start()\n"
+)
 KILLED = """
 import sys
 from cachewitness.engines.isolation.engine import Child, Isolation
@@ -72,13 +79,19 @@ def test_what_is_named_is_imported_once_and_what_it_prints_is_kept_for_each(modu
     assert modules.read_text().splitlines() == ["once"]
     assert len({process_of(child).pid for child in children}) == 3
     for child in children:
-        until(lambda child=child: child._process._poll.poll(0) == [] or child._process._see_that_nothing_was_said())
+        until(
+            lambda child=child: (
+                child._process._poll.poll(0) == [] or child._process._see_that_nothing_was_said()
+            )
+        )
         assert "it was imported" in child.output()
         child.end()
         assert process_of(child).poll() == -signal.SIGKILL
 
 
-def test_each_has_a_session_limits_and_surroundings_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_has_a_session_limits_and_surroundings_of_its_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     for name, value in SECRET.items():
         monkeypatch.setenv(name, value)
     one, other = start("decimal", memory_gib=3.0), start("decimal")
@@ -86,7 +99,9 @@ def test_each_has_a_session_limits_and_surroundings_of_its_own(monkeypatch: pyte
         pid = process_of(child).pid
         assert os.getsid(pid) == os.getpgid(pid) == pid
         shown = Path(f"/proc/{pid}/environ").read_text()
-        assert f"CACHEWITNESS_CHILD={child._process._mark}" in shown and not any(f"{name}=" in shown for name in SECRET)
+        assert f"CACHEWITNESS_CHILD={child._process._mark}" in shown and not any(
+            f"{name}=" in shown for name in SECRET
+        )
         assert Path(f"/proc/{pid}/oom_score_adj").read_text() == "1000\n"
     limits = [Path(f"/proc/{process_of(child).pid}/limits").read_text() for child in (one, other)]
     assert ["3221225472" in text for text in limits] == [True, False]
@@ -97,7 +112,9 @@ def test_each_has_a_session_limits_and_surroundings_of_its_own(monkeypatch: pyte
 
 @pytest.mark.parametrize("module", ["threaded_module", "broken_module", "no_such_module"])
 def test_where_nothing_can_be_forked_processes_are_started(module: str) -> None:
-    """A module with a thread, or that cannot be imported, changes nothing but the time that it takes."""
+    """A module with a thread, or that cannot be imported, changes nothing but the time that it
+    takes.
+    """
     child = start(module)
     assert isinstance(child._process._process, subprocess.Popen)
     child.end()
@@ -108,9 +125,16 @@ def test_another_environment_has_another_template(monkeypatch: pytest.MonkeyPatc
     first = start("decimal")
     monkeypatch.setenv("SET_MEANWHILE", "yes")
     second, third = start("decimal"), start("decimal")
-    shown = ["SET_MEANWHILE=yes" in Path(f"/proc/{process_of(one).pid}/environ").read_text() for one in (first, second, third)]
+    shown = [
+        "SET_MEANWHILE=yes" in Path(f"/proc/{process_of(one).pid}/environ").read_text()
+        for one in (first, second, third)
+    ]
     assert shown == [False, True, True]
-    assert process_of(first)._template is not process_of(second)._template is process_of(third)._template
+    assert (
+        process_of(first)._template
+        is not process_of(second)._template
+        is process_of(third)._template
+    )
     for child in (first, second, third):
         child.end()
 
@@ -129,7 +153,9 @@ def test_a_template_that_is_gone_is_no_verdict_and_is_replaced() -> None:
     other.end()
 
 
-def test_one_that_does_not_answer_in_time_is_not_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_that_does_not_answer_in_time_is_not_asked_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Its late answer would be taken for another one."""
     one = start("decimal")
     template = process_of(one)._template
@@ -153,7 +179,9 @@ def test_of_idle_templates_only_a_few_are_kept(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_harness_that_is_killed_leaves_neither_template_nor_child() -> None:
-    harness = subprocess.Popen([sys.executable, "-c", KILLED], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    harness = subprocess.Popen(
+        [sys.executable, "-c", KILLED], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
     assert harness.stdout is not None
     pids = [int(pid) for pid in harness.stdout.readline().split()]
     assert len(pids) == 2 and all(Path(f"/proc/{pid}").exists() for pid in pids)
@@ -180,9 +208,21 @@ def test_a_run_on_forked_processes_says_what_one_on_started_ones_does(
         spec = parse("mortal").isolated(Isolation())
         assert spec.isolation is not None and spec.isolation.imports == tuple(imports.split())
         code = invoke(
-            ["run", "--engine", "mortal:how=exit-1", "--layout", "full", "--suite", "random", "--fail-fast", "--quiet"]
+            [
+                "run",
+                "--engine",
+                "mortal:how=exit-1",
+                "--layout",
+                "full",
+                "--suite",
+                "random",
+                "--fail-fast",
+                "--quiet",
+            ]
         )
-        said.append((code, [line for line in capsys.readouterr().out.splitlines() if "exit code 1" in line]))
+        said.append(
+            (code, [line for line in capsys.readouterr().out.splitlines() if "exit code 1" in line])
+        )
     assert said[0] == said[1] and said[0][0] == 1
 
 

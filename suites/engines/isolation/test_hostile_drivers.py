@@ -1,4 +1,6 @@
-"""Whatever a program does on the line is a verdict or one clear line, soon after its deadline, and nothing of it is left."""
+"""Whatever a program does on the line is a verdict or one clear line, soon after its deadline,
+and nothing of it is left.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,15 @@ import pytest
 from cachewitness._util.errors import UsageError
 from cachewitness.core import result as verdict
 from cachewitness.core.driving import attempt, drive
-from cachewitness.core.trace_format import Finish, GroupSpec, Layout, Step, Submit, Trace, TraceHeader
+from cachewitness.core.trace_format import (
+    Finish,
+    GroupSpec,
+    Layout,
+    Step,
+    Submit,
+    Trace,
+    TraceHeader,
+)
 from cachewitness.engines.isolation import engine as child
 from cachewitness.engines.isolation.engine import Isolation
 from cachewitness.engines.registry import EngineSpec, parse
@@ -21,7 +31,8 @@ from suites.support.drivers import SAMPLES
 from suites.support.sampled import chosen
 
 DEADLINE, GRACE, PATIENCE = 1.0, 5.0, 30.0
-"""The deadline where a program is silent, what it may take beyond that, and the deadline of programs that say something."""
+"""The deadline where a program is silent, what it may take beyond that, and the deadline of
+programs that say something."""
 TRACE = Trace(
     TraceHeader(name="short", layout=Layout("full", [GroupSpec("full", 16)]), pages=9),
     [Submit("a", "x:20"), Step([("a", 20)]), Finish("a")],
@@ -97,7 +108,7 @@ HOW = {
     "refused in many lines": lambda: raw(b'{"is":"refused","message":"one\\\\ntwo\\\\u001b[31m"}\\n'),
     "raised in many lines": lambda: raw(b'{"is":"raised","error":"one\\\\ntwo"}\\n'),
 }
-"""
+"""  # noqa: E501
 """In front of the sample: what it does instead of an answer."""
 
 
@@ -110,14 +121,21 @@ class Outcome(NamedTuple):
 
 @pytest.fixture
 def driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Write a driver that does something instead of an answer: `driver HOW AT`, at ready, open, step or close."""
+    """Write a driver that does something instead of an answer: `driver HOW AT`, at ready, open,
+    step or close.
+    """
     monkeypatch.chdir(tmp_path)
     sample = (SAMPLES / "jsonl_engine.py").read_text(encoding="utf-8")
-    ready, loop = '    print(json.dumps({"is": "ready"', "        print(json.dumps(answer(pools, question))"
+    ready, loop = (
+        '    print(json.dumps({"is": "ready"',
+        "        print(json.dumps(answer(pools, question))",
+    )
     assert sample.count(ready) == sample.count(loop) == 1
     sample = sample.replace(ready, f"    if at == 'ready':\n        HOW[how]()\n{ready}")
     asked = "question.get('op', {}).get('op', question['do'])"
-    sample = sample.replace(loop, f"        if at == {asked}:\n            HOW[how]()\n            continue\n{loop}")
+    sample = sample.replace(
+        loop, f"        if at == {asked}:\n            HOW[how]()\n            continue\n{loop}"
+    )
     program = tmp_path / "driver.py"
     program.write_text(HOSTILE + sample)
     yield program
@@ -138,7 +156,9 @@ def _runs(pid: int) -> bool:
 
 
 def outcome(driver: Path, how: str, at: str) -> Outcome:
-    """Run a trace; return the exit code and what is said. It takes no longer than the deadline and a few seconds."""
+    """Run a trace; return the exit code and what is said. It takes no longer than the deadline
+    and a few seconds.
+    """
     spec: EngineSpec = parse(f"jsonl:command='{sys.executable}' {driver} '{how}' {at}")
     silent = LOST.get(how) == SILENT
     opening = DEADLINE + 1 if silent and at in ("ready", "open") else PATIENCE
@@ -170,7 +190,8 @@ LOST = {
     "flood on standard output": SILENT,
     "flood on standard error": SILENT,
 }
-"""What a program does that ends it, and how that is told: a finding in an operation, one line when it is opened."""
+"""What a program does that ends it, and how that is told: a finding in an operation, one line when
+it is opened."""
 EVERYWHERE = ("exit 0", "hang", "a child that lingers", "deaf")
 SAID = {
     "garbage": "is none of the protocol: JSON is malformed",
@@ -200,13 +221,21 @@ SAID = {
 
 
 def places(how: str) -> list[str]:
-    """Return where a program does it: wherever it is asked, or before it was asked anything and in an operation."""
-    return chosen(["ready", "open", "step", "close"], "ready", "step") if how in EVERYWHERE else ["step"]
+    """Return where a program does it: wherever it is asked, or before it was asked anything and
+    in an operation.
+    """
+    return (
+        chosen(["ready", "open", "step", "close"], "ready", "step")
+        if how in EVERYWHERE
+        else ["step"]
+    )
 
 
 @pytest.mark.parametrize(("how", "at"), [(how, at) for how in LOST for at in places(how)])
 def test_a_program_that_ends_or_is_silent(how: str, at: str, driver: Path) -> None:
-    """A finding where it was asked for something, one line with exit code 4 where it was not ready yet."""
+    """A finding where it was asked for something, one line with exit code 4 where it was not
+    ready yet.
+    """
     found = outcome(driver, how, at)
     assert LOST[how] in found.told
     assert found.code == (1 if at in ("step", "close") else 4)
@@ -218,14 +247,18 @@ def test_an_answer_that_is_none(how: str, driver: Path) -> None:
     assert found.code == 4 and SAID[how] in found.told
 
 
-@pytest.mark.parametrize("how", ["garbage", "no UTF-8", "a line of 100 MB", "ready again", "flood of answers", "null"])
+@pytest.mark.parametrize(
+    "how", ["garbage", "no UTF-8", "a line of 100 MB", "ready again", "flood of answers", "null"]
+)
 @pytest.mark.parametrize("at", ["ready", "open", "close"])
 def test_no_answer_elsewhere_either(how: str, at: str, driver: Path) -> None:
     assert outcome(driver, how, at).code == 4
 
 
 def test_a_number_is_what_it_says(driver: Path) -> None:
-    """A count beyond 2^53 is read to the last digit, and is wrong; an engine that says that it failed is believed."""
+    """A count beyond 2^53 is read to the last digit, and is wrong; an engine that says that it
+    failed is believed.
+    """
     found = outcome(driver, "beyond 2^53", "step")
     assert found.code == 4 and "no `step_begin`" in found.told
     found = outcome(driver, "raised in many lines", "step")
@@ -234,17 +267,23 @@ def test_a_number_is_what_it_says(driver: Path) -> None:
 
 def test_a_question_that_nobody_reads_is_a_hang(driver: Path) -> None:
     """Also if it is larger than the pipe."""
-    trace = Trace(TRACE.header, [Step([("a", 1)]), Submit("b", " ".join(f"t{place}:1" for place in range(40_000)))])
+    trace = Trace(
+        TRACE.header,
+        [Step([("a", 1)]), Submit("b", " ".join(f"t{place}:1" for place in range(40_000)))],
+    )
     program = driver.with_name("deaf.py")
     ready = '{"is":"ready","protocol":"cachewitness.engine","version":1,"heights":["manager"]}'
     program.write_text(
-        f"import json, os, time\nanswers = os.fdopen(int(os.environ['CACHEWITNESS_ANSWERS']), 'w')\n"
-        f"asked = os.fdopen(int(os.environ['CACHEWITNESS_ASKED']))\nprint('{ready}', file=answers, flush=True)\n"
-        "asked.readline()\nheader = {'e': 'header', 'engine': 'deaf', 'height': 'manager', 'pools': [{'id': 0, 'pages': 9}],\n"
-        "  'groups': [{'id': 0, 'kind': 'full', 'block_size': 16}]}\n"
-        "print(json.dumps({'is': 'opened', 'header': header}), file=answers, flush=True)\ntime.sleep(600)\n"
+        "import json, os, time\nanswers = os.fdopen(int(os.environ['CACHEWITNESS_ANSWERS']),"
+        f" 'w')\nasked = os.fdopen(int(os.environ['CACHEWITNESS_ASKED']))\nprint('{ready}',"
+        " file=answers, flush=True)\nasked.readline()\nheader = {'e': 'header', 'engine': 'deaf',"
+        " 'height': 'manager', 'pools': [{'id': 0, 'pages': 9}],\n  'groups': [{'id': 0,"
+        " 'kind': 'full', 'block_size': 16}]}\nprint(json.dumps({'is': 'opened', 'header':"
+        " header}), file=answers, flush=True)\ntime.sleep(600)\n"
     )
-    spec = parse(f"jsonl:command='{sys.executable}' {program}").isolated(Isolation(deadline=DEADLINE, opening=10))
+    spec = parse(f"jsonl:command='{sys.executable}' {program}").isolated(
+        Isolation(deadline=DEADLINE, opening=10)
+    )
     begun = time.monotonic()
     (finding,) = drive(trace, spec.open(trace.header)).findings
     assert finding.anomaly == "hung" and time.monotonic() - begun < DEADLINE + GRACE + 2

@@ -1,4 +1,6 @@
-"""An engine in another program: the sample in Python passes, and a fault in it, or in what it says, is found."""
+"""An engine in another program: the sample in Python passes, and a fault in it, or in what it
+says, is found.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ def changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "engine.py"
 
 
-def test_the_sample_passes_and_every_rule_had_something_to_judge(capsys: pytest.CaptureFixture[str], changed: Path) -> None:
+def test_the_sample_passes_and_every_rule_had_something_to_judge(
+    capsys: pytest.CaptureFixture[str], changed: Path
+) -> None:
     code, out, _ = run(SAMPLE, capsys)
     assert code == 0, out
     assert "in a process of its own" in out and "preempt" in out
@@ -35,8 +39,17 @@ def test_the_sample_passes_and_every_rule_had_something_to_judge(capsys: pytest.
 
 def test_the_sample_is_short_and_imports_nothing_of_the_harness() -> None:
     text = SAMPLE.read_text(encoding="utf-8")
-    imported = [alias.name for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Import) for alias in node.names]
-    assert len(text.splitlines()) <= LINES_MAX and set(imported) <= set(sys.stdlib_module_names) and "ImportFrom" not in text
+    imported = [
+        alias.name
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.Import)
+        for alias in node.names
+    ]
+    assert (
+        len(text.splitlines()) <= LINES_MAX
+        and set(imported) <= set(sys.stdlib_module_names)
+        and "ImportFrom" not in text
+    )
 
 
 def test_a_fault_in_the_program_is_found(capsys: pytest.CaptureFixture[str], changed: Path) -> None:
@@ -49,14 +62,27 @@ def test_a_fault_in_the_program_is_found(capsys: pytest.CaptureFixture[str], cha
     assert code == 1 and "FAIL" in out and "replay: cachewitness replay" in out
 
 
-def test_an_operation_that_is_refused_stops_its_trace_alone(capsys: pytest.CaptureFixture[str], changed: Path) -> None:
-    """The line names engine, trace and operation; all other traces are judged, and the run cannot pass."""
+def test_an_operation_that_is_refused_stops_its_trace_alone(
+    capsys: pytest.CaptureFixture[str], changed: Path
+) -> None:
+    """The line names engine, trace and operation; all other traces are judged, and the run
+    cannot pass.
+    """
     text = SAMPLE.read_text(encoding="utf-8")
     old = '        self.events, kind, r = [], op["op"], op.get("r")\n'
     assert text.count(old) == 1
-    changed.write_text(text.replace(old, old + "        if kind == 'preempt':\n            raise ValueError('not today')\n"))
+    changed.write_text(
+        text.replace(
+            old, old + "        if kind == 'preempt':\n            raise ValueError('not today')\n"
+        )
+    )
     code, out, _ = run(changed, capsys)
-    assert code == 4 and "refuses it: not today" in out and "(preempt" in out and "trace preempt-and-resume" in out, out
+    assert (
+        code == 4
+        and "refuses it: not today" in out
+        and "(preempt" in out
+        and "trace preempt-and-resume" in out
+    ), out
     assert "2 suites" in out
 
 
@@ -69,7 +95,9 @@ def test_an_operation_that_is_refused_stops_its_trace_alone(capsys: pytest.Captu
         SAID.format(b'{"is":"opened"}\n'): "missing required field `header`",
     }.items(),
 )
-def test_a_bad_handshake_is_one_line(program: str, said: str, capsys: pytest.CaptureFixture[str], changed: Path) -> None:
+def test_a_bad_handshake_is_one_line(
+    program: str, said: str, capsys: pytest.CaptureFixture[str], changed: Path
+) -> None:
     """Exit code 4, and never a pass."""
     changed.write_text(program)
     code, out, err = run(changed, capsys)
@@ -82,10 +110,15 @@ def test_a_bad_handshake_is_one_line(program: str, said: str, capsys: pytest.Cap
     [
         ("jsonl", "needs the command that starts it"),
         ("jsonl:command='", "cannot be split into words"),
-        ("jsonl:command=/no/such/program", "/no/such/program cannot be started (No such file or directory)"),
+        (
+            "jsonl:command=/no/such/program",
+            "/no/such/program cannot be started (No such file or directory)",
+        ),
     ],
 )
-def test_a_command_that_is_none_is_one_line(engine: str, said: str, capsys: pytest.CaptureFixture[str], changed: Path) -> None:
+def test_a_command_that_is_none_is_one_line(
+    engine: str, said: str, capsys: pytest.CaptureFixture[str], changed: Path
+) -> None:
     assert invoke(["run", "--engine", engine, "--layout", "full"]) == 4
     assert said in capsys.readouterr().err
 

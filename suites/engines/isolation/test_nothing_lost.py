@@ -1,4 +1,6 @@
-"""What was found is told and kept, whoever stops the run and whatever the disk does; and no worker is left behind."""
+"""What was found is told and kept, whoever stops the run and whatever the disk does; and no
+worker is left behind.
+"""
 
 from __future__ import annotations
 
@@ -55,7 +57,10 @@ ROOT = Path(__file__).resolve().parents[3]
 
 
 def start(
-    folder: Path, *arguments: str, limit: Callable[[], None] | None = None, out: int = subprocess.PIPE
+    folder: Path,
+    *arguments: str,
+    limit: Callable[[], None] | None = None,
+    out: int = subprocess.PIPE,
 ) -> subprocess.Popen[str]:
     """Run the command line in a folder, in a session of its own."""
     surroundings = os.environ | {"PYTHONPATH": PYTHONPATH}
@@ -95,12 +100,27 @@ def of_session(leader: int) -> list[int]:
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_run_tells_and_keeps_what_it_found(how: int, tmp_path: Path) -> None:
     """Exit code 130 with the witness and its trace, and a whole report."""
-    child = start(tmp_path, "run", "--engine", LEAK, "--suite", "random", "--seconds", "600", "--report", "out")
+    child = start(
+        tmp_path,
+        "run",
+        "--engine",
+        LEAK,
+        "--suite",
+        "random",
+        "--seconds",
+        "600",
+        "--report",
+        "out",
+    )
     until(lambda: list(tmp_path.glob("out/failures/*.history.jsonl")))
     child.send_signal(how)
     out, err = child.communicate(timeout=60)
     assert child.returncode == 130, err
-    assert "FAIL  " in out and "verdict: interrupted (exit code 130)" in out and "verdict: pass" not in out
+    assert (
+        "FAIL  " in out
+        and "verdict: interrupted (exit code 130)" in out
+        and "verdict: pass" not in out
+    )
     report = json.loads((tmp_path / "out" / "report.json").read_bytes())
     assert (report["interrupted"], report["exit_code"]) == (True, 130)
     stored = report["suites"][0]["failures"][0]["stored"]["trace"]
@@ -116,7 +136,9 @@ def test_an_interrupted_fuzz_is_no_pass(tmp_path: Path) -> None:
     assert "verdict: interrupted (exit code 130)" in out and "verdict: pass" not in out
 
 
-def interrupting(seen: list[tuple[Failure, bool]], keeper: Keeper) -> Callable[[Failure, bool], None]:
+def interrupting(
+    seen: list[tuple[Failure, bool]], keeper: Keeper
+) -> Callable[[Failure, bool], None]:
     def told(failure: Failure, final: bool) -> None:
         seen.append((failure, final))
         keeper.take(failure, final)
@@ -126,21 +148,27 @@ def interrupting(seen: list[tuple[Failure, bool]], keeper: Keeper) -> Callable[[
 
 
 def test_a_failure_is_on_disk_before_it_is_shrunk(tmp_path: Path) -> None:
-    """Who interrupts the shrinking of the first failure has its whole trace, and the failure in the report."""
+    """Who interrupts the shrinking of the first failure has its whole trace, and the failure in
+    the report.
+    """
     spec, seen = parse(LEAK), list[tuple[Failure, bool]]()
     keeper = Keeper(spec, tmp_path)
     runner = Runner(spec, [Configuration(load("full"))], on_failure=interrupting(seen, keeper))
     report = runner.run(RANDOM)
     ((failure, final),) = seen
     assert not final and report.interrupted and report.exit_code == 130
-    assert [kept.id for kept in report.suites[0].failures] == [failure.id] and report.suites[0].tallies
+    assert [kept.id for kept in report.suites[0].failures] == [failure.id] and report.suites[
+        0
+    ].tallies
     assert failure.why_long == "interrupted before it was shrunk"
     assert traces.load(Path(keeper.stored[failure.id].trace)).ops == failure.trace.ops
 
 
 @pytest.mark.parametrize("failing", [True, False])
 def test_a_failure_outranks_an_engine_that_cannot_be_used_any_more(failing: bool) -> None:
-    """What was found is told, and that the rest was not run; without a failure the error is all there is to tell."""
+    """What was found is told, and that the rest was not run; without a failure the error is all
+    there is to tell.
+    """
     opened = count()
 
     def open_engine(header: TraceHeader, _: Mapping[str, str]) -> Engine:
@@ -151,15 +179,24 @@ def test_a_failure_outranks_an_engine_that_cannot_be_used_any_more(failing: bool
     kind = EngineKind(name="flaky", summary="", heights=("manager",), open=open_engine)
     runner = Runner(EngineSpec(kind, {}, "flaky"), [Configuration(load("full"))], seconds=600)
     if not failing:
-        with pytest.raises(EngineBroken, match=r"it raised ValueError: boom \(test_nothing_lost.py:"):
+        with pytest.raises(
+            EngineBroken, match=r"it raised ValueError: boom \(test_nothing_lost.py:"
+        ):
             runner.run(RANDOM)
         return
     report = runner.run(RANDOM)
     assert report.exit_code == 1 and report.failures
-    assert next(entry.why for entry in report.not_run if entry.what == "the rest of the run").count("ValueError: boom") == 1
+    assert (
+        next(entry.why for entry in report.not_run if entry.what == "the rest of the run").count(
+            "ValueError: boom"
+        )
+        == 1
+    )
 
 
-@pytest.mark.parametrize("opened", [NoAnswer("line 2 of its answers is none of the protocol"), BadEvents("no header")])
+@pytest.mark.parametrize(
+    "opened", [NoAnswer("line 2 of its answers is none of the protocol"), BadEvents("no header")]
+)
 def test_an_engine_that_says_nonsense_when_it_is_opened_does_not_refuse(opened: UsageError) -> None:
     """A configuration that is refused is left out, and the others pass."""
     times = count()
@@ -169,7 +206,9 @@ def test_an_engine_that_says_nonsense_when_it_is_opened_does_not_refuse(opened: 
             raise opened
         return parse("reference").open(header)
 
-    spec = EngineSpec(EngineKind(name="odd", summary="", heights=("manager",), open=open_engine), {}, "odd")
+    spec = EngineSpec(
+        EngineKind(name="odd", summary="", heights=("manager",), open=open_engine), {}, "odd"
+    )
     with pytest.raises(EngineBroken, match=str(opened)):
         Runner(spec, [Configuration(load(name)) for name in ("full-mamba", "full")]).run(RANDOM)
     with pytest.raises(EngineBroken, match=str(opened)):
@@ -177,7 +216,9 @@ def test_an_engine_that_says_nonsense_when_it_is_opened_does_not_refuse(opened: 
 
 
 class Babbling:
-    """An engine that answers so many operations, and then says what is no answer; with 0, when it is let go of."""
+    """An engine that answers so many operations, and then says what is no answer; with 0, when
+    it is let go of.
+    """
 
     def __init__(self, engine: Engine, answers: int) -> None:
         self._engine, self._left = engine, answers or -1
@@ -223,7 +264,9 @@ def test_what_was_found_in_answers_before_one_that_is_none_counts() -> None:
     assert whole.findings
     with pytest.raises(driving.Stopped, match="it babbles") as stopped:
         answered(trace, Babbling(spec.open(trace.header), 0), spec)
-    assert [one.anomaly for one in stopped.value.result.findings] == [one.anomaly for one in whole.findings]
+    assert [one.anomaly for one in stopped.value.result.findings] == [
+        one.anomaly for one in whole.findings
+    ]
     with pytest.raises(NoAnswer, match="it babbles"):
         answered(trace, Babbling(parse("sample").open(trace.header), 0), parse("sample"))
 
@@ -241,7 +284,11 @@ def test_a_failure_stays_though_the_engine_cannot_be_started_again() -> None:
 
 def test_what_another_process_found_is_told_where_somebody_interrupts() -> None:
     """Its turn had not come, behind a trace that takes long."""
-    trial = Trials(parse(LEAK), Plan("vllm", ("manager",), Restriction([load("full")], {}, historic=False), 0), False).run(1)
+    trial = Trials(
+        parse(LEAK),
+        Plan("vllm", ("manager",), Restriction([load("full")], {}, historic=False), 0),
+        False,
+    ).run(1)
     assert trial.judged and trial.judged.findings
 
     class Interrupted(Crew[int, Trial]):
@@ -256,7 +303,10 @@ def test_what_another_process_found_is_told_where_somebody_interrupts() -> None:
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr("cachewitness.sessions.fuzz.campaign.Crew", Interrupted)
         campaign.run(operations=1)
-    assert campaign.report.interrupted and [one.finding for one in campaign.report.failures] == trial.judged.findings[:1]
+    assert (
+        campaign.report.interrupted
+        and [one.finding for one in campaign.report.failures] == trial.judged.findings[:1]
+    )
 
 
 def test_a_campaign_keeps_what_it_was_shrinking(tmp_path: Path) -> None:
@@ -265,12 +315,16 @@ def test_a_campaign_keeps_what_it_was_shrinking(tmp_path: Path) -> None:
     plan = Plan("vllm", ("manager",), Restriction([load("full")], {}, historic=False), 0)
     campaign = Campaign(spec, plan, on_failure=interrupting(seen, keeper))
     campaign.run(operations=100_000)
-    assert campaign.report.interrupted and [failure.id for failure in campaign.report.failures] == [seen[0][0].id]
+    assert campaign.report.interrupted and [failure.id for failure in campaign.report.failures] == [
+        seen[0][0].id
+    ]
     assert len(list(tmp_path.iterdir())) == 1
 
 
 def test_the_smaller_trace_replaces_the_whole_one(tmp_path: Path) -> None:
-    """One trace a failure is left, the smallest; the others of its anomaly are not kept unless everything is."""
+    """One trace a failure is left, the smallest; the others of its anomaly are not kept unless
+    everything is.
+    """
     spec = parse(LEAK)
     keeper = Keeper(spec, tmp_path)
     report = Runner(spec, [Configuration(load("full"))], on_failure=keeper.take).run(RANDOM)
@@ -292,11 +346,17 @@ def test_mutants_leaves_no_worker_behind(how: int, tmp_path: Path) -> None:
     out, err = child.communicate(timeout=60)
     until(lambda: not of_session(child.pid), 10)
     if how != signal.SIGKILL:
-        assert child.returncode == 130 and "interrupted after" in err and first.partition(":")[0] in out
+        assert (
+            child.returncode == 130
+            and "interrupted after" in err
+            and first.partition(":")[0] in out
+        )
 
 
 def test_a_report_that_cannot_be_written_does_not_hide_the_verdict(tmp_path: Path) -> None:
-    """The verdict comes first, then a line for each file; a pass without the report that was asked for is no 0."""
+    """The verdict comes first, then a line for each file; a pass without the report that was
+    asked for is no 0.
+    """
 
     def small_files() -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
@@ -305,7 +365,10 @@ def test_a_report_that_cannot_be_written_does_not_hide_the_verdict(tmp_path: Pat
     child = start(tmp_path, *command, limit=small_files)
     out, err = child.communicate(timeout=60)
     assert child.returncode == 4 and "verdict: pass (exit code 0)" in out
-    assert "cachewitness: out/report.json: cannot be written (File too large)" in err and "Traceback" not in err
+    assert (
+        "cachewitness: out/report.json: cannot be written (File too large)" in err
+        and "Traceback" not in err
+    )
     assert not list((tmp_path / "out").glob("*.part"))
     failing = start(tmp_path, *command, "--engine", LEAK, limit=small_files)
     out, err = failing.communicate(timeout=60)
@@ -314,22 +377,35 @@ def test_a_report_that_cannot_be_written_does_not_hide_the_verdict(tmp_path: Pat
 
 def test_failing_traces_that_cannot_be_kept_do_not_hide_the_verdict(tmp_path: Path) -> None:
     (tmp_path / ".cachewitness").write_text("a file where a folder is needed")
-    for command in (["run", "--layout", "full", "--suite", "random"], ["fuzz", "--layout", "full", "--seconds", "20"]):
+    for command in (
+        ["run", "--layout", "full", "--suite", "random"],
+        ["fuzz", "--layout", "full", "--seconds", "20"],
+    ):
         child = start(tmp_path, *command, "--engine", LEAK)
         out, err = child.communicate(timeout=60)
         assert child.returncode == 1 and "FAIL  leak" in out
-        assert err.count("cachewitness: .cachewitness/failures: cannot be written to") == 1 and "Traceback" not in err
+        assert (
+            err.count("cachewitness: .cachewitness/failures: cannot be written to") == 1
+            and "Traceback" not in err
+        )
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
 def test_an_output_that_nobody_can_write_is_one_line(tmp_path: Path) -> None:
     with Path("/dev/full").open("w") as full:
-        child = start(tmp_path, "run", "--layout", "full", "--suite", "invariants", out=full.fileno())
+        child = start(
+            tmp_path, "run", "--layout", "full", "--suite", "invariants", out=full.fileno()
+        )
         _, err = child.communicate(timeout=60)
-    assert child.returncode == 4 and err == "cachewitness: the output cannot be written (No space left on device)\n"
+    assert (
+        child.returncode == 4
+        and err == "cachewitness: the output cannot be written (No space left on device)\n"
+    )
 
 
-def test_the_report_of_an_earlier_run_is_not_taken_for_this_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_report_of_an_earlier_run_is_not_taken_for_this_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It is gone as soon as a run begins, and what is not the harness's stays."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "out" / "failures").mkdir(parents=True)
@@ -341,16 +417,22 @@ def test_the_report_of_an_earlier_run_is_not_taken_for_this_ones(tmp_path: Path,
 
     monkeypatch.setattr("cachewitness.sessions.run.runner.Runner.run", crash)
     assert invoke(["run", "--layout", "full", "--report", "out"]) == 3
-    assert [str(path.relative_to("out")) for path in Path("out").rglob("*") if path.is_file()] == ["failures/mine.txt"]
+    assert [str(path.relative_to("out")) for path in Path("out").rglob("*") if path.is_file()] == [
+        "failures/mine.txt"
+    ]
 
 
-def test_a_device_is_written_to_and_not_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_device_is_written_to_and_not_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     assert invoke(["run", "--layout", "full", "--suite", "invariants", "--junit", "/dev/null"]) == 0
     assert stat.S_ISCHR(Path("/dev/null").stat().st_mode)
 
 
-@pytest.mark.parametrize("said", [Opened(header=object()), Happened([object()])], ids=["header", "events"])  # type: ignore[arg-type,list-item]
+@pytest.mark.parametrize(
+    "said", [Opened(header=object()), Happened([object()])], ids=["header", "events"]
+)  # type: ignore[arg-type,list-item]
 def test_what_a_process_cannot_write_down_is_no_refusal(said: Opened | Happened) -> None:
     """Else a configuration whose header is none would be left out, and the others pass."""
     line = io.BytesIO()

@@ -1,4 +1,6 @@
-"""`protocol-check` passes who speaks the protocol, and says of each mistake what was asked, what came and what is wrong."""
+"""`protocol-check` passes who speaks the protocol, and says of each mistake what was asked, what
+came and what is wrong.
+"""
 
 from __future__ import annotations
 
@@ -32,12 +34,14 @@ with os.fdopen(int(os.environ["CACHEWITNESS_ASKED"])) as asked, os.fdopen(int(os
             say({"is": "happened", "events": [event(question["op"])] if question["op"]["op"] == "finish" else []})
         else:
             say({"is": "closed"})
-"""
+"""  # noqa: E501
 """A driver at answers height that speaks the protocol, and whose answers are always the same."""
 
 
 class Mistake(NamedTuple):
-    """A change of a driver's source, what is said of it, and the section of the page that is named."""
+    """A change of a driver's source, what is said of it, and the section of the page that is
+    named.
+    """
 
     old: str
     new: str
@@ -47,7 +51,8 @@ class Mistake(NamedTuple):
 
 READY = '"version": 1, **KIND}), file=told, flush=True)'
 LOOP = (
-    "    for question in map(json.loads, asked):\n        print(json.dumps(answer(pools, question)), file=told, flush=True)\n"
+    "    for question in map(json.loads, asked):\n        print(json.dumps(answer(pools,"
+    " question)), file=told, flush=True)\n"
 )
 ANSWERED = "print(json.dumps(answer(pools, question)), file=told, flush=True)"
 MISTAKES = {
@@ -60,44 +65,78 @@ MISTAKES = {
     "another version": Mistake('"version": 1', '"version": 2', 'must be {"is":"ready"', "Ready"),
     "no heights": Mistake('"heights": ["manager"], ', "", "its `ready` names no heights", "Ready"),
     "a header without groups": Mistake(
-        '"groups": [{"id": 0, "kind": "full", "block_size": self.size}],', "", "missing required field `groups`", "Open"
+        '"groups": [{"id": 0, "kind": "full", "block_size": self.size}],',
+        "",
+        "missing required field `groups`",
+        "Open",
     ),
     "groups of another kind": Mistake(
-        '{"id": 0, "kind": "full"', '{"id": 0, "kind": "recurrent"', "the trace's layout has full", "Open"
+        '{"id": 0, "kind": "full"',
+        '{"id": 0, "kind": "recurrent"',
+        "the trace's layout has full",
+        "Open",
     ),
     "a page beyond the pool": Mistake(
-        'list(range(trace["pages"]))', 'list(range(99_999, 99_999 + trace["pages"]))', "event 1 (take)", "Events"
+        'list(range(trace["pages"]))',
+        'list(range(99_999, 99_999 + trace["pages"]))',
+        "event 1 (take)",
+        "Events",
     ),
-    "no submit": Mistake('self.say("submit", r=r, tokens=tokens', "str(tokens", "`submit` of []; report 'a', once", "Events"),
-    "a step that does not end": Mistake('        self.say("step_end")\n', "", "steps begin and none of them ends", "Events"),
-    "another text for a token": Mistake("<< 16) + position", "<< 16) + position % 2", "at `$.tokens`", "Events"),
-    "a token beyond 2^53": Mistake("<< 16) + position", "<< 60) + position", "a token id outside 0 to 8796093022207", "Events"),
+    "no submit": Mistake(
+        'self.say("submit", r=r, tokens=tokens',
+        "str(tokens",
+        "`submit` of []; report 'a', once",
+        "Events",
+    ),
+    "a step that does not end": Mistake(
+        '        self.say("step_end")\n', "", "steps begin and none of them ends", "Events"
+    ),
+    "another text for a token": Mistake(
+        "<< 16) + position", "<< 16) + position % 2", "at `$.tokens`", "Events"
+    ),
+    "a token beyond 2^53": Mistake(
+        "<< 16) + position", "<< 60) + position", "a token id outside 0 to 8796093022207", "Events"
+    ),
     "a fraction": Mistake(
-        "held=self.pages - len(self.free)", "held=0.5", "Expected `int`, got `float` - at `$.held`", "Events"
+        "held=self.pages - len(self.free)",
+        "held=0.5",
+        "Expected `int`, got `float` - at `$.held`",
+        "Events",
     ),
     "no number": Mistake(
-        "held=self.pages - len(self.free)", 'held=float("nan")', "is none of the protocol: JSON is malformed", "Apply"
+        "held=self.pages - len(self.free)",
+        'held=float("nan")',
+        "is none of the protocol: JSON is malformed",
+        "Apply",
     ),
     "an event that nobody knows": Mistake(
         'self.say("step_end")', 'self.say("step_over")', "Invalid value 'step_over'", "Events"
     ),
     "an operation that it refuses": Mistake(
         'elif kind in ("preempt",',
-        'elif kind == "preempt":\n            raise ValueError("not today")\n        elif kind in (',
+        'elif kind == "preempt":\n            raise ValueError("not today")\n        elif kind'
+        " in (",
         "it refuses what it says that it can do: not today",
         "Apply",
     ),
     "an exception": Mistake(
         'elif kind in ("preempt",',
         'elif kind == "preempt":\n            raise KeyError("a")\n        elif kind in (',
-        "ended its process with exit code 1; the last line of its standard error is \"KeyError: 'a'\"",
+        'ended its process with exit code 1; the last line of its standard error is "KeyError:'
+        " 'a'\"",
         "Apply",
     ),
     "no reset": Mistake(
-        '                self.say("reset", ok=True)\n', "                pass\n", "no `reset`; report", "Events"
+        '                self.say("reset", ok=True)\n',
+        "                pass\n",
+        "no `reset`; report",
+        "Events",
     ),
     "another answer": Mistake(
-        '{"is": "closed"}', '{"is": "happened", "events": []}', "`closed` was expected; it answers `happened`", "Close"
+        '{"is": "closed"}',
+        '{"is": "happened", "events": []}',
+        "`closed` was expected; it answers `happened`",
+        "Close",
     ),
     "two answers": Mistake(
         ANSWERED,
@@ -105,11 +144,24 @@ MISTAKES = {
         "answers nothing that was asked",
         "Apply",
     ),
-    "no UTF-8": Mistake(ANSWERED, 'told.buffer.write(b"\\xff\\xfe{}\\n"); told.flush()', "is none of the protocol", "Open"),
-    "a short buffer": Mistake(
-        "map(json.loads, asked)", "map(json.loads, iter(lambda: asked.readline(1 << 16), ''))", "exit code 1", "Apply"
+    "no UTF-8": Mistake(
+        ANSWERED,
+        'told.buffer.write(b"\\xff\\xfe{}\\n"); told.flush()',
+        "is none of the protocol",
+        "Open",
     ),
-    "any option": Mistake(' or trace["options"]', "", "it was to refuse a trace with an option that no engine has", "Open"),
+    "a short buffer": Mistake(
+        "map(json.loads, asked)",
+        "map(json.loads, iter(lambda: asked.readline(1 << 16), ''))",
+        "exit code 1",
+        "Apply",
+    ),
+    "any option": Mistake(
+        ' or trace["options"]',
+        "",
+        "it was to refuse a trace with an option that no engine has",
+        "Open",
+    ),
     "any height": Mistake(
         ' or trace["height"] != "manager"',
         "",
@@ -122,7 +174,9 @@ MISTAKES = {
         "exit code 1",
         "Versions",
     ),
-    "no end": Mistake(LOOP, LOOP + "    import time\n    time.sleep(99)\n", "its process goes on", "Start and end"),
+    "no end": Mistake(
+        LOOP, LOOP + "    import time\n    time.sleep(99)\n", "its process goes on", "Start and end"
+    ),
     "one trace alone": Mistake(
         'pools[:] = [Pool(question["trace"])]',
         'pools[:] = [Pool(question["trace"])] if not pools else 1 / 0',
@@ -132,15 +186,29 @@ MISTAKES = {
 }
 AT_ANSWERS = {
     "no answer": Mistake(
-        '== "finish"', '== "never"', "no `answer` of 'b'; it comes with its `finish` at the latest", "Answers height"
+        '== "finish"',
+        '== "never"',
+        "no `answer` of 'b'; it comes with its `finish` at the latest",
+        "Answers height",
     ),
     "two answers to one request": Mistake(
-        '[event(question["op"])]', '[event(question["op"])] * 2', "'b' is answered twice", "Answers height"
+        '[event(question["op"])]',
+        '[event(question["op"])] * 2',
+        "'b' is answered twice",
+        "Answers height",
     ),
-    "too many tokens": Mistake("[1, 2, 3]", "[1, 2, 3, 4]", "4 tokens - at `$.tokens`", "Answers height"),
-    "a probability less": Mistake("[-1.0, -1.0, -1.0]", "[-1.0]", "1 of 3 tokens - at `$.logprobs`", "Answers height"),
-    "an answer to nobody": Mistake('"r": op["r"]', '"r": "z"', "request 'z' was never submitted", "Answers height"),
-    "no vocabulary": Mistake(', "vocabulary": 64', "", "missing required field `vocabulary`", "Open"),
+    "too many tokens": Mistake(
+        "[1, 2, 3]", "[1, 2, 3, 4]", "4 tokens - at `$.tokens`", "Answers height"
+    ),
+    "a probability less": Mistake(
+        "[-1.0, -1.0, -1.0]", "[-1.0]", "1 of 3 tokens - at `$.logprobs`", "Answers height"
+    ),
+    "an answer to nobody": Mistake(
+        '"r": op["r"]', '"r": "z"', "request 'z' was never submitted", "Answers height"
+    ),
+    "no vocabulary": Mistake(
+        ', "vocabulary": 64', "", "missing required field `vocabulary`", "Open"
+    ),
 }
 
 
@@ -155,23 +223,36 @@ def checked(source: str, folder: Path, deadline: str) -> int:
     return invoke(["protocol-check", "--deadline", deadline, "--", sys.executable, str(program)])
 
 
-@pytest.mark.parametrize("source", [PYTHON.read_text(encoding="utf-8"), ANSWERER], ids=["manager", "answers"])
-def test_a_driver_that_speaks_it_passes(source: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    "source", [PYTHON.read_text(encoding="utf-8"), ANSWERER], ids=["manager", "answers"]
+)
+def test_a_driver_that_speaks_it_passes(
+    source: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Every part is told, and so is what was not asked, and that nothing was judged."""
     assert checked(source, tmp_path, "10") == 0
     out = capsys.readouterr().out
     assert "WRONG" not in out and len(re.findall(r"^ok ", out, re.MULTILINE)) == 7
-    assert "not asked, as it is not among its capabilities" in out and "Nothing was judged of its cache" in out
+    assert (
+        "not asked, as it is not among its capabilities" in out
+        and "Nothing was judged of its cache" in out
+    )
 
 
 @pytest.mark.parametrize("mistake", MISTAKES.values(), ids=MISTAKES.keys())
-def test_a_mistake_is_told(mistake: Mistake, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Exit code 4; the line that was asked, the one that came, what is wrong, and the section to read."""
+def test_a_mistake_is_told(
+    mistake: Mistake, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Exit code 4; the line that was asked, the one that came, what is wrong, and the section to
+    read.
+    """
     tell(PYTHON.read_text(encoding="utf-8"), mistake, tmp_path, capsys)
 
 
 @pytest.mark.parametrize("mistake", AT_ANSWERS.values(), ids=AT_ANSWERS.keys())
-def test_a_mistake_at_answers_height_is_told(mistake: Mistake, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_mistake_at_answers_height_is_told(
+    mistake: Mistake, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     tell(ANSWERER, mistake, tmp_path, capsys)
 
 
@@ -185,7 +266,11 @@ def tell(source: str, mistake: Mistake, folder: Path, capsys: pytest.CaptureFixt
     assert mistake.said in wrong
     (section,) = re.findall(r"^  read      docs/protocol.md, section (.*)$", out, re.MULTILINE)
     assert section == mistake.section and re.search(f"^##+ {section}$", PAGE, re.MULTILINE)
-    assert section == "Ready" or re.search(r"^  asked     \{", out, re.MULTILINE) or section == "Start and end"
+    assert (
+        section == "Ready"
+        or re.search(r"^  asked     \{", out, re.MULTILINE)
+        or section == "Start and end"
+    )
 
 
 def test_a_command_that_cannot_be_started_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
@@ -195,7 +280,9 @@ def test_a_command_that_cannot_be_started_is_one_line(capsys: pytest.CaptureFixt
     assert "name the program" in capsys.readouterr().err
 
 
-def test_a_program_that_names_no_layouts_is_offered_some(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_program_that_names_no_layouts_is_offered_some(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """It is asked on those that it takes; one that takes none is told to name its own."""
     source, named = (
         PYTHON.read_text(encoding="utf-8"),
@@ -208,6 +295,10 @@ def test_a_program_that_names_no_layouts_is_offered_some(tmp_path: Path, capsys:
     unnamed = unnamed.replace('if group["kind"] != "full"', 'if more or group["kind"] != "full"')
     assert checked(unnamed, tmp_path, "10") == 0
     out = capsys.readouterr().out
-    assert "layouts that it takes: 4 answers" in out and "layout full: " in out and "layout full-mamba" not in out
+    assert (
+        "layouts that it takes: 4 answers" in out
+        and "layout full: " in out
+        and "layout full-mamba" not in out
+    )
     assert checked(unnamed.replace("if more or", "if True or"), tmp_path, "10") == 4
     assert "it opens none of the layouts full, full-mamba" in capsys.readouterr().out

@@ -1,4 +1,6 @@
-"""docs/protocol.md is what the harness does: its lines are read by the real reader, and its conversations are had."""
+"""docs/protocol.md is what the harness does: its lines are read by the real reader, and its
+conversations are had.
+"""
 
 from __future__ import annotations
 
@@ -46,12 +48,14 @@ for line, (expected, answer) in zip(asked, said[1:]):
     if json.loads(line) != json.loads(expected):
         sys.exit(f"asked {line}, the page has {expected}")
     print(answer, file=answers, flush=True)
-"""
+"""  # noqa: E501
 """A driver that gives the answers of a page, as long as it is asked what the page says."""
 
 
 def conversation(section: str) -> list[tuple[str, str]]:
-    """Return the questions and answers in the blocks of a section, in order; an answer that was not asked for has none."""
+    """Return the questions and answers in the blocks of a section, in order; an answer that was
+    not asked for has none.
+    """
     text = re.split(r"^## ", PAGE.split(f"\n## {section}\n")[1], maxsplit=1, flags=re.MULTILINE)[0]
     found, asked = list[tuple[str, str]](), ""
     for who, line in SAID.findall(text):
@@ -100,18 +104,31 @@ def player(folder: Path, said: list[tuple[str, str]]) -> EngineSpec:
 
 
 def test_the_conversation_at_manager_height_is_one_that_passes(tmp_path: Path) -> None:
-    """Asked just so, the answers are followed by every checker, and a request hits what the page says."""
+    """Asked just so, the answers are followed by every checker, and a request hits what the page
+    says.
+    """
     said = [*conversation("Ready"), conversation("Open")[0], *conversation("Apply")]
     said = [(asked, answer) for asked, answer in said if asked or '"ready"' in answer]
     spec = player(tmp_path, said)
     opened: Open = msgspec.json.decode(said[1][0], type=Question)
     ops = [msgspec.json.decode(asked, type=Question).op for asked, _ in said if '"apply"' in asked]
-    text = json.dumps([[asked.replace("jsonl:command=./hybrid_driver", spec.text), answer] for asked, answer in said])
+    text = json.dumps(
+        [
+            [asked.replace("jsonl:command=./hybrid_driver", spec.text), answer]
+            for asked, answer in said
+        ]
+    )
     (tmp_path / "said.json").write_text(text)
     result = drive(Trace(opened.trace, ops), spec.open(opened.trace))
     assert result.findings == [] and result.activity.hits == 1 and result.activity.hit_tokens == 4
     judged = {tally.checker for tally in result.tallies if tally.opportunities}
-    assert judged >= {"safety-law", "no-fabricated-snapshots", "ownership", "commit-order", "reuse-floor"}
+    assert judged >= {
+        "safety-law",
+        "no-fabricated-snapshots",
+        "ownership",
+        "commit-order",
+        "reuse-floor",
+    }
 
 
 def test_the_conversation_at_answers_height_can_be_followed() -> None:
@@ -124,7 +141,9 @@ def test_the_conversation_at_answers_height_can_be_followed() -> None:
         if isinstance(question, Apply):
             if isinstance(question.op, Submit):
                 note(intake, question.op)
-            answers += intake.take(msgspec.convert(json.loads(answer)["events"], list[Event]), question.op, 0)
+            answers += intake.take(
+                msgspec.convert(json.loads(answer)["events"], list[Event]), question.op, 0
+            )
     assert len(answers) == 1
 
 
@@ -149,14 +168,31 @@ def test_the_page_names_what_the_code_has() -> None:
 @pytest.mark.parametrize(
     ("ready", "told"),
     [
-        ('{"is":"ready","protocol":"cachewitness.engine","version":2,"heights":["manager"]}', '"version":1'),
-        ('{"is":"ready","protocol":"somebody.else","version":1,"heights":["manager"]}', '"protocol":"cachewitness.engine"'),
-        ('{"is":"ready","protocol":"cachewitness.engine","version":1}', "its `ready` names no heights"),
-        ('{"is":"ready","protocol":"cachewitness.engine","version":1,"heights":["roof"]}', "Invalid enum value 'roof'"),
-        ('{"is":"ready","protocol":"cachewitness.engine","version":1,"heights":["answers"]}', "names no layouts"),
         (
-            '{"is":"ready","protocol":"cachewitness.engine","version":1,"heights":["manager"],'
-            '"layouts":[{"name":"x","groups":[{"kind":"full","block_size":0}]}]}',
+            '{"is":"ready","protocol":"cachewitness.engine","version":2,"heights":["manager"]}',
+            '"version":1',
+        ),
+        (
+            '{"is":"ready","protocol":"somebody.else","version":1,"heights":["manager"]}',
+            '"protocol":"cachewitness.engine"',
+        ),
+        (
+            '{"is":"ready","protocol":"cachewitness.engine","version":1}',
+            "its `ready` names no heights",
+        ),
+        (
+            '{"is":"ready","protocol":"cachewitness.engine","version":1,"heights":["roof"]}',
+            "Invalid enum value 'roof'",
+        ),
+        (
+            '{"is":"ready","protocol":"cachewitness.engine","version":1,"heights":["answers"]}',
+            "names no layouts",
+        ),
+        (
+            (
+                '{"is":"ready","protocol":"cachewitness.engine","version":1,"heights":["manager"],'
+                '"layouts":[{"name":"x","groups":[{"kind":"full","block_size":0}]}]}'
+            ),
             "layout 'x' of its `ready`: block_size 0",
         ),
         (
@@ -165,7 +201,9 @@ def test_the_page_names_what_the_code_has() -> None:
         ),
     ],
 )
-def test_a_program_that_introduces_itself_wrongly_is_one_line(ready: str, told: str, tmp_path: Path) -> None:
+def test_a_program_that_introduces_itself_wrongly_is_one_line(
+    ready: str, told: str, tmp_path: Path
+) -> None:
     spec = player(tmp_path, [("", ready)])
     assert spec.isolation is not None
     with pytest.raises(UsageError) as refused:

@@ -1,4 +1,6 @@
-"""An engine's process gets the settings of its system and no secret of whoever runs the harness, unless it is named."""
+"""An engine's process gets the settings of its system and no secret of whoever runs the harness,
+unless it is named.
+"""
 
 from __future__ import annotations
 
@@ -58,8 +60,12 @@ def told(monkeypatch: pytest.MonkeyPatch, *named: str, **more: str) -> dict[str,
 
 
 def test_what_looks_like_a_secret_is_told_from_what_does_not() -> None:
-    assert {name for name, value in SECRET.items() if not surroundings.looks_secret(name, value)} == set()
-    assert {name for name, value in PLAIN.items() if surroundings.looks_secret(name, value)} == set()
+    assert {
+        name for name, value in SECRET.items() if not surroundings.looks_secret(name, value)
+    } == set()
+    assert {
+        name for name, value in PLAIN.items() if surroundings.looks_secret(name, value)
+    } == set()
 
 
 def test_a_child_gets_no_secret(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,6 @@
-"""An engine that hangs in the harness's own process gets a verdict after its deadline, whatever it hangs in."""
+"""An engine that hangs in the harness's own process gets a verdict after its deadline, whatever
+it hangs in.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,8 @@ from cachewitness.workloads.layouts import load
 from suites.support.foreign_engine import install
 
 DEADLINE, BEYOND, STARTED = 2.0, 5.0, 20.0
-"""The deadline, within how many seconds after it a verdict comes, and how long the command may take for all else."""
+"""The deadline, within how many seconds after it a verdict comes, and how long the command may take
+for all else."""
 HEADER = TraceHeader("t", load("full"), 9, "manager", "vllm", {})
 
 
@@ -38,22 +41,56 @@ def run(folder: Path, how: str, *more: str) -> Ran:
     """Run scenarios on an engine that hangs in the first reset."""
     (folder / "installed").mkdir()
     path = os.pathsep.join([str(install(folder / "installed")), *sys.path])
-    command = [sys.executable, "-m", "cachewitness.cli", "run", "--engine", f"mortal:how={how},at=reset", "--isolate", "no"]
-    command += ["--layout", "full", "--suite", "invariants", "--fail-fast", "--deadline", f"{DEADLINE:g}", *more]
+    command = [
+        sys.executable,
+        "-m",
+        "cachewitness.cli",
+        "run",
+        "--engine",
+        f"mortal:how={how},at=reset",
+        "--isolate",
+        "no",
+    ]
+    command += [
+        "--layout",
+        "full",
+        "--suite",
+        "invariants",
+        "--fail-fast",
+        "--deadline",
+        f"{DEADLINE:g}",
+        *more,
+    ]
     began = time.monotonic()
     surroundings = os.environ | {"PYTHONPATH": path}
-    ran = subprocess.run(command, cwd=folder, env=surroundings, capture_output=True, text=True, timeout=100, check=False)
+    ran = subprocess.run(
+        command,
+        cwd=folder,
+        env=surroundings,
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
     return Ran(ran.returncode, ran.stdout, ran.stderr, time.monotonic() - began)
 
 
 @pytest.mark.parametrize("how", ["hang", "hang-holding-the-lock", "hang-whatever-is-raised"])
 def test_what_can_be_interrupted_is_a_finding_of_the_trace(how: str, tmp_path: Path) -> None:
-    """Python code, and what it waits for in the system; the trace is kept, with the command that replays it."""
+    """Python code, and what it waits for in the system; the trace is kept, with the command that
+    replays it.
+    """
     ran = run(tmp_path, how)
     assert ran.code == 1 and ran.seconds < DEADLINE + BEYOND + STARTED
     words = " ".join(ran.out.split())
-    assert "in process: a death of the engine ends the run without a verdict, 2 s for an operation" in words
-    assert "however it gave no answer within 2 seconds; it was in" in words and 'mortal_engine.py", line' in words
+    assert (
+        "in process: a death of the engine ends the run without a verdict, 2 s for an operation"
+        in words
+    )
+    assert (
+        "however it gave no answer within 2 seconds; it was in" in words
+        and 'mortal_engine.py", line' in words
+    )
     assert "--isolate no --deadline 2" in words and words.endswith("contradict a rule (hung in 1)")
     assert len(list((tmp_path / ".cachewitness" / "failures").iterdir())) == 1
 
@@ -71,7 +108,9 @@ def test_what_cannot_be_interrupted_ends_the_run_with_one_line(how: str, tmp_pat
 
 
 def test_a_verdict_comes_within_five_seconds_after_the_deadline() -> None:
-    """Whatever it takes: the thread's look, or that of the fault handler, which was set at the thread's last one."""
+    """Whatever it takes: the thread's look, or that of the fault handler, which was set at the
+    thread's last one.
+    """
     assert within.GRACE_S + within.LOOKED_S < BEYOND and within.LAST_S + within.LOOKED_S < BEYOND
     assert within.GRACE_S + within.LOOKED_S < within.LAST_S
 
@@ -93,7 +132,9 @@ class Slow:
         self.closed += 1
 
 
-def test_an_engine_in_time_is_not_disturbed_and_one_that_hung_is_left_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_engine_in_time_is_not_disturbed_and_one_that_hung_is_left_as_it_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """And nothing of the watch is left when no engine was called for a while."""
     monkeypatch.setattr(within, "IDLE_S", 0.1)
     slow = Slow(0.05)
@@ -102,7 +143,8 @@ def test_an_engine_in_time_is_not_disturbed_and_one_that_hung_is_left_as_it_is(m
     engine.close()
     slow.seconds = 30
     with pytest.raises(
-        EngineFailure, match=r'gave no answer within 0.5 seconds; it was in ".*test_within.py", line \d+ in apply'
+        EngineFailure,
+        match=r'gave no answer within 0.5 seconds; it was in ".*test_within.py", line \d+ in apply',
     ):
         engine.apply(None)
     engine.close()

@@ -1,4 +1,6 @@
-"""A failure names what has to be left out for it to pass, a list of expected failures may name it, and traces can avoid it."""
+"""A failure names what has to be left out for it to pass, a list of expected failures may name
+it, and traces can avoid it.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,9 @@ CAUSES = {
 }
 
 
-@pytest.mark.parametrize(("fault", "trace", "cause"), [(fault, *told) for fault, told in CAUSES.items()])
+@pytest.mark.parametrize(
+    ("fault", "trace", "cause"), [(fault, *told) for fault, told in CAUSES.items()]
+)
 def test_a_fault_has_its_cause(fault: str, trace: Trace, cause: str) -> None:
     """It is what the mechanism of the fault needs."""
     spec = parse(f"sample:mutant={fault}")
@@ -55,7 +59,9 @@ class SplitWrongly(sample.SampleEngine):
 
 def _less_probable(event: Event) -> Event:
     assert isinstance(event, Answer)
-    return changed(event, logprobs=[logprob - 0.01 for logprob in event.logprobs if logprob is not None])
+    return changed(
+        event, logprobs=[logprob - 0.01 for logprob in event.logprobs if logprob is not None]
+    )
 
 
 def test_what_fails_without_the_cache_is_the_batch() -> None:
@@ -75,7 +81,9 @@ def test_what_fails_without_the_cache_is_the_batch() -> None:
 @pytest.mark.parametrize("shape", [WHOLE, SPLIT])
 def test_what_is_avoided_is_gone(name: str, shape: Any) -> None:
     """Whatever the trace; every request is still submitted, and a right engine still passes."""
-    for trace in [write(shape, story, 1) for story in STORIES] + [random_answers(shape, seed) for seed in range(fewer(20, 6))]:
+    for trace in [write(shape, story, 1) for story in STORIES] + [
+        random_answers(shape, seed) for seed in range(fewer(20, 6))
+    ]:
         other = AVOIDABLE[name][1](trace)
         asked = [op.r for op in other.ops if isinstance(op, Submit)]
         assert asked == [op.r for op in trace.ops if isinstance(op, Submit)]
@@ -96,7 +104,9 @@ def _apart(trace: Trace) -> bool:
 
 
 def _replays(trace: Trace) -> int:
-    """Count prompts that an earlier request computed whole, by the ids that a right engine gives them."""
+    """Count prompts that an earlier request computed whole, by the ids that a right engine gives
+    them.
+    """
     seen: list[list[int]] = []
     count = 0
     for event in runs(trace, parse("sample")).history.events:
@@ -107,7 +117,9 @@ def _replays(trace: Trace) -> int:
 
 
 CHECKS = {
-    "continuations": lambda trace: not any("@" in op.prompt.replace("@~", "") for op in trace.ops if isinstance(op, Submit)),
+    "continuations": lambda trace: (
+        not any("@" in op.prompt.replace("@~", "") for op in trace.ops if isinstance(op, Submit))
+    ),
     "aborts": lambda trace: not any(isinstance(op, Abort) for op in trace.ops),
     "replays": lambda trace: _replays(trace) == 0,
     "company": _apart,
@@ -126,35 +138,59 @@ def test_causes_are_known_words() -> None:
 def test_an_expected_failure_names_a_cause_and_traces_can_avoid_it(
     tmp_path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Listed by its cause it is expected in every configuration; without it nothing is left to be found."""
+    """Listed by its cause it is expected in every configuration; without it nothing is left to
+    be found.
+    """
     monkeypatch.chdir(tmp_path)
-    asked = ["run", "--engine", "sample:mutant=cancelled-block-keeps-its-name", "--suite", "answers"]
+    asked = [
+        "run",
+        "--engine",
+        "sample:mutant=cancelled-block-keeps-its-name",
+        "--suite",
+        "answers",
+    ]
     assert invoke([*asked, "--layout", "sample-16", "--fail-fast"]) == 1
-    assert "the cause: aborts+chunks, as it passes if no client goes away" in " ".join(capsys.readouterr().out.split())
-    (tmp_path / "expected.txt").write_text("*:*  answer-differs,aborts+chunks  # names are published before they are written\n")
+    assert "the cause: aborts+chunks, as it passes if no client goes away" in " ".join(
+        capsys.readouterr().out.split()
+    )
+    (tmp_path / "expected.txt").write_text(
+        "*:*  answer-differs,aborts+chunks  # names are published before they are written\n"
+    )
     assert invoke([*asked, "--layout", "sample-16", "--expected", "expected.txt"]) == 0
     (tmp_path / "expected.txt").write_text("*:*  answer-differs,replays  # another cause\n")
-    assert invoke([*asked, "--layout", "sample-16", "--expected", "expected.txt", "--fail-fast"]) == 1
+    assert (
+        invoke([*asked, "--layout", "sample-16", "--expected", "expected.txt", "--fail-fast"]) == 1
+    )
     assert invoke([*asked, "--layout", "sample-16", "--option", "avoid=aborts"]) == 0
 
 
 def test_a_smaller_trace_avoids_what_the_whole_one_avoids() -> None:
-    """Two requests fail, at once as well; drawn without company they are found in turn, and stay so when they are shrunk."""
+    """Two requests fail, at once as well; drawn without company they are found in turn, and stay
+    so when they are shrunk.
+    """
     asked: list[Op] = [Submit(f"r{n}", "a:9", generate=1) for n in (1, 2)]
     finding = Finding(anomaly="answer-differs", sentence="", op=-1)
     trace = avoiding(Trace(write(WHOLE, "idle", 0).header, asked), "company")
 
     def rerun(candidate: Trace, engine: EngineSpec) -> Finding | None:
         last = len(candidate.ops) - 1
-        return changed(finding, op=last) if sum(isinstance(op, Submit) for op in candidate.ops) == 2 else None
+        return (
+            changed(finding, op=last)
+            if sum(isinstance(op, Submit) for op in candidate.ops) == 2
+            else None
+        )
 
     kinds = [
-        [type(op) for op in smallest(trace, parse("sample"), finding, rerun, avoid).trace.ops] for avoid in ("", "company")
+        [type(op) for op in smallest(trace, parse("sample"), finding, rerun, avoid).trace.ops]
+        for avoid in ("", "company")
     ]
     assert kinds == [[Submit, Submit], [Submit, Finish, Submit, Finish]]
 
 
-@pytest.mark.parametrize("failure", [EngineFailure("died", "answers 500"), TwinFailed("does not answer"), UsageError("busy")])
+@pytest.mark.parametrize(
+    "failure",
+    [EngineFailure("died", "answers 500"), TwinFailed("does not answer"), UsageError("busy")],
+)
 def test_an_engine_that_fails_while_its_cause_is_looked_for_keeps_its_finding(
     failure: Exception, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -173,7 +209,9 @@ def test_an_engine_that_fails_while_its_cause_is_looked_for_keeps_its_finding(
     assert finding.cause == "continuations" and len(dropped) == 1
 
 
-def test_an_engine_that_cannot_be_opened_again_for_its_cause_keeps_its_finding(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_engine_that_cannot_be_opened_again_for_its_cause_keeps_its_finding(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def fails(*_: object) -> None:
         raise EngineFailure("died", "does not open")
 

@@ -1,4 +1,6 @@
-"""Whatever an engine answers, or does instead of it, is a verdict or one line, never a pass or a crash of the harness."""
+"""Whatever an engine answers, or does instead of it, is a verdict or one line, never a pass or a
+crash of the harness.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +48,10 @@ class Liar:
     """The sample engine; what it answers goes through `say`."""
 
     def __init__(self, header: Any, options: Any, say: Say) -> None:
-        self.engine, self.say = sample.SampleEngine(header, options), say if options.get("caching") != "off" else None
+        self.engine, self.say = (
+            sample.SampleEngine(header, options),
+            (say if options.get("caching") != "off" else None),
+        )
 
     def describe(self) -> Header:
         return self.engine.describe()
@@ -69,20 +74,38 @@ def raises(answer: Answer) -> Answer:
 
 
 WRONG: dict[str, tuple[Say, str]] = {
-    "another token": (lambda a: changed(a, tokens=[(a.tokens[0] + 1) % 89, *a.tokens[1:]], logprobs=[]), "answer-differs"),
+    "another token": (
+        lambda a: changed(a, tokens=[(a.tokens[0] + 1) % 89, *a.tokens[1:]], logprobs=[]),
+        "answer-differs",
+    ),
     "no tokens": (lambda a: changed(a, tokens=[], logprobs=[], ended="stop"), "answer-differs"),
     "a token less": (
         lambda a: changed(a, tokens=a.tokens[:-1], logprobs=a.logprobs[:-1], ended="stop"),
         "answer-differs",
     ),
-    "no numbers after a hit": (lambda a: changed(a, logprobs=[]) if a.restored > 0 else a, "answer-differs"),
+    "no numbers after a hit": (
+        lambda a: changed(a, logprobs=[]) if a.restored > 0 else a,
+        "answer-differs",
+    ),
     "no number": (lambda a: changed(a, logprobs=[math.nan, *a.logprobs[1:]]), "answer-differs"),
     "infinity": (lambda a: changed(a, logprobs=[-math.inf, *a.logprobs[1:]]), "answer-differs"),
     "a missing number": (lambda a: changed(a, logprobs=[None, *a.logprobs[1:]]), "answer-differs"),
-    "a token of no vocabulary": (lambda a: changed(a, tokens=[10**9, *a.tokens[1:]]), "answer-differs"),
-    "a little less probable": (lambda a: changed(a, logprobs=[p - 1e-5 for p in a.logprobs]), "answer-differs"),
-    "refused": (lambda a: changed(a, tokens=[], logprobs=[], ended="refused") if a.restored else a, "answer-missing"),
-    "cancelled": (lambda a: changed(a, tokens=[], logprobs=[], ended="cancelled"), "answer-missing"),
+    "a token of no vocabulary": (
+        lambda a: changed(a, tokens=[10**9, *a.tokens[1:]]),
+        "answer-differs",
+    ),
+    "a little less probable": (
+        lambda a: changed(a, logprobs=[p - 1e-5 for p in a.logprobs]),
+        "answer-differs",
+    ),
+    "refused": (
+        lambda a: changed(a, tokens=[], logprobs=[], ended="refused") if a.restored else a,
+        "answer-missing",
+    ),
+    "cancelled": (
+        lambda a: changed(a, tokens=[], logprobs=[], ended="cancelled"),
+        "answer-missing",
+    ),
 }
 UNREADABLE: dict[str, tuple[Say, str]] = {
     "nothing": (lambda a: None, "event 1 (a NoneType)"),
@@ -90,10 +113,19 @@ UNREADABLE: dict[str, tuple[Say, str]] = {
     "tokens that are texts": (lambda a: changed(a, tokens=["a"]), "at `$.tokens[0]`"),
     "a stranger": (lambda a: changed(a, r="nobody"), "request 'nobody' was never submitted"),
     "logprobs of other tokens": (lambda a: changed(a, logprobs=[0.0] * 99), "99 of"),
-    "tokens without end": (lambda a: changed(a, tokens=[1] * 1000, logprobs=[]), "1000 tokens - at `$.tokens`"),
-    "more restored than there is": (lambda a: changed(a, restored=10**6), "1000000 - at `$.restored`"),
+    "tokens without end": (
+        lambda a: changed(a, tokens=[1] * 1000, logprobs=[]),
+        "1000 tokens - at `$.tokens`",
+    ),
+    "more restored than there is": (
+        lambda a: changed(a, restored=10**6),
+        "1000000 - at `$.restored`",
+    ),
     "restored below nothing": (lambda a: changed(a, restored=-7), "at `$.restored`"),
-    "a token below nothing": (lambda a: changed(a, tokens=[-1, *a.tokens[1:]]), "a token id outside 0 to"),
+    "a token below nothing": (
+        lambda a: changed(a, tokens=[-1, *a.tokens[1:]]),
+        "a token id outside 0 to",
+    ),
     "fewer tokens, and no end": (
         lambda a: changed(a, tokens=a.tokens[:1], logprobs=a.logprobs[:1]),
         "'length' after 1 tokens - at `$.ended`",
@@ -120,16 +152,26 @@ def test_an_exception_is_a_death_and_the_run_goes_on() -> None:
     """Every trace is run, and each fails with `died`."""
     spec = liar(raises)
     report = Runner(spec, [CONFIGURATION]).run(OF_ANSWERS[:1])
-    assert report.exit_code == 1 and {failure.finding.anomaly for failure in report.failures} == {"died"}
-    assert report.suites[0].traces == len([one for one in report.failures if not one.engine]) == len(STORIES)
+    assert report.exit_code == 1 and {failure.finding.anomaly for failure in report.failures} == {
+        "died"
+    }
+    assert (
+        report.suites[0].traces
+        == len([one for one in report.failures if not one.engine])
+        == len(STORIES)
+    )
 
 
 def test_a_twin_that_restores_is_one_line() -> None:
-    """An engine that does not heed that its cache is to be off would be compared with its own mistakes."""
+    """An engine that does not heed that its cache is to be off would be compared with its own
+    mistakes.
+    """
     kind = replace(sample.ENGINE, cold={"caching": "on"}, controls={})
     report = Runner(EngineSpec(kind, {}, "sample"), [CONFIGURATION]).run(OF_ANSWERS[:1])
-    assert report.exit_code == 4 and "goes on from 8 tokens that are kept; it must compute every prompt whole" in str(
-        report.bad_events
+    assert (
+        report.exit_code == 4
+        and "goes on from 8 tokens that are kept; it must compute every prompt whole"
+        in str(report.bad_events)
     )
 
 
@@ -147,12 +189,22 @@ NAMES = (f"twinned-{number}" for number in count())
 
 def twinned(say: Say) -> EngineSpec:
     name = next(NAMES)
-    return EngineSpec(replace(sample.ENGINE, name=name, open=lambda header, options: Twinned(header, options, say)), {}, name)
+    return EngineSpec(
+        replace(
+            sample.ENGINE, name=name, open=lambda header, options: Twinned(header, options, say)
+        ),
+        {},
+        name,
+    )
 
 
 ALIKE: dict[str, Say] = {
-    "one answer for all": lambda a: changed(a, tokens=[7] * len(a.tokens), logprobs=[-0.5] * len(a.tokens)),
-    "no number, and one token": lambda a: changed(a, tokens=[0] * len(a.tokens), logprobs=[math.nan] * len(a.tokens)),
+    "one answer for all": lambda a: changed(
+        a, tokens=[7] * len(a.tokens), logprobs=[-0.5] * len(a.tokens)
+    ),
+    "no number, and one token": lambda a: changed(
+        a, tokens=[0] * len(a.tokens), logprobs=[math.nan] * len(a.tokens)
+    ),
     "no token": lambda a: changed(a, tokens=[], logprobs=[], ended="stop"),
 }
 
@@ -165,7 +217,9 @@ def test_an_engine_that_answers_every_prompt_alike_is_one_line(say: Say) -> None
 
 
 def test_tokens_that_share_everything_are_no_tie() -> None:
-    """Two tokens cannot both have more than half: equal logprobs of 0 do not make them as likely as each other."""
+    """Two tokens cannot both have more than half: equal logprobs of 0 do not make them as likely
+    as each other.
+    """
     certain = twinned(lambda a: changed(a, logprobs=[0.0] * len(a.tokens)))
     assert Runner(certain, [CONFIGURATION]).run(OF_ANSWERS[:1]).exit_code == 0
 
@@ -176,17 +230,32 @@ def test_tokens_that_share_everything_are_no_tie() -> None:
                 FAULTS["snapshot-one-token-early"].plant(self.engine)
 
     say = certain.kind.open(TRACE.header, {}).say
-    early = replace(certain.kind, name=next(NAMES), open=lambda header, options: Early(header, options, say))
-    report = Runner(EngineSpec(early, {}, early.name), [CONFIGURATION], fail_fast=True).run(OF_ANSWERS[:1])
+    early = replace(
+        certain.kind, name=next(NAMES), open=lambda header, options: Early(header, options, say)
+    )
+    report = Runner(EngineSpec(early, {}, early.name), [CONFIGURATION], fail_fast=True).run(
+        OF_ANSWERS[:1]
+    )
     assert report.exit_code == 1 and report.failures[0].finding.anomaly == "answer-differs"
 
 
 @pytest.mark.parametrize(
     ("logprob", "kind"),
-    [(-0.7, "near-tie"), (math.log(0.5) + 1e-4, "near-tie"), (-0.6, "token"), (-math.inf, "token"), (None, "token")],
+    [
+        (-0.7, "near-tie"),
+        (math.log(0.5) + 1e-4, "near-tie"),
+        (-0.6, "token"),
+        (-math.inf, "token"),
+        (None, "token"),
+    ],
 )
-def test_two_tokens_as_likely_as_each_other_have_half_at_most(logprob: float | None, kind: str) -> None:
-    said, right = Answer(r="a", tokens=[1], logprobs=[logprob]), Cold(r="a", tokens=[2], logprobs=[logprob], tolerance=2e-4)
+def test_two_tokens_as_likely_as_each_other_have_half_at_most(
+    logprob: float | None, kind: str
+) -> None:
+    said, right = (
+        Answer(r="a", tokens=[1], logprobs=[logprob]),
+        Cold(r="a", tokens=[2], logprobs=[logprob], tolerance=2e-4),
+    )
     assert compare(said, right).kind == kind
 
 
@@ -200,7 +269,9 @@ def test_whoever_is_given_up_with_nobody_else_there_is_missing() -> None:
         engine.describe = lambda: changed(told, rules=changed(told.rules, gives_up=True))
         return engine
 
-    report = Runner(replace(spec, kind=replace(spec.kind, open=opened)), [CONFIGURATION], fail_fast=True).run(OF_ANSWERS[:1])
+    report = Runner(
+        replace(spec, kind=replace(spec.kind, open=opened)), [CONFIGURATION], fail_fast=True
+    ).run(OF_ANSWERS[:1])
     assert report.exit_code == 1 and report.failures[0].finding.anomaly == "answer-missing"
 
 
@@ -219,19 +290,27 @@ def test_the_engine_makes_steps_with_nothing_to_do() -> None:
             steps.append(isinstance(op, Step))
             return super().apply(op)
 
-    kind = replace(sample.ENGINE, open=lambda header, options: Counted(header, options, lambda a: a))
+    kind = replace(
+        sample.ENGINE, open=lambda header, options: Counted(header, options, lambda a: a)
+    )
     idle = write(CONFIGURATION.shape("answers"), "idle", 0)
     assert runs(idle, EngineSpec(kind, {}, "sample")).findings == []
     assert sum(steps) == sum(isinstance(op, Step) for op in idle.ops) > 3
 
 
 def test_an_engine_that_hangs_as_expected_was_not_checked_to_the_end() -> None:
-    """After three hangs a run ends, with `--fail-fast` too, which stops at what is not expected alone."""
+    """After three hangs a run ends, with `--fail-fast` too, which stops at what is not expected
+    alone.
+    """
     spec = liar(hangs)
     known = Expectations([Entry(pattern="*", anomaly="hung", reason="known")])
     for fail_fast in (False, True):
-        report = Runner(spec, [CONFIGURATION], expected=known, fail_fast=fail_fast).run(OF_ANSWERS[:1])
-        assert report.exit_code == 5 and any("the engine hung in 3 traces" in line for line in report.vacuous)
+        report = Runner(spec, [CONFIGURATION], expected=known, fail_fast=fail_fast).run(
+            OF_ANSWERS[:1]
+        )
+        assert report.exit_code == 5 and any(
+            "the engine hung in 3 traces" in line for line in report.vacuous
+        )
 
 
 def hangs(answer: Answer) -> Answer:
@@ -248,7 +327,9 @@ ENDS = {"segfault": "died", "abort": "died", "flood": "died", "exit-0": "died", 
 
 
 @pytest.mark.usefixtures("mortal")
-@pytest.mark.parametrize(("how", "anomaly"), chosen([*ENDS.items()], ("segfault", "died"), ("hang", "hung")))
+@pytest.mark.parametrize(
+    ("how", "anomaly"), chosen([*ENDS.items()], ("segfault", "died"), ("hang", "hung"))
+)
 def test_an_engine_that_ends_its_process_gets_a_verdict_and_the_run_goes_on(
     how: str, anomaly: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -256,7 +337,9 @@ def test_an_engine_that_ends_its_process_gets_a_verdict_and_the_run_goes_on(
     monkeypatch.setattr(child_engine, "HURRIED_MIN", 0.4)
     spec = parse(f"mortal-answers:how={how},at=abort").isolated(Isolation(deadline=1.0))
     report = Runner(spec, [CONFIGURATION]).run(OF_ANSWERS[:1])
-    assert report.exit_code == 1 and [failure.finding.anomaly for failure in report.failures] == [anomaly]
+    assert report.exit_code == 1 and [failure.finding.anomaly for failure in report.failures] == [
+        anomaly
+    ]
     assert report.suites[0].traces == len(STORIES)
     assert len(report.failures[0].shrunk.ops) <= 2
 
@@ -270,8 +353,12 @@ def test_garbage_on_its_pipe_is_one_line() -> None:
 
 
 REFUSED = {
-    '{"op":"submit","r":"a","prompt":"x:4"}': "0 - at `$.generate`; at answers height a request generates at least one token",
-    '{"op":"submit","r":"a","prompt":"x:4","generate":2,"tokens":[1,2]}': "ids - at `$.tokens`; the harness fills them in",
+    '{"op":"submit","r":"a","prompt":"x:4"}': (
+        "0 - at `$.generate`; at answers height a request generates at least one token"
+    ),
+    '{"op":"submit","r":"a","prompt":"x:4","generate":2,"tokens":[1,2]}': (
+        "ids - at `$.tokens`; the harness fills them in"
+    ),
     '{"op":"step","run":[["a",4]]}': "at answers height the engine schedules",
     '{"op":"preempt","r":"a"}': "at answers height nobody is preempted by request",
 }
@@ -281,7 +368,11 @@ REFUSED = {
 def test_a_trace_that_asks_for_what_there_is_not_is_refused(line: str, told: str, tmp_path) -> None:
     """With file, line and field."""
     first = '{"op":"submit","r":"a","prompt":"x:4","generate":2}'
-    lines = [traces.dump(TRACE).splitlines()[0].decode(), *([first] if "submit" not in line else []), line]
+    lines = [
+        traces.dump(TRACE).splitlines()[0].decode(),
+        *([first] if "submit" not in line else []),
+        line,
+    ]
     path = tmp_path / "t.jsonl"
     path.write_text("\n".join(lines))
     with pytest.raises(UsageError) as refused:
@@ -317,8 +408,12 @@ class Paged:
         return changed(self.header, pools=[Pool(0, 4)])
 
 
-def test_the_command_line_runs_and_replays(tmp_path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
-    """`run` picks the suites by height, keeps the failure, and the command that it prints replays it."""
+def test_the_command_line_runs_and_replays(
+    tmp_path, monkeypatch: pytest.MonkeyPatch, capsys
+) -> None:
+    """`run` picks the suites by height, keeps the failure, and the command that it prints
+    replays it.
+    """
     monkeypatch.chdir(tmp_path)
     assert invoke(["run", "--engine", "sample", "--suite", "answers", "--layout", "sample-8"]) == 0
     assert "control uncached: 0 of 4 traces have a finding" in capsys.readouterr().out

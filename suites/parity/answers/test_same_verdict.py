@@ -1,4 +1,6 @@
-"""`run`, `replay` and `check` say the same of a difference, also where the batch may be at fault and not the cache."""
+"""`run`, `replay` and `check` say the same of a difference, also where the batch may be at fault
+and not the cache.
+"""
 
 from __future__ import annotations
 
@@ -25,16 +27,21 @@ from cachewitness.workloads.configurations import Configuration
 
 CONFIGURATION = sample.configurations()[0]
 NOISE, NOISY_FROM = 0.01, 24
-"""By which share logits move for each other request in a batch, if somebody in it has a prompt of so many tokens."""
+"""By which share logits move for each other request in a batch, if somebody in it has a prompt of
+so many tokens."""
 EARLY = "sample:mutant=snapshot-one-token-early"
 
 
 class Noisy(Server):
-    """A server whose answers depend on who shares the batch; the short prompts of the floor do not show it."""
+    """A server whose answers depend on who shares the batch; the short prompts of the floor do
+    not show it.
+    """
 
     def step(self) -> None:
         together = [*self.running, *self.waiting]
-        self._noise = NOISE * (max((request.prompt for request in together), default=0) >= NOISY_FROM)
+        self._noise = NOISE * (
+            max((request.prompt for request in together), default=0) >= NOISY_FROM
+        )
         super().step()
 
 
@@ -45,8 +52,12 @@ def noisy(header: Any, options: Any) -> sample.SampleEngine:
 
 
 def registered(monkeypatch: pytest.MonkeyPatch, **changes: Any) -> None:
-    """Let the sample engine be one that does not declare that its answers are exact whatever the batch."""
-    kind = replace(sample.ENGINE, exact_batches=False, controls={"uncached": {"caching": "off"}}, **changes)
+    """Let the sample engine be one that does not declare that its answers are exact whatever the
+    batch.
+    """
+    kind = replace(
+        sample.ENGINE, exact_batches=False, controls={"uncached": {"caching": "off"}}, **changes
+    )
     monkeypatch.setattr(sample, "ENGINE", kind)
 
 
@@ -54,7 +65,9 @@ def run(engine: str, story: str) -> int:
     def told(configuration: Configuration, height: Height, seed: int) -> Iterator[Trace]:
         return iter([write(configuration.shape(height), story, seed)])
 
-    suite = replace(next(suite for suite in SUITES if suite.name == "answers"), traces=told, spread=0)
+    suite = replace(
+        next(suite for suite in SUITES if suite.name == "answers"), traces=told, spread=0
+    )
     return Runner(parse(engine), [CONFIGURATION], shrunk=0).run([suite]).exit_code
 
 
@@ -69,16 +82,27 @@ def replayed(engine: str, story: str, folder: Path) -> tuple[int, int]:
 def test_the_batchs_noise_is_unknown_to_all_three(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Without its cache the engine differs from itself as well; each says so, and none accuses the cache."""
+    """Without its cache the engine differs from itself as well; each says so, and none accuses
+    the cache.
+    """
     registered(monkeypatch, name="sample-noisy", open=noisy)
     assert run("sample", "newcomers") == 2
     assert replayed("sample", "newcomers", tmp_path) == (2, 2)
-    verdicts = [line for line in capsys.readouterr().out.splitlines() if line.startswith("verdict: ")]
-    told = "(exit code 2): answers: batch: it fails without the cache as well: the model's doing, or the batch's; so no"
-    assert len(verdicts) == 2 and all(f"verdict: unknown {told} contradiction is shown: Let r" in line for line in verdicts)
+    verdicts = [
+        line for line in capsys.readouterr().out.splitlines() if line.startswith("verdict: ")
+    ]
+    told = (
+        "(exit code 2): answers: batch: it fails without the cache as well: the model's doing, or"
+        " the batch's; so no"
+    )
+    assert len(verdicts) == 2 and all(
+        f"verdict: unknown {told} contradiction is shown: Let r" in line for line in verdicts
+    )
 
 
-def test_a_fault_of_the_cache_fails_in_all_three(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fault_of_the_cache_fails_in_all_three(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The history has its cause, so that `check` need not ask the engine."""
     registered(monkeypatch)
     assert run(EARLY, "replays") == 1 and replayed(EARLY, "replays", tmp_path) == (1, 1)
@@ -86,20 +110,33 @@ def test_a_fault_of_the_cache_fails_in_all_three(tmp_path: Path, monkeypatch: py
 
 @pytest.mark.parametrize(("exact", "code"), [(False, 2), (True, 1)])
 def test_a_history_without_causes_says_what_it_lacks(
-    exact: bool, code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    exact: bool,
+    code: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Where nobody looked for the cause, a difference may be the batch's, if the engine is not exact."""
+    """Where nobody looked for the cause, a difference may be the batch's, if the engine is not
+    exact.
+    """
     if not exact:
         registered(monkeypatch)
-    stored.save(runs(write(CONFIGURATION.shape("answers"), "replays", 0), parse(EARLY)).history, tmp_path / "h.jsonl")
+    stored.save(
+        runs(write(CONFIGURATION.shape("answers"), "replays", 0), parse(EARLY)).history,
+        tmp_path / "h.jsonl",
+    )
     for quiet in ([], ["--quiet"]):
         assert invoke(["check", str(tmp_path / "h.jsonl"), *quiet]) == code
         out = capsys.readouterr().out
         assert (
-            "which only the engine can tell: `replay` the trace on it; so no contradiction" in " ".join(out.split())
+            "which only the engine can tell: `replay` the trace on it; so no contradiction"
+            in " ".join(out.split())
         ) != exact
     assert invoke(["explain", str(tmp_path / "h.jsonl")]) == 0
-    assert ("it was not judged to the end: answers: the answers of this engine" in capsys.readouterr().out) != exact
+    assert (
+        "it was not judged to the end: answers: the answers of this engine"
+        in capsys.readouterr().out
+    ) != exact
 
 
 def test_a_smaller_trace_that_shows_no_contradiction_does_not_replace_the_whole_one(
@@ -109,7 +146,9 @@ def test_a_smaller_trace_that_shows_no_contradiction_does_not_replace_the_whole_
     registered(monkeypatch)
     trace = tmp_path / "t.jsonl"
     traces.save(write(CONFIGURATION.shape("answers"), "replays", 0), trace)
-    monkeypatch.setattr("cachewitness.workloads.shrink.shrink", lambda asked, fails: asked.with_ops(asked.ops[:2]))
+    monkeypatch.setattr(
+        "cachewitness.workloads.shrink.shrink", lambda asked, fails: asked.with_ops(asked.ops[:2])
+    )
     assert invoke(["replay", str(trace), "--engine", EARLY, "--shrink"]) == 1
     assert [path.name for path in tmp_path.iterdir()] == ["t.jsonl"]
 
@@ -117,7 +156,9 @@ def test_a_smaller_trace_that_shows_no_contradiction_does_not_replace_the_whole_
 def test_an_engine_without_salts_is_not_accused_of_keeping_them_apart_badly(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A stored trace of tenants, replayed: as in `run` the salts are left out of it, and that is told."""
+    """A stored trace of tenants, replayed: as in `run` the salts are left out of it, and that is
+    told.
+    """
     engine = "sample:mutant=name-without-salt"
     assert run(engine, "tenants") == 1
     assert replayed(engine, "tenants", tmp_path) == (1, 1)

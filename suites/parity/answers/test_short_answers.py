@@ -1,4 +1,6 @@
-"""Requests that go on after an answer are left out if it is too short: that is told, and a story without them does not pass."""
+"""Requests that go on after an answer are left out if it is too short: that is told, and a story
+without them does not pass.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,9 @@ Ends = Callable[[Answer], bool]
 
 
 class Terse(sample.SampleEngine):
-    """The sample engine, of which some answers end by themselves after a few tokens, cached or not."""
+    """The sample engine, of which some answers end by themselves after a few tokens, cached or
+    not.
+    """
 
     def __init__(self, header: Any, options: Any, ends: Ends) -> None:
         super().__init__(header, options)
@@ -45,13 +49,20 @@ class Terse(sample.SampleEngine):
         assert isinstance(event, Answer)
         if len(event.tokens) <= SHORT or not self._ends(event):
             return event
-        return changed(event, tokens=event.tokens[:SHORT], logprobs=event.logprobs[:SHORT], ended="stop")
+        return changed(
+            event, tokens=event.tokens[:SHORT], logprobs=event.logprobs[:SHORT], ended="stop"
+        )
 
 
 def terse(ends: Ends) -> EngineSpec:
     """Return the engine; each has a name of its own, by which its twin is kept."""
     name = f"sample-{ends.__name__}"
-    kind = replace(sample.ENGINE, name=name, open=lambda header, options: Terse(header, options, ends), controls={})
+    kind = replace(
+        sample.ENGINE,
+        name=name,
+        open=lambda header, options: Terse(header, options, ends),
+        controls={},
+    )
     return EngineSpec(kind, {}, name)
 
 
@@ -71,34 +82,50 @@ def run(spec: EngineSpec, *stories: str) -> Report:
     def traces(configuration: Configuration, height: Height, seed: int) -> Iterator[Trace]:
         return (write(configuration.shape(height), name, seed) for name in stories)
 
-    suite = replace(next(suite for suite in SUITES if suite.name == "answers"), traces=traces, spread=0)
+    suite = replace(
+        next(suite for suite in SUITES if suite.name == "answers"), traces=traces, spread=0
+    )
     return Runner(spec, [CONFIGURATION]).run([suite])
 
 
 def test_a_story_of_which_nothing_was_asked_does_not_pass() -> None:
     """Another story was told to its end, and the report names the one that was not."""
     report = run(terse(always), "conversations", "replays")
-    why = "none of 6 requests that go on after an earlier answer was asked, as that answer was too short"
+    why = (
+        "none of 6 requests that go on after an earlier answer was asked, as that answer was too"
+        " short"
+    )
     assert not report.failures and report.exit_code == 5
     assert report.vacuous[0] == f"answers:conversations@sample-8: {why}"
-    assert "6 of 6 requests that go on after an earlier answer left out, as that answer was too short" in terminal.covered(
-        report
+    assert (
+        "6 of 6 requests that go on after an earlier answer left out, as that answer was too short"
+        in terminal.covered(report)
     )
 
 
 def test_requests_that_are_left_out_are_counted() -> None:
-    """Some answers end early, and behind others the story goes on: a pass, which says what is not part of it."""
+    """Some answers end early, and behind others the story goes on: a pass, which says what is
+    not part of it.
+    """
     whole = run(terse(never), "answered-prompts")
     assert whole.exit_code == 0 and "left out" not in terminal.covered(whole)
     report = run(terse(odd), "answered-prompts")
     assert report.exit_code == 0 and (report.activity.continued, report.activity.left_out) == (8, 4)
-    assert "4 of 12 requests that go on after an earlier answer left out" in terminal.covered(report)
+    assert "4 of 12 requests that go on after an earlier answer left out" in terminal.covered(
+        report
+    )
 
 
 @pytest.mark.parametrize(("ends", "code"), [(always, 5), (never, 0)])
-def test_a_trace_of_which_nothing_was_asked_does_not_pass_when_it_is_replayed(ends: Ends, code: int) -> None:
+def test_a_trace_of_which_nothing_was_asked_does_not_pass_when_it_is_replayed(
+    ends: Ends, code: int
+) -> None:
     """Although the requests before it were judged."""
     trace = write(CONFIGURATION.shape("answers"), "answered-prompts", 0)
     result = runs(trace, terse(ends))
-    assert exit_code(result) == report_of(result, trace, "sample", "replay", seconds=0).exit_code == code
+    assert (
+        exit_code(result)
+        == report_of(result, trace, "sample", "replay", seconds=0).exit_code
+        == code
+    )
     assert [line.partition(" of ")[0] for line in reasons(result)] == ["none"] * bool(code)

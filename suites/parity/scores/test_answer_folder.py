@@ -1,4 +1,6 @@
-"""The folder that keeps a run's answers: what lies there already, and what becomes of it when a write fails or is ended."""
+"""The folder that keeps a run's answers: what lies there already, and what becomes of it when a
+write fails or is ended.
+"""
 
 from __future__ import annotations
 
@@ -70,13 +72,20 @@ STRANGE = {
     "no JSON": (b"what is this", "JSON is malformed"),
     "no UTF-8": (b'{"answer":{"id":"\xff","text":""}}', "invalid"),
     "no object": (b"[1]", "Expected `object`"),
-    "no question's number": (b'{"answer":{"id":"abc","text":"x"}}', "'abc' is no question's number"),
+    "no question's number": (
+        b'{"answer":{"id":"abc","text":"x"}}',
+        "'abc' is no question's number",
+    ),
 }
 
 
 @pytest.mark.parametrize(("line", "said"), STRANGE.values(), ids=STRANGE.keys())
-def test_a_line_that_no_run_wrote_is_named_and_kept(line: bytes, said: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """Not the end of the file, which a run that is ended may leave: the answers behind it are not thrown away."""
+def test_a_line_that_no_run_wrote_is_named_and_kept(
+    line: bytes, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Not the end of the file, which a run that is ended may leave: the answers behind it are
+    not thrown away.
+    """
     path = _cut_short(capsys)
     first, second, *rest = path.read_bytes().splitlines(keepends=True)
     strange = b"".join([first, second, line + b"\n", *rest])
@@ -126,11 +135,15 @@ def test_terminated_while_it_writes_it_goes_on_from_the_last_whole_line(
     assert (f"arm off: {written - 1} of 48 answers are kept" in out) == (written > 1)
     (path,) = Path(".cachewitness/score").glob("*/answers-off.jsonl")
     kept = [json.loads(line) for line in path.read_text().splitlines()]
-    assert {line["answer"]["id"] for line in kept if "answer" in line} == {str(number) for number in range(48)}
+    assert {line["answer"]["id"] for line in kept if "answer" in line} == {
+        str(number) for number in range(48)
+    }
 
 
 @pytest.mark.parametrize("most", [2_000, 12_000, 30_000])
-def test_a_full_disk_is_one_line_and_the_run_goes_on_when_there_is_room(most: int, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_full_disk_is_one_line_and_the_run_goes_on_when_there_is_room(
+    most: int, capsys: pytest.CaptureFixture[str]
+) -> None:
     with _files_of(most):
         code, _, err = _run(capsys)
     assert (code, err.count("\n")) == (4, 1), err

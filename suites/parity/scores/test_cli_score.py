@@ -1,4 +1,6 @@
-"""`cachewitness score`: exit codes, what is printed, what is left on disk, and one line for every mistake of the user's."""
+"""`cachewitness score`: exit codes, what is printed, what is left on disk, and one line for
+every mistake of the user's.
+"""
 
 from __future__ import annotations
 
@@ -16,11 +18,7 @@ import pandas
 
 from cachewitness._util.errors import UsageError
 from cachewitness.cli import invoke
-from cachewitness.engines.answers import (
-    Ask,
-    Backend,
-    Opening,
-)
+from cachewitness.engines.answers import Ask, Backend, Opening
 from cachewitness.engines.reference import ENGINE as REFERENCE
 from cachewitness.engines.registry import EngineKind
 from cachewitness.parity.scores import tasks
@@ -50,7 +48,11 @@ def _open(options: Mapping[str, str], opening: Opening) -> Backend:
 @pytest.fixture(autouse=True)
 def _stub_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    options = {"fault": "a group of problems, or `weak`", "dies": "after so many answers", "dtype": "float32 or bfloat16"}
+    options = {
+        "fault": "a group of problems, or `weak`",
+        "dies": "after so many answers",
+        "dtype": "float32 or bfloat16",
+    }
     stub = EngineKind(
         name="stub",
         summary="",
@@ -70,25 +72,46 @@ def _run(capsys: pytest.CaptureFixture[str], *argv: str) -> tuple[int, str, str]
 
 
 def test_a_clean_engine_passes_and_the_table_says_why(capsys: pytest.CaptureFixture[str]) -> None:
-    """Printed before the run: what it can show. After: noise floor, restored share by group, verdict. Nothing of lm-eval's."""
+    """Printed before the run: what it can show. After: noise floor, restored share by group,
+    verdict. Nothing of lm-eval's.
+    """
     code, out, err = _run(capsys, *QUICK)
     assert (code, err) == (0, "")
-    assert out.index("smallest loss that 48 questions show") < out.index("noise floor 0 of 48") < out.index("verdict: pass")
+    assert (
+        out.index("smallest loss that 48 questions show")
+        < out.index("noise floor 0 of 48")
+        < out.index("verdict: pass")
+    )
     assert "group recurrent" in out and "48/48" in out
     assert max(map(len, out.splitlines())) <= 100
 
 
 @pytest.mark.parametrize("words", [("--engine", "stub:dtype=bfloat16"), ("--dtype", "bfloat16")])
-def test_a_narrow_dtype_is_not_bit_exact(words: tuple[str, str], capsys: pytest.CaptureFixture[str]) -> None:
-    """Wherever it was named. Tokens are reported then, and a near-tie is as wide as the dtype makes it."""
+def test_a_narrow_dtype_is_not_bit_exact(
+    words: tuple[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Wherever it was named. Tokens are reported then, and a near-tie is as wide as the dtype
+    makes it.
+    """
     for more, tokens, near_tie in ((), "declared", 0.001), (words, "reported", 0.25):
         _, out, _ = _run(capsys, *QUICK, *more, "--json")
         rules = json.loads(out)["rules"]
         assert (rules["tokens"], rules["near_tie"]) == (tokens, near_tie)
 
 
-def test_a_fault_fails_names_its_group_and_shows_both_transcripts(capsys: pytest.CaptureFixture[str]) -> None:
-    code, out, _ = _run(capsys, "score", "--engine", "stub:fault=recurrent", "--limit", "48", "--arms", "off,off-again,hit")
+def test_a_fault_fails_names_its_group_and_shows_both_transcripts(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    code, out, _ = _run(
+        capsys,
+        "score",
+        "--engine",
+        "stub:fault=recurrent",
+        "--limit",
+        "48",
+        "--arms",
+        "off,off-again,hit",
+    )
     assert code == 1
     assert "suspect" in out and "the questions that lost are of group recurrent" in out
     lost = out.index("lost in arm hit: question")
@@ -96,13 +119,27 @@ def test_a_fault_fails_names_its_group_and_shows_both_transcripts(capsys: pytest
     assert "answers lost: 16 in arm hit; all of them are in report.json" in out
 
 
-def test_the_report_and_the_frames_hold_every_answer(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    code, out, _ = _run(capsys, "score", "--engine", "stub:fault=full", "--limit", "48", "--json", "--out", "kept")
+def test_the_report_and_the_frames_hold_every_answer(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    code, out, _ = _run(
+        capsys, "score", "--engine", "stub:fault=full", "--limit", "48", "--json", "--out", "kept"
+    )
     whole = json.loads(out)
-    assert (code, whole["format"], whole["verdict"], whole["exit_code"]) == (1, "cachewitness.score", "fail", 1)
-    assert {entry["arm"] for entry in whole["changed"]} == {"hit", "replay"} and len(whole["changed"]) == 32
+    assert (code, whole["format"], whole["verdict"], whole["exit_code"]) == (
+        1,
+        "cachewitness.score",
+        "fail",
+        1,
+    )
+    assert {entry["arm"] for entry in whole["changed"]} == {"hit", "replay"} and len(
+        whole["changed"]
+    ) == 32
     entry = whole["changed"][0]
-    assert entry["cold"].strip().endswith(entry["target"].split()[-1]) and entry["other"] == entry["cold"] + "9"
+    assert (
+        entry["cold"].strip().endswith(entry["target"].split()[-1])
+        and entry["other"] == entry["cold"] + "9"
+    )
     (folder,) = (tmp_path / "kept").iterdir()
     assert json.loads((folder / "report.json").read_text()) == whole
     assert "(exit code 1)" in (folder / "report.html").read_text()
@@ -110,17 +147,45 @@ def test_the_report_and_the_frames_hold_every_answer(capsys: pytest.CaptureFixtu
     assert len(frame) == 5 * 48 * 2 and len(pandas.read_csv(folder / "answers.csv")) == len(frame)
     hit = frame[(frame.arm == "hit") & (frame["filter"] == "strict-match")]
     assert hit.correct.sum() == 32 and set(hit.group[~hit.correct]) == {"full"}
-    assert {"prompt_hash", "seed", "salt", "restored_window", "version_lm_eval", "version_engine"} <= set(frame.columns)
+    assert {
+        "prompt_hash",
+        "seed",
+        "salt",
+        "restored_window",
+        "version_lm_eval",
+        "version_engine",
+    } <= set(frame.columns)
 
 
 def test_a_weak_model_is_nothing_checked(capsys: pytest.CaptureFixture[str]) -> None:
-    code, out, _ = _run(capsys, "score", "--engine", "stub:fault=weak", "--limit", "48", "--arms", "off,off-again,hit")
+    code, out, _ = _run(
+        capsys,
+        "score",
+        "--engine",
+        "stub:fault=weak",
+        "--limit",
+        "48",
+        "--arms",
+        "off,off-again,hit",
+    )
     assert code == 5 and "too weak to judge by" in out
 
 
-def test_a_worker_that_is_as_wrong_cold_as_cached_is_no_pass(capsys: pytest.CaptureFixture[str]) -> None:
-    """It loses nothing by its cache; but a model that knows the problems answers more, which a server's floor asks for."""
-    asked = ["score", "--engine", "stub:fault=recurrent always", "--limit", "48", "--arms", "off,off-again,hit"]
+def test_a_worker_that_is_as_wrong_cold_as_cached_is_no_pass(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """It loses nothing by its cache; but a model that knows the problems answers more, which a
+    server's floor asks for.
+    """
+    asked = [
+        "score",
+        "--engine",
+        "stub:fault=recurrent always",
+        "--limit",
+        "48",
+        "--arms",
+        "off,off-again,hit",
+    ]
     code, out, _ = _run(capsys, *asked, "--floor", "90")
     assert code == 5 and "too weak to judge by: at most 32 of 48" in out and "less than 90%" in out
     assert _run(capsys, *asked)[0] == 0
@@ -142,7 +207,10 @@ def test_an_engine_that_dies_is_unknown_and_the_same_command_goes_on(
 
 
 USAGE: dict[str, tuple[tuple[str, ...], str]] = {
-    "an engine that answers nothing": (("--engine", "reference"), "answers no prompts; those that do: stub"),
+    "an engine that answers nothing": (
+        ("--engine", "reference"),
+        "answers no prompts; those that do: stub",
+    ),
     "no such engine": (("--engine", "stubb"), "did you mean 'stub'?"),
     "no such arm": (("--arms", "off,hitt"), "did you mean 'hit'?"),
     "arms that compare nothing": (("--arms", "off,off-again"), "compares nothing"),
@@ -167,20 +235,29 @@ def test_a_mistake_of_the_users_is_one_line_and_exit_code_4(
     assert said in err
 
 
-def test_without_lm_eval_the_extra_is_named(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_lm_eval_the_extra_is_named(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     import importlib.util
 
     found: Any = importlib.util.find_spec
-    monkeypatch.setattr("importlib.util.find_spec", lambda name, *rest: None if name == "lm_eval" else found(name, *rest))
+    monkeypatch.setattr(
+        "importlib.util.find_spec",
+        lambda name, *rest: None if name == "lm_eval" else found(name, *rest),
+    )
     code, out, err = _run(capsys, *QUICK)
     assert (code, out) == (4, "") and "install cachewitness[score]" in err
 
 
-@pytest.mark.parametrize(("argv", "expected"), [((), 0), (("--tokens", "strict"), 0), (("--tokens", "report"), 2)])
+@pytest.mark.parametrize(
+    ("argv", "expected"), [((), 0), (("--tokens", "strict"), 0), (("--tokens", "report"), 2)]
+)
 def test_tokens_decide_as_the_engine_declares_or_as_was_asked_for(
     argv: tuple[str, ...], expected: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """By its score alone an engine has shown too little with 48 questions, though no token differs."""
+    """By its score alone an engine has shown too little with 48 questions, though no token
+    differs.
+    """
     code, out, _ = _run(capsys, *QUICK, *argv)
     assert code == expected and ("questions would decide" in out) == (expected == 2)
 
@@ -193,6 +270,8 @@ def test_an_engine_that_declares_nothing_is_judged_by_its_score_unless_the_user_
     assert [_run(capsys, *QUICK, *argv)[0] for argv in ((), ("--bit-exact",))] == [2, 0]
 
 
-def test_a_declaration_that_is_not_to_be_used_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_declaration_that_is_not_to_be_used_is_refused(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     code, _, err = _run(capsys, *QUICK, "--bit-exact", "--tokens", "report")
     assert code == 4 and err.count("\n") == 1 and "leave one out" in err

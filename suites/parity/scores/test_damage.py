@@ -1,4 +1,5 @@
-"""Damaged caches, measured: no damage is no difference, each kind of cache has its group of questions, and nothing lingers.
+"""Damaged caches, measured: no damage is no difference, each kind of cache has its group of
+questions, and nothing lingers.
 
 The same measurement over all damages and more questions is `docs/sensitivity.md`.
 """
@@ -30,7 +31,11 @@ NAMED = {
     "recurrent memories of two layers exchanged": ("hit", "recurrent"),
     "window of another tenant": ("hit", "window"),
 }
-TAKEN = [(name, NAMED[name]) for name in (*NAMED,) if name.startswith(("all full", "memory and", "window"))]
+TAKEN = [
+    (name, NAMED[name])
+    for name in (*NAMED,)
+    if name.startswith(("all full", "memory and", "window"))
+]
 """One for each group of questions, and one for each condition."""
 
 
@@ -40,7 +45,9 @@ def bench() -> Bench:
 
 
 @pytest.mark.parametrize("condition", CONDITIONS)
-def test_a_cache_without_damage_changes_no_answer_and_no_logit(bench: Bench, condition: str) -> None:
+def test_a_cache_without_damage_changes_no_answer_and_no_logit(
+    bench: Bench, condition: str
+) -> None:
     """The positive control: every answer, and every logit within the tolerance."""
     found = bench.measure(None, condition)
     assert found.judged.verdict == "pass" and found.changed == 0
@@ -48,7 +55,9 @@ def test_a_cache_without_damage_changes_no_answer_and_no_logit(bench: Bench, con
 
 
 @pytest.mark.parametrize(("name", "where"), chosen([*NAMED.items()], *TAKEN))
-def test_damage_fails_the_gate_and_its_group_of_questions_is_a_suspect(bench: Bench, name: str, where: tuple[str, str]) -> None:
+def test_damage_fails_the_gate_and_its_group_of_questions_is_a_suspect(
+    bench: Bench, name: str, where: tuple[str, str]
+) -> None:
     condition, group = where
     found = bench.measure(BY_NAME[name], condition)
     assert found.judged.verdict == "fail" and found.blind.verdict != "pass"
@@ -57,7 +66,9 @@ def test_damage_fails_the_gate_and_its_group_of_questions_is_a_suspect(bench: Be
 
 
 def test_exchanged_blocks_of_full_attention_are_seen_by_no_number(bench: Bench) -> None:
-    """Keys carry their positions, so the sum is the same in another order; only the ledger can tell."""
+    """Keys carry their positions, so the sum is the same in another order; only the ledger can
+    tell.
+    """
     damage = BY_NAME["two full-attention blocks exchanged"]
     found = bench.measure(damage, "hit")
     assert damage.ledger and found.changed == 0 and found.distance.largest <= bench.noise.tolerance
@@ -66,7 +77,11 @@ def test_exchanged_blocks_of_full_attention_are_seen_by_no_number(bench: Bench) 
 def test_memory_with_fewer_bits_is_seen_by_tensors_alone(bench: Bench) -> None:
     damage = BY_NAME["recurrent memory stored in float16"]
     found = bench.measure(damage, "replay")
-    assert not damage.ledger and found.judged.verdict == "pass" and found.distance.largest > bench.noise.tolerance
+    assert (
+        not damage.ledger
+        and found.judged.verdict == "pass"
+        and found.distance.largest > bench.noise.tolerance
+    )
 
 
 def test_damage_is_gone_when_the_next_one_is_measured(bench: Bench) -> None:

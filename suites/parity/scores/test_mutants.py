@@ -1,7 +1,9 @@
-"""Seeded faults fail the score gate, each in the arm that reads what it spoils, with the trained model, by the command itself.
+"""Seeded faults fail the score gate, each in the arm that reads what it spoils, with the trained
+model, by the command itself.
 
-Sixteen questions are enough: without a cache the toy answers the same twice, so a single answer that goes another way is a
-failure. Faults that cost no answer (a leak, a hit that is missed, keys of images) are for other detectors.
+Sixteen questions are enough: without a cache the toy answers the same twice, so a single answer
+that goes another way is a failure. Faults that cost no answer (a leak, a hit that is missed, keys
+of images) are for other detectors.
 """
 
 from __future__ import annotations
@@ -37,7 +39,12 @@ FAILS = {
     "key-kept-after-eviction": "scarce",
 }
 TAKEN = [
-    (fault, FAILS[fault]) for fault in ("memory-restored-without-a-head", "oldest-block-of-window-lost", "device-rows-grow")
+    (fault, FAILS[fault])
+    for fault in (
+        "memory-restored-without-a-head",
+        "oldest-block-of-window-lost",
+        "device-rows-grow",
+    )
 ]
 """A fault of the recurrent memory, of the window and of the tables."""
 DIES = ("null-block-published",)
@@ -49,14 +56,29 @@ def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None
     yield
 
 
-def score(capsys: pytest.CaptureFixture[str], engine: str, arms: str, limit: int = LIMIT) -> tuple[int, dict[str, Any], str]:
-    code = invoke(["score", "--engine", engine, "--limit", str(limit), "--arms", f"off,off-again,{arms}", "--json"])
+def score(
+    capsys: pytest.CaptureFixture[str], engine: str, arms: str, limit: int = LIMIT
+) -> tuple[int, dict[str, Any], str]:
+    code = invoke(
+        [
+            "score",
+            "--engine",
+            engine,
+            "--limit",
+            str(limit),
+            "--arms",
+            f"off,off-again,{arms}",
+            "--json",
+        ]
+    )
     told = capsys.readouterr()
     return code, json.loads(told.out) if told.out else {}, told.err
 
 
 def test_engine_without_a_fault_passes_every_arm(capsys: pytest.CaptureFixture[str]) -> None:
-    """The positive control: in each arm the mechanism happened, every token is the same, and the model answers right."""
+    """The positive control: in each arm the mechanism happened, every token is the same, and the
+    model answers right.
+    """
     arms = dict.fromkeys(["miss", *chosen([*FAILS.values()], "hit", "replay", "tier", "preempted")])
     code, whole, _ = score(capsys, "toy", ",".join(arms), OF_A_RIGHT_ONE)
     verdicts = {arm["arm"]: arm["verdict"] for arm in whole["judged"]}
@@ -73,13 +95,21 @@ def test_fault_fails_the_gate(fault: str, arm: str, capsys: pytest.CaptureFixtur
 
 
 def test_a_tier_that_gives_nothing_is_nothing_checked(capsys: pytest.CaptureFixture[str]) -> None:
-    """Every answer of `load-forgotten` is wrong, but what was to be compared did not happen: exit code 5, not a failure."""
+    """Every answer of `load-forgotten` is wrong, but what was to be compared did not happen:
+    exit code 5, not a failure.
+    """
     code, whole, _ = score(capsys, "toy:mutant=load-forgotten", "tier", fewer(16, 8))
-    assert code == 5 and whole["judged"][0]["reasons"] == ["the second tier gave 0.0% of the prompts, less than 50%"]
+    assert code == 5 and whole["judged"][0]["reasons"] == [
+        "the second tier gave 0.0% of the prompts, less than 50%"
+    ]
 
 
 @pytest.mark.parametrize("fault", DIES)
-def test_engine_that_dies_of_its_fault_is_unknown_not_failed(fault: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """The policy's own assertions, or a stall, stop it; nothing was answered that could be compared. The exit code is 2."""
+def test_engine_that_dies_of_its_fault_is_unknown_not_failed(
+    fault: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The policy's own assertions, or a stall, stop it; nothing was answered that could be
+    compared. The exit code is 2.
+    """
     code, _, err = score(capsys, f"toy:mutant={fault}", "replay")
     assert code == 2 and len(err.strip().splitlines()) == 1 and "is kept in" in err

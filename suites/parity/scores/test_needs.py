@@ -1,6 +1,8 @@
-"""Every trained checkpoint needs each of its caches for the questions that are meant for it, and for no others.
+"""Every trained checkpoint needs each of its caches for the questions that are meant for it, and
+for no others.
 
-Without that a score says nothing of the cache that nobody needs. The same over more questions is `docs/sensitivity.md`.
+Without that a score says nothing of the cache that nobody needs. The same over more questions is
+`docs/sensitivity.md`.
 """
 
 from __future__ import annotations
@@ -21,9 +23,14 @@ from suites.support.sampled import chosen, fewer
 
 QUESTIONS = fewer(72, 24)
 FOLDERS = {folder.name: folder for folder in sorted((fixtures() / "checkpoints").iterdir())}
-HAS = {"toy": {"full", "recurrent", "window"}, "qwen3_5": {"full", "recurrent"}, "window": {"full", "window"}}
+HAS = {
+    "toy": {"full", "recurrent", "window"},
+    "qwen3_5": {"full", "recurrent"},
+    "window": {"full", "window"},
+}
 KNOWS = 0.95
-"""Of 24 questions of a group one may be wrong, of 8 none; over all it is 98 % (`test_trained.py`)."""
+"""Of 24 questions of a group one may be wrong, of 8 none; over all it is 98 % (`test_trained.py`).
+"""
 
 
 def hold(rows: list[Row], groups: set[str]) -> None:
@@ -53,4 +60,6 @@ def test_a_group_that_does_without_its_cache_or_falls_with_another_is_told() -> 
 
 
 def test_damages_that_take_a_whole_cache_are_known() -> None:
-    assert {name for names in WHOLE.values() for name in names} <= {damage.name for damage in DAMAGES}
+    assert {name for names in WHOLE.values() for name in names} <= {
+        damage.name for damage in DAMAGES
+    }

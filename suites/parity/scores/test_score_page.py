@@ -1,4 +1,6 @@
-"""The page of a score puts what changed side by side, marks where the answers part, and runs no text of a model."""
+"""The page of a score puts what changed side by side, marks where the answers part, and runs no
+text of a model.
+"""
 
 from __future__ import annotations
 
@@ -49,8 +51,15 @@ def drawn(tmp_path: Path) -> Any:
 def test_lost_and_gained_answers_stand_beside_the_cold_ones(drawn: Any) -> None:
     page = drawn(report([changed(), changed("gained", question="And 2 + 2?")]))
     assert "FAIL (exit code 1)" in page.text and "hit: 1 of 16 answers differ" in page.text
-    assert "lost in arm hit: What is 3 + 4?" in page.text and "gained in arm hit: And 2 + 2?" in page.text
-    assert page.tags.count("mark") == 4 and "75.0 %" in page.text and "restored of full 512" in page.text
+    assert (
+        "lost in arm hit: What is 3 + 4?" in page.text
+        and "gained in arm hit: And 2 + 2?" in page.text
+    )
+    assert (
+        page.tags.count("mark") == 4
+        and "75.0 %" in page.text
+        and "restored of full 512" in page.text
+    )
 
 
 def test_the_words_in_which_two_answers_part_are_marked() -> None:
@@ -62,19 +71,35 @@ def test_the_words_in_which_two_answers_part_are_marked() -> None:
 
 
 def test_no_text_of_a_model_is_markup(drawn: Any) -> None:
-    page = drawn(report([changed(question=EVIL, target=EVIL, cold=EVIL, other=f"{EVIL} {EVIL}", group=EVIL)], engine=EVIL))
+    page = drawn(
+        report(
+            [changed(question=EVIL, target=EVIL, cold=EVIL, other=f"{EVIL} {EVIL}", group=EVIL)],
+            engine=EVIL,
+        )
+    )
     assert not {"script", "img"} & {*page.tags} and page.text.count(EVIL) >= 5
 
 
 def test_many_changes_and_long_answers_are_cut_and_counted(drawn: Any) -> None:
-    page = drawn(report([changed(row=row, other="word " * 100_000) for row in range(score_page.SHOWN_MAX + 5)]))
+    page = drawn(
+        report(
+            [changed(row=row, other="word " * 100_000) for row in range(score_page.SHOWN_MAX + 5)]
+        )
+    )
     assert page.text.count("in arm hit: What") == score_page.SHOWN_MAX
-    assert "5 further answers changed; report.json has them." in page.text and len(page.text) < 1_000_000
+    assert (
+        "5 further answers changed; report.json has them." in page.text
+        and len(page.text) < 1_000_000
+    )
 
 
 def test_a_score_without_a_change_says_so(drawn: Any) -> None:
     page = drawn(report([]))
-    assert "pass (exit code 0)" in page.text and "No answer was lost or gained." in page.text and "mark" not in page.tags
+    assert (
+        "pass (exit code 0)" in page.text
+        and "No answer was lost or gained." in page.text
+        and "mark" not in page.tags
+    )
 
 
 @pytest.mark.parametrize(

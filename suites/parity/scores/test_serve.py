@@ -1,4 +1,6 @@
-"""`cachewitness serve`: what a reader types who has no engine, and what a server must bear from those who ask it."""
+"""`cachewitness serve`: what a reader types who has no engine, and what a server must bear from
+those who ask it.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +51,9 @@ def tiered() -> Iterator[LocalServer]:
 
 
 def test_a_reset_spares_the_second_tier_unless_it_is_named(tiered: LocalServer) -> None:
-    """The flag is read as vLLM's server reads it: any spelling of a truth value, the last one if it stands there twice."""
+    """The flag is read as vLLM's server reads it: any spelling of a truth value, the last one if
+    it stands there twice.
+    """
     reset, whole = f"{tiered.url}/reset_prefix_cache", len(PROMPT.split()) // 4 * 4 - 4
     assert cached(tiered.url) == 0
     for query in (
@@ -60,15 +64,27 @@ def test_a_reset_spares_the_second_tier_unless_it_is_named(tiered: LocalServer) 
         "?reset_external=1&reset_external=no",
     ):
         assert (post(reset + query), cached(tiered.url)) == ((200, {"success": True}), whole), query
-    for query in ("?reset_external=true", "?reset_external=1", "?reset_external=True&reset_running_requests=false"):
+    for query in (
+        "?reset_external=true",
+        "?reset_external=1",
+        "?reset_external=True&reset_running_requests=false",
+    ):
         assert (post(reset + query), cached(tiered.url)) == ((200, {"success": True}), 0), query
 
 
-@pytest.mark.parametrize("query", ["reset_external=", "reset_external=2", "reset_running_requests=perhaps"])
-def test_a_flag_that_is_none_is_refused_and_nothing_is_reset(tiered: LocalServer, query: str) -> None:
+@pytest.mark.parametrize(
+    "query", ["reset_external=", "reset_external=2", "reset_running_requests=perhaps"]
+)
+def test_a_flag_that_is_none_is_refused_and_nothing_is_reset(
+    tiered: LocalServer, query: str
+) -> None:
     cached(tiered.url)
     status, answer = post(f"{tiered.url}/reset_prefix_cache?{query}")
-    assert status == 422 and answer["error"]["message"].endswith("it is true or false") and cached(tiered.url) > 0
+    assert (
+        status == 422
+        and answer["error"]["message"].endswith("it is true or false")
+        and cached(tiered.url) > 0
+    )
 
 
 def test_an_engine_that_does_not_forget_is_told_as_it_is() -> None:
@@ -78,7 +94,9 @@ def test_an_engine_that_does_not_forget_is_told_as_it_is() -> None:
 
 
 def test_the_counters_tell_the_tiers_apart(tiered: LocalServer) -> None:
-    """Of three requests the first found nothing, the second all but its end on the device, the third as much in the tier."""
+    """Of three requests the first found nothing, the second all but its end on the device, the
+    third as much in the tier.
+    """
     assert cached(tiered.url) == 0
     there = cached(tiered.url)
     post(f"{tiered.url}/reset_prefix_cache")
@@ -96,7 +114,9 @@ def test_the_counters_tell_the_tiers_apart(tiered: LocalServer) -> None:
 
 
 class Particular(Stub):
-    """Refuses a batch in which a prompt says so, as an engine does with a prompt that is too long."""
+    """Refuses a batch in which a prompt says so, as an engine does with a prompt that is too
+    long.
+    """
 
     def answer(self, asks: Sequence[Ask]) -> list[Answer]:
         for ask in asks:
@@ -108,14 +128,19 @@ class Particular(Stub):
 
 
 def test_a_prompt_that_can_never_run_is_nobody_elses_loss() -> None:
-    """Requests that arrive together are answered by one call; those beside the refused one are asked again without it."""
+    """Requests that arrive together are answered by one call; those beside the refused one are
+    asked again without it.
+    """
     with LocalServer(Particular({}, Opening())) as running:
         futures = running.dispatcher
         with pytest.raises(BackendError, match="it can never run"):
             futures.answer([Ask("0", "good"), Ask("1", "refused"), Ask("2", "good too")])
         assert futures.requests == 2
         assert post(f"{running.url}/v1/completions", {"prompt": "refused"})[0] == 500
-        assert post(f"{running.url}/v1/completions", {"prompt": "dies"}) == (500, {"error": {"message": "RuntimeError"}})
+        assert post(f"{running.url}/v1/completions", {"prompt": "dies"}) == (
+            500,
+            {"error": {"message": "RuntimeError"}},
+        )
         assert cached(running.url, "good") == 0
 
 
@@ -125,16 +150,26 @@ BAD: dict[str, tuple[object, int, str]] = {
     "token ids": ({"prompt": [1, 2]}, 400, "Expected `str`, got `int`"),
     "an empty prompt": ({"prompt": ""}, 400, "prompt is empty"),
     "no prompt": ({"prompt": []}, 400, "prompt is empty"),
-    "another model": ({"prompt": "a", "model": "gpt"}, 404, "there is no model 'gpt'; this server has toy"),
+    "another model": (
+        {"prompt": "a", "model": "gpt"},
+        404,
+        "there is no model 'gpt'; this server has toy",
+    ),
     "drawn at random": ({"prompt": "a", "temperature": 1}, 400, "this server is greedy"),
     "no answer": ({"prompt": "a", "max_tokens": 0}, 400, "max_tokens is 0"),
 }
 
 
 @pytest.mark.parametrize(("body", "status", "said"), BAD.values(), ids=BAD.keys())
-def test_a_request_that_does_not_fit_is_one_line(tiered: LocalServer, body: object, status: int, said: str) -> None:
+def test_a_request_that_does_not_fit_is_one_line(
+    tiered: LocalServer, body: object, status: int, said: str
+) -> None:
     code, answer = post(f"{tiered.url}/v1/completions", body)
-    assert code == status and said in answer["error"]["message"] and "\n" not in answer["error"]["message"]
+    assert (
+        code == status
+        and said in answer["error"]["message"]
+        and "\n" not in answer["error"]["message"]
+    )
     assert cached(tiered.url) == 0, "the server goes on"
 
 
@@ -142,13 +177,18 @@ def test_a_request_that_does_not_fit_is_one_line(tiered: LocalServer, body: obje
 def test_a_length_that_cannot_be_read_is_refused(tiered: LocalServer, length: str) -> None:
     host, port = tiered.url.removeprefix("http://").split(":")
     with socket.create_connection((host, int(port))) as connection:
-        connection.sendall(f"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {length}\r\n\r\n".encode())
+        connection.sendall(
+            f"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {length}\r\n\r\n".encode()
+        )
         assert connection.recv(64).startswith(b"HTTP/1.1 413 ")
     assert cached(tiered.url) == 0
 
 
 USAGE = {
-    "an engine that answers nothing": (("--engine", "reference"), "answers no prompts; those that do: "),
+    "an engine that answers nothing": (
+        ("--engine", "reference"),
+        "answers no prompts; those that do: ",
+    ),
     "a tier without a cache": (("--tier", "--no-cache"), "--tier: "),
     "no such policy": (("--policy", "lmcash"), "did you mean 'lmcache'?"),
     "no port": (("--port", "70000"), "--port"),
@@ -156,7 +196,9 @@ USAGE = {
 
 
 @pytest.mark.parametrize(("argv", "said"), USAGE.values(), ids=USAGE.keys())
-def test_a_mistake_of_the_users_is_one_line(argv: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_mistake_of_the_users_is_one_line(
+    argv: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     code = invoke(["serve", *argv])
     err = capsys.readouterr().err
     assert code == 4 and err.startswith("cachewitness: ") and err.count("\n") == 1 and said in err
@@ -164,7 +206,9 @@ def test_a_mistake_of_the_users_is_one_line(argv: tuple[str, ...], said: str, ca
 
 @pytest.fixture(scope="module")
 def toy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, subprocess.Popen[str]]]:
-    """Start `cachewitness serve --policy lmcache` as a reader does, and return where it says that it listens."""
+    """Start `cachewitness serve --policy lmcache` as a reader does, and return where it says
+    that it listens.
+    """
     pytest.importorskip("torch", reason="torch is missing: pip install 'cachewitness[toy]'")
     argv = [sys.executable, "-m", "cachewitness.cli", "serve", "--policy", "lmcache", "--port", "0"]
     folder = tmp_path_factory.mktemp("serve")
@@ -180,21 +224,30 @@ def toy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, subproc
 
 @pytest.mark.toy
 def test_the_documents_procedure_by_hand(toy: tuple[str, subprocess.Popen[str]]) -> None:
-    """Computed; cached by vLLM; after a reset of vLLM's cache served by LMCache; after one of both computed again."""
+    """Computed; cached by vLLM; after a reset of vLLM's cache served by LMCache; after one of
+    both computed again.
+    """
     url, _ = toy
     assert cached(url) == 0
     there = cached(url)
     assert there >= 512 and post(f"{url}/reset_prefix_cache") == (200, {"success": True})
     before = _external_hits(url)
     assert cached(url) == there and _external_hits(url) - before == there
-    assert post(f"{url}/reset_prefix_cache?reset_external=true") == (200, {"success": True}) and cached(url) == 0
+    assert (
+        post(f"{url}/reset_prefix_cache?reset_external=true") == (200, {"success": True})
+        and cached(url) == 0
+    )
 
 
 @pytest.mark.toy
 def test_a_refused_prompt_holds_no_blocks(toy: tuple[str, subprocess.Popen[str]]) -> None:
-    """Beside one that is too long nobody is lost, and a reset succeeds, which it does not while a request holds a block."""
+    """Beside one that is too long nobody is lost, and a reset succeeds, which it does not while
+    a request holds a block.
+    """
     url, _ = toy
-    status, answer = post(f"{url}/v1/completions", {"prompt": [PROMPT, "1 " * 5000], "max_tokens": 4})
+    status, answer = post(
+        f"{url}/v1/completions", {"prompt": [PROMPT, "1 " * 5000], "max_tokens": 4}
+    )
     assert status == 500 and "max_model_len" in answer["error"]["message"]
     assert cached(url) > 0 and post(f"{url}/reset_prefix_cache") == (200, {"success": True})
 
@@ -202,22 +255,49 @@ def test_a_refused_prompt_holds_no_blocks(toy: tuple[str, subprocess.Popen[str]]
 @pytest.mark.toy
 @pytest.mark.score
 def test_the_verdict_over_http_is_that_in_process(
-    toy: tuple[str, subprocess.Popen[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    toy: tuple[str, subprocess.Popen[str]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Same questions, same answers, same share from the tier; the reset in between goes through the server."""
+    """Same questions, same answers, same share from the tier; the reset in between goes through
+    the server.
+    """
     pytest.importorskip("lm_eval", reason="lm-eval is missing: pip install 'cachewitness[score]'")
     monkeypatch.chdir(tmp_path)
     found = []
     for where in (("--base-url", toy[0], "--bit-exact"), ()):
-        code = invoke(["score", *where, "--policy", "lmcache", "--limit", "16", "--arms", "off,off-again,tier", "--json"])
+        code = invoke(
+            [
+                "score",
+                *where,
+                "--policy",
+                "lmcache",
+                "--limit",
+                "16",
+                "--arms",
+                "off,off-again,tier",
+                "--json",
+            ]
+        )
         whole = json.loads(capsys.readouterr().out)
         (tier,) = whole["judged"]
-        found.append((code, tier["verdict"], tier["right_cold"], tier["right"], tier["restored"]["from_tier"]))
+        found.append(
+            (
+                code,
+                tier["verdict"],
+                tier["right_cold"],
+                tier["right"],
+                tier["restored"]["from_tier"],
+            )
+        )
     assert found[0] == found[1] and found[0][:4] == (0, "pass", 16, 16)
 
 
 @pytest.mark.toy
-def test_a_port_that_is_taken_is_one_line(toy: tuple[str, subprocess.Popen[str]], capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_port_that_is_taken_is_one_line(
+    toy: tuple[str, subprocess.Popen[str]], capsys: pytest.CaptureFixture[str]
+) -> None:
     code = invoke(["serve", "--port", toy[0].rpartition(":")[2]])
     err = capsys.readouterr().err
     assert code == 4 and "cannot be listened on" in err and err.count("\n") == 1
@@ -236,5 +316,7 @@ def test_ctrl_c_ends_it_without_a_word_of_trouble(toy: tuple[str, subprocess.Pop
 
 def _external_hits(url: str) -> int:
     with urllib.request.urlopen(f"{url}/metrics") as response:
-        (count,) = re.findall(r"vllm:external_prefix_cache_hits_total\S* (\d+)", response.read().decode())
+        (count,) = re.findall(
+            r"vllm:external_prefix_cache_hits_total\S* (\d+)", response.read().decode()
+        )
     return int(count)

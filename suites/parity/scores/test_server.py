@@ -1,4 +1,6 @@
-"""A server is scored through lm-eval's own client, and proves for every request what it restored."""
+"""A server is scored through lm-eval's own client, and proves for every request what it
+restored.
+"""
 
 from __future__ import annotations
 
@@ -17,12 +19,7 @@ pytest.importorskip("aiohttp", reason="aiohttp is missing: pip install 'cachewit
 
 from cachewitness._util.errors import UsageError
 from cachewitness.cli import invoke
-from cachewitness.engines.answers import (
-    Answer,
-    Ask,
-    BackendError,
-    Opening,
-)
+from cachewitness.engines.answers import Answer, Ask, BackendError, Opening
 from cachewitness.parity.scores import server as server_module
 from cachewitness.parity.scores import tasks
 from cachewitness.parity.scores.remote import RemoteBackend, Server
@@ -55,26 +52,40 @@ def score(capsys: pytest.CaptureFixture[str], url: str, *argv: str) -> tuple[int
     return code, said.out, said.err
 
 
-def test_a_server_is_scored_with_what_each_request_restored(capsys: pytest.CaptureFixture[str], local: LocalServer) -> None:
-    """Cold arms restore nothing although the server caches all the time: every request has a salt of its own."""
+def test_a_server_is_scored_with_what_each_request_restored(
+    capsys: pytest.CaptureFixture[str], local: LocalServer
+) -> None:
+    """Cold arms restore nothing although the server caches all the time: every request has a
+    salt of its own.
+    """
     code, out, err = score(capsys, local.url, "--arms", "off,off-again,hit,replay", "--json")
     whole = json.loads(out)
     assert (code, err, whole["engine"]) == (0, "", f"toy at {local.url}")
     restored = {entry["arm"]: entry["restored"] for entry in whole["arms"]}
     assert restored["off"]["tokens"] == restored["off-again"]["tokens"] == 0
-    assert restored["hit"]["least"] > 300 and restored["replay"]["least"] >= restored["hit"]["least"]
+    assert (
+        restored["hit"]["least"] > 300 and restored["replay"]["least"] >= restored["hit"]["least"]
+    )
     assert {entry["right"]["strict-match"] for entry in whole["arms"]} == {24}
 
 
-def test_two_runs_against_one_server_do_not_warm_each_other(capsys: pytest.CaptureFixture[str], local: LocalServer) -> None:
+def test_two_runs_against_one_server_do_not_warm_each_other(
+    capsys: pytest.CaptureFixture[str], local: LocalServer
+) -> None:
     for _ in range(2):
         assert score(capsys, local.url, "--arms", "off,off-again,miss,hit")[0] == 0
 
 
-def test_a_server_whose_cache_is_wrong_fails_and_the_group_is_named(capsys: pytest.CaptureFixture[str], stub: Stub) -> None:
-    """A server's requests are not numbered by question, so the fault goes by what the question says."""
+def test_a_server_whose_cache_is_wrong_fails_and_the_group_is_named(
+    capsys: pytest.CaptureFixture[str], stub: Stub
+) -> None:
+    """A server's requests are not numbered by question, so the fault goes by what the question
+    says.
+    """
     recurrent = [doc.question for doc in PROBLEMS.asked if doc.group == "recurrent"]
-    stub.wrong = lambda ask, restored: bool(restored) and any(question in ask.prompt for question in recurrent)
+    stub.wrong = lambda ask, restored: (
+        bool(restored) and any(question in ask.prompt for question in recurrent)
+    )
     with LocalServer(stub) as local:
         code, out, _ = score(capsys, local.url, "--arms", "off,off-again,hit")
     assert code == 1 and "the questions that lost are of group recurrent" in out
@@ -84,7 +95,11 @@ def test_a_server_that_ignores_salts_checked_nothing(
     capsys: pytest.CaptureFixture[str], stub: Stub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plain = stub.answer
-    monkeypatch.setattr(stub, "answer", lambda asks: plain([Ask(a.id, a.prompt, a.stop, a.max_tokens) for a in asks]))
+    monkeypatch.setattr(
+        stub,
+        "answer",
+        lambda asks: plain([Ask(a.id, a.prompt, a.stop, a.max_tokens) for a in asks]),
+    )
     with LocalServer(stub) as local:
         code, out, _ = score(capsys, local.url, "--arms", "off,off-again,hit")
     assert code == 5 and "salts are ignored" in " ".join(out.split())
@@ -95,7 +110,9 @@ def test_cold_arms_go_to_the_server_without_a_cache_if_there_is_one(
 ) -> None:
     uncached = Stub(knowing(PROBLEMS), Opening(caching=False))
     with LocalServer(uncached) as cold:
-        assert score(capsys, local.url, "--cold-url", cold.url, "--arms", "off,off-again,hit")[0] == 0
+        assert (
+            score(capsys, local.url, "--cold-url", cold.url, "--arms", "off,off-again,hit")[0] == 0
+        )
     assert len(uncached.asked) == 48
 
 
@@ -119,7 +136,12 @@ BODIES = {
     "empty and of no kind": (200, b"", "text/plain", "answered 200"),
     "no JSON": (200, b"<html>", "text/html", "answered 200"),
     "no completion": (200, b'{"choices": []}', "application/json", "answered 200 with 0 choices"),
-    "an error": (500, b'{"error": {"message": "out of memory"}}', "application/json", "answered 500"),
+    "an error": (
+        500,
+        b'{"error": {"message": "out of memory"}}',
+        "application/json",
+        "answered 500",
+    ),
 }
 
 
@@ -146,9 +168,16 @@ def test_a_server_that_answers_nonsense_is_unknown_and_what_it_answered_is_kept(
         patch.setattr(server_module._Handler, "_json", some)
         patch.setattr("cachewitness.engines.retries.ATTEMPTS", 1)
         code, _, err = score(capsys, local.url, "--arms", "off,off-again,hit", "--concurrent", "1")
-    assert code == 2 and err.count("\n") == 1 and said in err and "what was answered is kept in .cachewitness" in err
+    assert (
+        code == 2
+        and err.count("\n") == 1
+        and said in err
+        and "what was answered is kept in .cachewitness" in err
+    )
     (kept,) = Path(".cachewitness/score").glob("*/answers-off.jsonl")
-    assert len(kept.read_bytes().splitlines()) == 11, "what the server says of itself, and ten answers"
+    assert len(kept.read_bytes().splitlines()) == 11, (
+        "what the server says of itself, and ten answers"
+    )
     code, out, _ = score(capsys, local.url, "--arms", "off,off-again,hit", "--concurrent", "1")
     assert code == 0 and "10 of 24 answers are kept" in out
 
@@ -170,17 +199,23 @@ def test_a_tier_is_read_after_a_reset_and_a_reset_that_is_refused_is_unknown(
     assert code == 2 and "the engine did not forget" in err
 
 
-@pytest.mark.parametrize(("tier", "expected"), [(True, 0), (False, 5)], ids=["with a tier", "without"])
+@pytest.mark.parametrize(
+    ("tier", "expected"), [(True, 0), (False, 5)], ids=["with a tier", "without"]
+)
 def test_what_a_server_restores_after_a_reset_came_from_its_tier(
     capsys: pytest.CaptureFixture[str], tier: bool, expected: int
 ) -> None:
     with LocalServer(Stub(knowing(PROBLEMS), Opening(tier=tier))) as local:
         code, out, _ = score(capsys, local.url, "--arms", "off,off-again,tier", "--json")
     (entry,) = (entry["restored"] for entry in json.loads(out)["arms"] if entry["arm"] == "tier")
-    assert code == expected and entry["from_tier"] == entry["tokens"] and bool(entry["tokens"]) is tier
+    assert (
+        code == expected and entry["from_tier"] == entry["tokens"] and bool(entry["tokens"]) is tier
+    )
 
 
-def test_an_arm_that_no_server_can_be_brought_to_is_refused(capsys: pytest.CaptureFixture[str], local: LocalServer) -> None:
+def test_an_arm_that_no_server_can_be_brought_to_is_refused(
+    capsys: pytest.CaptureFixture[str], local: LocalServer
+) -> None:
     code, _, err = score(capsys, local.url, "--arms", "off,preempted")
     assert code == 4 and "leave `preempted` out" in err
 
@@ -209,7 +244,9 @@ def test_the_server_counts_what_it_restored(local: LocalServer) -> None:
     assert get(f"{local.url}/health") == "" and remote.versions()["model"] == "toy"
 
 
-def test_requests_that_come_together_are_answered_by_one_call(local: LocalServer, stub: Stub) -> None:
+def test_requests_that_come_together_are_answered_by_one_call(
+    local: LocalServer, stub: Stub
+) -> None:
     gate = threading.Event()
     plain = stub.answer
 
@@ -221,15 +258,23 @@ def test_requests_that_come_together_are_answered_by_one_call(local: LocalServer
     remote = RemoteBackend(local.url, "toy", concurrent=12)
     answered: list[str] = []
     thread = threading.Thread(
-        target=lambda: answered.extend(a.id for a in remote.answer([Ask(str(i), "a") for i in range(12)]))
+        target=lambda: answered.extend(
+            a.id for a in remote.answer([Ask(str(i), "a") for i in range(12)])
+        )
     )
     thread.start()
     gate.set()
     thread.join()
-    assert answered == [str(i) for i in range(12)] and sum(stub.batches) == 12 and len(stub.batches) < 12
+    assert (
+        answered == [str(i) for i in range(12)]
+        and sum(stub.batches) == 12
+        and len(stub.batches) < 12
+    )
 
 
-def test_an_error_of_the_operating_system_in_the_backend_is_answered(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_of_the_operating_system_in_the_backend_is_answered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """As any other error of the backend is; it is not taken for a client that went away."""
     stub = Stub({}, Opening())
 
@@ -253,7 +298,9 @@ REFUSED = {
 
 
 @pytest.mark.parametrize(("body", "said"), REFUSED.values(), ids=REFUSED.keys())
-def test_the_server_refuses_what_it_cannot_answer(local: LocalServer, body: bytes, said: str) -> None:
+def test_the_server_refuses_what_it_cannot_answer(
+    local: LocalServer, body: bytes, said: str
+) -> None:
     request = urllib.request.Request(f"{local.url}/v1/completions", data=body)
     with pytest.raises(urllib.error.HTTPError) as refused:
         urllib.request.urlopen(request)
@@ -270,11 +317,13 @@ def test_the_server_answers_a_list_of_prompts_in_order(local: LocalServer) -> No
     assert [choice["text"].strip() for choice in choices] == [doc.answer for doc in docs]
 
 
-def test_gsm8k_through_a_server_is_nothing_checked_because_the_model_is_too_weak(capsys: pytest.CaptureFixture[str]) -> None:
+def test_gsm8k_through_a_server_is_nothing_checked_because_the_model_is_too_weak(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     """Two hundred questions in the real file's form, cold and cached, through `local-completions`.
 
-    That every cached request restored most of its prompt is proven; that the model knows none of the answers makes the equal
-    scores worthless, and it is said so.
+    That every cached request restored most of its prompt is proven; that the model knows none of
+    the answers makes the equal scores worthless, and it is said so.
     """
     Path("test.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows_like_gsm8k(205)))
     with LocalServer(Stub({}, Opening())) as local:
@@ -282,8 +331,14 @@ def test_gsm8k_through_a_server_is_nothing_checked_because_the_model_is_too_weak
     whole = json.loads(capsys.readouterr().out)
     assert (code, whole["settings"]["shots"]) == (5, 5)
     restored = {entry["arm"]: entry["restored"] for entry in whole["arms"]}
-    assert restored["off"]["requests"] == restored["hit"]["requests"] == 200 and restored["off"]["tokens"] == 0
-    assert restored["hit"]["least"] > 100 and restored["hit"]["tokens"] > 0.8 * restored["hit"]["prompt_tokens"]
+    assert (
+        restored["off"]["requests"] == restored["hit"]["requests"] == 200
+        and restored["off"]["tokens"] == 0
+    )
+    assert (
+        restored["hit"]["least"] > 100
+        and restored["hit"]["tokens"] > 0.8 * restored["hit"]["prompt_tokens"]
+    )
     assert "too weak to judge by: at most 0 of 200" in whole["judged"][0]["reasons"][0]
 
 
@@ -294,7 +349,9 @@ def test_the_same_questions_pass_with_a_model_that_knows_them_and_fail_with_a_wr
     Path("test.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows_like_gsm8k(205)))
     task = tasks.gsm8k("test.jsonl")
     for spoilt, expected in ((0, 0), (1, 1)):
-        stub = Stub(knowing(task), Opening(), lambda ask, restored, spoilt=spoilt: bool(restored and spoilt))
+        stub = Stub(
+            knowing(task), Opening(), lambda ask, restored, spoilt=spoilt: bool(restored and spoilt)
+        )
         with LocalServer(stub) as local:
             assert invoke([*documented(local.url), "--bit-exact"]) == expected
         capsys.readouterr()

@@ -1,4 +1,6 @@
-"""A server that fails in each way a server can: what passes is waited out, the rest is one line and `unknown`, never a pass."""
+"""A server that fails in each way a server can: what passes is waited out, the rest is one line
+and `unknown`, never a pass.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,8 @@ from suites.support.stub_backend import Stub, knowing
 
 PROBLEMS = tasks.problems(limit=24)
 Fault = Callable[[Any, int], bool]
-"""Does something to a request's handler, given the number of the request; returns whether that was its answer."""
+"""Does something to a request's handler, given the number of the request; returns whether that was
+its answer."""
 
 
 @pytest.fixture(autouse=True)
@@ -57,7 +60,9 @@ def plant(monkeypatch: pytest.MonkeyPatch, fault: Fault) -> list[float]:
     return came
 
 
-def score(capsys: pytest.CaptureFixture[str], *argv: str, stub: Stub | None = None) -> tuple[int, str, str]:
+def score(
+    capsys: pytest.CaptureFixture[str], *argv: str, stub: Stub | None = None
+) -> tuple[int, str, str]:
     with LocalServer(stub or Stub(knowing(PROBLEMS), Opening())) as local:
         url = ["--base-url", local.url, "--limit", "24", "--bit-exact", "--concurrent", "4"]
         code = invoke(["score", *url, "--arms", "off,hit", *argv])
@@ -102,7 +107,9 @@ def reset_at_once(handler: Any, number: int) -> bool:
 
 
 def now_and_then(fault: Fault) -> Fault:
-    """Return a fault that two requests meet, so that the third attempt is answered even if both are the same question's."""
+    """Return a fault that two requests meet, so that the third attempt is answered even if both
+    are the same question's.
+    """
     return lambda handler, number: number in (5, 12) and fault(handler, number)
 
 
@@ -143,7 +150,10 @@ def test_what_passes_is_waited_out_and_changes_no_verdict(
 LASTING: dict[str, tuple[Fault, str]] = {
     "resets in the body": (reset_in_the_body, "does not answer"),
     "resets at once": (reset_at_once, "does not answer"),
-    "500": (sent(500, b'{"error": {"message": "out of\\nmemory"}}'), "the server answered 500: out of memory"),
+    "500": (
+        sent(500, b'{"error": {"message": "out of\\nmemory"}}'),
+        "the server answered 500: out of memory",
+    ),
     "429 for an hour": (sent(429, b"busy", Retry_After="3600"), "the server answered 429: busy"),
     "404": (sent(404, b""), "the server answered 404: nothing"),
     "a body with controls": (sent(403, b"\x1b[31mno\x07"), "the server answered 403: ?[31mno?"),
@@ -153,7 +163,10 @@ LASTING: dict[str, tuple[Fault, str]] = {
     ),
     "no JSON": (sent(200, b"<html>"), "answered 200, but its body is no JSON"),
     "JSON of another kind": (sent(200, b"[1]"), "answered 200 but its body is no completion"),
-    "two choices": (sent(200, b'{"choices": [{"text": "a"}, {"text": "b"}]}'), "answered 200 with 2 choices, not 1"),
+    "two choices": (
+        sent(200, b'{"choices": [{"text": "a"}, {"text": "b"}]}'),
+        "answered 200 with 2 choices, not 1",
+    ),
     "a text that is none": (sent(200, b'{"choices": [{"text": 7}]}'), "its body is no completion"),
 }
 
@@ -174,7 +187,9 @@ def test_what_does_not_pass_is_one_line_and_unknown(
     assert code == 2 and err.count("\n") == 1 and said in err and "verdict" not in out
     assert "\x1b" not in err and "what was answered is kept" in err
     (kept,) = Path(".cachewitness/score").glob("*/answers-off.jsonl")
-    assert 3 <= len(kept.read_bytes().splitlines()) <= 6, "at most three were under way beside the one that failed"
+    assert 3 <= len(kept.read_bytes().splitlines()) <= 6, (
+        "at most three were under way beside the one that failed"
+    )
 
 
 def test_a_server_that_hangs_is_given_up_after_the_time_that_was_named(
@@ -189,14 +204,28 @@ def test_a_server_that_hangs_is_given_up_after_the_time_that_was_named(
     begun = time.monotonic()
     stub = Stub(knowing(PROBLEMS), Opening())
     with LocalServer(stub) as local:
-        code = invoke(["score", "--base-url", local.url, "--limit", "24", "--arms", "off,hit", "--timeout", "1"])
+        code = invoke(
+            [
+                "score",
+                "--base-url",
+                local.url,
+                "--limit",
+                "24",
+                "--arms",
+                "off,hit",
+                "--timeout",
+                "1",
+            ]
+        )
         over.set()
     err = capsys.readouterr().err
     assert code == 2 and err.count("\n") == 1 and "does not answer within 1 s" in err
     assert time.monotonic() - begun < 50
 
 
-def test_a_server_that_is_gone_is_one_line(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_that_is_gone_is_one_line(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Its port is closed in the middle of the run."""
 
     def gone(handler: Any, number: int) -> bool:
@@ -209,7 +238,19 @@ def test_a_server_that_is_gone_is_one_line(capsys: pytest.CaptureFixture[str], m
     stub = Stub(knowing(PROBLEMS), Opening())
     local = LocalServer(stub)
     local._thread.start()
-    code = invoke(["score", "--base-url", local.url, "--limit", "24", "--arms", "off,hit", "--concurrent", "1"])
+    code = invoke(
+        [
+            "score",
+            "--base-url",
+            local.url,
+            "--limit",
+            "24",
+            "--arms",
+            "off,hit",
+            "--concurrent",
+            "1",
+        ]
+    )
     err = capsys.readouterr().err
     assert code == 2 and err.count("\n") == 1 and "does not answer" in err
 
@@ -239,26 +280,43 @@ def test_so_many_requests_are_under_way_as_were_asked_for(
 
 
 def test_attempts_end_and_wait_longer_each_time() -> None:
-    assert [retries.wait_s(attempt, 500) for attempt in (1, 2, 3)] == [retries.WAIT_S, 2 * retries.WAIT_S, None]
+    assert [retries.wait_s(attempt, 500) for attempt in (1, 2, 3)] == [
+        retries.WAIT_S,
+        2 * retries.WAIT_S,
+        None,
+    ]
     assert retries.wait_s(1, 400) is None and retries.wait_s(1, 200) is None
     assert retries.wait_s(9, 429, "7") == 7 and retries.wait_s(10, 429, "7") is None
-    assert retries.wait_s(1, 429, "61") is None and retries.wait_s(1, 429, "Wed, 21 Oct 2015 07:28:00 GMT") == retries.WAIT_S
+    assert (
+        retries.wait_s(1, 429, "61") is None
+        and retries.wait_s(1, 429, "Wed, 21 Oct 2015 07:28:00 GMT") == retries.WAIT_S
+    )
 
 
 def test_one_request_of_the_backend_is_repeated_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
     """What warms the cache goes another way than what is scored."""
-    came = plant(monkeypatch, lambda handler, number: number == 1 and sent(500, b"oops")(handler, number))
+    came = plant(
+        monkeypatch, lambda handler, number: number == 1 and sent(500, b"oops")(handler, number)
+    )
     with LocalServer(Stub({}, Opening())) as local:
-        assert len(RemoteBackend(local.url, "toy").answer([Ask("0", "a b c")])) == 1 and len(came) == 2
-        with pytest.raises(BackendError, match="question 1: the server answered 400: prompt is empty"):
+        assert (
+            len(RemoteBackend(local.url, "toy").answer([Ask("0", "a b c")])) == 1 and len(came) == 2
+        )
+        with pytest.raises(
+            BackendError, match="question 1: the server answered 400: prompt is empty"
+        ):
             RemoteBackend(local.url, "toy").answer([Ask("1", "")])
 
 
-# --- what a server offers beside texts ----------------------------------------------------------------------------------------
+# --- what a server offers beside texts ------------------------------------------------------------
 
 
-def chosen(*tops: dict[str, float | None], tokens: tuple[str, ...] = ("token_id:5", "token_id:7")) -> dict[str, Any]:
-    return {"choices": [{"text": "x", "logprobs": {"tokens": list(tokens), "top_logprobs": list(tops)}}]}
+def chosen(
+    *tops: dict[str, float | None], tokens: tuple[str, ...] = ("token_id:5", "token_id:7")
+) -> dict[str, Any]:
+    return {
+        "choices": [{"text": "x", "logprobs": {"tokens": list(tokens), "top_logprobs": list(tops)}}]
+    }
 
 
 def test_tokens_and_margins_are_read_of_logprobs() -> None:
@@ -318,7 +376,10 @@ def test_a_prompt_that_leaves_no_room_for_its_answer_is_refused_before_the_run()
     context = Context(Tokenizer(), "toy", 8, 2)
     context.prepare([Ask("0", "a bb ccc", max_tokens=5)])
     assert context.prompt(Ask("0", "a bb ccc")) == [1, 2, 3]
-    with pytest.raises(UsageError, match=r"question 1: its prompt has 4 tokens and its answer may have 5, .* is 8 long"):
+    with pytest.raises(
+        UsageError,
+        match=r"question 1: its prompt has 4 tokens and its answer may have 5, .* is 8 long",
+    ):
         context.prepare([Ask("1", "a bb ccc d", max_tokens=5)])
 
 
@@ -330,13 +391,17 @@ def test_a_server_that_does_not_tokenize_gets_texts() -> None:
 
 
 def tokenizing(monkeypatch: pytest.MonkeyPatch, limit: int) -> list[Any]:
-    """Let the server tell its context and the tokens of a text, one for each character; return the prompts that are sent."""
+    """Let the server tell its context and the tokens of a text, one for each character; return
+    the prompts that are sent.
+    """
     plain_answer, plain_json = server_module._Handler._answered, server_module._Handler._json
     plain_completion, sent_prompts = LocalServer.completion, list[Any]()
 
     def answered(handler: Any) -> dict[str, Any]:
         if handler.path == "/tokenize":
-            return {"tokens": [ord(character) for character in json.loads(handler._content())["prompt"]]}
+            return {
+                "tokens": [ord(character) for character in json.loads(handler._content())["prompt"]]
+            }
         return plain_answer(handler)
 
     def told(handler: Any, status: int, content: Any) -> None:
@@ -347,7 +412,9 @@ def tokenizing(monkeypatch: pytest.MonkeyPatch, limit: int) -> list[Any]:
     def completion(server: LocalServer, content: bytes) -> dict[str, Any]:
         body = json.loads(content)
         sent_prompts.append(body["prompt"])
-        text = body["prompt"] if isinstance(body["prompt"], str) else "".join(map(chr, body["prompt"]))
+        text = (
+            body["prompt"] if isinstance(body["prompt"], str) else "".join(map(chr, body["prompt"]))
+        )
         return plain_completion(server, json.dumps(body | {"prompt": text}).encode())
 
     monkeypatch.setattr(server_module._Handler, "_answered", answered)
@@ -356,11 +423,15 @@ def tokenizing(monkeypatch: pytest.MonkeyPatch, limit: int) -> list[Any]:
     return sent_prompts
 
 
-def test_a_server_that_tokenizes_is_sent_ids(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_that_tokenizes_is_sent_ids(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     came = tokenizing(monkeypatch, limit=100_000)
     code, _, err = score(capsys)
     assert (code, err) == (0, "")
-    assert sum(not isinstance(prompt, str) for prompt in came) == 2 * 24, "prefixes that are asked first, uncounted, are texts"
+    assert sum(not isinstance(prompt, str) for prompt in came) == 2 * 24, (
+        "prefixes that are asked first, uncounted, are texts"
+    )
 
 
 def test_a_context_that_is_too_short_is_one_line_before_the_run(
@@ -368,5 +439,10 @@ def test_a_context_that_is_too_short_is_one_line_before_the_run(
 ) -> None:
     came = tokenizing(monkeypatch, limit=100)
     code, out, err = score(capsys)
-    assert code == 4 and err.count("\n") == 1 and "the server's context is 100 long" in err and "verdict" not in out
+    assert (
+        code == 4
+        and err.count("\n") == 1
+        and "the server's context is 100 long" in err
+        and "verdict" not in out
+    )
     assert came == []

@@ -1,4 +1,6 @@
-"""Arms in processes of their own: the same outcome, and an engine that ends its process is one that did not answer."""
+"""Arms in processes of their own: the same outcome, and an engine that ends its process is one
+that did not answer.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +54,9 @@ def asked(folder: Path, open_backend: object, limit: int = 16, device: str = "cp
     return Questions(task=task, opener=open_backend, folder=folder, opening=opening)  # type: ignore[arg-type]
 
 
-def test_the_outcome_is_that_of_one_process_and_a_second_run_goes_on_from_what_was_kept(tmp_path: Path) -> None:
+def test_the_outcome_is_that_of_one_process_and_a_second_run_goes_on_from_what_was_kept(
+    tmp_path: Path,
+) -> None:
     one, questions = _run(asked(tmp_path / "1", sound), 1), asked(tmp_path / "2", sound)
     two = _run(questions, 2)
     assert one.exit_code == two.exit_code and [arm.arm for arm in two.judged] == ["hit"]
@@ -74,7 +78,10 @@ def test_what_was_kept_is_told_before_an_arm_begins(tmp_path: Path) -> None:
     questions, heard = asked(tmp_path / "run", sound), Telling()
     run_arm(ARMS[0], questions)
     Runner(questions, listener=heard, jobs=2).run(ARMS, Rules(tokens="declared"))
-    assert heard.heard == [("off", 16, 16), ("off-again", 16, 0), "measured", ("hit", 16, 0)] and heard.count == 32
+    assert (
+        heard.heard == [("off", 16, 16), ("off-again", 16, 0), "measured", ("hit", 16, 0)]
+        and heard.count == 32
+    )
 
 
 def full_disk(opening: Opening) -> Backend:

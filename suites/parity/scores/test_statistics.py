@@ -1,4 +1,6 @@
-"""The statistics of paired answers agree with scipy and statsmodels, and with tables computed independently."""
+"""The statistics of paired answers agree with scipy and statsmodels, and with tables computed
+independently.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,8 @@ from cachewitness.parity.scores.statistics import holm, mcnemar, mde, n_for_marg
 
 COUNTS = [(0, 0), (1, 0), (0, 1), (5, 5), (12, 3), (3, 12), (40, 0), (150, 130)]
 
-# MDE in points by n and the share of differing answers, alpha 0.05 one-sided, power 0.8; None: never.
+# MDE in points by n and the share of differing answers, alpha 0.05 one-sided, power 0.8; None:
+# never.
 MDE_POINTS = {
     200: (None, None, None, 3.91, 5.53, 7.82),
     300: (None, None, None, 3.20, 4.52, 6.40),
@@ -29,14 +32,22 @@ N_FOR_MARGIN = {0.005: (310, 78), 0.02: (1237, 310), 0.05: (3092, 773), 0.10: (6
 @pytest.mark.parametrize(("lost", "gained"), COUNTS)
 def test_mcnemar_is_the_one_sided_binomial_test(lost: int, gained: int) -> None:
     scipy_stats = pytest.importorskip("scipy.stats", reason="scipy is missing: pip install scipy")
-    expected = scipy_stats.binomtest(lost, lost + gained, 0.5, alternative="greater").pvalue if lost + gained else 1.0
+    expected = (
+        scipy_stats.binomtest(lost, lost + gained, 0.5, alternative="greater").pvalue
+        if lost + gained
+        else 1.0
+    )
     assert mcnemar(lost, gained) == pytest.approx(expected, rel=1e-9)
 
 
 @pytest.mark.parametrize(("lost", "gained"), [(0, 0), (1, 0), (3, 12), (12, 3), (40, 0), (0, 40)])
 @pytest.mark.parametrize("n", [60, 200, 1319])
-def test_at_tangos_bound_the_constrained_score_statistic_is_the_quantile(lost: int, gained: int, n: int) -> None:
-    """The rate of losses is found here by brute force over the likelihood, not by the closed form."""
+def test_at_tangos_bound_the_constrained_score_statistic_is_the_quantile(
+    lost: int, gained: int, n: int
+) -> None:
+    """The rate of losses is found here by brute force over the likelihood, not by the closed
+    form.
+    """
     bound = tango_lower(lost, gained, n)
     same = n - lost - gained
     rates = [max(0.0, -bound) + (1 - abs(bound)) / 2 * (i / 8000) ** 3 for i in range(1, 8000)]
@@ -53,7 +64,9 @@ def test_at_tangos_bound_the_constrained_score_statistic_is_the_quantile(lost: i
 
 
 @pytest.mark.parametrize(("n", "points"), [(1319, 0.205), (200, 1.34)])
-def test_where_nothing_differs_the_interval_has_the_width_of_the_table(n: int, points: float) -> None:
+def test_where_nothing_differs_the_interval_has_the_width_of_the_table(
+    n: int, points: float
+) -> None:
     assert -100 * tango_lower(0, 0, n) == pytest.approx(points, abs=0.006)
 
 
@@ -66,7 +79,11 @@ def test_a_bound_of_impossible_counts_is_refused() -> None:
 @pytest.mark.parametrize(("n", "share"), list(itertools.product(MDE_POINTS, SHARES)))
 def test_the_minimum_detectable_effect_is_that_of_the_table(n: int, share: float) -> None:
     expected, found = MDE_POINTS[n][SHARES.index(share)], mde(n, share)
-    assert found is None if expected is None else found is not None and 100 * found == pytest.approx(expected, abs=0.006)
+    assert (
+        found is None
+        if expected is None
+        else found is not None and 100 * found == pytest.approx(expected, abs=0.006)
+    )
 
 
 def test_where_no_answer_can_differ_no_loss_can_be_detected() -> None:
@@ -79,11 +96,15 @@ def test_the_questions_that_show_a_margin_are_those_of_the_table(share: float) -
 
 
 def test_holms_adjusted_p_values_are_those_of_statsmodels() -> None:
-    multitest = pytest.importorskip("statsmodels.stats.multitest", reason="statsmodels is missing: pip install statsmodels")
+    multitest = pytest.importorskip(
+        "statsmodels.stats.multitest", reason="statsmodels is missing: pip install statsmodels"
+    )
     draw = random.Random(7)
     for size in (1, 2, 5, 9):
         p_values = [draw.random() ** 3 for _ in range(size)]
-        assert holm(p_values) == pytest.approx(list(multitest.multipletests(p_values, method="holm")[1]))
+        assert holm(p_values) == pytest.approx(
+            list(multitest.multipletests(p_values, method="holm")[1])
+        )
 
 
 def test_the_error_rate_and_the_power_are_those_used_everywhere() -> None:

@@ -1,4 +1,6 @@
-"""Cold against cached on the toy engine: clean over several seeds, told in a table, never passed where nothing happened."""
+"""Cold against cached on the toy engine: clean over several seeds, told in a table, never passed
+where nothing happened.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +52,10 @@ def test_clean_engine_passes_every_arm_at_both_places(seed: int) -> None:
     """Where some are taken of many, three configurations share the arms and places among them."""
     configuration = cold_configurations()[seed % len(cold_configurations())]
     for trace in sampled([*traces(configuration, seed, places=EVERYWHERE)], 3, seed // 2):
-        if trace.header.options.get("tier_pages") and configuration.layout.name == "full-mamba-unequal":
+        if (
+            trace.header.options.get("tier_pages")
+            and configuration.layout.name == "full-mamba-unequal"
+        ):
             continue
         row = compared(trace).row
         assert row.verdict == "pass", (trace.header.name, row)
@@ -78,12 +83,17 @@ def test_every_arm_is_told_at_both_places_and_every_story_by_some_arm() -> None:
 
 
 def test_seeds_vary_prompts_and_repeat_themselves() -> None:
-    texts = [tuple(op.prompt for op in told("hit", "replay", seed=seed).ops if isinstance(op, Submit)) for seed in range(20)]
+    texts = [
+        tuple(op.prompt for op in told("hit", "replay", seed=seed).ops if isinstance(op, Submit))
+        for seed in range(20)
+    ]
     assert len(set(texts)) == 20
     assert told("hit", "replay", seed=7) == told("hit", "replay", seed=7)
 
 
-@pytest.mark.parametrize(("arm", "why"), [("hit", "nobody hit"), ("tier", "nobody hit"), ("preempted", "nobody hit")])
+@pytest.mark.parametrize(
+    ("arm", "why"), [("hit", "nobody hit"), ("tier", "nobody hit"), ("preempted", "nobody hit")]
+)
 def test_arm_without_its_mechanism_has_checked_nothing(arm: str, why: str) -> None:
     trace = told(arm, "replay")
     once = trace.with_ops([op for op in trace.ops if not getattr(op, "r", "").startswith("c")][:1])
@@ -121,7 +131,9 @@ def test_states_of_the_definition_are_those_of_one_paged_chunk() -> None:
     assert set(states) == {(0, "conv"), (0, "memory")}
     assert all(distance(part, kept[layer][name]) < 1e-12 for (layer, name), part in states.items())
     earlier = answers(model, {(tokens, 0): 39})[tokens, 0].kept
-    assert all(distance(part, earlier[layer][name]) > 1e-3 for (layer, name), part in states.items())
+    assert all(
+        distance(part, earlier[layer][name]) > 1e-3 for (layer, name), part in states.items()
+    )
 
 
 def test_bits_depend_on_the_chunks_in_which_a_text_was_computed() -> None:
@@ -129,50 +141,89 @@ def test_bits_depend_on_the_chunks_in_which_a_text_was_computed() -> None:
     engine = parse("toy:dtype=float32").open(trace.header)
     recorder = Recorder(engine)
     drive(trace, engine, (), beside=recorder, keep=False)
-    life: RequestLifetime = max((life for life in recorder.lives if not life.resume), key=lambda life: life.pieces[-1].stop)
+    life: RequestLifetime = max(
+        (life for life in recorder.lives if not life.resume), key=lambda life: life.pieces[-1].stop
+    )
     kernels = engine.tensors.kernels  # type: ignore[attr-defined]
     own = tuple((piece.start, piece.stop) for piece in life.pieces)
     last = life.pieces[-1]
     same = again(engine.tensors.model, kernels, life.pieces, own)[0]  # type: ignore[attr-defined]
-    other = again(engine.tensors.model, kernels, [last], ((0, 7), (7, last.start), (last.start, last.stop)))[0]  # type: ignore[attr-defined]
-    assert all(torch.equal(piece.logits, logits) for piece, logits in zip(life.pieces, same, strict=True))
+    other = again(
+        engine.tensors.model, kernels, [last], ((0, 7), (7, last.start), (last.start, last.stop))
+    )[0]  # type: ignore[attr-defined]
+    assert all(
+        torch.equal(piece.logits, logits) for piece, logits in zip(life.pieces, same, strict=True)
+    )
     assert not torch.equal(last.logits, other[-1])
 
 
 def test_step_that_names_a_request_long_gone_is_compared_like_any_other() -> None:
     """What is left of such an operation is no longer the object that stands in the trace."""
     trace = told("hit", "replay")
-    ops = [msgspec.structs.replace(op, withdraw=["gone"]) if isinstance(op, Step) else op for op in trace.ops]
+    ops = [
+        msgspec.structs.replace(op, withdraw=["gone"]) if isinstance(op, Step) else op
+        for op in trace.ops
+    ]
     assert compared(trace.with_ops(ops)).row == compared(trace).row
 
 
 def test_floor_is_above_nothing_and_far_below_a_fault() -> None:
     noise = floors(parse("toy").open(told("hit", "replay").header).tensors.model)  # type: ignore[attr-defined]
-    assert 0 < noise.logits.floor < 1e-12 and all(0 < state.floor < 1e-12 for _, state in noise.states())
+    assert 0 < noise.logits.floor < 1e-12 and all(
+        0 < state.floor < 1e-12 for _, state in noise.states()
+    )
     fault = compared(told("hit", "prefix-end"), "toy:mutant=conv-state-lost").row
     assert fault.verdict == "FAIL" and fault.share > 1e6 and fault.beyond > 0
 
 
 def test_rows_add_counts_and_keep_the_largest_difference() -> None:
-    one = ArmRow(arm="hit", where="replay", precision="float64", rows=2, largest=1.0, restored={"full": 1}, missing=["a"])
-    two = ArmRow(arm="hit", where="replay", precision="float64", rows=3, largest=0.5, restored={"sliding": 2}, missing=["b"])
+    one = ArmRow(
+        arm="hit",
+        where="replay",
+        precision="float64",
+        rows=2,
+        largest=1.0,
+        restored={"full": 1},
+        missing=["a"],
+    )
+    two = ArmRow(
+        arm="hit",
+        where="replay",
+        precision="float64",
+        rows=3,
+        largest=0.5,
+        restored={"sliding": 2},
+        missing=["b"],
+    )
     (row,) = merge_rows([one, two])
-    assert (row.rows, row.largest, row.restored, row.missing) == (5, 1.0, {"full": 1, "sliding": 2}, ["a", "b"])
+    assert (row.rows, row.largest, row.restored, row.missing) == (
+        5,
+        1.0,
+        {"full": 1, "sliding": 2},
+        ["a", "b"],
+    )
 
 
 def test_default_run_covers_three_layouts_two_block_sizes_and_three_precisions() -> None:
     every = streams(parse("toy"), cold_configurations(), 0)
-    assert {stream.engine.options["dtype"] for stream in every} == {"float64", "float32", "bf16-state"}
-    kinds = {frozenset(group.kind for group in stream.configuration.layout.groups) for stream in every}
+    assert {stream.engine.options["dtype"] for stream in every} == {
+        "float64",
+        "float32",
+        "bf16-state",
+    }
+    kinds = {
+        frozenset(group.kind for group in stream.configuration.layout.groups) for stream in every
+    }
     assert {
         frozenset(["full", "recurrent"]),
         frozenset(["full", "sliding"]),
         frozenset(["full", "sliding", "recurrent"]),
     } <= kinds
     assert {stream.configuration.options["retention_interval"] for stream in every} == {None, 0, 64}
-    assert {stream.engine.text for stream in streams(parse("toy:dtype=float32"), cold_configurations(), 0)} == {
-        "toy:dtype=float32"
-    }
+    assert {
+        stream.engine.text
+        for stream in streams(parse("toy:dtype=float32"), cold_configurations(), 0)
+    } == {"toy:dtype=float32"}
 
 
 def test_engine_without_tensors_is_told_as_not_run() -> None:
@@ -187,7 +238,15 @@ def test_command_line_tells_a_fault_and_a_command_that_shows_it_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    arguments = ["--suite", "cold-vs-cached", "--layout", "full-mamba", "--option", "retention_interval=none", "--fail-fast"]
+    arguments = [
+        "--suite",
+        "cold-vs-cached",
+        "--layout",
+        "full-mamba",
+        "--option",
+        "retention_interval=none",
+        "--fail-fast",
+    ]
     assert invoke(["run", "--engine", "toy:mutant=conv-state-lost,dtype=float32", *arguments]) == 1
     output = capsys.readouterr().out
     assert "cold against cached, float32:" in output and "FAIL" in output
@@ -199,8 +258,19 @@ def test_command_line_tells_a_fault_and_a_command_that_shows_it_again(
 
 def test_json_report_carries_the_arms(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    arguments = ["--suite", "cold-vs-cached", "--layout", "full", "--fail-fast", "--report", "out", "--quiet"]
-    assert invoke(["run", "--engine", "toy:mutant=hash-without-parent,dtype=float64", *arguments]) == 1
+    arguments = [
+        "--suite",
+        "cold-vs-cached",
+        "--layout",
+        "full",
+        "--fail-fast",
+        "--report",
+        "out",
+        "--quiet",
+    ]
+    assert (
+        invoke(["run", "--engine", "toy:mutant=hash-without-parent,dtype=float64", *arguments]) == 1
+    )
     arms = json.loads((tmp_path / "out" / "report.json").read_text())["suites"][0]["arms"]
     assert {"off", "off-again", "miss", "hit"} <= {row["arm"] for row in arms}
     assert any(row["failed"] for row in arms)

@@ -1,4 +1,6 @@
-"""Faults of kernels: found in the arm without a cache too, and not excused by what they do to a cold run in other chunks."""
+"""Faults of kernels: found in the arm without a cache too, and not excused by what they do to a
+cold run in other chunks.
+"""
 
 from __future__ import annotations
 
@@ -30,27 +32,40 @@ def compared(trace: Trace, engine: str) -> Compared:
 
 
 def own_noise(engine: Any) -> float:
-    """Return how far an engine's cold runs in chunks of several sizes lie apart: a tolerance that its faults would widen."""
+    """Return how far an engine's cold runs in chunks of several sizes lie apart: a tolerance
+    that its faults would widen.
+    """
     model, kernels = engine.tensors.model, engine.tensors.kernels
-    text = torch.randint(model.config.vocab_size, (192,), generator=torch.Generator().manual_seed(0)).tolist()
+    text = torch.randint(
+        model.config.vocab_size, (192,), generator=torch.Generator().manual_seed(0)
+    ).tolist()
     rows = []
     for size in SIZES:
         pools, (tables,) = model.fresh(len(text))
         pieces = [(text[start : start + size], start) for start in range(0, len(text), size)]
         chunks = [Chunk(part, start, tables, outputs=len(part)) for part, start in pieces]
-        rows.append(torch.cat([step(pools, [chunk], model.weights, kernels=kernels) for chunk in chunks]))
+        rows.append(
+            torch.cat([step(pools, [chunk], model.weights, kernels=kernels) for chunk in chunks])
+        )
     return max(float((other - rows[0]).abs().max()) for other in rows)
 
 
-@pytest.mark.parametrize("mutant", ["tail-gate-read-past-the-end", "convolution-begins-anew-in-every-chunk"])
+@pytest.mark.parametrize(
+    "mutant", ["tail-gate-read-past-the-end", "convolution-begins-anew-in-every-chunk"]
+)
 def test_fault_that_grows_with_the_cuts_does_not_widen_its_own_tolerance(mutant: str) -> None:
     trace = told("off", "prefix-end")
-    clean, faulty = parse("toy").open(trace.header), parse(f"toy:mutant={mutant}").open(trace.header)
+    clean, faulty = (
+        parse("toy").open(trace.header),
+        parse(f"toy:mutant={mutant}").open(trace.header),
+    )
     assert own_noise(clean) < 1e-12 < 1e-3 < own_noise(faulty)
     assert floors(faulty.tensors.model) == floors(clean.tensors.model)  # type: ignore[attr-defined]
     result = compared(trace, f"toy:mutant={mutant}")
     assert result.row.verdict == "FAIL" and result.row.restored_rows == 0
-    assert result.row.largest < own_noise(faulty) * 4, "within a tolerance measured with the engine's own kernels"
+    assert result.row.largest < own_noise(faulty) * 4, (
+        "within a tolerance measured with the engine's own kernels"
+    )
     assert result.outcome == "fail"
 
 
@@ -75,4 +90,7 @@ def test_rows_that_hold_no_number_are_called_so() -> None:
 def test_place_where_a_restored_state_was_rounded_is_named() -> None:
     result = compared(told("hit", "prefix-end"), "toy:mutant=state-restored-in-bf16")
     finding = next(finding for finding in result.findings if finding.anomaly == "cached-divergence")
-    assert "which resumed at" in finding.sentence and "layer 0 (linear_attention, group 1)" in finding.sentence
+    assert (
+        "which resumed at" in finding.sentence
+        and "layer 0 (linear_attention, group 1)" in finding.sentence
+    )

@@ -1,7 +1,9 @@
-"""Seeded faults against the comparison of cold and cached runs: every fault that changes what a page holds is found by numbers.
+"""Seeded faults against the comparison of cold and cached runs: every fault that changes what a
+page holds is found by numbers.
 
-No ledger is asked. The traces are those of every run, not written for a fault; each fault names the story in which it shows,
-so that a test need not run all of them, and shows there on at least one configuration, where the clean engine passes.
+No ledger is asked. The traces are those of every run, not written for a fault; each fault names the
+story in which it shows, so that a test need not run all of them, and shows there on at least one
+configuration, where the clean engine passes.
 """
 
 from __future__ import annotations
@@ -72,23 +74,31 @@ TAKEN = (
     "oldest-block-of-window-lost",
     "rotary-positions-restart-at-a-hit",
 )
-"""One of publishing, of each arm that changes how a run goes, of keys, of the device and of kernels."""
+"""One of publishing, of each arm that changes how a run goes, of keys, of the device and of
+kernels."""
 
 UNFELT = {
-    "chunk-ends-off-the-grid": "the engine's own scheduler cuts the chunks, and there is nothing to plant at its height",
+    "chunk-ends-off-the-grid": (
+        "the engine's own scheduler cuts the chunks, and there is nothing to plant at its height"
+    ),
     "replay-boundary-masked": "less is kept; what is found is right",
     "denser-than-interval": "more is kept; what is found is right",
     "lookup-one-unit-short": "less is found; what is found is right",
     "shared-prefix-boundary-forgotten": "less is kept; what is found is right",
-    "last-token-hit": "who has nothing left to compute waits for ever, and nothing is computed wrong",
+    "last-token-hit": (
+        "who has nothing left to compute waits for ever, and nothing is computed wrong"
+    ),
     "block-leaked": "the pool shrinks; what pages hold is right",
     "salt-left-out": "another tenant's page of the same tokens holds the same numbers",
     "resumed-request-refused": "who is never admitted computes nothing",
     "second-preemption-crashes": "the engine dies before there is a number",
-    "freed-while-in-flight": "this device runs steps in order: what is given back is overwritten by later steps alone",
+    "freed-while-in-flight": (
+        "this device runs steps in order: what is given back is overwritten by later steps alone"
+    ),
     "tier-never-asked": "nothing is found in the tier",
 }
-"""The faults that no number can show, and why: those of the books, which are the ledger's to find."""
+"""The faults that no number can show, and why: those of the books, which are the ledger's to find.
+"""
 IDLE = {
     "last-token-hit": "hit/replay",
     "salt-left-out": "miss/replay",
@@ -100,7 +110,10 @@ IDLE = {
 
 def traces(story: str) -> list[Trace]:
     arm, _, where = story.partition("/")
-    return [write(configuration.shape("scheduler"), BY_NAME[arm], where, 0) for configuration in cold_configurations()]
+    return [
+        write(configuration.shape("scheduler"), BY_NAME[arm], where, 0)
+        for configuration in cold_configurations()
+    ]
 
 
 def compared(trace: Trace, engine: str) -> Compared:
@@ -136,5 +149,8 @@ def test_arm_that_a_fault_keeps_from_happening_is_no_pass(mutant: str) -> None:
 
 
 def test_engine_that_dies_fails() -> None:
-    results = [compared(trace, "toy:mutant=second-preemption-crashes") for trace in traces("preempted/replay")]
+    results = [
+        compared(trace, "toy:mutant=second-preemption-crashes")
+        for trace in traces("preempted/replay")
+    ]
     assert {finding.anomaly for result in results for finding in result.findings} == {"died"}

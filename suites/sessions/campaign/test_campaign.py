@@ -1,4 +1,6 @@
-"""A campaign comes to the same whoever dies when, and is never a pass without having judged something."""
+"""A campaign comes to the same whoever dies when, and is never a pass without having judged
+something.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,13 @@ import msgspec
 import pytest
 
 from cachewitness._util.indented import indented
-from cachewitness.core.result import EXIT_FAIL, EXIT_INTERNAL, EXIT_NOTHING_CHECKED, EXIT_PASS, EXIT_UNKNOWN
+from cachewitness.core.result import (
+    EXIT_FAIL,
+    EXIT_INTERNAL,
+    EXIT_NOTHING_CHECKED,
+    EXIT_PASS,
+    EXIT_UNKNOWN,
+)
 from cachewitness.engines.faults import fitting
 from cachewitness.sessions.campaign import driver as drivers
 from cachewitness.sessions.campaign.perform import perform, stamp
@@ -19,13 +27,25 @@ from cachewitness.sessions.campaign.plan import FAULTS, Canary, Planned, canary_
 from cachewitness.sessions.campaign.store import opened
 from cachewitness.sessions.campaign.summary import document
 from cachewitness.sessions.campaign.unit import Outcome, Unit
-from suites.support.campaigns import FAULTY, SMALL, InTurn, Remembered, came_to, driven, planned, settings
+from suites.support.campaigns import (
+    FAULTY,
+    SMALL,
+    InTurn,
+    Remembered,
+    came_to,
+    driven,
+    planned,
+    settings,
+)
 from suites.support.sampled import fewer
 
 pytestmark = pytest.mark.usefixtures("at_once")
 
 KILLS = fewer(8, 4)
-CLEAN = 'name = "clean"\nstreams = ["main"]\n[[engines]]\nengine = "reference"\nlayouts = ["full"]\n[budget]\ntraces = 4\n'
+CLEAN = (
+    'name = "clean"\nstreams = ["main"]\n[[engines]]\nengine = "reference"\nlayouts ='
+    ' ["full"]\n[budget]\ntraces = 4\n'
+)
 
 
 class Whole(NamedTuple):
@@ -56,12 +76,17 @@ def killed_now_and_then(chance: random.Random) -> object:
 
 
 def test_kills_change_nothing(tmp_path: Path, remembered: Remembered, whole: Whole) -> None:
-    """Workers and drivers end at random points, and the same command goes on: same findings, sums and digest each time."""
+    """Workers and drivers end at random points, and the same command goes on: same findings,
+    sums and digest each time.
+    """
     made, expected = whole.made, came_to(whole.result)
     died = stopped = 0
     for seed in range(KILLS):
         chance = random.Random(seed)
-        executor, kept = InTurn(remembered, deaths=chance), settings(tmp_path / str(seed), workers=1 + seed % 3, attempts=1000)
+        executor, kept = (
+            InTurn(remembered, deaths=chance),
+            settings(tmp_path / str(seed), workers=1 + seed % 3, attempts=1000),
+        )
         while True:
             try:
                 result = driven(made, kept, executor, killed_now_and_then(chance))  # type: ignore[arg-type]
@@ -74,10 +99,15 @@ def test_kills_change_nothing(tmp_path: Path, remembered: Remembered, whole: Who
 
 
 def test_the_findings_are_those_of_the_faulty_engine(whole: Whole) -> None:
-    """What is met and what is shrunk of it; that the clean engine beside it is not blamed; minimal traces that are there."""
+    """What is met and what is shrunk of it; that the clean engine beside it is not blamed;
+    minimal traces that are there.
+    """
     told = document(whole.result, whole.kept)
     clean, faulty = told.subjects
-    assert clean.findings == 0 and clean.exit_code in (EXIT_PASS, EXIT_NOTHING_CHECKED)  # few traces: rules without cases
+    assert clean.findings == 0 and clean.exit_code in (
+        EXIT_PASS,
+        EXIT_NOTHING_CHECKED,
+    )  # few traces: rules without cases
     assert faulty.engine == FAULTY and faulty.exit_code == EXIT_FAIL
     assert faulty.findings == sum(one.met for one in told.classes) > len(told.findings) > 0
     assert all(one.operations <= 6 and Path(one.trace).is_file() for one in told.findings)
@@ -89,18 +119,24 @@ def test_a_second_run_does_nothing_again(remembered: Remembered, whole: Whole) -
     before = dict(remembered.done)
     again = driven(whole.made, whole.kept, InTurn(remembered))
     assert remembered.done == before and came_to(again) == came_to(whole.result)
-    assert again.progress.before == again.progress.done > len(whole.made.units)  # and those that shrank what was found
+    assert (
+        again.progress.before == again.progress.done > len(whole.made.units)
+    )  # and those that shrank what was found
 
 
 def test_a_clean_engine_passes(tmp_path: Path, remembered: Remembered) -> None:
-    """One on a single group leaves rules without anything to judge, which is told; so the whole of it must be drawn."""
+    """One on a single group leaves rules without anything to judge, which is told; so the whole
+    of it must be drawn.
+    """
     text = CLEAN.replace('layouts = ["full"]\n', "").replace("traces = 4", "traces = 30")
     result = driven(planned(text, tmp_path), settings(tmp_path), InTurn(remembered))
     assert result.totals.exit_code == EXIT_PASS, result.totals.reasons
 
 
 def broken(kind: str, plain: Remembered) -> object:
-    """Return what comes of every unit but the canary's, if the engine or the harness does not work."""
+    """Return what comes of every unit but the canary's, if the engine or the harness does not
+    work.
+    """
 
     def call(unit: Unit, store: object) -> Outcome:
         canary = getattr(unit, "canary", False)
@@ -110,11 +146,16 @@ def broken(kind: str, plain: Remembered) -> object:
 
 
 @pytest.mark.parametrize(("kind", "code"), [("wrong", EXIT_UNKNOWN), ("crashed", EXIT_INTERNAL)])
-def test_a_unit_that_came_to_nothing_is_no_pass(kind: str, code: int, tmp_path: Path, remembered: Remembered) -> None:
+def test_a_unit_that_came_to_nothing_is_no_pass(
+    kind: str, code: int, tmp_path: Path, remembered: Remembered
+) -> None:
     result = driven(planned(CLEAN, tmp_path), settings(tmp_path), InTurn(broken(kind, remembered)))  # type: ignore[arg-type]
     assert result.totals.exit_code == code and "it raised" in result.totals.reasons[0]
     again = driven(planned(CLEAN, tmp_path), settings(tmp_path), InTurn(remembered))
-    assert again.totals.exit_code not in (code, EXIT_FAIL)  # the same command did it again, and it worked
+    assert again.totals.exit_code not in (
+        code,
+        EXIT_FAIL,
+    )  # the same command did it again, and it worked
 
 
 def test_a_unit_that_ends_every_worker_is_unknown(tmp_path: Path, remembered: Remembered) -> None:
@@ -123,7 +164,9 @@ def test_a_unit_that_ends_every_worker_is_unknown(tmp_path: Path, remembered: Re
     executor = InTurn(remembered, deadly="main, seed 0, traces 2 to 3")
     result = driven(made, settings(tmp_path, attempts=2), executor)
     assert result.totals.exit_code == EXIT_UNKNOWN
-    assert [line for line in result.totals.undone if "traces 2 to 3" in line] and len(result.totals.undone) == 1
+    assert [line for line in result.totals.undone if "traces 2 to 3" in line] and len(
+        result.totals.undone
+    ) == 1
 
 
 def test_without_the_canary_nothing_is_checked(tmp_path: Path, remembered: Remembered) -> None:
@@ -131,25 +174,38 @@ def test_without_the_canary_nothing_is_checked(tmp_path: Path, remembered: Remem
     made = planned(CLEAN, tmp_path)
     engine = made.units[1].engine
     blind = msgspec.structs.replace(made.units[0], engine=engine)  # type: ignore[type-var]
-    result = driven(replace(made, units=[blind, *made.units[1:]]), settings(tmp_path), InTurn(remembered))
+    result = driven(
+        replace(made, units=[blind, *made.units[1:]]), settings(tmp_path), InTurn(remembered)
+    )
     assert result.totals.exit_code == EXIT_NOTHING_CHECKED
     assert result.totals.reasons == [
-        f"the canary {made.canary.mutant.name} was NOT found, so it is not proved that a fault would have been seen"
+        f"the canary {made.canary.mutant.name} was NOT found, so it is not proved that a fault"
+        " would have been seen"
     ]
 
 
 @pytest.mark.parametrize("name", FAULTS)
 def test_a_canary_is_found(name: str, tmp_path: Path) -> None:
-    """Each fault that a campaign may plant, as the anomaly and by the checker that it names in advance."""
+    """Each fault that a campaign may plant, as the anomaly and by the checker that it names in
+    advance.
+    """
     mutant = fitting("vllm")[name]
-    outcome = perform(msgspec.structs.replace(canary_unit(Canary(mutant), 0), last=5), opened(str(tmp_path)))
-    assert (mutant.anomaly, mutant.checker) in {(met.finding.anomaly, met.finding.checker) for met in outcome.met}
+    outcome = perform(
+        msgspec.structs.replace(canary_unit(Canary(mutant), 0), last=5), opened(str(tmp_path))
+    )
+    assert (mutant.anomaly, mutant.checker) in {
+        (met.finding.anomaly, met.finding.checker) for met in outcome.met
+    }
 
 
-def test_a_campaign_whose_time_is_up_is_unknown(tmp_path: Path, remembered: Remembered, whole: Whole) -> None:
+def test_a_campaign_whose_time_is_up_is_unknown(
+    tmp_path: Path, remembered: Remembered, whole: Whole
+) -> None:
     """What is not done is named, and the same command goes on."""
     kept = settings(tmp_path)
     short = driven(whole.made, kept._replace(seconds=1e-9), InTurn(remembered))
-    assert short.totals.exit_code == EXIT_NOTHING_CHECKED and "was not run" in short.totals.reasons[0]
+    assert (
+        short.totals.exit_code == EXIT_NOTHING_CHECKED and "was not run" in short.totals.reasons[0]
+    )
     assert len(short.totals.undone) == len(whole.made.units) and short.digest != stamp([])
     assert came_to(driven(whole.made, kept, InTurn(remembered))) == came_to(whole.result)

@@ -1,4 +1,6 @@
-"""A clock that is set, forward or back, makes nobody wait for hours, doubles no outcome and hides none."""
+"""A clock that is set, forward or back, makes nobody wait for hours, doubles no outcome and
+hides none.
+"""
 
 from __future__ import annotations
 
@@ -18,11 +20,23 @@ from cachewitness.sessions.campaign.driver import Progress
 from cachewitness.sessions.campaign.queue import Leased, Queue
 from cachewitness.sessions.campaign.store import opened
 from cachewitness.sessions.campaign.unit import stored
-from suites.support.campaigns import FAULTY, SMALL, InTurn, Remembered, came_to, driven, planned, settings
+from suites.support.campaigns import (
+    FAULTY,
+    SMALL,
+    InTurn,
+    Remembered,
+    came_to,
+    driven,
+    planned,
+    settings,
+)
 
 HOURS = 7200.0
 LEASE = 0.5
-CLEAN = 'name = "clean"\nstreams = ["main"]\n[[engines]]\nengine = "reference"\nlayouts = ["full"]\n[budget]\ntraces = 1\n'
+CLEAN = (
+    'name = "clean"\nstreams = ["main"]\n[[engines]]\nengine = "reference"\nlayouts ='
+    ' ["full"]\n[budget]\ntraces = 1\n'
+)
 
 
 class Clock:
@@ -53,8 +67,12 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 @pytest.mark.parametrize("step", [HOURS, -HOURS])
-def test_a_clock_that_is_set_hides_no_outcome(step: float, clock: Clock, tmp_path: Path, remembered: Remembered) -> None:
-    """It is set after each look: a unit that is finished then has a time long before, or long after, that of one before it."""
+def test_a_clock_that_is_set_hides_no_outcome(
+    step: float, clock: Clock, tmp_path: Path, remembered: Remembered
+) -> None:
+    """It is set after each look: a unit that is finished then has a time long before, or long
+    after, that of one before it.
+    """
     made = planned(SMALL, tmp_path)
     whole = came_to(driven(made, settings(tmp_path / "whole"), InTurn(remembered)))
 
@@ -90,7 +108,10 @@ def test_a_unit_that_was_leased_while_the_clock_was_ahead_is_leased_again(
     assert LEASE <= time.monotonic() - began < HOURS / 10
     assert result.totals.undone == [] and not queue.renew(leased, LEASE)
     (line,) = result.progress.told
-    assert line.startswith("unit fuzz canary") and "was the clock of the database set back? The unit is leased again" in line
+    assert (
+        line.startswith("unit fuzz canary")
+        and "was the clock of the database set back? The unit is leased again" in line
+    )
 
 
 def test_a_worker_that_lives_keeps_its_unit_when_the_clock_is_set_back(
@@ -104,7 +125,9 @@ def test_a_worker_that_lives_keeps_its_unit_when_the_clock_is_set_back(
         nonlocal renewed
         now = time.monotonic()
         if now - began > 3 * LEASE:
-            queue.complete(leased, stored(remembered(made.units[0], opened(kept.traces)), leased.key))
+            queue.complete(
+                leased, stored(remembered(made.units[0], opened(kept.traces)), leased.key)
+            )
         elif now - renewed > LEASE / 3:
             assert queue.renew(leased, LEASE)
             renewed = now

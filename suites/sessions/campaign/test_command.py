@@ -48,12 +48,30 @@ BUDGET = "[budget]\ntraces = 10\nper_unit = 1\nshrink = 1\nlease = 2.0\n"
         ("name = 3", "Expected `str`, got `int` - at `$.name`"),
         ('name = "a"\nengines = []', "engines is empty; name at least one - at `$.engines`"),
         ('name = "a"\nspeed = 3\n[[engines]]\nengine = "reference"', "unknown field `speed`"),
-        ('name = "a"\nseeds = [0, 0]\n[[engines]]\nengine = "reference"', "seeds names something twice - at `$.seeds`"),
-        ('name = "a"\nseeds = [-1]\n[[engines]]\nengine = "reference"', "a seed is at least 0 - at `$.seeds`"),
-        ('name = "a"\n[[engines]]\nengine = "reference"', "reference has no unit of work under vllm"),
-        ('name = "a"\nstreams = ["m"]\n[[engines]]\nengine = "references"', "did you mean 'reference'? - at `$.engines[0]`"),
-        ('name = "a"\nsuites = ["randm"]\n[[engines]]\nengine = "reference"', "did you mean 'random'? - at `$.engines[0]`"),
-        ('name = "a"\nstreams = ["canary"]\n[[engines]]\nengine = "reference"', "the stream 'canary' is the canary's"),
+        (
+            'name = "a"\nseeds = [0, 0]\n[[engines]]\nengine = "reference"',
+            "seeds names something twice - at `$.seeds`",
+        ),
+        (
+            'name = "a"\nseeds = [-1]\n[[engines]]\nengine = "reference"',
+            "a seed is at least 0 - at `$.seeds`",
+        ),
+        (
+            'name = "a"\n[[engines]]\nengine = "reference"',
+            "reference has no unit of work under vllm",
+        ),
+        (
+            'name = "a"\nstreams = ["m"]\n[[engines]]\nengine = "references"',
+            "did you mean 'reference'? - at `$.engines[0]`",
+        ),
+        (
+            'name = "a"\nsuites = ["randm"]\n[[engines]]\nengine = "reference"',
+            "did you mean 'random'? - at `$.engines[0]`",
+        ),
+        (
+            'name = "a"\nstreams = ["canary"]\n[[engines]]\nengine = "reference"',
+            "the stream 'canary' is the canary's",
+        ),
         (
             'name = "a"\nstreams = ["m"]\n[[engines]]\nengine = "reference"\n[budget]\ntraces = 0',
             "budget.traces is 0; it is at least 1 - at `$.budget`",
@@ -63,24 +81,43 @@ BUDGET = "[budget]\ntraces = 10\nper_unit = 1\nshrink = 1\nlease = 2.0\n"
             "budget.lease is nan; it is at least 0.5 - at `$.budget`",
         ),
         (
-            'name = "a"\nstreams = ["m"]\n[[engines]]\nengine = "reference"\n[budget]\nattempts = 99999999999999999999',
+            (
+                'name = "a"\nstreams = ["m"]\n[[engines]]\nengine = "reference"\n[budget]\nattempts'
+                " = 99999999999999999999"
+            ),
             "budget.attempts is 99999999999999999999; it is at most 1,000,000,000 - at `$.budget`",
         ),
-        ('name = "a"\nstreams = ["m"]\n[[engines]]\nengine = "reference"\npolicies = ["vlm"]', "no policy is called 'vlm'"),
-        ('name = "a"\nstreams = ["m"]\n[[engines]]\nengine = "reference"\nisolate = "maybe"', 'isolate is "yes" or "no"'),
+        (
+            'name = "a"\nstreams = ["m"]\n[[engines]]\nengine = "reference"\npolicies = ["vlm"]',
+            "no policy is called 'vlm'",
+        ),
+        (
+            'name = "a"\nstreams = ["m"]\n[[engines]]\nengine = "reference"\nisolate = "maybe"',
+            'isolate is "yes" or "no"',
+        ),
         (
             'name = "a"\nstreams = ["m"]\n[[engines]]\nengine = "reference"\npolicies = []',
             "policies is empty; name at least one",
         ),
-        ('name = "a"\nstreams = ["m"]\n[[engines]]\nengine = "reference"\nstreams = []', "no unit of work under vllm"),
         (
-            'name = "a"\nstreams = ["m"]\n' + '[[engines]]\nengine = "reference"\n' * 2 + 'isolate = "yes"',
-            "reference under vllm is named twice, and both would be told as one; give it a `label` - at `$.engines[1]`",
+            'name = "a"\nstreams = ["m"]\n[[engines]]\nengine = "reference"\nstreams = []',
+            "no unit of work under vllm",
+        ),
+        (
+            'name = "a"\nstreams = ["m"]\n'
+            + '[[engines]]\nengine = "reference"\n' * 2
+            + 'isolate = "yes"',
+            (
+                "reference under vllm is named twice, and both would be told as one; give it a"
+                " `label` - at `$.engines[1]`"
+            ),
         ),
         ("name = ", "Invalid value"),
     ],
 )
-def test_a_file_that_does_not_fit_is_one_line(text: str, line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_file_that_does_not_fit_is_one_line(
+    text: str, line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     file = tmp_path / "campaign.toml"
     file.write_text(text)
     assert invoke(["campaign", str(file)]) == 4
@@ -99,19 +136,29 @@ def test_a_file_that_does_not_fit_is_one_line(text: str, line: str, tmp_path: Pa
     ],
 )
 def test_a_place_that_cannot_be_used_is_one_line(
-    options: list[str], line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    options: list[str],
+    line: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     """A database, a store, metrics: exit code 4, and no password in the line."""
     monkeypatch.chdir(tmp_path)
-    Path("c.toml").write_text(TINY.replace(FAULTY, "reference") + BUDGET)  # a finding would be told whatever the store does
+    Path("c.toml").write_text(
+        TINY.replace(FAULTY, "reference") + BUDGET
+    )  # a finding would be told whatever the store does
     if "postgresql" in options[1]:
-        pytest.importorskip("psycopg", reason="needs the extra `cluster`: pip install 'cachewitness[cluster]'")
+        pytest.importorskip(
+            "psycopg", reason="needs the extra `cluster`: pip install 'cachewitness[cluster]'"
+        )
     assert invoke(["campaign", "c.toml", "--workers", "1", *options]) == 4
     said = capsys.readouterr().err
     assert line in said and "hidden" not in said
 
 
-def test_an_engine_that_runs_alone_takes_one_worker(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_engine_that_runs_alone_takes_one_worker(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     file = tmp_path / "campaign.toml"
     file.write_text('name = "a"\nstreams = ["m"]\n[[engines]]\nengine = "toy"\n')
     assert invoke(["campaign", str(file), "--workers", "2"]) == 4
@@ -123,7 +170,9 @@ def test_a_machine_with_another_package_or_engine_does_nothing(tmp_path: Path) -
     unit = planned(TINY, tmp_path).units[1]
     check_same(unit)
     other = msgspec.structs.replace(unit, package="0.0.0+0")  # type: ignore[type-var]
-    with pytest.raises(Exception, match=r"this machine has cachewitness .*; the campaign was planned with 0.0.0"):
+    with pytest.raises(
+        Exception, match=r"this machine has cachewitness .*; the campaign was planned with 0.0.0"
+    ):
         check_same(other)
     engine = msgspec.structs.replace(unit.engine, made_of="other")
     with pytest.raises(Exception, match="is another one here than where the campaign was planned"):
@@ -131,22 +180,36 @@ def test_a_machine_with_another_package_or_engine_does_nothing(tmp_path: Path) -
 
 
 def test_the_key_of_a_unit_follows_the_files_that_its_engine_names(tmp_path: Path) -> None:
-    """A program that was changed is another engine, so its units are done again; a label stands for the rest."""
+    """A program that was changed is another engine, so its units are done again; a label stands
+    for the rest.
+    """
     program = tmp_path / "driver.py"
     program.write_text((ROOT / "docs/samples/jsonl_engine.py").read_text())
-    named = f'name = "a"\nstreams = ["m"]\n[[engines]]\nengine = "jsonl:command=\'{sys.executable}\' {program}"\n'
-    keys = [planned(text, tmp_path).entries[1][0] for text in (named, named, named + 'label = "build 7"\n')]
+    named = (
+        f'name = "a"\nstreams = ["m"]\n[[engines]]\nengine = "jsonl:command=\'{sys.executable}\''
+        f' {program}"\n'
+    )
+    keys = [
+        planned(text, tmp_path).entries[1][0]
+        for text in (named, named, named + 'label = "build 7"\n')
+    ]
     program.write_text(program.read_text() + "# changed\n")
     keys.append(planned(named, tmp_path).entries[1][0])
     assert keys[0] == keys[1] and len({*keys}) == 3
 
 
 @pytest.mark.usefixtures("mortal")
-def test_an_engine_that_dies_is_a_finding_and_one_that_cannot_be_built_is_unknown(tmp_path: Path) -> None:
-    """In a process of its own, which it ends with exit code 0: the first is a verdict, the second none; neither is a pass."""
+def test_an_engine_that_dies_is_a_finding_and_one_that_cannot_be_built_is_unknown(
+    tmp_path: Path,
+) -> None:
+    """In a process of its own, which it ends with exit code 0: the first is a verdict, the
+    second none; neither is a pass.
+    """
     outcomes = {}
     for at in ("step", "open"):
-        made = planned(TINY.replace(FAULTY, f"mortal:how=exit-0,at={at}") + "[budget]\ntraces = 1\n", tmp_path)
+        made = planned(
+            TINY.replace(FAULTY, f"mortal:how=exit-0,at={at}") + "[budget]\ntraces = 1\n", tmp_path
+        )
         outcomes[at] = perform(made.units[1], opened(str(tmp_path / "traces")))
         totals = Totals(made)
         totals.add(made.units[1], outcomes[at])
@@ -157,13 +220,21 @@ def test_an_engine_that_dies_is_a_finding_and_one_that_cannot_be_built_is_unknow
 
 
 def test_a_worker_whose_unit_takes_too_long_ends_itself(tmp_path: Path) -> None:
-    """An engine that hangs in the worker's own process holds its unit no longer than the campaign allows."""
+    """An engine that hangs in the worker's own process holds its unit no longer than the
+    campaign allows.
+    """
     code = (
-        "import time; from cachewitness.sessions.campaign.queue import Leased; from cachewitness.sessions.campaign.worker import Given, _Heart\n"
-        "given = Given(database='s.sqlite', traces='', campaign='', worker='', lease=9.0, deadline=0.1, attempts=1)\n"
-        "with _Heart(Leased(0, 1, '', b''), given): time.sleep(60)"
+        "import time; from cachewitness.sessions.campaign.queue import Leased; from"
+        " cachewitness.sessions.campaign.worker import Given, _Heart\ngiven ="
+        " Given(database='s.sqlite', traces='', campaign='', worker='', lease=9.0, deadline=0.1,"
+        " attempts=1)\nwith _Heart(Leased(0, 1, '', b''), given): time.sleep(60)"
     )
-    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env={**os.environ, "PYTHONPATH": PYTHONPATH}, timeout=50)
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": PYTHONPATH},
+        timeout=50,
+    )
     assert done.returncode == EXIT_TOO_LONG
 
 
@@ -171,8 +242,14 @@ def test_metrics_in_a_file_and_on_a_port(tmp_path: Path) -> None:
     """Names, types and values as Prometheus reads them; a name with a quote in it is escaped."""
     progress = Progress(units=9, done=4, findings=2, classes={("a",)}, left=None)
     said = text(progress, 'x"y')
-    assert '# TYPE cachewitness_campaign_units gauge\ncachewitness_campaign_units{campaign="x\\"y"} 9\n' in said
-    assert "# TYPE cachewitness_campaign_findings_total counter\n" in said and "seconds_left" not in said
+    assert (
+        "# TYPE cachewitness_campaign_units"
+        ' gauge\ncachewitness_campaign_units{campaign="x\\"y"} 9\n' in said
+    )
+    assert (
+        "# TYPE cachewitness_campaign_findings_total counter\n" in said
+        and "seconds_left" not in said
+    )
     with told_by(str(tmp_path / "metrics"), "a") as tell:
         tell(progress)
         assert (tmp_path / "metrics").read_text() == text(progress, "a")
@@ -186,19 +263,37 @@ def test_metrics_in_a_file_and_on_a_port(tmp_path: Path) -> None:
 
 
 def test_a_worker_joins_before_the_driver_and_ends_with_the_campaign(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], request: pytest.FixtureRequest
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    request: pytest.FixtureRequest,
 ) -> None:
-    """One that was started by hand says that nobody drives, takes the store that the driver names, and does what there is."""
+    """One that was started by hand says that nobody drives, takes the store that the driver
+    names, and does what there is.
+    """
     monkeypatch.setattr(serving, "MISSED", 0.0)
     stores: list[str] = []
     monkeypatch.setattr(serving, "opened", lambda name: stores.append(name) or opened(name))
     made, kept = planned(TINY.replace(FAULTY, "reference") + BUDGET, tmp_path), settings(tmp_path)
-    given = Given(database=kept.database, traces="", campaign=made.id, worker="w", lease=9.0, deadline=9.0, attempts=3)
+    given = Given(
+        database=kept.database,
+        traces="",
+        campaign=made.id,
+        worker="w",
+        lease=9.0,
+        deadline=9.0,
+        attempts=3,
+    )
     did: list[int] = []
     worker = threading.Thread(target=lambda: did.append(serve(given)))
     worker.start()
     said: list[str] = []
-    _wait(lambda: said.append(capsys.readouterr().err) or f"campaign {made.id} is not in database" in said[-1])
+    _wait(
+        lambda: (
+            said.append(capsys.readouterr().err)
+            or f"campaign {made.id} is not in database" in said[-1]
+        )
+    )
     database = Database(kept.database)
     request.addfinalizer(database.close)
     queue = Queue(database, made.id, 3)
@@ -233,7 +328,16 @@ def test_a_worker_that_joins_waits_for_a_campaign_that_is_driven_again(
 
 
 def _started(folder: Path, *options: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-P", "-m", "cachewitness.cli", "campaign", "c.toml", "--json", *options]
+    command = [
+        sys.executable,
+        "-P",
+        "-m",
+        "cachewitness.cli",
+        "campaign",
+        "c.toml",
+        "--json",
+        *options,
+    ]
     return subprocess.Popen(
         command,
         cwd=folder,
@@ -248,7 +352,11 @@ def _children(parent: int) -> list[int]:
     found = []
     for entry in Path("/proc").iterdir():
         try:
-            fields = (entry / "stat").read_text().rpartition(")")[2].split() if entry.name.isdigit() else []
+            fields = (
+                (entry / "stat").read_text().rpartition(")")[2].split()
+                if entry.name.isdigit()
+                else []
+            )
         except OSError:
             continue
         if fields and int(fields[1]) == parent and fields[0] != "Z":
@@ -264,24 +372,34 @@ def _wait(until: Callable[[], bool]) -> None:
 
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="processes are found in /proc")
-def test_kill_9_of_a_worker_and_of_the_driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same command goes on where it stopped, and comes to what a campaign without any process comes to."""
+def test_kill_9_of_a_worker_and_of_the_driver(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same command goes on where it stopped, and comes to what a campaign without any
+    process comes to.
+    """
     (tmp_path / "c.toml").write_text(TINY + BUDGET)
     state = tmp_path / ".cachewitness" / "campaigns" / "state.sqlite"
 
     def done() -> int:
         try:
             with closing(sqlite3.connect(state)) as database:
-                return int(database.execute("SELECT count(*) FROM units WHERE state = 'done'").fetchone()[0])
+                return int(
+                    database.execute("SELECT count(*) FROM units WHERE state = 'done'").fetchone()[
+                        0
+                    ]
+                )
         except sqlite3.Error:
             return 0
 
     first = _started(tmp_path, "--workers", "2")
     _wait(lambda: done() >= 1)
-    (worker, *_) = _children(first.pid)
+    worker, *_ = _children(first.pid)
     os.kill(worker, signal.SIGKILL)
     assert first.stderr is not None
-    assert any("was ended by signal 9; what it held is leased again" in line for line in first.stderr)
+    assert any(
+        "was ended by signal 9; what it held is leased again" in line for line in first.stderr
+    )
     _wait(lambda: done() >= 3)
     workers = _children(first.pid)
     os.kill(first.pid, signal.SIGKILL)
@@ -291,7 +409,9 @@ def test_kill_9_of_a_worker_and_of_the_driver(tmp_path: Path, monkeypatch: pytes
     out, _ = second.communicate(timeout=120)
     told = json.loads(out)
     monkeypatch.setattr(drivers, "POLL", 0.0)
-    whole = driven(planned(TINY + BUDGET, tmp_path), settings(tmp_path / "whole"), InTurn(Remembered()))
+    whole = driven(
+        planned(TINY + BUDGET, tmp_path), settings(tmp_path / "whole"), InTurn(Remembered())
+    )
     assert second.returncode == told["exit_code"] == whole.totals.exit_code == 1
     assert told["digest"] == came_to(whole)[0] and told["done_before"] >= 3
     assert [one["signature"] for one in told["findings"]] == list(whole.totals.distinct)

@@ -53,20 +53,29 @@ class Refused(InTurn):
             return Ended(str(error), refused=True)
 
 
-def test_a_trace_that_cannot_be_written_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_trace_that_cannot_be_written_leaves_no_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def full(part: Path, target: Path) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
     store = opened(str(tmp_path))
-    with monkeypatch.context() as patched, pytest.raises(UsageError, match=r"cannot be written \(No space left on device\)"):
+    with (
+        monkeypatch.context() as patched,
+        pytest.raises(UsageError, match=r"cannot be written \(No space left on device\)"),
+    ):
         patched.setattr(Path, "replace", full)
         store.put(b"content")
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
     assert store.get(store.put(b"content")) == b"content"
 
 
-def test_a_finding_is_told_though_the_store_takes_no_trace(tmp_path: Path, remembered: Remembered) -> None:
-    """The campaign fails and says what is missing; once there is room, the same command comes to what it would have."""
+def test_a_finding_is_told_though_the_store_takes_no_trace(
+    tmp_path: Path, remembered: Remembered
+) -> None:
+    """The campaign fails and says what is missing; once there is room, the same command comes to
+    what it would have.
+    """
     made, kept = planned(TINY + BUDGET, tmp_path), settings(tmp_path)
 
     def full(unit: Unit, store: Store) -> Outcome:
@@ -86,7 +95,9 @@ def test_the_canary_is_not_found_without_its_trace(tmp_path: Path) -> None:
         perform(planned(TINY + BUDGET, tmp_path).units[0], Full())
 
 
-def test_findings_are_told_though_no_worker_can_go_on(tmp_path: Path, remembered: Remembered) -> None:
+def test_findings_are_told_though_no_worker_can_go_on(
+    tmp_path: Path, remembered: Remembered
+) -> None:
     """The disk is full once the findings are stored, so that none can be shrunk."""
     made = planned(TINY + BUDGET, tmp_path)
 
@@ -104,10 +115,14 @@ def test_findings_are_told_though_no_worker_can_go_on(tmp_path: Path, remembered
         driven(clean, settings(tmp_path / "clean"), Refused(full))
 
 
-def test_a_finding_stays_though_it_is_not_met_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_finding_stays_though_it_is_not_met_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Its unit is done again for the trace, on an engine that does not do the same each time."""
     made, kept = planned(TINY + BUDGET, tmp_path), settings(tmp_path)
-    monkeypatch.setattr(serving, "perform", lambda unit, store: Outcome(digest="of a unit without a finding"))
+    monkeypatch.setattr(
+        serving, "perform", lambda unit, store: Outcome(digest="of a unit without a finding")
+    )
     with closing(Database(kept.database)) as database:
         queue = Queue(database, made.id, 3)
         queue.enrol(made.name, kept.traces, made.entries)
@@ -130,7 +145,9 @@ def test_a_finding_stays_beside_another_one_that_is_met_in_its_place(tmp_path: P
     made = planned(TINY + BUDGET, tmp_path)
     outcome = perform(made.units[2], opened(str(tmp_path / "traces")))
     (now,) = outcome.met
-    before = msgspec.structs.replace(now, finding=msgspec.structs.replace(now.finding, anomaly="stale-hit"), trace="")
+    before = msgspec.structs.replace(
+        now, finding=msgspec.structs.replace(now.finding, anomaly="stale-hit"), trace=""
+    )
     digest = outcome.digest
     both = with_those_before(outcome, Outcome(met=[before, now], unkept="the disk is full"))
     assert both.met == [now, before] and both.digest != digest and both.unkept == "the disk is full"
@@ -140,8 +157,12 @@ def test_a_finding_is_told_though_its_minimal_trace_is_gone(
     tmp_path: Path, remembered: Remembered, capsys: pytest.CaptureFixture[str]
 ) -> None:
     made, kept = planned(TINY + BUDGET, tmp_path), settings(tmp_path)
-    told = document(driven(made, kept, InTurn(remembered)), kept)  # what is remembered was stored elsewhere
-    assert told.exit_code == EXIT_FAIL and told.findings[0].unread.endswith("cannot be read (No such file or directory)")
+    told = document(
+        driven(made, kept, InTurn(remembered)), kept
+    )  # what is remembered was stored elsewhere
+    assert told.exit_code == EXIT_FAIL and told.findings[0].unread.endswith(
+        "cannot be read (No such file or directory)"
+    )
     campaign_told.print_summary(told, terminal.console())
     assert "a trace that cannot be read, groups full" in capsys.readouterr().out
 

@@ -32,7 +32,9 @@ REGISTERED = plugins.registered
 
 
 def test_what_an_engine_is_made_of(tmp_path: Path) -> None:
-    """Code beside a script, files behind links and hidden ones count; a link in a circle ends; other files do not count."""
+    """Code beside a script, files behind links and hidden ones count; a link in a circle ends;
+    other files do not count.
+    """
     program, source, elsewhere = tmp_path / "driver.py", tmp_path / "source", tmp_path / "elsewhere"
     source.mkdir(), elsewhere.mkdir()
     program.write_text("")
@@ -49,7 +51,9 @@ def test_what_an_engine_is_made_of(tmp_path: Path) -> None:
     assert made_of(parse(f"jsonl:command=sh --prompt={'x' * 5000}"), "vllm", "")
 
 
-def test_what_an_engine_writes_does_not_make_it_another_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_an_engine_writes_does_not_make_it_another_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Into a folder that its command names behind `=`, or beside a script that no Python runs."""
     monkeypatch.chdir(tmp_path)
     for name in ("start.sh", "logs/first", "build/gen.py"):
@@ -68,7 +72,9 @@ def test_a_pipe_in_place_of_a_program_is_not_waited_for(tmp_path: Path) -> None:
     assert made_of(parse(f"jsonl:command={tmp_path / 'pipe'}"), "vllm", "")
 
 
-def test_the_program_that_a_command_finds_is_part_of_the_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_program_that_a_command_finds_is_part_of_the_engine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     program = tmp_path / "my-engine"
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     seen = set()
@@ -90,7 +96,8 @@ def test_the_program_that_a_command_finds_is_part_of_the_engine(tmp_path: Path, 
 def test_code_beside_what_registers_an_engine_is_part_of_it(
     registered: str, value: str, changed: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As `new engine` has it: the adapter is installed as editable, and the cache that it imports lies beside it.
+    """As `new engine` has it: the adapter is installed as editable, and the cache that it imports
+    lies beside it.
 
     A package without `__init__.py` has no file of its own, and may lie in several places.
     """
@@ -121,7 +128,9 @@ def test_code_beside_what_registers_an_engine_is_part_of_it(
 def test_what_is_beside_a_program_is_part_of_the_engine(
     program: str, command: str, changed: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A package without `__init__.py`, a module of the current folder, what a script without a suffix imports, a library."""
+    """A package without `__init__.py`, a module of the current folder, what a script without a
+    suffix imports, a library.
+    """
     monkeypatch.chdir(tmp_path)
     first = {"driver": f"#!{sys.executable}\n".encode(), "compiled": Path("/bin/true").read_bytes()}
     Path(program).write_bytes(first.get(program, b""))
@@ -141,7 +150,11 @@ def other_python(tmp_path: Path) -> Path:
     folder = tmp_path / "other"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
     (installed,) = folder.glob("lib/python*/site-packages")
-    places = [*SOURCES, *(path for path in sys.path if path.endswith("-packages")), str(tmp_path / "there")]
+    places = [
+        *SOURCES,
+        *(path for path in sys.path if path.endswith("-packages")),
+        str(tmp_path / "there"),
+    ]
     (installed / "all.pth").write_text("\n".join(places))
     return folder / "bin" / "python"
 
@@ -160,7 +173,9 @@ def test_what_is_installed_for_the_python_of_a_command_is_part_of_the_engine(
     for version in ("1.0", "2.0"):
         told = installed / "mycache.dist-info"
         told.mkdir(exist_ok=True)
-        (told / "METADATA").write_text(f"Metadata-Version: 2.1\nName: mycache\nVersion: {version}\n")
+        (told / "METADATA").write_text(
+            f"Metadata-Version: 2.1\nName: mycache\nVersion: {version}\n"
+        )
         forget()
         seen.add(made_of(spec, "vllm", ""))
     assert len(seen) == 2
@@ -173,9 +188,13 @@ def test_an_engine_in_another_python_is_what_is_registered_there(
     """Here there is another copy of it, or none."""
     registered, spec, seen = tmp_path / "there/adapter.py", parse("reference"), set()
     registered.parent.mkdir()
-    spec = replace(spec, kind=replace(spec.kind, isolated=True), isolation=Isolation(python=str(other_python)))
+    spec = replace(
+        spec, kind=replace(spec.kind, isolated=True), isolation=Isolation(python=str(other_python))
+    )
     entries = {"reference": EntryPoint("reference", "adapter:ENGINE", GROUP)}
-    monkeypatch.setattr(plugins, "registered", lambda group: entries if group == GROUP else REGISTERED(group))
+    monkeypatch.setattr(
+        plugins, "registered", lambda group: entries if group == GROUP else REGISTERED(group)
+    )
     for content in ("", "early = True\n"):
         registered.write_text(content)
         forget()
@@ -202,7 +221,9 @@ def test_of_a_folder_of_installed_distributions_the_package_alone_is_read() -> N
     assert _package(entry) == sha256(_tree(Path(click.__file__).parent)).hexdigest()
 
 
-def test_a_file_of_an_engine_that_cannot_be_read_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_of_an_engine_that_cannot_be_read_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It is not as if there were no such file."""
     program = tmp_path / "driver.py"
     program.write_text("")
@@ -211,7 +232,9 @@ def test_a_file_of_an_engine_that_cannot_be_read_is_one_line(tmp_path: Path, mon
         raise PermissionError(13, "Permission denied", str(path))
 
     monkeypatch.setattr(Path, "read_bytes", refused)
-    with pytest.raises(UsageError, match=r"driver\.py cannot be read \(Permission denied\), so it is not known"):
+    with pytest.raises(
+        UsageError, match=r"driver\.py cannot be read \(Permission denied\), so it is not known"
+    ):
         made_of(parse(f"jsonl:command={program}"), "vllm", "")
 
 
@@ -229,7 +252,15 @@ def test_an_engine_that_changes_while_a_unit_lasts_is_not_counted(
     queue = Queue(database, made.id, 3)
     queue.enrol(made.name, kept.traces, made.entries[1:])
     leased = queue.lease("w", 60)
-    given = Given(database=kept.database, traces="", campaign=made.id, worker="w", lease=9.0, deadline=9.0, attempts=3)
+    given = Given(
+        database=kept.database,
+        traces="",
+        campaign=made.id,
+        worker="w",
+        lease=9.0,
+        deadline=9.0,
+        attempts=3,
+    )
 
     def changed(unit: object, store: object) -> Outcome:
         program.write_text("changed")
@@ -245,8 +276,10 @@ def test_an_engine_that_changes_while_a_unit_lasts_is_not_counted(
 def test_the_key_of_a_unit_is_the_same_in_every_process() -> None:
     """Names are digested in the order in which they stand, which no hash decides."""
     code = (
-        "import sys; from cachewitness.engines.registry import parse; from cachewitness.sessions.campaign.made_of import made_of\n"
-        "print(made_of(parse(f\"jsonl:command='{sys.executable}' docs/samples/jsonl_engine.py\"), 'vllm', ''))"
+        "import sys; from cachewitness.engines.registry import parse; from"
+        " cachewitness.sessions.campaign.made_of import"
+        " made_of\nprint(made_of(parse(f\"jsonl:command='{sys.executable}'"
+        " docs/samples/jsonl_engine.py\"), 'vllm', ''))"
     )
     said = {
         subprocess.run(

@@ -1,4 +1,6 @@
-"""A campaign tells what did not happen: half a unit, a stream without traces, findings beside a crash, a canary's shrink."""
+"""A campaign tells what did not happen: half a unit, a stream without traces, findings beside a
+crash, a canary's shrink.
+"""
 
 from __future__ import annotations
 
@@ -30,8 +32,14 @@ from cachewitness.sessions.campaign.worker import Given
 from cachewitness.sessions.run import runner as runners
 from suites.support.campaigns import FAULTY, driven, planned, settings
 
-SUITE = 'name = "a"\nsuites = ["invariants"]\n[[engines]]\nengine = "{}"\nlayouts = ["full"]\n[budget]\nconfigurations = 1\n'
-STREAMS = 'name = "a"\nstreams = ["m", "n"]\n[[engines]]\nengine = "reference"\nlayouts = ["full"]\n[budget]\ntraces = 2\n'
+SUITE = (
+    'name = "a"\nsuites = ["invariants"]\n[[engines]]\nengine = "{}"\nlayouts ='
+    ' ["full"]\n[budget]\nconfigurations = 1\n'
+)
+STREAMS = (
+    'name = "a"\nstreams = ["m", "n"]\n[[engines]]\nengine = "reference"\nlayouts ='
+    ' ["full"]\n[budget]\ntraces = 2\n'
+)
 
 
 def met(made: Planned, *, canary: bool = False) -> Met:
@@ -52,7 +60,9 @@ def ran(name: str, traces: int = 2) -> Outcome:
 
 
 def added(made: Planned, *outcomes: Outcome, canary: bool = True, time_up: bool = False) -> Totals:
-    """Return what a campaign came to whose units came to these outcomes; the canary was found if so."""
+    """Return what a campaign came to whose units came to these outcomes; the canary was found if
+    so.
+    """
     totals = Totals(made, time_up=time_up)
     if canary:
         totals.add(made.units[0], Outcome(met=[met(made, canary=True)]))
@@ -72,10 +82,14 @@ def test_half_a_suite_is_no_outcome(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(runners.Runner, "_judge", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        perform(planned(SUITE.format("reference"), tmp_path).units[1], opened(str(tmp_path / "traces")))
+        perform(
+            planned(SUITE.format("reference"), tmp_path).units[1], opened(str(tmp_path / "traces"))
+        )
 
 
-def test_a_crash_keeps_what_was_found_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_crash_keeps_what_was_found_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """And the same command does not replace it by what another attempt comes to."""
     unit = planned(SUITE.format(FAULTY), tmp_path).units[1]
     judge = runners.Runner._judge
@@ -93,7 +107,9 @@ def test_a_crash_keeps_what_was_found_before(tmp_path: Path, monkeypatch: pytest
 
 def test_a_suite_that_fits_no_configuration_of_an_engine_is_told(tmp_path: Path) -> None:
     """Beside what the engine is judged by: it is not as if the file did not name the suite."""
-    made = planned(STREAMS.replace("streams", 'suites = ["invariants", "answers"]\nstreams', 1), tmp_path)
+    made = planned(
+        STREAMS.replace("streams", 'suites = ["invariants", "answers"]\nstreams', 1), tmp_path
+    )
     assert [unit.suite for unit in made.units if isinstance(unit, Told)] == ["invariants"]
     totals = Totals(made)
     totals.add(made.units[1], ran("invariants"))
@@ -107,7 +123,9 @@ def test_a_stream_without_a_trace_is_no_pass(tmp_path: Path) -> None:
     """Though a suite ran, or another stream; the policy may have refused every draw."""
     made = planned(STREAMS, tmp_path)
     totals = added(made, ran("fuzz-manager"), Outcome())
-    assert totals.exit_code == EXIT_NOTHING_CHECKED and totals.reasons == ["reference: fuzz stream n ran no trace"]
+    assert totals.exit_code == EXIT_NOTHING_CHECKED and totals.reasons == [
+        "reference: fuzz stream n ran no trace"
+    ]
     assert added(made, ran("fuzz-manager"), ran("fuzz-manager")).exit_code == EXIT_PASS
 
 
@@ -130,11 +148,17 @@ def test_a_configuration_that_was_refused_later_is_no_pass(tmp_path: Path) -> No
     made = planned(STREAMS, tmp_path)
     changed = msgspec.structs.replace(ran("fuzz-manager"), vacuous=["it refused it after 2 traces"])
     totals = added(made, changed, ran("fuzz-manager"))
-    assert totals.exit_code == EXIT_NOTHING_CHECKED and totals.reasons == ["reference: it refused it after 2 traces"]
+    assert totals.exit_code == EXIT_NOTHING_CHECKED and totals.reasons == [
+        "reference: it refused it after 2 traces"
+    ]
 
 
-def test_a_unit_that_ends_while_the_driver_looks_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A worker of another machine enters the last outcomes just before the driver asks and hears that nothing is left to do."""
+def test_a_unit_that_ends_while_the_driver_looks_is_seen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker of another machine enters the last outcomes just before the driver asks and hears
+    that nothing is left to do.
+    """
     made, kept, rest = planned(STREAMS, tmp_path), settings(tmp_path), Queue.rest
 
     def worked_off(queue: Queue, most: int) -> Rest:
@@ -145,7 +169,9 @@ def test_a_unit_that_ends_while_the_driver_looks_is_seen(tmp_path: Path, monkeyp
 
     monkeypatch.setattr(Queue, "rest", worked_off)
     result = driven(made, kept._replace(workers=0), None)
-    assert result.totals.undone == [] and result.progress.done == len(made.units) + 1  # the canary's finding was shrunk, too
+    assert (
+        result.totals.undone == [] and result.progress.done == len(made.units) + 1
+    )  # the canary's finding was shrunk, too
 
 
 @pytest.mark.parametrize("outcome", [Outcome(crashed="it raised"), Outcome(wrong="it raised")])
@@ -163,12 +189,19 @@ def test_a_canary_that_cannot_be_shrunk_is_not_found(outcome: Outcome, tmp_path:
         canary=True,
     )
     totals.small(small, outcome)
-    assert totals.exit_code == EXIT_NOTHING_CHECKED and "could not be shrunk (it raised)" in totals.reasons[0]
+    assert (
+        totals.exit_code == EXIT_NOTHING_CHECKED
+        and "could not be shrunk (it raised)" in totals.reasons[0]
+    )
 
 
 def test_an_engine_that_refuses_everything_for_a_while_is_no_pass(tmp_path: Path) -> None:
-    """As if memory were gone, or on one machine alone: of other units it ran most. The same command does such a unit again."""
-    text = STREAMS.replace('["m", "n"]', '["m"]').replace("traces = 2", "traces = 100\nper_unit = 20")
+    """As if memory were gone, or on one machine alone: of other units it ran most. The same
+    command does such a unit again.
+    """
+    text = STREAMS.replace('["m", "n"]', '["m"]').replace(
+        "traces = 2", "traces = 100\nper_unit = 20"
+    )
     made, whole = planned(text, tmp_path), ran("fuzz-manager", 19)
     whole.refused = 1
     idle = Outcome(refused=20)
@@ -181,7 +214,9 @@ def test_an_engine_that_refuses_everything_for_a_while_is_no_pass(tmp_path: Path
 
 
 def test_an_engine_that_is_for_few_configurations_may_refuse_a_unit(tmp_path: Path) -> None:
-    """Of 60 in 100 that it refuses, five in a row are chance; and so are two beside two others that it does not refuse."""
+    """Of 60 in 100 that it refuses, five in a row are chance; and so are two beside two others
+    that it does not refuse.
+    """
     text = STREAMS.replace('["m", "n"]', '["m"]').replace("traces = 2", "traces = 25\nper_unit = 5")
     made, some = planned(text, tmp_path), ran("fuzz-manager", 2)
     some.refused = 3
@@ -198,8 +233,9 @@ def test_a_configuration_that_another_unit_ran_is_not_refused(tmp_path: Path) ->
     other.refused_on = one.ran_on
     totals = added(made, one, other)
     assert totals.exit_code == EXIT_NOTHING_CHECKED
-    assert "configuration full: the engine ran it at the manager height in one unit, and refused it in another" in str(
-        totals.reasons
+    assert (
+        "configuration full: the engine ran it at the manager height in one unit, and refused it in"
+        " another" in str(totals.reasons)
     )
 
 
@@ -239,14 +275,30 @@ class Hanging:
 
 def test_a_worker_that_hangs_and_cannot_end_itself_is_ended(tmp_path: Path, at_once: None) -> None:
     """Native code may keep Python's lock, so that the worker's own clock does not run."""
-    kept, hanging, told = settings(tmp_path, workers=1, lease=0.1, attempts=2)._replace(deadline=0.1), Hanging(), list[str]()
-    result = driven(planned(STREAMS, tmp_path), kept, hanging, lambda progress: told.__setitem__(slice(None), progress.told))
-    assert len(result.totals.undone) == 3 and len(hanging.stopped) == 6 and result.progress.lost >= 5  # the last one is over
-    assert "is at unit fuzz canary" in told[0] and "for longer than 0.1 s, and did not end itself" in told[0]
+    kept, hanging, told = (
+        settings(tmp_path, workers=1, lease=0.1, attempts=2)._replace(deadline=0.1),
+        Hanging(),
+        list[str](),
+    )
+    result = driven(
+        planned(STREAMS, tmp_path),
+        kept,
+        hanging,
+        lambda progress: told.__setitem__(slice(None), progress.told),
+    )
+    assert (
+        len(result.totals.undone) == 3 and len(hanging.stopped) == 6 and result.progress.lost >= 5
+    )  # the last one is over
+    assert (
+        "is at unit fuzz canary" in told[0]
+        and "for longer than 0.1 s, and did not end itself" in told[0]
+    )
 
 
 def test_a_worker_that_lost_its_unit_hangs_if_it_takes_none_that_waits(tmp_path: Path) -> None:
-    """One that is done with it asks for another one; where none waits nobody knows, and nothing is lost."""
+    """One that is done with it asks for another one; where none waits nobody knows, and nothing
+    is lost.
+    """
     made, kept = planned(STREAMS, tmp_path), settings(tmp_path, lease=0.0)._replace(deadline=0.0)
     driver = Driver(made, kept, Hanging())
     driver._queue.enrol(made.name, kept.traces, made.entries)
@@ -264,11 +316,21 @@ def test_a_worker_that_lost_its_unit_hangs_if_it_takes_none_that_waits(tmp_path:
     driver._database.close()
 
 
-def test_a_worker_that_lost_its_unit_keeps_its_deadline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_that_lost_its_unit_keeps_its_deadline(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     ends = list[int]()
     monkeypatch.setattr(serving.os, "_exit", ends.append)
     monkeypatch.setattr(Queue, "renew", lambda *asked: False)
-    given = Given(database=str(tmp_path / "s"), traces="", campaign="c", worker="w", lease=0.03, deadline=0.2, attempts=1)
+    given = Given(
+        database=str(tmp_path / "s"),
+        traces="",
+        campaign="c",
+        worker="w",
+        lease=0.03,
+        deadline=0.2,
+        attempts=1,
+    )
     with serving._Heart(Leased(0, 1, "", b""), given):
         time.sleep(0.1)
         assert not ends
@@ -277,13 +339,17 @@ def test_a_worker_that_lost_its_unit_keeps_its_deadline(tmp_path: Path, monkeypa
 
 
 def test_deadlines_of_an_engine_in_process_are_those_of_its_units(tmp_path: Path) -> None:
-    made = planned(STREAMS.replace('"reference"', '"reference"\nisolate = "no"\ndeadline = 2.5'), tmp_path)
+    made = planned(
+        STREAMS.replace('"reference"', '"reference"\nisolate = "no"\ndeadline = 2.5'), tmp_path
+    )
     within = made.units[1].engine.named().within
     assert within is not None and within.deadline == 2.5
     assert units.read(made.entries[1][1], made.entries[1][0]) == made.units[1]
 
 
-def test_what_a_control_refuses_the_engine_itself_ran(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_control_refuses_the_engine_itself_ran(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The control is another model, which may take fewer configurations."""
     plain = EngineSpec.open
 
@@ -296,4 +362,8 @@ def test_what_a_control_refuses_the_engine_itself_ran(tmp_path: Path, monkeypatc
     text = 'name = "a"\nsuites = ["answers"]\n[[engines]]\nengine = "sample"\npolicies = ["{}"]\n'
     made = planned(text.format((parse("sample").kind.policies or ("vllm",))[0]), tmp_path)
     outcome = perform(made.units[1], opened(str(tmp_path / "traces")))
-    assert outcome.traces and outcome.refused_on == [] and any("not in blocks of 16" in one.why for one in outcome.not_run)
+    assert (
+        outcome.traces
+        and outcome.refused_on == []
+        and any("not in blocks of 16" in one.why for one in outcome.not_run)
+    )

@@ -1,4 +1,6 @@
-"""What a look of the driver costs grows with what is new, not with what is done; and nothing that is done is missed for it."""
+"""What a look of the driver costs grows with what is new, not with what is done; and nothing
+that is done is missed for it.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,10 @@ from suites.support.campaigns import InTurn, driven, planned, settings
 
 pytestmark = pytest.mark.usefixtures("at_once")
 
-MANY = 'name = "many"\nstreams = ["main"]\n[[engines]]\nengine = "reference"\nlayouts = ["full"]\n[budget]\nper_unit = 1\n'
+MANY = (
+    'name = "many"\nstreams = ["main"]\n[[engines]]\nengine = "reference"\nlayouts ='
+    ' ["full"]\n[budget]\nper_unit = 1\n'
+)
 
 
 def nothing(unit: Unit, store: Store) -> Outcome:
@@ -25,7 +30,9 @@ def nothing(unit: Unit, store: Store) -> Outcome:
 
 
 def cost_of_a_look(units: int, folder: Path) -> float:
-    """Return the instructions that SQLite carries out for a usual look of a campaign of so many units."""
+    """Return the instructions that SQLite carries out for a usual look of a campaign of so many
+    units.
+    """
     folder.mkdir()
     steps, costs = 0, []
 
@@ -39,7 +46,12 @@ def cost_of_a_look(units: int, folder: Path) -> float:
         costs.append(steps)
         steps = 0
 
-    driver = Driver(planned(f"{MANY}traces = {units}\n", folder), settings(folder, workers=1), InTurn(nothing), told)
+    driver = Driver(
+        planned(f"{MANY}traces = {units}\n", folder),
+        settings(folder, workers=1),
+        InTurn(nothing),
+        told,
+    )
     driver._database._connection.set_progress_handler(stepped, 1)
     assert driver.run().progress.done == units + 1
     return median(costs)
@@ -52,7 +64,9 @@ def test_a_look_costs_no_more_the_more_is_done(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("place", [2, 7])
 def test_a_unit_that_is_done_out_of_its_order_is_seen(place: int, tmp_path: Path) -> None:
-    """Somebody holds it while all others are done, or another driver entered it as done before its turn."""
+    """Somebody holds it while all others are done, or another driver entered it as done before
+    its turn.
+    """
     made, kept = planned(f"{MANY}traces = 8\n", tmp_path), settings(tmp_path, workers=1)
     key, dones = made.entries[place][0], list[int]()
     with closing(Database(kept.database)) as database:
@@ -66,9 +80,15 @@ def test_a_unit_that_is_done_out_of_its_order_is_seen(place: int, tmp_path: Path
                 assert all(queue.complete(one, stored(Outcome(), one.key)) for one in held if one)
             elif place != 2 and len(dones) == 2:
                 database.changed(
-                    "UPDATE units SET state = 'done', judged = 1, outcome = ? WHERE unit = ?", stored(Outcome(), key), key
+                    "UPDATE units SET state = 'done', judged = 1, outcome = ? WHERE unit = ?",
+                    stored(Outcome(), key),
+                    key,
                 )
 
         result = driven(made, kept, InTurn(nothing), told)
-    assert result.totals.undone == [] and result.progress.done == len(made.units) and result.progress.late == 0
+    assert (
+        result.totals.undone == []
+        and result.progress.done == len(made.units)
+        and result.progress.late == 0
+    )
     assert dones == sorted(dones) and dones[-1] == len(made.units)

@@ -1,4 +1,6 @@
-"""A database that goes away while a campaign runs ends it in one line: no pass, no traceback, and what was found is told."""
+"""A database that goes away while a campaign runs ends it in one line: no pass, no traceback,
+and what was found is told.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,10 @@ from suites.support.campaigns import FAULTY, InTurn, Remembered, driven, planned
 
 pytestmark = pytest.mark.usefixtures("at_once")
 
-TINY = 'name = "tiny"\nstreams = ["main"]\n[[engines]]\nengine = "{}"\nlayouts = ["full"]\n[budget]\ntraces = 4\nper_unit = 2\n'
+TINY = (
+    'name = "tiny"\nstreams = ["main"]\n[[engines]]\nengine = "{}"\nlayouts ='
+    ' ["full"]\n[budget]\ntraces = 4\nper_unit = 2\n'
+)
 GONE = "its file was removed or replaced while it was in use"
 LOOKS = 6
 
@@ -64,20 +69,40 @@ def test_a_database_that_goes_away_is_one_line(
         return rest(queue, most)
 
     monkeypatch.setattr(Queue, "rest", looked)
-    assert invoke(["campaign", "c.toml", "--workers", "1", "--database", "state.sqlite", "--traces", "traces"]) == code
+    assert (
+        invoke(
+            [
+                "campaign",
+                "c.toml",
+                "--workers",
+                "1",
+                "--database",
+                "state.sqlite",
+                "--traces",
+                "traces",
+            ]
+        )
+        == code
+    )
     said = capsys.readouterr()
     told = [line for line in said.err.splitlines() if line.startswith("cachewitness: ")]
     assert said.out == "" and len(told) == 1 and GONE in told[0] and "DELETE" not in told[0]
     assert ("findings were met before: lost-hit by reuse-floor" in told[0]) == (code == EXIT_FAIL)
 
 
-def test_a_worker_tells_what_it_could_not_enter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_tells_what_it_could_not_enter(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """One without a finding, or with the canary's alone, ends as any that is refused."""
     kept = settings(tmp_path)
     made = planned(TINY.format(FAULTY), tmp_path)
     given = kept.given(made.id, "w", kept.traces)
     found = perform(made.units[2], serving.opened(kept.traces))
-    for place, outcome, raised in ((0, found, UsageError), (1, Outcome(), UsageError), (1, found, FindingsLost)):
+    for place, outcome, raised in (
+        (0, found, UsageError),
+        (1, Outcome(), UsageError),
+        (1, found, FindingsLost),
+    ):
         with closing(Database(kept.database)) as database:
             queue = Queue(database, made.id, 3)
             queue.enrol(made.name, kept.traces, made.entries)
@@ -98,7 +123,8 @@ def test_a_worker_tells_what_it_could_not_enter(tmp_path: Path, monkeypatch: pyt
 def ended_with(code: int) -> Ended | None:
     said = tempfile.TemporaryFile()  # noqa: SIM115 - `stop` closes it
     process = subprocess.Popen(
-        [sys.executable, "-c", f"import sys; print('a line', file=sys.stderr); sys.exit({code})"], stderr=said
+        [sys.executable, "-c", f"import sys; print('a line', file=sys.stderr); sys.exit({code})"],
+        stderr=said,
     )
     process.wait()
     handle = executors._Process(process, said, strays.new())

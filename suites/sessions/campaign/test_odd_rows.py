@@ -1,4 +1,6 @@
-"""A row of the database that cachewitness did not write is refused in one line and never counted."""
+"""A row of the database that cachewitness did not write is refused in one line and never
+counted.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ from suites.support.campaigns import FAULTY, InTurn, Remembered, came_to, driven
 
 pytestmark = pytest.mark.usefixtures("at_once")
 
-CLEAN = 'name = "clean"\nstreams = ["main"]\n[[engines]]\nengine = "reference"\nlayouts = ["full"]\n'
+CLEAN = (
+    'name = "clean"\nstreams = ["main"]\n[[engines]]\nengine = "reference"\nlayouts = ["full"]\n'
+)
 BUDGET = "[budget]\ntraces = 4\nper_unit = 2\nshrink = 1\n"
 LAST = "campaign = (SELECT id FROM campaigns) AND place = 2"
 ODD = {
@@ -63,8 +67,12 @@ def edited(state: Path, statement: str) -> int:
 
 
 @pytest.mark.parametrize("name", ODD)
-def test_an_odd_row_is_refused_and_its_unit_done_again(name: str, done: Path, tmp_path: Path, remembered: Remembered) -> None:
-    """The line says which row and why, and how the unit is done again; done so, the campaign comes to what it came to."""
+def test_an_odd_row_is_refused_and_its_unit_done_again(
+    name: str, done: Path, tmp_path: Path, remembered: Remembered
+) -> None:
+    """The line says which row and why, and how the unit is done again; done so, the campaign
+    comes to what it came to.
+    """
     change, why = ODD[name]
     state = tmp_path / "state.sqlite"
     copy(done / "state.sqlite", state)
@@ -82,16 +90,26 @@ def test_an_odd_row_is_refused_and_its_unit_done_again(name: str, done: Path, tm
     assert came_to(driven(made, kept, InTurn(remembered))) == whole
 
 
-def test_a_row_of_a_unit_that_was_not_planned_is_refused(done: Path, tmp_path: Path, remembered: Remembered) -> None:
-    """Findings to be shrunk are entered later and are no such unit: the campaign that is done has one, its canary's."""
+def test_a_row_of_a_unit_that_was_not_planned_is_refused(
+    done: Path, tmp_path: Path, remembered: Remembered
+) -> None:
+    """Findings to be shrunk are entered later and are no such unit: the campaign that is done
+    has one, its canary's.
+    """
     state = tmp_path / "state.sqlite"
     copy(done / "state.sqlite", state)
     made, kept = planned(CLEAN + BUDGET, done), settings(done, database=str(state))
     key, spec = entered(canary_unit(made.canary, seed=77))
     columns = "'waiting', 0, 0, '', 0, 0, 0, NULL"
-    edited(state, f"INSERT INTO units SELECT id, 9, '{key}', x'{spec.hex()}', {columns} FROM campaigns")
+    edited(
+        state, f"INSERT INTO units SELECT id, 9, '{key}', x'{spec.hex()}', {columns} FROM campaigns"
+    )
     with pytest.raises(
-        OddRow, match=f"unit {key} in the table units is of no unit that this campaign has .fuzz canary, seed 77"
+        OddRow,
+        match=(
+            f"unit {key} in the table units is of no unit that this campaign has .fuzz canary,"
+            " seed 77"
+        ),
     ):
         driven(made, kept, InTurn(remembered))
 
@@ -105,7 +123,13 @@ def test_a_unit_that_was_changed_is_not_carried_out(tmp_path: Path) -> None:
         database.changed("UPDATE units SET spec = ? WHERE place = 0", made.entries[1][1])
         leased = queue.lease("w", 60)
         assert leased is not None
-        with pytest.raises(OddRow, match=f"unit {made.entries[0][0]} in the table units is not what was stored under this key"):
+        with pytest.raises(
+            OddRow,
+            match=(
+                f"unit {made.entries[0][0]} in the table units is not what was stored under"
+                " this key"
+            ),
+        ):
             carry_out(leased, queue, opened(kept.traces), kept.given(made.id, "w", kept.traces))
 
 
@@ -119,7 +143,9 @@ def test_findings_are_told_beside_an_odd_row(tmp_path: Path, remembered: Remembe
     assert any("DELETE FROM units" in reason for reason in told.totals.reasons)
 
 
-def test_an_odd_row_is_one_line_and_exit_code_4(done: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_odd_row_is_one_line_and_exit_code_4(
+    done: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     state = tmp_path / "state.sqlite"
     copy(done / "state.sqlite", state)
     assert edited(state, f"UPDATE units SET outcome = NULL WHERE {LAST}") == 1
@@ -137,5 +163,8 @@ def test_a_count_that_is_none_is_one_line(tmp_path: Path) -> None:
         queue.enrol("c", kept.traces, [])
         assert queue.late == 0
         database.changed("UPDATE campaigns SET late = 'x'")
-        with pytest.raises(UsageError, match=r"the row of campaign c .* \(late 'x'\); UPDATE campaigns SET late = 0 mends it"):
+        with pytest.raises(
+            UsageError,
+            match=r"the row of campaign c .* \(late 'x'\); UPDATE campaigns SET late = 0 mends it",
+        ):
             print(queue.late)

@@ -21,7 +21,9 @@ def server() -> Iterator[str]:
         yield url
 
 
-def test_a_campaign_on_a_server_comes_to_the_same(server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_campaign_on_a_server_comes_to_the_same(
+    server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(drivers, "POLL", 0.0)
     made, remembered = planned(SMALL, tmp_path), Remembered()
     in_file = driven(made, settings(tmp_path), InTurn(remembered))
@@ -29,9 +31,13 @@ def test_a_campaign_on_a_server_comes_to_the_same(server: str, tmp_path: Path, m
     assert came_to(on_server) == came_to(in_file)
 
 
-def test_processes_work_on_a_server(server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_processes_work_on_a_server(
+    server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The command, its workers, a store that fsspec reaches, and once more with nothing to do."""
-    pytest.importorskip("fsspec", reason="needs the extra `cluster`: pip install 'cachewitness[cluster]'")
+    pytest.importorskip(
+        "fsspec", reason="needs the extra `cluster`: pip install 'cachewitness[cluster]'"
+    )
     monkeypatch.chdir(tmp_path)
     Path("c.toml").write_text(SMALL.replace('"small"', '"processes"'))
     options = ["campaign", "c.toml", "--database", server, "--traces", f"file://{tmp_path}/traces"]

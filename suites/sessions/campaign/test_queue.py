@@ -1,4 +1,6 @@
-"""The queue of units, in SQLite and in PostgreSQL: who holds a unit, whose outcome counts, what is leased again."""
+"""The queue of units, in SQLite and in PostgreSQL: who holds a unit, whose outcome counts, what
+is leased again.
+"""
 
 from __future__ import annotations
 
@@ -67,13 +69,17 @@ def entered(database: str, name: str = "one") -> Queue:
 def test_units_are_leased_in_their_order_and_each_once(database: str) -> None:
     queue = entered(database)
     leased = [queue.lease("a", 60) for _ in UNITS]
-    assert [one and (one.place, one.spec) for one in leased] == [(n, spec) for n, (_, spec) in enumerate(UNITS)]
+    assert [one and (one.place, one.spec) for one in leased] == [
+        (n, spec) for n, (_, spec) in enumerate(UNITS)
+    ]
     assert queue.lease("b", 60) is None
     assert counted(queue) == (0, 4, 0, 0)
 
 
 def test_what_is_to_be_done_is_told_apart_from_what_is_done(database: str) -> None:
-    """The first that wait, in order; those that are leased; and of some units those that are done, in whichever order."""
+    """The first that wait, in order; those that are leased; and of some units those that are
+    done, in whichever order.
+    """
     queue = queue_of(database)
     queue.enrol("one", TRACES, [*UNITS, ("more", b""), ("most", b"")])
     leased = [queue.lease("a", 60) for _ in UNITS]
@@ -85,7 +91,9 @@ def test_what_is_to_be_done_is_told_apart_from_what_is_done(database: str) -> No
 
 
 def test_an_outcome_is_counted_once_and_from_its_holder_alone(database: str) -> None:
-    """The lease runs out, another worker gets the unit, and the first comes late: its outcome is not taken."""
+    """The lease runs out, another worker gets the unit, and the first comes late: its outcome is
+    not taken.
+    """
     queue = entered(database)
     first = queue.lease("a", 0)
     for _ in UNITS[1:]:
@@ -101,7 +109,9 @@ def test_an_outcome_is_counted_once_and_from_its_holder_alone(database: str) -> 
     assert queue.done() == [first.place]
 
 
-def test_an_outcome_whose_lease_ran_out_counts_while_nobody_else_has_the_unit(database: str) -> None:
+def test_an_outcome_whose_lease_ran_out_counts_while_nobody_else_has_the_unit(
+    database: str,
+) -> None:
     queue = entered(database)
     leased = queue.lease("a", 0)
     assert leased is not None and queue.complete(leased, b"done") and queue.late == 0
@@ -122,7 +132,11 @@ def test_a_lost_worker_gives_its_units_back_at_once(database: str) -> None:
     queue.lost("a")
     time.sleep(0.01)
     again = [queue.lease("c", 600), queue.lease("c", 600), queue.lease("c", 600)]
-    assert [one and one.place for one in again] == [mine[0] and mine[0].place, mine[1] and mine[1].place, None]
+    assert [one and one.place for one in again] == [
+        mine[0] and mine[0].place,
+        mine[1] and mine[1].place,
+        None,
+    ]
 
 
 def test_a_unit_is_given_up_after_its_attempts_and_gets_them_back(database: str) -> None:
@@ -168,11 +182,16 @@ def test_what_another_campaign_has_done_is_done(database: str) -> None:
         assert leased is not None and first.complete(leased, b"outcome of " + leased.spec)
     second = entered(database, "second")
     assert counted(second) == (2, 0, 2, 0)
-    assert [second.outcome(place) for place in range(2)] == [b"outcome of unit 0", b"outcome of unit 1"]
+    assert [second.outcome(place) for place in range(2)] == [
+        b"outcome of unit 0",
+        b"outcome of unit 1",
+    ]
     third = queue_of(database, "third")
     third.enrol("third", "/another/store", UNITS)
     assert counted(third) == (4, 0, 0, 0)  # its traces are elsewhere
-    with pytest.raises(UsageError, match="it was begun with its traces in /another/store, not in /where"):
+    with pytest.raises(
+        UsageError, match="it was begun with its traces in /another/store, not in /where"
+    ):
         third.enrol("third", TRACES, UNITS)
 
 
@@ -209,19 +228,28 @@ def test_a_campaign_is_over_when_its_driver_says_so(database: str) -> None:
 
 
 def test_a_connection_that_is_cut_is_made_again(shared: str) -> None:
-    """The server restarts, or a firewall forgets the connection: what was to be done is done, once."""
+    """The server restarts, or a firewall forgets the connection: what was to be done is done,
+    once.
+    """
     queue, other = entered(shared, "cut"), queue_of(shared, "cut")
     leased = queue.lease("a", 60)
     assert leased is not None
     other._database.rows(
-        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND datname IS NOT NULL"
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND"
+        " datname IS NOT NULL"
     )
-    assert queue.renew(leased, 60) and queue.complete(leased, b"done") and counted(queue) == (3, 0, 1, 0)
+    assert (
+        queue.renew(leased, 60)
+        and queue.complete(leased, b"done")
+        and counted(queue) == (3, 0, 1, 0)
+    )
 
 
 def test_a_database_that_is_none_is_one_line(tmp_path: Path) -> None:
     broken = tmp_path / "broken.sqlite"
-    broken.write_text("this is no database, although it is long enough to be taken for one at first sight" * 20)
+    broken.write_text(
+        "this is no database, although it is long enough to be taken for one at first sight" * 20
+    )
     with pytest.raises(UsageError, match=r"broken\.sqlite: file is not a database"):
         Database(str(broken))
     with pytest.raises(UsageError, match="its folder cannot be made"):
@@ -232,7 +260,8 @@ def test_a_password_is_not_told() -> None:
     assert told("postgresql://me:secret@host:5432/db") == "postgresql://me@host:5432/db"
     assert told("postgresql://host/db") == "postgresql://host/db"
     assert (
-        told("postgresql://me@host/db?password=se@cret&sslmode=require") == "postgresql://me@host/db?password=…&sslmode=require"
+        told("postgresql://me@host/db?password=se@cret&sslmode=require")
+        == "postgresql://me@host/db?password=…&sslmode=require"
     )
 
 
@@ -250,5 +279,7 @@ def test_a_canary_is_never_done_by_another_campaign(database: str) -> None:
 
 @pytest.mark.parametrize("name", ["mysql://me@host/x", ":memory:"])
 def test_a_database_is_a_file_or_a_server_of_the_kind_that_is_known(name: str) -> None:
-    with pytest.raises(UsageError, match=r"it is a file, or the URL of a PostgreSQL server, postgresql://"):
+    with pytest.raises(
+        UsageError, match=r"it is a file, or the URL of a PostgreSQL server, postgresql://"
+    ):
         Database(name)

@@ -1,4 +1,6 @@
-"""Workers as tasks of a real Ray cluster on this machine: killed, replaced, and coming to the same."""
+"""Workers as tasks of a real Ray cluster on this machine: killed, replaced, and coming to the
+same.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,8 @@ ROOT = Path(__file__).resolve().parents[3]
 TEXT = faulty("ray", lease=3.0)
 ENVIRONMENT = {**os.environ, "PYTHONPATH": PYTHONPATH, "RAY_USAGE_STATS_ENABLED": "0"}
 pytestmark = pytest.mark.skipif(
-    find_spec("ray") is None, reason="needs the extra `cluster`: pip install 'cachewitness[cluster]'"
+    find_spec("ray") is None,
+    reason="needs the extra `cluster`: pip install 'cachewitness[cluster]'",
 )
 
 
@@ -35,8 +38,17 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         free.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{free.getsockname()[1]}"
     ray, port = str(Path(sys.executable).parent / "ray"), address.partition(":")[2]
-    options = ["--num-cpus=2", f"--port={port}", "--include-dashboard=false", "--disable-usage-stats", "--block"]
-    options += [f"--temp-dir={tmp_path_factory.mktemp('ray')}", f"--object-store-memory={100 << 20}"]
+    options = [
+        "--num-cpus=2",
+        f"--port={port}",
+        "--include-dashboard=false",
+        "--disable-usage-stats",
+        "--block",
+    ]
+    options += [
+        f"--temp-dir={tmp_path_factory.mktemp('ray')}",
+        f"--object-store-memory={100 << 20}",
+    ]
     head = subprocess.Popen(
         [ray, "start", "--head", *options],
         env=ENVIRONMENT,
@@ -69,7 +81,14 @@ def started(folder: Path, address: str) -> subprocess.Popen[str]:
         "--workers",
         "2",
     ]
-    return subprocess.Popen(command, cwd=folder, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    return subprocess.Popen(
+        command,
+        cwd=folder,
+        env=ENVIRONMENT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
 
 
 def workers() -> list[int]:
@@ -84,8 +103,12 @@ def workers() -> list[int]:
     return found
 
 
-def test_tasks_and_the_driver_are_killed(cluster: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two workers and the driver end by signal 9; the same command goes on and comes to what one process comes to."""
+def test_tasks_and_the_driver_are_killed(
+    cluster: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two workers and the driver end by signal 9; the same command goes on and comes to what one
+    process comes to.
+    """
     (tmp_path / "c.toml").write_text(TEXT)
     chance, killed = random.Random(1), 0
     first = started(tmp_path, cluster)

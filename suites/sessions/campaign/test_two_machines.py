@@ -1,4 +1,6 @@
-"""Workers on two machines, as network namespaces are: each reaches the server by a network of its own, and one is cut off."""
+"""Workers on two machines, as network namespaces are: each reaches the server by a network of
+its own, and one is cut off.
+"""
 
 from __future__ import annotations
 
@@ -39,9 +41,13 @@ def machines() -> Iterator[str]:
     try:
         for name, net in MACHINES.items():
             inside = ("netns", "exec", name, "ip")
-            assert ip("netns", "add", name) and ip("link", "add", name, "type", "veth", "peer", "name", "eth0", "netns", name)
+            assert ip("netns", "add", name) and ip(
+                "link", "add", name, "type", "veth", "peer", "name", "eth0", "netns", name
+            )
             assert ip("addr", "add", f"{net}.1/24", "dev", name) and ip("link", "set", name, "up")
-            assert ip(*inside, "addr", "add", f"{net}.2/24", "dev", "eth0") and ip(*inside, "link", "set", "eth0", "up")
+            assert ip(*inside, "addr", "add", f"{net}.2/24", "dev", "eth0") and ip(
+                *inside, "link", "set", "eth0", "up"
+            )
         with postgresql.server("127.0.0.1,10.231.1.1,10.231.2.1") as url:
             yield url.rpartition(":")[2]
     finally:
@@ -52,15 +58,34 @@ def machines() -> Iterator[str]:
 
 def started(folder: Path, url: str, *options: str, machine: str = "") -> subprocess.Popen[str]:
     command = ["ip", "netns", "exec", machine] if machine else []
-    command += [sys.executable, "-P", "-m", "cachewitness.cli", "campaign", "c.toml", "--database", url, *options]
+    command += [
+        sys.executable,
+        "-P",
+        "-m",
+        "cachewitness.cli",
+        "campaign",
+        "c.toml",
+        "--database",
+        url,
+        *options,
+    ]
     environment = {**os.environ, "PYTHONPATH": PYTHONPATH}
-    return subprocess.Popen(command, cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    return subprocess.Popen(
+        command,
+        cwd=folder,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
 
 
 def test_a_machine_that_is_cut_off_loses_and_doubles_nothing(
     machines: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One worker on each; the network of one is down for longer than its lease, and comes back with an outcome too late."""
+    """One worker on each; the network of one is down for longer than its lease, and comes back
+    with an outcome too late.
+    """
     (tmp_path / "c.toml").write_text(TEXT)
     here = f"postgresql://postgres@127.0.0.1:{machines}"
     joined = {
@@ -84,12 +109,17 @@ def test_a_machine_that_is_cut_off_loses_and_doubles_nothing(
     whole = driven(planned(TEXT, tmp_path), settings(tmp_path / "whole"), InTurn(Remembered()))
     assert driver.returncode == told["exit_code"] == whole.totals.exit_code == 1
     assert told["digest"] == came_to(whole)[0] and told["done"] == told["units"]
-    shares = [int(process.communicate()[0].split("this worker did ")[1].split()[0]) for process in joined.values()]
+    shares = [
+        int(process.communicate()[0].split("this worker did ")[1].split()[0])
+        for process in joined.values()
+    ]
     assert sum(shares) == told["units"] and min(shares) > 0
 
 
 def _midway(database: Database, process: int) -> bool:
-    """Whether a worker has done a unit and holds another one now; the name of one that joined ends with its process."""
+    """Whether a worker has done a unit and holds another one now; the name of one that joined
+    ends with its process.
+    """
     try:
         rows = database.rows("SELECT worker, state FROM units WHERE state IN ('done', 'leased')")
     except Exception:  # the tables are not there yet

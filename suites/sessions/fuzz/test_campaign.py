@@ -36,12 +36,18 @@ def test_a_campaign_cut_off_by_the_clock_is_run_again_by_its_operations() -> Non
     first.run(seconds=0.5)
     again.run(operations=first.operations)
     other.run(operations=first.operations)
-    assert (again.digest, again.operations, again.marks) == (first.digest, first.operations, first.marks)
+    assert (again.digest, again.operations, again.marks) == (
+        first.digest,
+        first.operations,
+        first.marks,
+    )
     assert other.digest != first.digest
 
 
 def test_the_clean_reference_passes_and_almost_every_mark_is_reached() -> None:
-    """In a few thousand operations nothing is found, every rule has something to judge, and the work is not idle."""
+    """In a few thousand operations nothing is found, every rule has something to judge, and the
+    work is not idle.
+    """
     campaign = _campaign(seed=1)
     campaign.run(operations=10_000)
     assert campaign.report.exit_code == EXIT_PASS, campaign.report.vacuous
@@ -51,17 +57,24 @@ def test_the_clean_reference_passes_and_almost_every_mark_is_reached() -> None:
 
 
 def test_a_campaign_stops_at_its_first_failure_and_shrinks_it() -> None:
-    """The shrunk trace fails alike, with its last operation, and is no longer than the whole one."""
+    """The shrunk trace fails alike, with its last operation, and is no longer than the whole
+    one.
+    """
     campaign = _campaign("reference:mutant=tail-published-early")
     campaign.run(operations=50_000)
     assert campaign.report.exit_code == EXIT_FAIL and campaign.operations < 5_000
     (failure,) = [failure for suite in campaign.report.suites for failure in suite.failures]
-    assert failure.finding.anomaly in ("partial-commit", "uncommitted-hit")  # its key without content, or a hit on it
+    assert failure.finding.anomaly in (
+        "partial-commit",
+        "uncommitted-hit",
+    )  # its key without content, or a hit on it
     assert failure.offending == len(failure.shrunk.ops) - 1 < len(failure.trace.ops)
 
 
 def refusing(share: Callable[[int], bool]) -> Campaign:
-    """Return a campaign on the reference that refuses the configurations whose numbers `share` picks."""
+    """Return a campaign on the reference that refuses the configurations whose numbers `share`
+    picks.
+    """
     numbers = count()
 
     def opened(header: TraceHeader, options: Mapping[str, str]) -> Engine:
@@ -69,26 +82,40 @@ def refusing(share: Callable[[int], bool]) -> Campaign:
             raise UsageError("not this one")
         return parse("reference").open(header)
 
-    spec = EngineSpec(EngineKind("choosy", "a reference that refuses", ("manager",), opened, replays=False), {}, "choosy")
+    spec = EngineSpec(
+        EngineKind("choosy", "a reference that refuses", ("manager",), opened, replays=False),
+        {},
+        "choosy",
+    )
     return Campaign(spec, Plan("vllm", ("manager",), Restriction(), 0))
 
 
 def test_an_engine_that_refuses_most_of_what_is_drawn_was_not_checked() -> None:
-    """One that takes a single trace has not passed the others; one that is for some layouts alone has passed them."""
+    """One that takes a single trace has not passed the others; one that is for some layouts
+    alone has passed them.
+    """
     most, few = refusing(lambda number: number % 20 != 5), refusing(lambda number: number % 3 > 0)
     for campaign, operations in ((most, 500), (few, 3_000)):
         campaign.run(operations=operations)
     assert most.report.exit_code == EXIT_NOTHING_CHECKED
     assert any("drawn configurations, all but" in line for line in most.report.vacuous)
     assert few.report.exit_code == EXIT_PASS, few.report.vacuous
-    assert any(entry.what == "configurations" and entry.why == "not this one" for entry in few.report.not_run)
+    assert any(
+        entry.what == "configurations" and entry.why == "not this one"
+        for entry in few.report.not_run
+    )
 
 
 def test_an_engine_that_ran_most_and_then_refuses_everything_was_not_checked() -> None:
-    """As if its memory were gone. Most of what ran was checked, and nobody could say how much of the rest was."""
+    """As if its memory were gone. Most of what ran was checked, and nobody could say how much of
+    the rest was.
+    """
     campaign = refusing(lambda number: number > 20)
     campaign.only(0, 60)
-    assert any("refused the last 39 drawn configurations, and 0 of 21 before" in line for line in campaign.report.vacuous)
+    assert any(
+        "refused the last 39 drawn configurations, and 0 of 21 before" in line
+        for line in campaign.report.vacuous
+    )
 
 
 def test_what_an_engine_imports_before_it_refuses_is_start_up() -> None:
@@ -104,23 +131,32 @@ def test_what_an_engine_imports_before_it_refuses_is_start_up() -> None:
 
 
 def test_a_campaign_goes_on_after_what_is_expected() -> None:
-    """Every failure of the planted fault is counted and none ends the campaign; a list with another anomaly ends it."""
+    """Every failure of the planted fault is counted and none ends the campaign; a list with
+    another anomaly ends it.
+    """
 
     def listed(anomaly: str) -> Expectations:
         return Expectations([Entry(pattern="fuzz:*", anomaly=anomaly, reason="known")])
 
     plain = _campaign("reference:mutant=denser-than-interval")
-    known, other = (Campaign(plain.engine, plain.plan, expected=listed(name)) for name in ("over-dense-retention", "stale-hit"))
+    known, other = (
+        Campaign(plain.engine, plain.plan, expected=listed(name))
+        for name in ("over-dense-retention", "stale-hit")
+    )
     for campaign in (plain, known, other):
         campaign.run(operations=2_000)
     assert plain.operations == other.operations < 2_000 <= known.operations
     assert (known.report.exit_code, other.report.exit_code) == (EXIT_PASS, EXIT_FAIL)
-    assert len(known.report.failures) > 1 and {failure.expected for failure in known.report.failures} == {"known"}
+    assert len(known.report.failures) > 1 and {
+        failure.expected for failure in known.report.failures
+    } == {"known"}
     assert "listed as over-dense-retention (known)" in " ".join(reasons(known.report))
 
 
 def test_what_an_engine_refuses_is_left_out_and_told() -> None:
-    """Every second configuration refused: the campaign goes on; all refused: an error that says why."""
+    """Every second configuration refused: the campaign goes on; all refused: an error that says
+    why.
+    """
     reference = parse("reference").kind
 
     def spec(refuses: object) -> EngineSpec:
@@ -137,7 +173,9 @@ def test_what_an_engine_refuses_is_left_out_and_told() -> None:
     some = Campaign(spec(lambda header: len(header.layout.groups) > 2), plan)
     some.run(operations=300)
     assert some.operations >= 300
-    assert [(entry.why, entry.count > 0) for entry in some.report.not_run] == [("this engine has no such thing", True)]
+    assert [(entry.why, entry.count > 0) for entry in some.report.not_run] == [
+        ("this engine has no such thing", True)
+    ]
     with pytest.raises(UsageError, match="no such thing"):
         Campaign(spec(lambda header: True), plan).run(operations=300)
 
@@ -156,18 +194,38 @@ def test_an_engine_is_asked_for_nothing_that_it_says_it_cannot() -> None:
 
         def apply(self, op: Op) -> list[Event]:
             asked.add(type(op).__name__.lower())
-            asked.update(name for name in ("salt", "adapter", "media", "withdraw") if getattr(op, name, None))
+            asked.update(
+                name for name in ("salt", "adapter", "media", "withdraw") if getattr(op, name, None)
+            )
             return self.inner.apply(op)
 
         def close(self) -> None:
             self.inner.close()
 
-    kind = EngineKind(name="modest", summary="", heights=("manager", "scheduler"), open=lambda header, _: Modest(header))
-    campaign = Campaign(EngineSpec(kind, {}, "modest"), Plan("vllm", ("manager", "scheduler"), Restriction(), seed=0))
+    kind = EngineKind(
+        name="modest",
+        summary="",
+        heights=("manager", "scheduler"),
+        open=lambda header, _: Modest(header),
+    )
+    campaign = Campaign(
+        EngineSpec(kind, {}, "modest"),
+        Plan("vllm", ("manager", "scheduler"), Restriction(), seed=0),
+    )
     campaign.run(operations=6_000)
     assert not campaign.failed and asked == {"submit", "step", "finish"}
     left_out = {entry.what.split()[0] for entry in campaign.report.not_run}
-    assert left_out == {"abort", "adapter", "media", "preempt", "reset", "salt", "update_weights", "withdraw", "cancel"}
+    assert left_out == {
+        "abort",
+        "adapter",
+        "media",
+        "preempt",
+        "reset",
+        "salt",
+        "update_weights",
+        "withdraw",
+        "cancel",
+    }
 
 
 def test_a_campaign_too_short_to_judge_anything_says_so() -> None:
@@ -177,13 +235,19 @@ def test_a_campaign_too_short_to_judge_anything_says_so() -> None:
         campaign = _campaign(seed=seed)
         campaign.run(operations=1)
         assert campaign.traces == 1
-        assert campaign.report.exit_code == (EXIT_NOTHING_CHECKED if campaign.report.vacuous else EXIT_PASS)
+        assert campaign.report.exit_code == (
+            EXIT_NOTHING_CHECKED if campaign.report.vacuous else EXIT_PASS
+        )
         codes[seed] = campaign.report.exit_code
     assert EXIT_NOTHING_CHECKED in codes.values()
 
 
-def test_progress_is_told_without_a_terminal(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_progress_is_told_without_a_terminal(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("cachewitness.cli.status_line.StatusLine.EVERY", 0.0)
     assert invoke(["fuzz", "--operations", "300", "--seed", "1"]) == 0
     told = [line for line in capsys.readouterr().err.splitlines() if line.startswith("fuzz: ")]
-    assert len(told) > 1 and all("operations" in line and "a second" in line and "marks" in line for line in told)
+    assert len(told) > 1 and all(
+        "operations" in line and "a second" in line and "marks" in line for line in told
+    )

@@ -1,4 +1,6 @@
-"""The canary is reported wherever it is planted, and a harness that no longer sees it says that it is blind."""
+"""The canary is reported wherever it is planted, and a harness that no longer sees it says that
+it is blind.
+"""
 
 from __future__ import annotations
 
@@ -26,21 +28,36 @@ def test_canary_is_reported_long_before_its_operations_are_spent(name: str) -> N
     """As the anomaly, and by the checker, that the fault names in advance."""
     canary = planted(BOTH, name)
     mutant = all_mutants()[name]
-    assert (canary.reported, canary.anomaly, canary.checker) == (True, mutant.anomaly, mutant.checker)
+    assert (canary.reported, canary.anomaly, canary.checker) == (
+        True,
+        mutant.anomaly,
+        mutant.checker,
+    )
     assert canary.operations < OPERATIONS_MAX // 4
 
 
 def test_the_seed_chooses_the_canary() -> None:
     """The same seed plants the same fault; some seeds plant another one."""
-    names = [canary.mutant for seed in range(SEEDS) if (canary := run_canary(Plan("vllm", BOTH.heights, Restriction(), seed)))]
+    names = [
+        canary.mutant
+        for seed in range(SEEDS)
+        if (canary := run_canary(Plan("vllm", BOTH.heights, Restriction(), seed)))
+    ]
     assert len(names) == SEEDS and len(set(names)) > 4
     assert run_canary(BOTH) == run_canary(BOTH)
 
 
 def test_only_what_the_configurations_express_is_planted() -> None:
-    """On full attention alone no fault of a window, of a state or of retention; without a cache none at all."""
+    """On full attention alone no fault of a window, of a state or of retention; without a cache
+    none at all.
+    """
     plain = Restriction([layouts.load("full")], {})
-    needing = {"null-block-published", "window-freed-early", "denser-than-interval", "hit-is-maximum-over-groups"}
+    needing = {
+        "null-block-published",
+        "window-freed-early",
+        "denser-than-interval",
+        "hit-is-maximum-over-groups",
+    }
     for seed in range(4):
         canary = run_canary(Plan("vllm", ("manager",), plain, seed))
         assert canary is not None and canary.reported and canary.mutant not in needing
@@ -59,12 +76,18 @@ def test_only_what_the_configurations_express_is_planted() -> None:
 def test_a_fault_that_changes_nothing_is_not_chosen(
     layout: str, heights: tuple[Height, ...], fault: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A fault that the kinds of groups allow and these lengths never show; planted, it would be missed on a sound harness."""
+    """A fault that the kinds of groups allow and these lengths never show; planted, it would be
+    missed on a sound harness.
+    """
     monkeypatch.setattr(canary, "CANARIES", {fault: CANARIES[fault]})
-    assert run_canary(Plan("vllm", heights, Restriction([layouts.load(layout)], {}), seed=0)) is None
+    assert (
+        run_canary(Plan("vllm", heights, Restriction([layouts.load(layout)], {}), seed=0)) is None
+    )
 
 
-def test_a_blind_harness_fails_loudly(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_blind_harness_fails_loudly(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """If nobody recognises the planted fault, no pass is printed: exit 3, and the reason."""
 
     def blind(found: Finding, name: str) -> bool:
@@ -78,11 +101,18 @@ def test_a_blind_harness_fails_loudly(monkeypatch: pytest.MonkeyPatch, capsys: p
     assert "NOT reported" in output and "the harness is blind" in output
 
 
-def test_a_blind_search_fails_loudly(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """The fault of an exhaustive search is reported; if nobody recognises it, the search cannot be complete: exit 3."""
+def test_a_blind_search_fails_loudly(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The fault of an exhaustive search is reported; if nobody recognises it, the search cannot
+    be complete: exit 3.
+    """
     words = ["fuzz", "--exhaustive", "--bound", "requests=1,blocks=1,pages=4"]
     assert invoke(words) == EXIT_PASS
-    assert f"canary: {SOUGHT}, planted in the reference, was reported as stale-hit" in capsys.readouterr().out
+    assert (
+        f"canary: {SOUGHT}, planted in the reference, was reported as stale-hit"
+        in capsys.readouterr().out
+    )
     monkeypatch.setattr(canary, "_named", lambda found, name: False)
     assert invoke(words) == EXIT_INTERNAL
     assert "NOT reported" in capsys.readouterr().out
@@ -90,7 +120,9 @@ def test_a_blind_search_fails_loudly(monkeypatch: pytest.MonkeyPatch, capsys: py
 
 def test_without_a_canary_nothing_was_proved(capsys: pytest.CaptureFixture[str]) -> None:
     """Where no fault can be planted the run says so, and is not a pass."""
-    code = invoke(["fuzz", "--layout", "full", "--option", "enable_caching=false", "--operations", "200"])
+    code = invoke(
+        ["fuzz", "--layout", "full", "--option", "enable_caching=false", "--operations", "200"]
+    )
     assert code == EXIT_NOTHING_CHECKED
     assert "express no fault" in capsys.readouterr().out
 
@@ -98,4 +130,6 @@ def test_without_a_canary_nothing_was_proved(capsys: pytest.CaptureFixture[str])
 def test_a_refused_choice_is_an_error() -> None:
     """What the policy refuses of the user's own choice is not skipped over."""
     with pytest.raises(UsageError):
-        Plan("vllm", ("manager",), Restriction([layouts.load("full")], {"retention_interval": 7}), 0).draw(0)
+        Plan(
+            "vllm", ("manager",), Restriction([layouts.load("full")], {"retention_interval": 7}), 0
+        ).draw(0)

@@ -1,4 +1,6 @@
-"""An exhaustive search sees every state of a bound, finds what is planted, and takes no two different states to be one."""
+"""An exhaustive search sees every state of a bound, finds what is planted, and takes no two
+different states to be one.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,14 @@ from cachewitness.core.driving import drive
 from cachewitness.core.engine import Engine
 from cachewitness.core.engine_failure import NoAnswer
 from cachewitness.core.events import Counts, Drop, Event, StepBegin
-from cachewitness.core.result import EXIT_FAIL, EXIT_INTERRUPTED, EXIT_NOTHING_CHECKED, EXIT_PASS, EXIT_UNKNOWN, EXIT_USAGE
+from cachewitness.core.result import (
+    EXIT_FAIL,
+    EXIT_INTERRUPTED,
+    EXIT_NOTHING_CHECKED,
+    EXIT_PASS,
+    EXIT_UNKNOWN,
+    EXIT_USAGE,
+)
 from cachewitness.core.trace_format import Finish, Height, Op, Step, Submit, Trace, TraceHeader
 from cachewitness.engines.isolation.engine import Isolation
 from cachewitness.engines.registry import EngineSpec, parse
@@ -48,28 +57,47 @@ def with_options(configuration: int, **options: int) -> Configuration:
 
 
 def apart(engine: str) -> EngineSpec:
-    """Return an engine in a process of its own, as somebody else's is: the reference goes beside it."""
+    """Return an engine in a process of its own, as somebody else's is: the reference goes beside
+    it.
+    """
     return replace(parse(engine), isolation=Isolation())
 
 
 def test_the_clean_reference_is_complete_within_a_bound() -> None:
     """Every configuration, at both heights; the same numbers with one process as with two."""
     every, some = CONFIGURATIONS, CONFIGURATIONS[:: fewer(1, 3)]
-    two, one = (search(parse("reference"), SMALL, every if count == 2 else some, processes=count) for count in (2, 1))
+    two, one = (
+        search(parse("reference"), SMALL, every if count == 2 else some, processes=count)
+        for count in (2, 1)
+    )
     assert two.complete and one.complete
     numbers = {covered.scope.name: (covered.states, covered.transitions) for covered in two.covered}
-    assert all(numbers[covered.scope.name] == (covered.states, covered.transitions) for covered in one.covered)
+    assert all(
+        numbers[covered.scope.name] == (covered.states, covered.transitions)
+        for covered in one.covered
+    )
     assert all(len(covered.states) >= 10 for covered in two.covered)
 
 
 def test_another_engine_is_led_through_the_states_of_the_reference() -> None:
-    """The same states and operations, and what it hits is its own; a fault in it is found, and the reference has none."""
+    """The same states and operations, and what it hits is its own; a fault in it is found, and
+    the reference has none.
+    """
     inside, beside = (
-        search(spec, SMALL, CONFIGURATIONS[:1], ["manager"], processes=1) for spec in (parse("reference"), apart("reference"))
+        search(spec, SMALL, CONFIGURATIONS[:1], ["manager"], processes=1)
+        for spec in (parse("reference"), apart("reference"))
     )
     assert beside.complete and beside.hits == inside.hits > 0
-    assert [(c.states, c.transitions) for c in beside.covered] == [(c.states, c.transitions) for c in inside.covered]
-    faulty = search(apart("reference:mutant=tail-published-early"), SMALL, CONFIGURATIONS[:1], ["manager"], processes=1)
+    assert [(c.states, c.transitions) for c in beside.covered] == [
+        (c.states, c.transitions) for c in inside.covered
+    ]
+    faulty = search(
+        apart("reference:mutant=tail-published-early"),
+        SMALL,
+        CONFIGURATIONS[:1],
+        ["manager"],
+        processes=1,
+    )
     assert faulty.failure is not None and faulty.failure.finding.anomaly == "partial-commit"
 
 
@@ -82,20 +110,27 @@ def test_what_an_engine_cannot_be_asked_is_told(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(vllm_header, "CAPABILITIES", less)
     some = search(parse("reference"), SMALL, CONFIGURATIONS[:1], ["manager"], processes=1)
     assert every.not_run == [] and [one.what for one in some.not_run] == ["preempt"]
-    assert some.complete and sum(c.transitions for c in some.covered) < sum(c.transitions for c in every.covered)
+    assert some.complete and sum(c.transitions for c in some.covered) < sum(
+        c.transitions for c in every.covered
+    )
 
 
-def test_a_search_in_which_nothing_is_hit_has_checked_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_search_in_which_nothing_is_hit_has_checked_nothing(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     words = ["--bound", "requests=1,pages=4", "--option", "enable_caching=false"]
     assert invoke(["fuzz", "--exhaustive", *words]) == EXIT_NOTHING_CHECKED
     assert "no look-up of the engine hit anything" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(("options", "more"), [({"async_depth": 1}, 10), ({"tier_pages": 3}, 1.5)])
-def test_steps_in_flight_and_a_second_tier_are_states_of_their_own(options: dict[str, int], more: float) -> None:
+def test_steps_in_flight_and_a_second_tier_are_states_of_their_own(
+    options: dict[str, int], more: float
+) -> None:
     """There are at least so many times as many states."""
     plain, other = (
-        search(parse("reference"), SMALL, [with_options(0, **chosen)], ["scheduler"], processes=1) for chosen in ({}, options)
+        search(parse("reference"), SMALL, [with_options(0, **chosen)], ["scheduler"], processes=1)
+        for chosen in ({}, options)
     )
     assert other.complete and len(other.covered[0].states) >= more * len(plain.covered[0].states)
 
@@ -103,7 +138,10 @@ def test_steps_in_flight_and_a_second_tier_are_states_of_their_own(options: dict
 def test_longer_prompts_have_more_states() -> None:
     """A bound is not a name for the same search."""
     one, two = (
-        search(parse("reference"), Bound(1, n, 4), CONFIGURATIONS[:1], ["scheduler"], processes=1).covered[0] for n in (1, 2)
+        search(
+            parse("reference"), Bound(1, n, 4), CONFIGURATIONS[:1], ["scheduler"], processes=1
+        ).covered[0]
+        for n in (1, 2)
     )
     assert one.complete and two.complete and len(two.states) > 2 * len(one.states)
 
@@ -120,7 +158,12 @@ PLANTED = [
 @pytest.mark.parametrize(("mutant", "anomaly", "configuration"), chosen(PLANTED, *PLANTED[1:]))
 def test_planted_fault_is_found(mutant: str, anomaly: str, configuration: int) -> None:
     """One request, prompts of up to two blocks, is enough for these."""
-    coverage = search(parse(f"reference:mutant={mutant}"), HYBRID.bound, [CONFIGURATIONS[configuration]], [HYBRID.height])
+    coverage = search(
+        parse(f"reference:mutant={mutant}"),
+        HYBRID.bound,
+        [CONFIGURATIONS[configuration]],
+        [HYBRID.height],
+    )
     assert coverage.failure is not None and not coverage.complete
     assert coverage.failure.finding.anomaly == anomaly
     assert len(coverage.failure.shrunk.ops) <= 8
@@ -137,8 +180,12 @@ def test_planted_fault_is_found(mutant: str, anomaly: str, configuration: int) -
         (0, "scheduler", {"tier_pages": 3}),
     ],
 )
-def test_states_taken_to_be_one_behave_alike(configuration: int, height: Height, options: dict[str, int]) -> None:
-    """Whatever is asked next of either of two such states, the same is offered and the same state comes of it."""
+def test_states_taken_to_be_one_behave_alike(
+    configuration: int, height: Height, options: dict[str, int]
+) -> None:
+    """Whatever is asked next of either of two such states, the same is offered and the same
+    state comes of it.
+    """
     scope, spec = Scope(with_options(configuration, **options), height, SMALL), parse("reference")
     merged: list[tuple[Path, Path]] = []
     found = explore(spec, scope, on_merge=lambda one, other: merged.append((one, other)))
@@ -151,15 +198,26 @@ def test_states_taken_to_be_one_behave_alike(configuration: int, height: Height,
             assert ways[0].fingerprint() == ways[1].fingerprint(), (one, other, op)
 
 
-ORDERED: list[tuple[int, Height]] = [(4, "scheduler"), (3, "manager"), (0, "scheduler"), (2, "scheduler"), (6, "scheduler")]
+ORDERED: list[tuple[int, Height]] = [
+    (4, "scheduler"),
+    (3, "manager"),
+    (0, "scheduler"),
+    (2, "scheduler"),
+    (6, "scheduler"),
+]
 ORDERED_BOUND = Bound(pages=fewer(5, 3))
 
 
-@pytest.mark.parametrize(("configuration", "height"), chosen([*ORDERED, (5, "scheduler")], (4, "scheduler")))
-def test_the_order_of_a_search_does_not_matter(configuration: int, height: Height, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("configuration", "height"), chosen([*ORDERED, (5, "scheduler")], (4, "scheduler"))
+)
+def test_the_order_of_a_search_does_not_matter(
+    configuration: int, height: Height, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The newest states first: by other ways to the same states, with the same operations in them.
 
-    If two states that differ were taken for one, what lies behind the one that came later would be missing.
+    If two states that differ were taken for one, what lies behind the one that came later would be
+    missing.
     """
     scope, spec = Scope(CONFIGURATIONS[configuration], height, ORDERED_BOUND), parse("reference")
     first = list(scope.first())[-1]
@@ -172,16 +230,25 @@ def test_the_order_of_a_search_does_not_matter(configuration: int, height: Heigh
     nearest_first = explore(spec, scope, (first,))
     monkeypatch.setattr(_Walk, "next", newest)
     newest_first = explore(spec, scope, (first,))
-    assert newest_first.complete and newest_first.operations != nearest_first.operations, "the ways are the same"
-    assert newest_first.states == nearest_first.states and newest_first.transitions == nearest_first.transitions
+    assert newest_first.complete and newest_first.operations != nearest_first.operations, (
+        "the ways are the same"
+    )
+    assert (
+        newest_first.states == nearest_first.states
+        and newest_first.transitions == nearest_first.transitions
+    )
 
 
 def test_what_lies_without_a_key_is_part_of_a_state() -> None:
-    """An engine that forgets is in the same state as one that never had anything; what it owes is not."""
+    """An engine that forgets is in the same state as one that never had anything; what it owes
+    is not.
+    """
     scope = Scope(CONFIGURATIONS[0], "manager", SMALL)
     position = reached(parse("reference"), scope, (Submit("r1", "A:3"), Step(run=[("r1", 2)])))
     before = position.fingerprint()
-    (floor,) = (checker for checker in position._judged.checkers if isinstance(checker, ContentFloor))
+    (floor,) = (
+        checker for checker in position._judged.checkers if isinstance(checker, ContentFloor)
+    )
     node = position._named.ledger.requests["r1"].nodes[2]
     floor._lying[0, node] = Lying(0, node, 2, 0, 1, "r1", 0)
     assert (lying := position.fingerprint()) != before
@@ -190,11 +257,15 @@ def test_what_lies_without_a_key_is_part_of_a_state() -> None:
 
 
 def test_how_often_a_request_ran_in_vain_is_part_of_a_state() -> None:
-    """Else a search would leave a request that runs for ever where it comes by for the second time."""
+    """Else a search would leave a request that runs for ever where it comes by for the second
+    time.
+    """
     scope = Scope(CONFIGURATIONS[0], "scheduler", SMALL)
     position = reached(parse("reference"), scope, (Submit("r1", "A:3"), Step(run=[], budget=2)))
     before = position.fingerprint()
-    (progress,) = (checker for checker in position._judged.checkers if isinstance(checker, Progress))
+    (progress,) = (
+        checker for checker in position._judged.checkers if isinstance(checker, Progress)
+    )
     circles = progress._circles
     assert circles._furthest == {"r1": 2}
     circles._furthest.clear()
@@ -221,10 +292,16 @@ def test_a_page_that_was_merely_looked_at_does_not_make_another_state() -> None:
 @of_all("a search of many seconds, for the numbers on a page alone")
 @pytest.mark.parametrize("name", ["small-window[retention_interval=None] at scheduler height"])
 def test_the_page_has_what_the_default_bound_covers(name: str) -> None:
-    """A change that makes the bound smaller, so that less is covered under the same name, is seen here."""
+    """A change that makes the bound smaller, so that less is covered under the same name, is
+    seen here.
+    """
     table = PAGE.partition("\nThe default bound is ")[2].split("```")[1]
     (row,) = re.findall(rf"^{re.escape(name)} +(\S+) +(\S+) +(\S+)  complete$", table, re.MULTILINE)
-    scope = next(scope for scope in (Scope(each, "scheduler", Bound()) for each in CONFIGURATIONS) if scope.name == name)
+    scope = next(
+        scope
+        for scope in (Scope(each, "scheduler", Bound()) for each in CONFIGURATIONS)
+        if scope.name == name
+    )
     found = [explore(parse("reference"), scope, (first,)) for first in scope.first()]
     states = set().union(*(one.states for one in found))
     numbers = [len(states), sum(one.transitions for one in found), max(one.depth for one in found)]
@@ -232,17 +309,23 @@ def test_the_page_has_what_the_default_bound_covers(name: str) -> None:
 
 
 def test_a_request_computes_what_it_generated_if_it_may_generate_two() -> None:
-    """It ends with its last token, which nobody computes: behind the longest prompt no step decodes in the default bound."""
+    """It ends with its last token, which nobody computes: behind the longest prompt no step
+    decodes in the default bound.
+    """
     runs = [Step(run=[("r1", tokens)]) for tokens in (3, 1, 1)]
     for generated, decodes in ((1, 0), (2, 1)):
         header = Scope(CONFIGURATIONS[0], "manager", Bound(generated=generated)).header()
-        history = drive(Trace(header, [Submit("r1", "A:3"), *runs]), parse("reference").open(header)).history
+        history = drive(
+            Trace(header, [Submit("r1", "A:3"), *runs]), parse("reference").open(header)
+        ).history
         steps = [event for event in history.events if isinstance(event, StepBegin) and event.runs]
         assert len(steps) == 1 + decodes
 
 
 def test_within_the_default_bound_a_block_is_hit() -> None:
-    """Its last token has to be computed, so a prompt has one more than what can be hit, in every group at once."""
+    """Its last token has to be computed, so a prompt has one more than what can be hit, in every
+    group at once.
+    """
     for configuration in CONFIGURATIONS[:6]:
         header = Scope(configuration, "manager", Bound()).header()
         ops: list[Op] = [
@@ -251,7 +334,9 @@ def test_within_the_default_bound_a_block_is_hit() -> None:
             Finish("r1"),
             Submit("r2", "A:3"),
         ]
-        activity = drive(Trace(header, [*ops, Step(run=[("r2", 1)])]), parse("reference").open(header)).activity
+        activity = drive(
+            Trace(header, [*ops, Step(run=[("r2", 1)])]), parse("reference").open(header)
+        ).activity
         assert activity.hits == (configuration.layout.name != "small-unequal")
 
 
@@ -273,37 +358,76 @@ def test_command_says_that_it_was_complete(capsys: pytest.CaptureFixture[str]) -
     """And how many states there were, and how many configurations were left out."""
     assert invoke(["fuzz", "--exhaustive", "--bound", "requests=1,blocks=1,pages=4"]) == EXIT_PASS
     output = capsys.readouterr().out
-    assert "complete: nothing within the bound contradicts a rule" in " ".join(output.split()) and "states" in output
+    assert (
+        "complete: nothing within the bound contradicts a rule" in " ".join(output.split())
+        and "states" in output
+    )
     assert "7 of 14 configurations were left out" in " ".join(output.split())
-    assert invoke(["fuzz", "--exhaustive", "--full", "--bound", "requests=1,blocks=1,pages=4"]) == EXIT_PASS
+    assert (
+        invoke(["fuzz", "--exhaustive", "--full", "--bound", "requests=1,blocks=1,pages=4"])
+        == EXIT_PASS
+    )
     assert "configurations were left out" not in " ".join(capsys.readouterr().out.split())
     assert invoke(["fuzz", "--exhaustive", "--seconds", "0.01"]) == EXIT_UNKNOWN
 
 
 def test_a_height_may_be_chosen(capsys: pytest.CaptureFixture[str]) -> None:
     """Options of schedulers are searched at scheduler height, whichever is named first."""
-    begun = ["fuzz", "--exhaustive", "--bound", "requests=1,blocks=1,pages=4", "--seconds", "0.01", "--json"]
+    begun = [
+        "fuzz",
+        "--exhaustive",
+        "--bound",
+        "requests=1,blocks=1,pages=4",
+        "--seconds",
+        "0.01",
+        "--json",
+    ]
     for words, heights in (
         (["--height", "manager"], ["manager"]),
         (["--height", "manager", "--height", "scheduler"], ["manager", "scheduler"]),
-        (["--height", "manager", "--height", "scheduler", "--option", "tier_pages=3"], ["scheduler"]),
+        (
+            ["--height", "manager", "--height", "scheduler", "--option", "tier_pages=3"],
+            ["scheduler"],
+        ),
     ):
         assert invoke([*begun, *words]) == EXIT_UNKNOWN
         covered = json.loads(capsys.readouterr().out)["covered"]
-        assert {one["configuration"].split(" at ")[1] for one in covered} == {f"{height} height" for height in heights}
+        assert {one["configuration"].split(" at ")[1] for one in covered} == {
+            f"{height} height" for height in heights
+        }
 
 
-def test_what_is_left_out_unless_all_is_asked_for_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_left_out_unless_all_is_asked_for_is_told(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     """And nothing is, if a layout, an option or a height is named."""
-    begun = ["fuzz", "--exhaustive", "--bound", "requests=1,blocks=1,pages=4", "--seconds", "0.01", "--json"]
+    begun = [
+        "fuzz",
+        "--exhaustive",
+        "--bound",
+        "requests=1,blocks=1,pages=4",
+        "--seconds",
+        "0.01",
+        "--json",
+    ]
     searched = {}
     for words in ([], ["--full"], ["--height", "scheduler"]):
         assert invoke([*begun, *words]) == EXIT_UNKNOWN
         said = json.loads(capsys.readouterr().out)
-        searched[" ".join(words)] = {one["configuration"] for one in said["covered"]}, {one["what"] for one in said["not_run"]}
+        searched[" ".join(words)] = (
+            {one["configuration"] for one in said["covered"]},
+            {one["what"] for one in said["not_run"]},
+        )
     covered, left_out = searched[""]
-    assert searched["--full"] == (covered | left_out, set()) and len(covered) == 7 and len(left_out) == 7
-    assert searched["--height scheduler"] == ({one for one in covered | left_out if "scheduler" in one}, set())
+    assert (
+        searched["--full"] == (covered | left_out, set())
+        and len(covered) == 7
+        and len(left_out) == 7
+    )
+    assert searched["--height scheduler"] == (
+        {one for one in covered | left_out if "scheduler" in one},
+        set(),
+    )
 
 
 @pytest.mark.parametrize(
@@ -321,7 +445,9 @@ def test_what_is_left_out_unless_all_is_asked_for_is_told(capsys: pytest.Capture
         ["--engine", "nothing"],
     ],
 )
-def test_what_does_not_go_together_is_refused(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_does_not_go_together_is_refused(
+    words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
     """In one line, exit 4."""
     assert invoke(["fuzz", *words]) == EXIT_USAGE
     assert len(capsys.readouterr().err.strip().splitlines()) == 1
@@ -329,7 +455,12 @@ def test_what_does_not_go_together_is_refused(words: list[str], capsys: pytest.C
 
 def test_command_fails_on_a_planted_fault(capsys: pytest.CaptureFixture[str]) -> None:
     """With a witness and a command that replays it."""
-    words = ["--engine", "reference:mutant=resumed-request-refused", "--bound", "requests=1,blocks=1,pages=4"]
+    words = [
+        "--engine",
+        "reference:mutant=resumed-request-refused",
+        "--bound",
+        "requests=1,blocks=1,pages=4",
+    ]
     assert invoke(["fuzz", "--exhaustive", *words]) == EXIT_FAIL
     output = capsys.readouterr().out
     assert "FAIL  stuck" in output and "replay: cachewitness replay" in output
@@ -346,7 +477,11 @@ class Leaking:
 
     def apply(self, op: Op) -> list[Event]:
         events = self._engine.apply(op)
-        return [event for event in events if not (isinstance(op, Finish) and isinstance(event, Drop | Counts))]
+        return [
+            event
+            for event in events
+            if not (isinstance(op, Finish) and isinstance(event, Drop | Counts))
+        ]
 
 
 def of_kind(opened: Callable[[Engine], Any]) -> EngineSpec:
@@ -357,7 +492,11 @@ def of_kind(opened: Callable[[Engine], Any]) -> EngineSpec:
         engine: Engine = opened(reference.open(header))
         return engine
 
-    return replace(reference, kind=replace(reference.kind, name="other", open=open_engine, is_reference=False), text="other")
+    return replace(
+        reference,
+        kind=replace(reference.kind, name="other", open=open_engine, is_reference=False),
+        text="other",
+    )
 
 
 def test_what_shows_at_rest_alone_is_found() -> None:
@@ -365,7 +504,9 @@ def test_what_shows_at_rest_alone_is_found() -> None:
     found = search(of_kind(Leaking), SMALL, CONFIGURATIONS[:1], ["manager"], processes=1)
     assert found.failure is not None and found.failure.finding.anomaly == "leak"
     assert [type(op) for op in found.failure.shrunk.ops][-1] is Finish
-    assert search(of_kind(lambda engine: engine), SMALL, CONFIGURATIONS[:1], ["manager"], processes=1).complete
+    assert search(
+        of_kind(lambda engine: engine), SMALL, CONFIGURATIONS[:1], ["manager"], processes=1
+    ).complete
 
 
 class Babbling(Leaking):
@@ -393,7 +534,9 @@ def test_what_was_found_outranks_nonsense_behind_it() -> None:
         alone.close()
 
 
-def test_a_process_that_dies_is_replaced_and_nothing_is_lost(tmp_path: File, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_that_dies_is_replaced_and_nothing_is_lost(
+    tmp_path: File, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """If a task ends two processes, the search is unknown, and says why."""
     plain = exhaustive.explore
 
@@ -406,11 +549,18 @@ def test_a_process_that_dies_is_replaced_and_nothing_is_lost(tmp_path: File, mon
     whole, told = search(parse("reference"), SMALL, CONFIGURATIONS[:1], processes=1), list[str]()
     monkeypatch.setattr(exhaustive, "explore", dying)
     again = search(parse("reference"), SMALL, CONFIGURATIONS[:1], processes=2, on_died=told.append)
-    assert again.complete and [one.states for one in again.covered] == [one.states for one in whole.covered]
+    assert again.complete and [one.states for one in again.covered] == [
+        one.states for one in whole.covered
+    ]
     assert len(told) == 1 and "was ended by signal 9" in told[0]
-    monkeypatch.setattr(exhaustive, "explore", lambda *asked, **more: os.kill(os.getpid(), signal.SIGKILL))
+    monkeypatch.setattr(
+        exhaustive, "explore", lambda *asked, **more: os.kill(os.getpid(), signal.SIGKILL)
+    )
     lost = search(parse("reference"), SMALL, CONFIGURATIONS[:1], processes=2)
-    assert judged(lost, sought())[0] == EXIT_UNKNOWN and "was ended by signal 9" in judged(lost, sought())[1][0]
+    assert (
+        judged(lost, sought())[0] == EXIT_UNKNOWN
+        and "was ended by signal 9" in judged(lost, sought())[1][0]
+    )
 
 
 def test_a_checker_that_crashes_leaves_the_rest_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -421,16 +571,26 @@ def test_a_checker_that_crashes_leaves_the_rest_unknown(monkeypatch: pytest.Monk
     monkeypatch.setattr(Ownership, "at_rest", crash)
     coverage = search(parse("reference"), SMALL, CONFIGURATIONS[:1], ["manager"], processes=1)
     code, reasons = judged(coverage, canary)
-    assert code == EXIT_UNKNOWN and not coverage.complete and "ValueError: a mistake of ours (at rest)" in reasons[0]
+    assert (
+        code == EXIT_UNKNOWN
+        and not coverage.complete
+        and "ValueError: a mistake of ours (at rest)" in reasons[0]
+    )
 
 
-@pytest.mark.parametrize("stopped", [KeyboardInterrupt(), UsageError("it says nonsense")], ids=["interrupted", "nonsense"])
+@pytest.mark.parametrize(
+    "stopped",
+    [KeyboardInterrupt(), UsageError("it says nonsense")],
+    ids=["interrupted", "nonsense"],
+)
 def test_what_is_found_already_is_told_where_an_earlier_task_stops_the_search(
     stopped: BaseException, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It was to be told when those before it were over."""
     trace = Trace(HYBRID.header(), [Submit("r1", "a:4")])
-    failing = Found(failure=(trace, Finding(anomaly="leak", checker="ownership", sentence="…", seq=1, op=0)))
+    failing = Found(
+        failure=(trace, Finding(anomaly="leak", checker="ownership", sentence="…", seq=1, op=0))
+    )
 
     class Stopping(Crew[int, Found]):
         def in_order(self, items: object) -> Iterator[Any]:
@@ -442,7 +602,11 @@ def test_what_is_found_already_is_told_where_an_earlier_task_stops_the_search(
 
     monkeypatch.setattr(exhaustive, "Crew", Stopping)
     coverage = search(parse("reference"), SMALL, CONFIGURATIONS[:2])
-    assert coverage.failure is not None and coverage.failure.finding.anomaly == "leak" and not coverage.complete
+    assert (
+        coverage.failure is not None
+        and coverage.failure.finding.anomaly == "leak"
+        and not coverage.complete
+    )
     interrupted = isinstance(stopped, KeyboardInterrupt)
     code, reasons = judged(coverage, sought())
     assert (code, reasons[0]) == (EXIT_INTERRUPTED if interrupted else EXIT_FAIL, "leak")
@@ -450,7 +614,9 @@ def test_what_is_found_already_is_told_where_an_earlier_task_stops_the_search(
 
 
 def test_tasks_behind_one_that_fails_stop() -> None:
-    """Those before it go on, so that the first failure in their order is told, however many processes there are."""
+    """Those before it go on, so that the first failure in their order is told, however many
+    processes there are.
+    """
     spec = parse("reference:mutant=block-leaked")
     coverage = Coverage(HYBRID.bound, [Covered(HYBRID)])
     tasks = exhaustive._Tasks(spec, coverage, 0.0)

@@ -22,4 +22,6 @@ def test_finding_is_found_again(name: str) -> None:
     """By the anomaly that was written up, at the last operation of the trace."""
     trace = load(fixtures() / "findings" / f"{name}.jsonl")
     result = drive(trace, parse("reference").open(trace.header))
-    assert [(finding.anomaly, finding.op) for finding in result.findings] == [(FINDINGS[name], len(trace.ops) - 1)]
+    assert [(finding.anomaly, finding.op) for finding in result.findings] == [
+        (FINDINGS[name], len(trace.ops) - 1)
+    ]

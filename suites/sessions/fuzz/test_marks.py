@@ -33,10 +33,20 @@ FULL, STATE = GroupSpec(kind="full", block_size=4), GroupSpec(kind="recurrent", 
 WINDOW = GroupSpec(kind="sliding", block_size=4, window=5)
 
 
-def _seen(ops: list[Op], *groups: GroupSpec, height: Height = "manager", pages: int = 40, **options: object) -> Counter[str]:
+def _seen(
+    ops: list[Op],
+    *groups: GroupSpec,
+    height: Height = "manager",
+    pages: int = 40,
+    **options: object,
+) -> Counter[str]:
     """Run a trace on the reference and return the marks of its history."""
     header = TraceHeader(
-        name="marks", layout=Layout(name="marks", groups=[*(groups or (FULL,))]), pages=pages, height=height, options=options
+        name="marks",
+        layout=Layout(name="marks", groups=[*(groups or (FULL,))]),
+        pages=pages,
+        height=height,
+        options=options,
     )
     engine, seen = engine_of("reference").open(header), Counter[str]()
     result = drive(Trace(header, ops), engine, [*fresh(), Watch(engine.describe(), seen)])
@@ -55,18 +65,42 @@ CASES: dict[str, tuple[list[Op], tuple[GroupSpec, ...], dict[str, object]]] = {
     "hit on a boundary": ([*FIRST, Submit("r2", "A:12"), *_run("r2", 4)], (), {}),
     "hit with one token left": ([*FIRST, Submit("r2", "A:9"), *_run("r2", 4)], (), {}),
     "hit of somebody running": ([*FIRST, Submit("r2", "A:9"), *_run("r2", 4)], (), {}),
-    "hit on generated tokens": ([*FIRST, *_run("r1", 1, 4), Submit("r2", "A:9 @r1:5"), *_run("r2", 2)], (), {}),
-    "hit in the same step": ([Submit("r1", "A:9"), Submit("r2", "A:9"), Step(run=[("r1", 9), ("r2", 9)])], (), {}),
+    "hit on generated tokens": (
+        [*FIRST, *_run("r1", 1, 4), Submit("r2", "A:9 @r1:5"), *_run("r2", 2)],
+        (),
+        {},
+    ),
+    "hit in the same step": (
+        [Submit("r1", "A:9"), Submit("r2", "A:9"), Step(run=[("r1", 9), ("r2", 9)])],
+        (),
+        {},
+    ),
     "hit after preemption": ([*FIRST, Preempt("r1"), *_run("r1", 9)], (), {}),
-    "duplicate key": ([Submit("r1", "A:9"), *_run("r1", 2), Submit("r2", "A:9"), *_run("r2", 9), *_run("r1", 7)], (), {}),
-    "null column skipped": ([*FIRST, Finish("r1"), Submit("r2", "A:9"), *_run("r2", 4)], (FULL, WINDOW), {}),
+    "duplicate key": (
+        [Submit("r1", "A:9"), *_run("r1", 2), Submit("r2", "A:9"), *_run("r2", 9), *_run("r1", 7)],
+        (),
+        {},
+    ),
+    "null column skipped": (
+        [*FIRST, Finish("r1"), Submit("r2", "A:9"), *_run("r2", 4)],
+        (FULL, WINDOW),
+        {},
+    ),
     "window moved past a block": ([*FIRST, *_run("r1", 1)], (FULL, WINDOW), {}),
     "chunk longer than the window": (FIRST, (FULL, WINDOW), {}),
     "snapshot published": (FIRST, (FULL, STATE), {}),
-    "snapshot restored": ([*FIRST, *_run("r1", 1), Submit("r2", "A:9"), *_run("r2", 4)], (FULL, STATE), {}),
+    "snapshot restored": (
+        [*FIRST, *_run("r1", 1), Submit("r2", "A:9"), *_run("r2", 4)],
+        (FULL, STATE),
+        {},
+    ),
     "chunk over several boundaries": (FIRST, (FULL, STATE), {"retention_interval": 0}),
     "replay boundary kept": (FIRST, (FULL, STATE), {"retention_interval": 0}),
-    "interval kept": ([Submit("r1", "A:19"), *_run("r1", 19, 4)], (FULL, STATE), {"retention_interval": 8}),
+    "interval kept": (
+        [Submit("r1", "A:19"), *_run("r1", 19, 4)],
+        (FULL, STATE),
+        {"retention_interval": 8},
+    ),
     "hit inside a block": (
         [*FIRST, *_run("r1", 1), Finish("r1"), Submit("r2", "A:9"), *_run("r2", 4)],
         (FULL, GroupSpec(kind="recurrent", block_size=16)),
@@ -83,7 +117,11 @@ CASES: dict[str, tuple[list[Op], tuple[GroupSpec, ...], dict[str, object]]] = {
     "prompt one over": (FIRST, (), {}),
     "prompt in chunks": ([Submit("r1", "A:9"), *_run("r1", 5)], (), {}),
     "decode over a boundary": ([*FIRST, *_run("r1", 1, 4)], (), {}),
-    "decode beside prefill": ([*FIRST, Submit("r2", "B:9"), Step(run=[("r1", 1), ("r2", 4)])], (), {}),
+    "decode beside prefill": (
+        [*FIRST, Submit("r2", "B:9"), Step(run=[("r1", 1), ("r2", 4)])],
+        (),
+        {},
+    ),
     "aborted before it ran": ([Submit("r1", "A:9"), Abort("r1")], (), {}),
     "aborted mid-prefill": ([Submit("r1", "A:9"), *_run("r1", 5), Abort("r1")], (), {}),
     "preempted mid-prefill": ([Submit("r1", "A:9"), *_run("r1", 5), Preempt("r1")], (), {}),
@@ -99,7 +137,11 @@ CASES: dict[str, tuple[list[Op], tuple[GroupSpec, ...], dict[str, object]]] = {
     "adapter reloaded": ([UpdateWeights(1, "tuned")], (), {}),
     "adapter reloaded midway": ([TUNED, *_run("r1", 9), UpdateWeights(1, "tuned")], (), {}),
     "adapter reloaded beside others": ([TUNED, *_run("r1", 9), UpdateWeights(1, "other")], (), {}),
-    "prompt again after a reload": ([TUNED, UpdateWeights(1, "tuned"), Submit("r2", "A:5", adapter="tuned")], (), {}),
+    "prompt again after a reload": (
+        [TUNED, UpdateWeights(1, "tuned"), Submit("r2", "A:5", adapter="tuned")],
+        (),
+        {},
+    ),
 }
 _PREVENTS: dict[str, list[Op]] = {
     "decode over a boundary": [*FIRST, *_run("r1", 1, 2)],
@@ -112,7 +154,11 @@ _PREVENTS: dict[str, list[Op]] = {
     "adapter reloaded": [UpdateWeights(1)],
     "adapter reloaded midway": [TUNED, UpdateWeights(1, "other")],
     "adapter reloaded beside others": [TUNED, UpdateWeights(1, "tuned")],
-    "prompt again after a reload": [TUNED, UpdateWeights(1, "other"), Submit("r2", "A:5", adapter="tuned")],
+    "prompt again after a reload": [
+        TUNED,
+        UpdateWeights(1, "other"),
+        Submit("r2", "A:5", adapter="tuned"),
+    ],
 }
 
 
@@ -130,8 +176,16 @@ def test_mark_is_not_reached_without_its_reason(mark: str) -> None:
 
 
 def test_marks_of_room_and_of_a_tier() -> None:
-    """A pool for one request alone: the second takes pages from the first; what was stored is fetched."""
-    ops: list[Op] = [Submit("r1", "A:9"), Step(budget=9), Step(budget=9), Finish("r1"), Submit("r2", "B:13")]
+    """A pool for one request alone: the second takes pages from the first; what was stored is
+    fetched.
+    """
+    ops: list[Op] = [
+        Submit("r1", "A:9"),
+        Step(budget=9),
+        Step(budget=9),
+        Finish("r1"),
+        Submit("r2", "B:13"),
+    ]
     ops += [Step(budget=13), Step(budget=13), Finish("r2"), Submit("r3", "A:9"), Step(budget=9)]
     seen = _seen(ops, height="scheduler", pages=6, tier_pages=16)
     assert all(seen[mark] for mark in ("attention evicted", "stored in tier", "fetched from tier"))
@@ -147,14 +201,21 @@ def test_marks_of_drafts_and_of_steps_in_flight() -> None:
     assert flying["step beside one in flight"] and flying["aborted in flight"]
     assert not drafts["step beside one in flight"] and not flying["step beside two in flight"]
     reset = _seen([*ops, Reset(running=True), *ops[1:]], height="scheduler", async_depth=1)
-    assert reset["reset in flight"] == 1 and not flying["reset in flight"] and not drafts["reset in flight"]
+    assert (
+        reset["reset in flight"] == 1
+        and not flying["reset in flight"]
+        and not drafts["reset in flight"]
+    )
     deeper = _seen([*ops, Abort("r1")], height="scheduler", async_depth=2)
     assert deeper["step beside two in flight"] == deeper["step beside one in flight"] - 1 > 0
 
 
 def test_a_recorded_history_has_marks_too() -> None:
     """Nothing of an engine is asked."""
-    history = parse("pool 0: 8 pages, null 0\ngroup 0: full block 4\nsubmit r1 a:5\ntake r1 | 1 2\nstep 1: r1 0..5 | 1 2\n")
+    history = parse(
+        "pool 0: 8 pages, null 0\ngroup 0: full block 4\nsubmit r1 a:5\ntake r1 | 1 2\nstep 1: r1"
+        " 0..5 | 1 2\n"
+    )
     seen = Counter[str]()
     check(history, [Watch(history.header, seen)])
     assert seen["prompt one over"] == 1

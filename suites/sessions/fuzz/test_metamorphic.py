@@ -1,4 +1,5 @@
-"""Metamorphic relations on the reference of every policy, and a violation that each of them catches.
+"""Metamorphic relations on the reference of every policy, and a violation that each of them
+catches.
 
 Where a relation does not hold of a configuration, the reason stands beside what is left out.
 """
@@ -21,7 +22,16 @@ from cachewitness._util.errors import UsageError
 from cachewitness.core import asked as what_was_asked
 from cachewitness.core.engine import Engine
 from cachewitness.core.events import Event, Header, Hit
-from cachewitness.core.trace_format import Finish, Height, Op, Step, Submit, Trace, TraceHeader, length_of
+from cachewitness.core.trace_format import (
+    Finish,
+    Height,
+    Op,
+    Step,
+    Submit,
+    Trace,
+    TraceHeader,
+    length_of,
+)
 from cachewitness.engines import policy as policies
 from cachewitness.engines.registry import parse
 from cachewitness.sessions.fuzz.metamorphic import (
@@ -43,7 +53,9 @@ from suites.support.sampled import fewer, sampled
 
 REFERENCE = parse("reference").open
 OPERATIONS = 25
-EVERYWHERE = [(policy, height) for policy in policies.names() for height in policies.get(policy).heights]
+EVERYWHERE = [
+    (policy, height) for policy in policies.names() for height in policies.get(policy).heights
+]
 HYBRID = Shape(policies.get("vllm").configurations()[7].layout, {"retention_interval": None})
 ROOMY: Mapping[str, dict[str, Any]] = {
     "tensorrt_edge": {"system_prompts": 16, "max_batch_size": 8},
@@ -55,15 +67,20 @@ INTERVALS: Mapping[str, tuple[str, list[tuple[int | None, int | None]]]] = {
     "lmcache": ("retention_interval", [(None, 0), (None, 1), (1, 2), (2, 4), (4, 0)]),
     "openvino_genai": ("cache_interval_multiplier", [(1, 2), (2, 4)]),
 }
-"""By policy, the option that thins states out and pairs of a denser and a sparser value; vLLM's in scheduler blocks."""
+"""By policy, the option that thins states out and pairs of a denser and a sparser value; vLLM's in
+scheduler blocks."""
 
 
 def configurations(policy: str, height: Height, first: int = 0) -> list[Configuration]:
     """Return some configurations of a policy, other ones for each relation."""
-    return sampled([one for one in policies.get(policy).configurations() if one.runs_at(height)], 8, first)
+    return sampled(
+        [one for one in policies.get(policy).configurations() if one.runs_at(height)], 8, first
+    )
 
 
-def traces(policy: str, height: Height, first: int = 0) -> Iterator[tuple[Configuration, Shape, Trace]]:
+def traces(
+    policy: str, height: Height, first: int = 0
+) -> Iterator[tuple[Configuration, Shape, Trace]]:
     """Yield a random trace for each of these configurations."""
     for seed, configuration in enumerate(configurations(policy, height, first)):
         shape = configuration.shape(height)
@@ -71,10 +88,14 @@ def traces(policy: str, height: Height, first: int = 0) -> Iterator[tuple[Config
 
 
 def roomy(trace: Trace, shape: Shape, policy: str) -> Trace:
-    """Return the trace with room for several of the longest requests, in whatever the policy has to keep them."""
+    """Return the trace with room for several of the longest requests, in whatever the policy has
+    to keep them.
+    """
     options = trace.header.options | ROOMY.get(policy, {})
     pages = 8 * shape.pages(12 * shape.unit) + 1
-    return Trace(msgspec.structs.replace(trace.header, pages=pages, options=options, needs=[]), trace.ops)
+    return Trace(
+        msgspec.structs.replace(trace.header, pages=pages, options=options, needs=[]), trace.ops
+    )
 
 
 def longest(trace: Trace) -> int:
@@ -82,7 +103,9 @@ def longest(trace: Trace) -> int:
 
 
 def empty(shape: Shape, policy: str = "vllm") -> Trace:
-    header = TraceHeader("made", shape.layout, 1, height=shape.height, policy=policy, options=dict(shape.options))
+    header = TraceHeader(
+        "made", shape.layout, 1, height=shape.height, policy=policy, options=dict(shape.options)
+    )
     return roomy(Trace(header, []), shape, policy)
 
 
@@ -103,13 +126,17 @@ class Doctored:
 
 
 def doctored(change: Callable[[], Callable[[Op], Op]]) -> Open:
-    """Return what builds references that are asked other operations; `change` is made anew for each."""
+    """Return what builds references that are asked other operations; `change` is made anew for
+    each.
+    """
     return lambda header: Doctored(REFERENCE(header), change())
 
 
 @pytest.fixture(autouse=True)
 def nobody_compares_what_was_submitted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let a doctored engine report the requests that it was asked for, which are not those of the trace."""
+    """Let a doctored engine report the requests that it was asked for, which are not those of
+    the trace.
+    """
     monkeypatch.setattr(what_was_asked, "check_submit", lambda op, submits: None)
     monkeypatch.setattr(what_was_asked.Texts, "submit", lambda self, op, tokens: None)
     monkeypatch.setattr(what_was_asked.Texts, "accept", lambda self, event: None)
@@ -125,11 +152,13 @@ def every_other() -> Callable[[Op], Op]:
     return lambda op: salted(op) if isinstance(op, Submit) and next(submits) % 2 else op
 
 
-# --- splits --------------------------------------------------------------------------------------------------------------
+# --- splits ---------------------------------------------------------------------------------------
 
 
 def split_lengths(tokens: int, unit: int, source: random.Random) -> list[int]:
-    """Return chunks that cover a prompt, and some steps more: an engine may stop at boundaries before it was asked to."""
+    """Return chunks that cover a prompt, and some steps more: an engine may stop at boundaries
+    before it was asked to.
+    """
     chunks, left = [], tokens
     while left > 0:
         chunks.append(min(left, source.choice((unit, 2 * unit, unit - 1, unit + 1, 3))))
@@ -138,7 +167,9 @@ def split_lengths(tokens: int, unit: int, source: random.Random) -> list[int]:
 
 
 @pytest.mark.parametrize(("policy", "height"), EVERYWHERE)
-def test_splits_of_a_prompt_publish_the_same_keys_at_common_boundaries(policy: str, height: Height) -> None:
+def test_splits_of_a_prompt_publish_the_same_keys_at_common_boundaries(
+    policy: str, height: Height
+) -> None:
     source = random.Random(1)
     for configuration in configurations(policy, height, first=1):
         shape = configuration.shape(height)
@@ -147,11 +178,16 @@ def test_splits_of_a_prompt_publish_the_same_keys_at_common_boundaries(policy: s
         trace = empty(shape, policy)
         for _ in range(3):
             split = split_lengths(tokens, shape.unit, source)
-            assert splits_agree(REFERENCE, trace, submit, [tokens] * 4, split) == [], (configuration.name, split)
+            assert splits_agree(REFERENCE, trace, submit, [tokens] * 4, split) == [], (
+                configuration.name,
+                split,
+            )
 
 
 class Moody:
-    """An engine that keeps every boundary if its first chunk is short, and else only those that are reachable."""
+    """An engine that keeps every boundary if its first chunk is short, and else only those that
+    are reachable.
+    """
 
     def __init__(self, header: TraceHeader) -> None:
         sparse = msgspec.structs.replace(header, options=header.options | {"retention_interval": 0})
@@ -176,12 +212,16 @@ def test_a_key_that_only_one_split_publishes_is_a_difference() -> None:
     assert splits_agree(Moody, trace, submit, [64] * 2, [32, 32]) != []
 
 
-# --- capacity ------------------------------------------------------------------------------------------------------------
+# --- capacity -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("policy", "height"), [place for place in EVERYWHERE if place[0] != "furiosa"])
+@pytest.mark.parametrize(
+    ("policy", "height"), [place for place in EVERYWHERE if place[0] != "furiosa"]
+)
 def test_capacity_never_lowers_a_hit_on_attention(policy: str, height: Height) -> None:
-    """Left out: windows and states (so all of Furiosa-LLM), where a longer hit leaves less behind."""
+    """Left out: windows and states (so all of Furiosa-LLM), where a longer hit leaves less
+    behind.
+    """
     hits = 0
     for configuration, shape, trace in traces(policy, height):
         if any(group.kind != "full" for group in configuration.layout.groups):
@@ -189,8 +229,14 @@ def test_capacity_never_lowers_a_hit_on_attention(policy: str, height: Height) -
         pages = shape.pages(longest(trace) + shape.unit) + 2
         served = served_in_turn(trace, pages, shape.unit)
         for more in (pages + 1, pages * 2, pages * 10):
-            assert capacity_never_lowers_a_hit(REFERENCE, served, more) == [], (configuration.name, pages, more)
-        hits += sum(isinstance(event, Hit) and event.resume > 0 for event in run(REFERENCE, served).events)
+            assert capacity_never_lowers_a_hit(REFERENCE, served, more) == [], (
+                configuration.name,
+                pages,
+                more,
+            )
+        hits += sum(
+            isinstance(event, Hit) and event.resume > 0 for event in run(REFERENCE, served).events
+        )
     assert hits > 0
 
 
@@ -198,13 +244,18 @@ def test_a_hit_that_more_capacity_shortens_is_a_difference() -> None:
     def shorter(header: TraceHeader) -> Engine:
         return doctored(every_other)(header) if header.pages > 40 else REFERENCE(header)
 
-    trace = Trace(TraceHeader("two", HYBRID.layout, 40, options={"retention_interval": None}), [Submit("r1", "A:40")])
+    trace = Trace(
+        TraceHeader("two", HYBRID.layout, 40, options={"retention_interval": None}),
+        [Submit("r1", "A:40")],
+    )
     served = served_in_turn(trace.with_ops([*trace.ops, Submit("r2", "A:40 B:8")]), 40, 16)
     assert capacity_never_lowers_a_hit(REFERENCE, served, 400) == []
-    assert capacity_never_lowers_a_hit(shorter, served, 400) == ["r2 resumes at 32 with 40 pages, at 0 with 400"]
+    assert capacity_never_lowers_a_hit(shorter, served, 400) == [
+        "r2 resumes at 32 with 40 pages, at 0 with 400"
+    ]
 
 
-# --- names, order, repetition --------------------------------------------------------------------------------------------
+# --- names, order, repetition ---------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("policy", "height"), EVERYWHERE)
@@ -227,15 +278,22 @@ def test_a_name_that_matters_is_a_difference() -> None:
 
 
 @pytest.mark.parametrize(("policy", "height"), EVERYWHERE)
-def test_the_order_of_requests_that_share_nothing_changes_nothing(policy: str, height: Height) -> None:
-    """Left out: budgets that requests share, a batch that waits for its slowest, and states without a cache, which are few."""
+def test_the_order_of_requests_that_share_nothing_changes_nothing(
+    policy: str, height: Height
+) -> None:
+    """Left out: budgets that requests share, a batch that waits for its slowest, and states
+    without a cache, which are few.
+    """
     ran = 0
     for seed, configuration in enumerate(configurations(policy, height, first=1)):
         options = configuration.options
         if "max_num_batched_tokens" in options or options.get("joining") == "static":
             continue
         trace = empty(configuration.shape(height), policy)
-        mixed = [interleaved(trace, lives(configuration.shape(height), random.Random(seed)), order) for order in range(3)]
+        mixed = [
+            interleaved(trace, lives(configuration.shape(height), random.Random(seed)), order)
+            for order in range(3)
+        ]
         for other in mixed[1:]:
             assert order_does_not_matter(REFERENCE, mixed[0], other) == [], configuration.name
             ran += 1
@@ -243,7 +301,9 @@ def test_the_order_of_requests_that_share_nothing_changes_nothing(policy: str, h
 
 
 def lives(shape: Shape, source: random.Random) -> list[list[Op]]:
-    """Return the lives of three clients that share nothing; at manager height each comes again and goes on."""
+    """Return the lives of three clients that share nothing; at manager height each comes again
+    and goes on.
+    """
     told: list[list[Op]] = []
     for client in "abc":
         tokens = shape.unit * source.randint(1, 4) + source.choice((-1, 0, 1))
@@ -275,7 +335,15 @@ def test_a_history_that_does_not_repeat_is_a_difference() -> None:
     opened = count()
     trace = random_trace(HYBRID, 0, withdraw=False)
     assert repeats(REFERENCE, trace) == []
-    assert repeats(lambda header: Doctored(REFERENCE(header), salted if next(opened) % 2 else lambda op: op), trace) != []
+    assert (
+        repeats(
+            lambda header: Doctored(
+                REFERENCE(header), salted if next(opened) % 2 else lambda op: op
+            ),
+            trace,
+        )
+        != []
+    )
 
 
 _DIGEST = """
@@ -310,32 +378,48 @@ def test_histories_do_not_depend_on_how_python_hashes_texts() -> None:
     assert said[0] == said[1] and len(said[0]) * every > 50
 
 
-# --- retention -----------------------------------------------------------------------------------------------------------
+# --- retention ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("policy", INTERVALS)
 def test_a_larger_interval_never_adds_a_key(policy: str) -> None:
-    """Of several requests where no shared-prefix boundary is kept, and of every request by itself."""
+    """Of several requests where no shared-prefix boundary is kept, and of every request by
+    itself.
+    """
     height: Height = "scheduler"
     ran = 0
     for configuration, shape, trace in traces(policy, height, first=1):
         option, pairs = INTERVALS[policy]
-        if not (option in configuration.options or (policy == "openvino_genai" and shape.has("recurrent"))):
+        if not (
+            option in configuration.options
+            or (policy == "openvino_genai" and shape.has("recurrent"))
+        ):
             continue
-        together = served_in_turn(roomy(trace, shape, policy), roomy(trace, shape, policy).header.pages, shape.unit)
+        together = served_in_turn(
+            roomy(trace, shape, policy), roomy(trace, shape, policy).header.pages, shape.unit
+        )
         if policy == "vllm":
             together = Trace(
                 msgspec.structs.replace(
-                    together.header, options=together.header.options | {"pin_shared_prefix_boundary": False}
+                    together.header,
+                    options=together.header.options | {"pin_shared_prefix_boundary": False},
                 ),
                 together.ops,
             )
-        alone = [together.with_ops(_without_others(together, op.r)) for op in together.ops if isinstance(op, Submit)]
+        alone = [
+            together.with_ops(_without_others(together, op.r))
+            for op in together.ops
+            if isinstance(op, Submit)
+        ]
         unit = 1 if policy == "openvino_genai" else shape.unit
         for dense, sparse in pairs:
             values = [value and value * unit for value in (dense, sparse)]
             for asked in (together, *alone[:3]):
-                assert sparser_adds_nothing(REFERENCE, asked, option, *values) == [], (configuration.name, dense, sparse)
+                assert sparser_adds_nothing(REFERENCE, asked, option, *values) == [], (
+                    configuration.name,
+                    dense,
+                    sparse,
+                )
                 ran += 1
     assert ran > 0
 
@@ -348,12 +432,18 @@ def _without_others(trace: Trace, r: str) -> list[Op]:
 
 
 def test_a_key_that_a_larger_interval_adds_is_a_difference(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The engine is dense where it was asked to keep reachable boundaries alone, and is not refused for what it declares."""
+    """The engine is dense where it was asked to keep reachable boundaries alone, and is not
+    refused for what it declares.
+    """
     monkeypatch.setattr("cachewitness.core.declared._check_retention", lambda header, trace: None)
 
     def wrong_way_round(header: TraceHeader) -> Engine:
         interval = None if header.options["retention_interval"] == 0 else 0
-        return REFERENCE(msgspec.structs.replace(header, options=header.options | {"retention_interval": interval}))
+        return REFERENCE(
+            msgspec.structs.replace(
+                header, options=header.options | {"retention_interval": interval}
+            )
+        )
 
     trace = served_in_turn(Trace(empty(HYBRID).header, [Submit("r1", "A:80")]), 400, 16)
     assert sparser_adds_nothing(REFERENCE, trace, "retention_interval", None, 0) == []
@@ -371,7 +461,8 @@ def test_a_run_with_findings_is_not_compared() -> None:
 
 @pytest.mark.parametrize("seed", range(fewer(6, 2)))
 def test_the_order_of_the_free_queue_decides_victims_alone(seed: int) -> None:
-    """While pages are left that were never used, neither order comes to what is cached: they hit the same.
+    """While pages are left that were never used, neither order comes to what is cached: they hit
+    the same.
 
     Last in first out evicts at once, however large the pool is.
     """

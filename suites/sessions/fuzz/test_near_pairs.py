@@ -57,11 +57,15 @@ def test_a_pair_reaches_its_mark(mark: str) -> None:
 @pytest.mark.parametrize("mark", MORE)
 def test_a_pair_that_differs_in_more_does_not(mark: str) -> None:
     pairs = NearPairs([4])
-    assert mark not in [found for fields in MORE[mark] for found in pairs.marks(_submitted(**fields))]
+    assert mark not in [
+        found for fields in MORE[mark] for found in pairs.marks(_submitted(**fields))
+    ]
 
 
 def test_a_gallery_is_told_once() -> None:
     """When so many contents of one length were seen."""
     pairs = NearPairs([4])
-    found = [list(pairs.marks(_submitted(media=[Media(0, 3, f"image-{n}")]))) for n in range(2 * GALLERY)]
+    found = [
+        list(pairs.marks(_submitted(media=[Media(0, 3, f"image-{n}")]))) for n in range(2 * GALLERY)
+    ]
     assert sum("gallery" in one for one in found) == 1 and "gallery" in found[GALLERY - 1]

@@ -1,7 +1,8 @@
-"""Whatever stands in a file or a body that somebody else made, its reader takes it or says in one line what is wrong with it.
+"""Whatever stands in a file or a body that somebody else made, its reader takes it or says in one
+line what is wrong with it.
 
-`READER_INPUTS=N` tries N inputs more on each reader, other ones in every run, and keeps one that fails; `ci/stage_readers.sh`
-tries a million in all.
+`READER_INPUTS=N` tries N inputs more on each reader, other ones in every run, and keeps one that
+fails; `ci/stage_readers.sh` tries a million in all.
 """
 
 from __future__ import annotations
@@ -20,7 +21,11 @@ from suites.support import mangled, readers
 INPUTS = int(os.environ.get("READER_INPUTS", "0"))
 SLOWEST_S = 20.0
 """No input of a few kilobytes may keep a reader for longer, on a busy machine."""
-edits = st.lists(st.tuples(st.integers(0, 8), st.integers(0, 1 << 20), st.integers(0, 1 << 20)), min_size=1, max_size=5)
+edits = st.lists(
+    st.tuples(st.integers(0, 8), st.integers(0, 1 << 20), st.integers(0, 1 << 20)),
+    min_size=1,
+    max_size=5,
+)
 
 
 def tried(reader: readers.Reader, content: bytes, folder: Path, *, further: bool) -> bool:
@@ -33,12 +38,16 @@ def tried(reader: readers.Reader, content: bytes, folder: Path, *, further: bool
 
 @pytest.mark.parametrize("name", readers.READERS)
 def test_a_good_file_is_taken(name: str, tmp_path: Path) -> None:
-    """Also after what is done to a changed one, so that what is refused below is refused for its change."""
+    """Also after what is done to a changed one, so that what is refused below is refused for its
+    change.
+    """
     reader = readers.READERS[name]
     good = reader.good()
     assert good
     for content in good:
-        assert [readers.verdict(reader, one, tmp_path) for one in (content, reader.before(content))] == ["", ""]
+        assert [
+            readers.verdict(reader, one, tmp_path) for one in (content, reader.before(content))
+        ] == ["", ""]
 
 
 @pytest.mark.parametrize("name", readers.READERS)
@@ -62,7 +71,9 @@ def test_many_changed_files_are_taken_or_refused(name: str, tmp_path: Path) -> N
     reader, seed = readers.READERS[name], SystemRandom().getrandbits(64)
     good, rng, taken = reader.good(), Random(seed), 0
     for number in range(INPUTS):
-        content = mangled.mangled(rng.choice(good), [mangled.drawn(rng) for _ in range(rng.choice((1, 1, 2, 3, 5)))])
+        content = mangled.mangled(
+            rng.choice(good), [mangled.drawn(rng) for _ in range(rng.choice((1, 1, 2, 3, 5)))]
+        )
         further = rng.random() < 0.7
         try:
             taken += tried(reader, content, tmp_path, further=further)
@@ -76,7 +87,9 @@ def test_many_changed_files_are_taken_or_refused(name: str, tmp_path: Path) -> N
 
 
 def test_what_is_no_refusal_is_found(tmp_path: Path) -> None:
-    """A reader that raises what it did not mean to is not taken for one that refuses; nor is a page with markup of the file."""
+    """A reader that raises what it did not mean to is not taken for one that refuses; nor is a
+    page with markup of the file.
+    """
 
     def careless(path: Path) -> object:
         return {}[path.read_bytes()]
@@ -94,7 +107,9 @@ def test_what_is_no_refusal_is_found(tmp_path: Path) -> None:
 
 def test_the_same_changes_make_the_same_file() -> None:
     """So that what is found can be found again; every kind of change changes something."""
-    (good, *_) = readers.READERS["traces"].good()
+    good, *_ = readers.READERS["traces"].good()
     for kind in range(9):
         made = {mangled.mangled(good, [(kind, where, 3 * where + 1)]) for where in range(40)}
-        assert len(made) > 5 and made == {mangled.mangled(good, [(kind, where, 3 * where + 1)]) for where in range(40)}
+        assert len(made) > 5 and made == {
+            mangled.mangled(good, [(kind, where, 3 * where + 1)]) for where in range(40)
+        }

@@ -1,7 +1,9 @@
-"""State machines on every policy, at both heights: the references contradict nothing, and a planted fault is found.
+"""State machines on every policy, at both heights: the references contradict nothing, and a planted
+fault is found.
 
-`CACHEWITNESS_ENGINE` names another engine than the reference, in the words of `--engine`; `CACHEWITNESS_EXAMPLES` how many
-examples each machine runs, at random, in place of the few that are the same each time.
+`CACHEWITNESS_ENGINE` names another engine than the reference, in the words of `--engine`;
+`CACHEWITNESS_EXAMPLES` how many examples each machine runs, at random, in place of the few that are
+the same each time.
 """
 
 from __future__ import annotations
@@ -26,7 +28,13 @@ from cachewitness.core.trace_format import Op, Step, TraceHeader, UpdateWeights,
 from cachewitness.engines import policy as policies
 from cachewitness.engines.registry import EngineSpec, parse
 from cachewitness.sessions.fuzz.campaign import heights_of
-from cachewitness.sessions.fuzz.machines import SETTINGS, Contradiction, Machine, manager_machine, scheduler_machine
+from cachewitness.sessions.fuzz.machines import (
+    SETTINGS,
+    Contradiction,
+    Machine,
+    manager_machine,
+    scheduler_machine,
+)
 from cachewitness.sessions.run.store import DEFAULT_FOLDER
 from suites.support.sampled import fewer, sampled
 
@@ -36,13 +44,25 @@ FEW = fewer(30, 8)
 MANY = settings(SETTINGS, max_examples=EXAMPLES or FEW, derandomize=not EXAMPLES)
 ENOUGH_TO_FIND = settings(SETTINGS, max_examples=400, derandomize=True)
 MACHINES = {"manager": manager_machine, "scheduler": scheduler_machine}
-EVERYWHERE = [(policy, height) for policy in ENGINE.kind.policies or policies.names() for height in heights_of(ENGINE, policy)]
-REFERENCES = [(policy, height) for policy in policies.names() for height in policies.get(policy).heights]
+EVERYWHERE = [
+    (policy, height)
+    for policy in ENGINE.kind.policies or policies.names()
+    for height in heights_of(ENGINE, policy)
+]
+REFERENCES = [
+    (policy, height) for policy in policies.names() for height in policies.get(policy).heights
+]
 MUTANTS = {
-    "manager": {"window-freed-early": {"premature-release"}, "replay-boundary-masked": {"lost-replay-boundary"}},
+    "manager": {
+        "window-freed-early": {"premature-release"},
+        "replay-boundary-masked": {"lost-replay-boundary"},
+    },
     "scheduler": {
         "window-freed-by-drafts": {"premature-release"},
-        "drafts-published": {"partial-commit", "fabricated-snapshot"},  # of attention, or of a state
+        "drafts-published": {
+            "partial-commit",
+            "fabricated-snapshot",
+        },  # of attention, or of a state
     },
 }
 """Faults, and as what they can be found."""
@@ -71,7 +91,10 @@ class OldWeights:
     def apply(self, op: Op) -> list[Event]:
         if isinstance(op, UpdateWeights):
             step = self._step
-            return [ResetDone(ok=True, step=step), Version(weights=op.version, adapter=op.adapter, step=step)]
+            return [
+                ResetDone(ok=True, step=step),
+                Version(weights=op.version, adapter=op.adapter, step=step),
+            ]
         events = self._engine.apply(op)
         self._step = max([self._step, *(event.step for event in events)])
         return events
@@ -95,28 +118,46 @@ def test_nothing_contradicts_in_any_order_of_operations(policy: str, height: str
     machine = MACHINES[height](ENGINE, policy, DEFAULT_FOLDER)
     run_state_machine_as_test(machine, settings=MANY)
     assert machine.happened.operations > 10 * FEW
-    if not machine.happened.hits:  # Hypothesis draws constants of whatever modules are imported, so a few examples differ
+    if (
+        not machine.happened.hits
+    ):  # Hypothesis draws constants of whatever modules are imported, so a few examples differ
         run_state_machine_as_test(machine, settings=settings(MANY, max_examples=10 * FEW))
     assert machine.happened.lookups > 0 and machine.happened.hits > 0
 
 
 @pytest.mark.parametrize(("policy", "height"), sampled(REFERENCES, 3))
-def test_every_machine_finds_an_engine_that_keeps_what_old_weights_computed(policy: str, height: str, tmp_path: Path) -> None:
-    """What it found is small, and its trace alone fails again as it did; without the fault the trace is clean."""
+def test_every_machine_finds_an_engine_that_keeps_what_old_weights_computed(
+    policy: str, height: str, tmp_path: Path
+) -> None:
+    """What it found is small, and its trace alone fails again as it did; without the fault the
+    trace is clean.
+    """
     faulty = with_old_weights()
     contradiction = found(MACHINES[height](faulty, policy, tmp_path))
     trace = load(Path(command(contradiction)[2]))
     assert any(isinstance(op, UpdateWeights) for op in trace.ops) and len(trace.ops) <= 8
-    again = {f"Contradiction[{found.anomaly}]": found.sentence for found in drive(trace, faulty.open(trace.header)).findings}
+    again = {
+        f"Contradiction[{found.anomaly}]": found.sentence
+        for found in drive(trace, faulty.open(trace.header)).findings
+    }
     assert again[type(contradiction).__name__] in " ".join(str(contradiction).split())
     assert drive(trace, parse("reference").open(trace.header)).findings == []
 
 
-@pytest.mark.parametrize(("height", "mutant"), [(height, mutant) for height, known in MUTANTS.items() for mutant in known])
-def test_a_planted_mutant_is_found_and_one_command_replays_it(height: str, mutant: str, tmp_path: Path) -> None:
-    """The last line of the failure is the command; it ends as a failure does, with the same anomaly."""
+@pytest.mark.parametrize(
+    ("height", "mutant"),
+    [(height, mutant) for height, known in MUTANTS.items() for mutant in known],
+)
+def test_a_planted_mutant_is_found_and_one_command_replays_it(
+    height: str, mutant: str, tmp_path: Path
+) -> None:
+    """The last line of the failure is the command; it ends as a failure does, with the same
+    anomaly.
+    """
     contradiction = found(MACHINES[height](f"reference:mutant={mutant}", "vllm", tmp_path))
-    assert type(contradiction).__name__ in {f"Contradiction[{anomaly}]" for anomaly in MUTANTS[height][mutant]}
+    assert type(contradiction).__name__ in {
+        f"Contradiction[{anomaly}]" for anomaly in MUTANTS[height][mutant]
+    }
     program, *words = command(contradiction)
     assert program == "cachewitness"
     assert invoke(words) == EXIT_FAIL
@@ -138,7 +179,9 @@ def test_a_trace_says_that_it_withdraws(tmp_path: Path) -> None:
         ("reference", "lmcache", "does not follow policy 'lmcache' at manager height"),
     ],
 )
-def test_an_engine_without_a_height_or_a_policy_is_refused_in_one_line(engine: str, policy: str, message: str) -> None:
+def test_an_engine_without_a_height_or_a_policy_is_refused_in_one_line(
+    engine: str, policy: str, message: str
+) -> None:
     with pytest.raises(UsageError, match=message) as raised:
         manager_machine(engine, policy)
     assert "\n" not in str(raised.value)

@@ -11,7 +11,8 @@ from cachewitness._util import pages
 from cachewitness.sessions.mutants import heat_map
 
 HEAD = (
-    "| fault | group | named anomaly (checker) | invariants | differential | tensor | score | reuse floor | seconds |\n|---|\n"
+    "| fault | group | named anomaly (checker) | invariants | differential | tensor | score | reuse"
+    " floor | seconds |\n|---|\n"
 )
 PAGE = (
     HEAD
@@ -23,7 +24,10 @@ PAGE = (
 
 def cells(svg: str) -> dict[str, str]:
     """Return the titles of the cells by mechanism and detector."""
-    titles = [title.text or "" for title in ElementTree.fromstring(svg).iter("{http://www.w3.org/2000/svg}title")]
+    titles = [
+        title.text or ""
+        for title in ElementTree.fromstring(svg).iter("{http://www.w3.org/2000/svg}title")
+    ]
     return {title.split(":")[0]: title for title in titles}
 
 
@@ -33,7 +37,10 @@ def test_a_cell_counts_the_faults_of_a_mechanism_that_a_detector_sees() -> None:
     assert found["A, safety-law"] == "A, safety-law: 2 of 2\none\ntwo"
     assert found["A, ownership"] == "A, ownership: 1 of 2\none"
     assert found["A, differential"] == "A, differential: 1 of 2\none"
-    assert found["J, tensor"] == "J, tensor: 1 of 1\nthree" and found["J, safety-law"] == "J, safety-law: 0 of 1"
+    assert (
+        found["J, tensor"] == "J, tensor: 1 of 1\nthree"
+        and found["J, safety-law"] == "J, safety-law: 0 of 1"
+    )
     assert "A, score" not in found, "nobody asked it"
 
 

@@ -1,7 +1,8 @@
-"""Who kills whom: every seeded fault is found, by the checker and as the anomaly that it names in advance.
+"""Who kills whom: every seeded fault is found, by the checker and as the anomaly that it names in
+advance.
 
-Here each fault's stored witness is replayed; `cachewitness mutants` hunts all of them again with the workloads that every
-engine gets (`ci/stage_mutants.sh`). The differential does not count.
+Here each fault's stored witness is replayed; `cachewitness mutants` hunts all of them again with
+the workloads that every engine gets (`ci/stage_mutants.sh`). The differential does not count.
 """
 
 from __future__ import annotations
@@ -34,8 +35,13 @@ from cachewitness.workloads.anomaly_examples import NO_STORY
 
 MUTANTS = all_mutants()
 ELSEWHERE = ("statistics",)
-"""Checkers of what the references do not tell: `suites/engines` kills their faults in a real vLLM."""
-EVERYWHERE = [*MUTANTS.values(), *FAULTS.values(), *(fault for fault in REAL_FAULTS.values() if fault.checker in ELSEWHERE)]
+"""Checkers of what the references do not tell: `suites/engines` kills their faults in a real vLLM.
+"""
+EVERYWHERE = [
+    *MUTANTS.values(),
+    *FAULTS.values(),
+    *(fault for fault in REAL_FAULTS.values() if fault.checker in ELSEWHERE),
+]
 """With those of the engine that only answers, which `suites/answers` kills."""
 WITNESSED_MIN = 44
 OPERATIONS_MEDIAN_MAX = 8
@@ -92,7 +98,9 @@ def test_command_line_exits_1_and_prints_a_witness_that_replays(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    code = invoke(["run", "--engine", f"reference:mutant={name}", "--suite", SHOWN[name], "--fail-fast"])
+    code = invoke(
+        ["run", "--engine", f"reference:mutant={name}", "--suite", SHOWN[name], "--fail-fast"]
+    )
     output = capsys.readouterr().out
     assert code == 1, output
     assert "a contradiction" in output.replace("\n", " ")
@@ -114,16 +122,24 @@ def test_every_checker_has_a_fault_that_it_kills() -> None:
 
 def test_every_anomaly_has_a_killed_fault_and_a_lawful_look_alike() -> None:
     named = {mutant.anomaly for mutant in EVERYWHERE}
-    known = {anomaly.name for anomaly in CATALOGUE} - {"divergence", "hung"}  # of the lock-step and of child processes
+    known = {anomaly.name for anomaly in CATALOGUE} - {
+        "divergence",
+        "hung",
+    }  # of the lock-step and of child processes
     assert known <= named <= {anomaly.name for anomaly in CATALOGUE + DISAGREEMENTS}
     stories = "\n".join(path.read_text() for path in (fixtures() / "histories" / "legal").glob("*"))
     for anomaly in CATALOGUE:
-        if anomaly.name not in {"died", *NO_STORY}:  # no history: tests of their own show what is lawful
+        if anomaly.name not in {
+            "died",
+            *NO_STORY,
+        }:  # no history: tests of their own show what is lawful
             assert f"looks like: {anomaly.name}" in stories, anomaly.name
 
 
 def test_command_prints_rows_and_ends_with_0(capsys: pytest.CaptureFixture[str]) -> None:
-    code = invoke(["mutants", "--mutant", "block-leaked", "--tensor-seconds", "0", "--jobs", "1", "--json"])
+    code = invoke(
+        ["mutants", "--mutant", "block-leaked", "--tensor-seconds", "0", "--jobs", "1", "--json"]
+    )
     said = json.loads(capsys.readouterr().out)
     (row,) = said["rows"]
     assert code == 0 and said["survivors"] == []
@@ -131,23 +147,53 @@ def test_command_prints_rows_and_ends_with_0(capsys: pytest.CaptureFixture[str])
     assert "ownership" in row["detectors"]["invariants"] and row["detectors"]["score"] == "not run"
 
 
-def test_command_draws_what_it_hunted_and_says_how_far_it_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_command_draws_what_it_hunted_and_says_how_far_it_is(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     target = tmp_path / "kills.svg"
-    hunted = ["--mutant", "block-leaked", "--mutant", "null-block-published", "--tensor-seconds", "0", "--jobs", "1"]
+    hunted = [
+        "--mutant",
+        "block-leaked",
+        "--mutant",
+        "null-block-published",
+        "--tensor-seconds",
+        "0",
+        "--jobs",
+        "1",
+    ]
     assert invoke(["mutants", *hunted, "--chart", str(target)]) == 0
-    titles = [element.text for element in ElementTree.parse(target).iter("{http://www.w3.org/2000/svg}title")]
+    titles = [
+        element.text
+        for element in ElementTree.parse(target).iter("{http://www.w3.org/2000/svg}title")
+    ]
     assert "H, ownership: 1 of 1\nblock-leaked" in titles
     first, last = capsys.readouterr().err.splitlines()
-    assert "killed in" in first and "(1 of 2, about " in first and "(2 of 2, about 0 s left)" in last
+    assert (
+        "killed in" in first and "(1 of 2, about " in first and "(2 of 2, about 0 s left)" in last
+    )
 
 
 def test_command_ends_with_1_if_a_fault_survives(capsys: pytest.CaptureFixture[str]) -> None:
     """A budget that is spent before the first trace lets everybody live."""
-    code = invoke(["mutants", "--mutant", "block-leaked", "--budget", "1e-9", "--tensor-seconds", "0", "--jobs", "1"])
+    code = invoke(
+        [
+            "mutants",
+            "--mutant",
+            "block-leaked",
+            "--budget",
+            "1e-9",
+            "--tensor-seconds",
+            "0",
+            "--jobs",
+            "1",
+        ]
+    )
     assert code == 1 and "SURVIVED: block-leaked" in capsys.readouterr().out
 
 
-def test_every_seed_must_kill(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_seed_must_kill(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A fault that lives under one seed of three is a survivor, and the seed is named."""
 
     def unlucky(mutant: Mutant, budget: float, seed: int = 0) -> Hunt:
@@ -155,7 +201,16 @@ def test_every_seed_must_kill(capsys: pytest.CaptureFixture[str], monkeypatch: p
         return replace(found, trace=None, finding=None) if seed == 2 else found
 
     monkeypatch.setattr("cachewitness.sessions.mutants.matrix.hunt", unlucky)
-    asked = ["mutants", "--mutant", "block-leaked", "--tensor-seconds", "0", "--jobs", "1", "--seeds"]
+    asked = [
+        "mutants",
+        "--mutant",
+        "block-leaked",
+        "--tensor-seconds",
+        "0",
+        "--jobs",
+        "1",
+        "--seeds",
+    ]
     assert invoke([*asked, "2"]) == 0
     assert "under each of 2 seeds" in capsys.readouterr().out
     assert invoke([*asked, "3"]) == 1
@@ -183,7 +238,16 @@ def test_a_fault_that_ends_the_process_of_its_hunt_was_not_hunted(
         return hunt(mutant, budget, seed)
 
     monkeypatch.setattr("cachewitness.sessions.mutants.matrix.hunt", deadly)
-    asked = ["--mutant", "block-leaked", "--mutant", "window-freed-early", "--tensor-seconds", "0", "--jobs", "2"]
+    asked = [
+        "--mutant",
+        "block-leaked",
+        "--mutant",
+        "window-freed-early",
+        "--tensor-seconds",
+        "0",
+        "--jobs",
+        "2",
+    ]
     code, said = invoke(["mutants", *asked]), capsys.readouterr().out
     assert code == 5 and "1 of 1 faults killed" in said
     assert "not run: block-leaked: a process of the run was ended by signal 9" in said
@@ -194,10 +258,15 @@ def test_a_fault_that_ends_the_process_of_its_hunt_was_not_hunted(
     [
         (["--mutant", "block-leakd"], "did you mean 'block-leaked'?"),
         (["--policy", "furios"], "did you mean 'furiosa'?"),
-        (["--policy", "furiosa", "--mutant", "block-leaked"], "none of block-leaked is of policy furiosa"),
+        (
+            ["--policy", "furiosa", "--mutant", "block-leaked"],
+            "none of block-leaked is of policy furiosa",
+        ),
     ],
 )
-def test_bad_names_are_refused_in_a_line(argv: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bad_names_are_refused_in_a_line(
+    argv: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert invoke(["mutants", *argv]) == 4
     error = capsys.readouterr().err
     assert said in error and error.count("\n") == 1

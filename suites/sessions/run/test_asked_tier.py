@@ -1,6 +1,8 @@
-"""An engine that was asked for a second tier and loads nothing from it has passed nothing, whichever command asked.
+"""An engine that was asked for a second tier and loads nothing from it has passed nothing,
+whichever command asked.
 
-The reference stands in for such an engine: an option of its name that has another meaning is taken for the one that asks.
+The reference stands in for such an engine: an option of its name that has another meaning is taken
+for the one that asks.
 """
 
 from __future__ import annotations
@@ -47,7 +49,11 @@ def test_only_an_engine_that_was_asked_for_a_tier_has_to_load_from_it() -> None:
     assert (SPEC.tier, parse("reference").tier) == ("release 0.33", "")
     assert EngineSpec(ASKS, {}, "reference").tier == ""
     loaded = Activity(requests=1, from_tier=1)
-    assert (Activity().shortfalls(SPEC.tier), Activity().shortfalls(""), loaded.shortfalls(SPEC.tier)) == ([NOTHING], [], [])
+    assert (
+        Activity().shortfalls(SPEC.tier),
+        Activity().shortfalls(""),
+        loaded.shortfalls(SPEC.tier),
+    ) == ([NOTHING], [], [])
 
 
 def test_an_engine_that_always_has_a_tier_has_to_load_from_it() -> None:
@@ -70,7 +76,9 @@ def test_a_fuzz_run_says_so(options: dict[str, int], loads: bool) -> None:
     drawn = Restriction([layouts.load("full")], {"tier_pages": 0, **options})
     campaign = Campaign(SPEC, Plan("vllm", ("scheduler",), drawn, 0))
     campaign.run(operations=1_500)
-    assert (campaign.report.activity.from_tier > 0) == loads and (NOTHING in campaign.report.vacuous) == (not loads)
+    assert (campaign.report.activity.from_tier > 0) == loads and (
+        NOTHING in campaign.report.vacuous
+    ) == (not loads)
 
 
 @pytest.mark.parametrize("loads", [False, True])
@@ -89,6 +97,8 @@ def test_a_campaign_says_so(loads: bool, tmp_path: Path, monkeypatch: pytest.Mon
     totals = Totals(made, time_up=False)
     for unit in made.units[1:]:
         activity = Activity(requests=1, from_tier=int(loads))
-        totals.add(unit, Outcome(suites=[SuiteReport(name="invariants", traces=1, activity=activity)]))
+        totals.add(
+            unit, Outcome(suites=[SuiteReport(name="invariants", traces=1, activity=activity)])
+        )
     (subject,) = (subject for subject in totals.subjects.values())
     assert (NOTHING in subject.vacuous) == (not loads)

@@ -1,4 +1,6 @@
-"""What an engine is free in, the reference follows: it never diverges from itself, whatever pages the other hands out."""
+"""What an engine is free in, the reference follows: it never diverges from itself, whatever
+pages the other hands out.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,9 @@ HEIGHTS: tuple[Height, ...] = ("manager", "scheduler")
 
 @cache
 def _cases() -> list[tuple[Height, Configuration]]:
-    """Return the configurations of every policy that has a reference which follows, at the heights at which they run."""
+    """Return the configurations of every policy that has a reference which follows, at the
+    heights at which they run.
+    """
     return [
         (height, configuration)
         for policy in followed()
@@ -52,7 +56,9 @@ def _named(name: str) -> Configuration:
 
 
 @pytest.mark.parametrize(("height", "configuration"), sampled(_cases(), 2), ids=_id)
-def test_the_reference_does_what_the_reference_does(height: Height, configuration: Configuration) -> None:
+def test_the_reference_does_what_the_reference_does(
+    height: Height, configuration: Configuration
+) -> None:
     """Beside itself, operation by operation."""
     for seed in sampled(SEEDS, 2, len(configuration.name)):
         trace = _trace(height, configuration, seed)
@@ -63,7 +69,9 @@ def test_the_reference_does_what_the_reference_does(height: Height, configuratio
 
 @pytest.mark.parametrize(("height", "configuration"), sampled(_cases(), 2, 1), ids=_id)
 def test_other_free_choices_are_no_divergence(height: Height, configuration: Configuration) -> None:
-    """The look-alike of `divergence`: pages, victims and duplicates are drawn, so that those of the two differ."""
+    """The look-alike of `divergence`: pages, victims and duplicates are drawn, so that those of
+    the two differ.
+    """
     for seed in sampled(SEEDS, 2, len(configuration.name) + 1):
         trace = _trace(height, configuration, seed)
         engine, _ = permuted(trace.header, seed)
@@ -74,7 +82,9 @@ def test_other_free_choices_are_no_divergence(height: Height, configuration: Con
 def test_the_choices_that_are_drawn_are_choices(policy: str) -> None:
     """There is something to choose in each policy, and what is chosen decides what happens."""
     made: Counter[str] = Counter()
-    for height, configuration in sampled([case for case in _cases() if case[1].policy == policy], 4):
+    for height, configuration in sampled(
+        [case for case in _cases() if case[1].policy == policy], 4
+    ):
         trace = _trace(height, configuration, SEEDS[0])
         engine, drawn = permuted(trace.header, SEEDS[0])
         lockstep(trace, engine)
@@ -83,11 +93,17 @@ def test_the_choices_that_are_drawn_are_choices(policy: str) -> None:
 
 
 def test_other_victims_are_other_keys() -> None:
-    """An engine with other victims is not the reference in disguise: other prefixes lose their keys."""
+    """An engine with other victims is not the reference in disguise: other prefixes lose their
+    keys.
+    """
     trace = _trace("manager", _named("full"), SEEDS[0])
     plain, (other, _) = registry.parse("reference").open(trace.header), permuted(trace.header, 1)
-    happened = [[event for op in trace.ops for event in engine.apply(op)] for engine in (plain, other)]
-    ended = [[(e.group, e.length) for e in events if isinstance(e, Unpublish)] for events in happened]
+    happened = [
+        [event for op in trace.ops for event in engine.apply(op)] for engine in (plain, other)
+    ]
+    ended = [
+        [(e.group, e.length) for e in events if isinstance(e, Unpublish)] for events in happened
+    ]
     assert ended[0] != ended[1]
 
 
@@ -99,14 +115,18 @@ def test_one_key_more_is_a_divergence() -> None:
 
 
 def test_pages_that_are_not_zeroed_are_a_divergence() -> None:
-    """What the ledger cannot see: a kernel reads whole pages, so leftovers of another group's layers must be wiped."""
+    """What the ledger cannot see: a kernel reads whole pages, so leftovers of another group's
+    layers must be wiped.
+    """
     trace = _trace("manager", _named("full-mamba[retention_interval=0]"), SEEDS[0])
     engine = registry.parse("reference").open(trace.header)
     assert isinstance(engine, Driver)
     core = core_of(engine)
     take = core.take_new_block_ids
     core.take_new_block_ids = lambda: take()[:0]
-    (finding,) = [finding for finding in lockstep(trace, engine).findings if finding.checker == NAME]
+    (finding,) = [
+        finding for finding in lockstep(trace, engine).findings if finding.checker == NAME
+    ]
     assert "pages (zeroed, copied, stored)" in finding.sentence
 
 
@@ -119,13 +139,19 @@ def test_an_eviction_without_need_is_a_divergence() -> None:
     own = pool.get_new_blocks
 
     def keyed_first(count: int) -> list[object]:
-        for page in [block.block_id for block in pool.free_block_queue.values() if block.block_hash is not None]:
+        for page in [
+            block.block_id
+            for block in pool.free_block_queue.values()
+            if block.block_hash is not None
+        ]:
             pool.free_block_queue.move_to_end(page, last=False)
         taken: list[object] = own(count)
         return taken
 
     pool.get_new_blocks = keyed_first
-    (sentence,) = [finding.sentence for finding in lockstep(trace, engine).findings if finding.checker == NAME]
+    (sentence,) = [
+        finding.sentence for finding in lockstep(trace, engine).findings if finding.checker == NAME
+    ]
     assert "unpublished keys" in sentence
 
 
@@ -145,13 +171,19 @@ def test_what_cannot_be_compared_says_why(engine: str, why: str) -> None:
 
 
 def test_an_engine_of_another_policy_is_not_called_the_reference() -> None:
-    """An engine that follows nobody's rules is left out for that, not for being what the differential compares with."""
-    kind = registry.EngineKind("radix", "a tree", ("manager",), registry.parse("reference").kind.open, replays=False)
+    """An engine that follows nobody's rules is left out for that, not for being what the
+    differential compares with.
+    """
+    kind = registry.EngineKind(
+        "radix", "a tree", ("manager",), registry.parse("reference").kind.open, replays=False
+    )
     why = incomparable(registry.EngineSpec(kind, {}, "radix"), "vllm")
     assert "replays=False" in why and "compares with" not in why
 
 
-def test_a_replay_of_the_reference_says_what_to_do(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_replay_of_the_reference_says_what_to_do(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """The command line says it in one line, with exit code 4."""
     path = tmp_path / "t.jsonl"
     save(_trace("manager", _named("full"), 1), path)
@@ -159,7 +191,7 @@ def test_a_replay_of_the_reference_says_what_to_do(tmp_path: Path, capsys: pytes
     assert "is what it compares with; plant a fault" in capsys.readouterr().err
 
 
-# --- keys without pages -----------------------------------------------------------------------------------------------------
+# --- keys without pages ---------------------------------------------------------------------------
 
 
 def _submitted(r: str, tokens: list[int], salt: str = "") -> Event:
@@ -169,13 +201,21 @@ def _submitted(r: str, tokens: list[int], salt: str = "") -> Event:
 def test_a_prefix_is_called_after_the_request_that_was_asked_about_first() -> None:
     """Requests that agree in the first tokens, the salt and the images name one prefix."""
     prefixes = Prefixes()
-    prefixes.learn([_submitted("a", [1, 2, 3]), _submitted("b", [1, 2, 4]), _submitted("c", [1, 2, 3], salt="x")])
+    prefixes.learn(
+        [
+            _submitted("a", [1, 2, 3]),
+            _submitted("b", [1, 2, 4]),
+            _submitted("c", [1, 2, 3], salt="x"),
+        ]
+    )
     assert [prefixes.name(r, 2) for r in "abc"] == ["a", "a", "c"]
     assert [prefixes.name(r, 3) for r in "abc"] == ["a", "b", "c"]
 
 
 def test_a_key_that_ends_and_begins_in_one_operation_is_no_change() -> None:
-    """Whether a page that is evicted and keyed as the same again shows it depends on the page alone."""
+    """Whether a page that is evicted and keyed as the same again shows it depends on the page
+    alone.
+    """
     prefixes = Prefixes()
     keys = Keys(prefixes)
     prefixes.learn([_submitted("a", [1, 2, 3]), _submitted("b", [1, 2, 4])])

@@ -1,4 +1,6 @@
-"""A campaign runs the reference beside the engine: what no rule can see is found, shrunk, and replayed in lock-step."""
+"""A campaign runs the reference beside the engine: what no rule can see is found, shrunk, and
+replayed in lock-step.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,9 @@ def _campaign(*, beside: bool) -> Campaign:
 
 def test_what_no_rule_sees_is_found_beside_the_reference() -> None:
     """With the lock-step the campaign fails with a small trace; without it, it passes."""
-    (failure,) = [failure for suite in _campaign(beside=True).report.suites for failure in suite.failures]
+    (failure,) = [
+        failure for suite in _campaign(beside=True).report.suites for failure in suite.failures
+    ]
     assert failure.finding.checker == NAME and "pages (zeroed" in failure.finding.sentence
     assert len(failure.shrunk.ops) <= 3
     assert _campaign(beside=False).report.outcome == "pass"
@@ -56,7 +60,9 @@ def test_the_reference_is_not_compared_with_itself_and_says_so() -> None:
     """A plain reference runs without the lock-step, and the report lists that."""
     campaign = Campaign(registry.parse("reference"), PLAN, beside=True)
     campaign.run(operations=60)
-    (left_out,) = [entry for entry in campaign.report.not_run if entry.what == "lock-step with the reference"]
+    (left_out,) = [
+        entry for entry in campaign.report.not_run if entry.what == "lock-step with the reference"
+    ]
     assert "is what it compares with" in left_out.why and left_out.count == campaign.traces
 
 

@@ -1,4 +1,6 @@
-"""What a command says while it goes: how far it is, of how much, and how long the rest will take."""
+"""What a command says while it goes: how far it is, of how much, and how long the rest will
+take.
+"""
 
 from __future__ import annotations
 
@@ -55,8 +57,13 @@ def test_nobody_guesses_at_a_suite_whose_traces_are_not_known(clock: list[float]
 def test_a_run_tells_every_trace_of_the_number_that_it_runs() -> None:
     """The number is worked out beforehand, and is the one that ran."""
     told: list[tuple[str, int, int | None]] = []
-    chosen = [Configuration(load("full"), {}), Configuration(load("full-mamba"), {"retention_interval": 0})]
-    runner = Runner(parse("reference"), chosen, on_trace=lambda at: told.append((at.suite, at.begun, at.of)))
+    chosen = [
+        Configuration(load("full"), {}),
+        Configuration(load("full-mamba"), {"retention_interval": 0}),
+    ]
+    runner = Runner(
+        parse("reference"), chosen, on_trace=lambda at: told.append((at.suite, at.begun, at.of))
+    )
     report = runner.run([suite for suite in SUITES if suite.name in ("invariants", "random")])
     ran = {suite.name: suite.traces for suite in report.suites}
     assert told == [(name, begun, of) for name, of in ran.items() for begun in range(1, of + 1)]
@@ -71,13 +78,16 @@ def test_a_line_says_which_suite_of_how_many(clock: list[float]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("seconds", "said"), [(0.2, "0 s"), (119, "119 s"), (120, "2 min"), (7199, "120 min"), (7200, "2 h"), (-3, "0 s")]
+    ("seconds", "said"),
+    [(0.2, "0 s"), (119, "119 s"), (120, "2 min"), (7199, "120 min"), (7200, "2 h"), (-3, "0 s")],
 )
 def test_durations_are_told_in_a_unit_that_fits(seconds: float, said: str) -> None:
     assert duration(seconds) == said
 
 
-def test_a_terminal_gets_one_line_that_is_no_wider(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_terminal_gets_one_line_that_is_no_wider(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     monkeypatch.setenv("COLUMNS", "20")
     line = StatusLine(at_once=True)
@@ -98,7 +108,12 @@ def test_a_terminal_that_is_too_narrow_gets_whole_words(
         StatusLine(at_once=True).tell(lambda: "fuzz: 4 traces, 7 s")
         said.append(capsys.readouterr().err.removeprefix("\r\x1b[K"))
         assert len(said[-1]) < columns
-    assert [*dict.fromkeys(said)] == ["fuzz: …", "fuzz: 4 …", "fuzz: 4 traces, …", "fuzz: 4 traces, 7 s"]
+    assert [*dict.fromkeys(said)] == [
+        "fuzz: …",
+        "fuzz: 4 …",
+        "fuzz: 4 traces, …",
+        "fuzz: 4 traces, 7 s",
+    ]
 
 
 def test_a_file_gets_no_line_of_a_run(capsys: pytest.CaptureFixture[str]) -> None:

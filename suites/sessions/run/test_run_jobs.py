@@ -1,4 +1,6 @@
-"""A run of several processes is the run of one: the same traces, failures, tallies and report, whoever dies meanwhile."""
+"""A run of several processes is the run of one: the same traces, failures, tallies and report,
+whoever dies meanwhile.
+"""
 
 from __future__ import annotations
 
@@ -54,8 +56,13 @@ ENGINES = {
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_run_does_not_depend_on_the_number_of_processes(engine: str) -> None:
-    """Failures with their shrunk traces, tallies, what was left out and what had nothing to judge, in the same order."""
-    reports = [Runner(ENGINES[engine], LAYOUTS, jobs=jobs).run(SHORT[:1]) for jobs in chosen((1, 3, 2), 1, 3)]
+    """Failures with their shrunk traces, tallies, what was left out and what had nothing to
+    judge, in the same order.
+    """
+    reports = [
+        Runner(ENGINES[engine], LAYOUTS, jobs=jobs).run(SHORT[:1])
+        for jobs in chosen((1, 3, 2), 1, 3)
+    ]
     assert all(outcome(report) == outcome(reports[0]) for report in reports[1:])
     assert bool(reports[0].failures) == (engine != "clean") and reports[0].suites[0].traces > 20
 
@@ -67,7 +74,9 @@ OF_ANSWERS = ["", ":mutant=snapshot-one-token-early"]
 def test_an_engine_that_only_answers_is_run_side_by_side_too(fault: str) -> None:
     """Beside its twin and its controls, with the causes of what fails; in a process of its own."""
     engine = parse(f"sample{fault}").isolated(Isolation())
-    one, two = (Runner(engine, sample.configurations()[:1], jobs=jobs).run(ANSWERS) for jobs in (1, 2))
+    one, two = (
+        Runner(engine, sample.configurations()[:1], jobs=jobs).run(ANSWERS) for jobs in (1, 2)
+    )
     assert outcome(one) == outcome(two) and bool(one.failures) == bool(fault)
     assert all(failure.finding.cause for failure in one.failures) and one.suites[0].controls
 
@@ -87,11 +96,16 @@ def _has_a_twin_of_its_own(before: int, header: TraceHeader) -> bool:
     return id(twin_of(parse("sample").isolated(Isolation()), header)) != before
 
 
-def test_endless_suites_and_a_run_that_stops_at_its_first_failure_do_not_depend_on_it_either() -> None:
+def test_endless_suites_and_a_run_that_stops_at_its_first_failure_do_not_depend_on_it_either() -> (
+    None
+):
     """As many random traces of each configuration; and after the first failure nothing more."""
     for fault, fail_fast in (("", False), (":mutant=reset-keeps-keys", True)):
         reports = [
-            Runner(parse(f"reference{fault}"), LAYOUTS[:1], jobs=jobs, fail_fast=fail_fast).run(SHORT) for jobs in (1, 2)
+            Runner(parse(f"reference{fault}"), LAYOUTS[:1], jobs=jobs, fail_fast=fail_fast).run(
+                SHORT
+            )
+            for jobs in (1, 2)
         ]
         assert outcome(reports[0]) == outcome(reports[1])
 
@@ -103,7 +117,11 @@ def dying(die: Callable[[TraceHeader], None]) -> EngineSpec:
         die(header)
         return parse("reference").open(header)
 
-    return EngineSpec(EngineKind(name="reference", summary="", heights=("manager", "scheduler"), open=opened), {}, "dying")
+    return EngineSpec(
+        EngineKind(name="reference", summary="", heights=("manager", "scheduler"), open=opened),
+        {},
+        "dying",
+    )
 
 
 def test_a_killed_process_changes_nothing(tmp_path: Path) -> None:
@@ -123,9 +141,13 @@ def test_a_killed_process_changes_nothing(tmp_path: Path) -> None:
 
 
 def test_an_engine_that_ends_its_process_never_passes() -> None:
-    """It leaves with exit code 0 in every process: unknown, with the trace by name; what was found before still counts."""
+    """It leaves with exit code 0 in every process: unknown, with the trace by name; what was
+    found before still counts.
+    """
     names = [trace.header.name for trace in SHORT[0].traces(LAYOUTS[0], "manager", 0)]
-    report = Runner(dying(lambda header: os._exit(0) if header.name == names[2] else None), LAYOUTS[:1], jobs=2).run(SHORT)
+    report = Runner(
+        dying(lambda header: os._exit(0) if header.name == names[2] else None), LAYOUTS[:1], jobs=2
+    ).run(SHORT)
     (line,) = report.suites[0].crashed
     assert line.startswith(f"trace invariants:{names[2]}@full: ") and report.suites[0].traces == 2
     assert report.exit_code == 2
@@ -136,20 +158,33 @@ def test_an_engine_that_ends_its_process_never_passes() -> None:
 def test_the_command_says_why_it_is_unknown(
     more: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The verdict names the trace, not a checker; the first trace of all ends no process but a worker's."""
-    monkeypatch.setattr("cachewitness.cli.run.engine_of", lambda *_: dying(lambda header: os._exit(0)))
+    """The verdict names the trace, not a checker; the first trace of all ends no process but a
+    worker's.
+    """
+    monkeypatch.setattr(
+        "cachewitness.cli.run.engine_of", lambda *_: dying(lambda header: os._exit(0))
+    )
     assert invoke(["run", "--layout", "full", "--suite", "invariants", "--jobs", "2", *more]) == 2
     out, err = capsys.readouterr()
     assert "verdict: unknown" in out and "trace invariants:" in out and "exit code 0" in out
     assert "what it was at is done again" in err
 
 
-def test_how_many_traces_are_run_at_a_time_if_the_user_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One for each core, fewer copies of an installed engine, one of what may want a port; what the user says goes."""
+def test_how_many_traces_are_run_at_a_time_if_the_user_says_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One for each core, fewer copies of an installed engine, one of what may want a port; what
+    the user says goes.
+    """
     monkeypatch.setattr("cachewitness._util.workers.cores", lambda: 64)
     mine, held = parse("reference"), parse("reference").isolated(Isolation())
     assert (jobs_of(mine, None), jobs_of(held, None), jobs_of(held, 7)) == (64, 4, 7)
     theirs = parse("jsonl:command=my-engine")
     assert (jobs_of(theirs, None), jobs_of(theirs, 2)) == (1, 2)
-    assert jobs_of(parse("toy"), None) == jobs_of(parse("sample"), None) == jobs_of(parse("openai-server"), None) == 1
+    assert (
+        jobs_of(parse("toy"), None)
+        == jobs_of(parse("sample"), None)
+        == jobs_of(parse("openai-server"), None)
+        == 1
+    )
     assert jobs_of(parse("sample").isolated(Isolation()), None) == 2

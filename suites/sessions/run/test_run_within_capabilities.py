@@ -1,4 +1,6 @@
-"""`run` asks an engine for what it declares, and says of a rule that had nothing to judge which events never came."""
+"""`run` asks an engine for what it declares, and says of a rule that had nothing to judge which
+events never came.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,9 @@ class Modest:
 
     def describe(self) -> Header:
         header = self._engine.describe()
-        return replace(header, capabilities=[name for name in header.capabilities if name != "media"])
+        return replace(
+            header, capabilities=[name for name in header.capabilities if name != "media"]
+        )
 
     def apply(self, op: Op) -> list[Event]:
         assert not (isinstance(op, Submit) and op.media), "asked for what was not declared"
@@ -44,7 +48,9 @@ STEP = "step 1: r1 0..5 | 1 2\n"
 
 def test_what_is_not_declared_is_not_asked_for_and_listed() -> None:
     kind = EngineKind("modest", "for a test", ("manager",), lambda header, options: Modest(header))
-    manager = [suite for suite in SUITES if suite.name == "invariants" and suite.height == "manager"]
+    manager = [
+        suite for suite in SUITES if suite.name == "invariants" and suite.height == "manager"
+    ]
     report = Runner(EngineSpec(kind, {}, "modest"), [Configuration(load("full"))]).run(manager)
     assert report.exit_code == 0, report.failures
     assert any("media in traces" in entry.what for entry in report.not_run)
@@ -64,16 +70,24 @@ class Steady(Modest):
 
     def describe(self) -> Header:
         header = self._engine.describe()
-        return replace(header, capabilities=[name for name in header.capabilities if name != "withdraw"])
+        return replace(
+            header, capabilities=[name for name in header.capabilities if name != "withdraw"]
+        )
 
     def apply(self, op: Op) -> list[Event]:
         return self._engine.apply(op)
 
 
-STEADY = EngineSpec(EngineKind("steady", "for a test", ("manager",), lambda header, options: Steady(header)), {}, "steady")
+STEADY = EngineSpec(
+    EngineKind("steady", "for a test", ("manager",), lambda header, options: Steady(header)),
+    {},
+    "steady",
+)
 
 
-def test_a_configuration_that_the_reference_refuses_is_left_out_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_configuration_that_the_reference_refuses_is_left_out_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """The others are compared as before, also where the engine cannot run some of their traces."""
 
     def refuses(trace: Trace, engine: Header) -> str:
@@ -85,13 +99,19 @@ def test_a_configuration_that_the_reference_refuses_is_left_out_alone(monkeypatc
     report = Runner(STEADY, [full, window]).run(suites)
     alone = Runner(STEADY, [window]).run(suites)
     assert report.suites[0].traces == alone.suites[0].traces > 1 and report.exit_code == 0
-    assert [one.what for one in report.not_run if "reference" in one.why] == ["differential: configuration full"]
+    assert [one.what for one in report.not_run if "reference" in one.why] == [
+        "differential: configuration full"
+    ]
     nothing = Runner(STEADY, [full]).run(suites)
-    assert [one.what for one in nothing.not_run] == ["suite differential"] and nothing.exit_code == 5
+    assert [one.what for one in nothing.not_run] == [
+        "suite differential"
+    ] and nothing.exit_code == 5
 
 
 def test_a_run_whose_time_is_over_has_run_a_trace_of_each_configuration() -> None:
-    """Also where the engine cannot run the first ones: of every stream, the first asks for a withdrawal."""
+    """Also where the engine cannot run the first ones: of every stream, the first asks for a
+    withdrawal.
+    """
     random = [suite for suite in SUITES if suite.name == "random"]
     names = ["full", "full-swa", "full-mamba"]
     report = Runner(STEADY, [Configuration(load(name)) for name in names], seconds=1e-9).run(random)

@@ -1,4 +1,5 @@
-"""An engine whose scheduler is driven may have controls: some of its traces run again on them, and are not its own.
+"""An engine whose scheduler is driven may have controls: some of its traces run again on them, and
+are not its own.
 
 The reference stands in for it: an older release, or itself with a fault, is the control.
 """
@@ -33,8 +34,14 @@ def test_controls_run_at_the_heights_that_the_engine_names(heights: tuple[str, .
 
 
 def test_a_finding_of_a_control_fails_the_run_under_its_name() -> None:
-    kind = dataclasses.replace(KIND, controls={"broken": {"mutant": "hit-is-maximum-over-groups"}}, controlled=("scheduler",))
+    kind = dataclasses.replace(
+        KIND,
+        controls={"broken": {"mutant": "hit-is-maximum-over-groups"}},
+        controlled=("scheduler",),
+    )
     hybrid = Configuration(layouts.load("full-mamba"), {"retention_interval": None})
     report = Runner(EngineSpec(kind, {}, "reference"), [hybrid]).run(RANDOM)
-    assert report.outcome == "fail" and report.suites[0].controls[0].failed == len(report.failures) > 0
+    assert (
+        report.outcome == "fail" and report.suites[0].controls[0].failed == len(report.failures) > 0
+    )
     assert all(failure.id.endswith("/broken") for failure in report.failures)

@@ -23,12 +23,22 @@ def traces(configuration: Configuration, height: Height, first: int) -> Iterator
     for number in range(100):
         trace = random_trace(configuration.shape(height), number, withdraw=False)
         needs = ["what nobody has"] if number < first else []
-        yield Trace(msgspec.structs.replace(trace.header, needs=[*trace.header.needs, *needs]), trace.ops)
+        yield Trace(
+            msgspec.structs.replace(trace.header, needs=[*trace.header.needs, *needs]), trace.ops
+        )
 
 
 @pytest.mark.parametrize(("first", "ran"), [(0, 1), (1, 1), (100, 0)])
 def test_a_round_in_which_nothing_could_run_is_not_the_only_one(first: int, ran: int) -> None:
-    """Time was up before the first trace: the first that can run is run, and a suite of which none can comes to an end."""
-    suite = Suite("mine", "", "manager", lambda configuration, height, seed: traces(configuration, height, first), endless=True)
+    """Time was up before the first trace: the first that can run is run, and a suite of which
+    none can comes to an end.
+    """
+    suite = Suite(
+        "mine",
+        "",
+        "manager",
+        lambda configuration, height, seed: traces(configuration, height, first),
+        endless=True,
+    )
     runner = Runner(parse("reference"), [Configuration(layouts.load("full"))], seconds=NO_TIME)
     assert [suite.traces for suite in runner.run([suite]).suites] == [ran]

@@ -1,4 +1,6 @@
-"""What a run takes of its suites: all that applies to the engine; of a slow engine, a sample in which everything occurs."""
+"""What a run takes of its suites: all that applies to the engine; of a slow engine, a sample in
+which everything occurs.
+"""
 
 from __future__ import annotations
 
@@ -42,24 +44,32 @@ def test_a_sample_has_every_trace_and_every_configuration(suite: Suite, policy: 
     left_out: list[int] = []
     sample = Sample(suite.sampled, lambda: left_out.append(1))
     taken = [
-        [trace.header.name for trace in sample.of(stream.traces, index)] for index, stream in enumerate(_streams(suite, policy))
+        [trace.header.name for trace in sample.of(stream.traces, index)]
+        for index, stream in enumerate(_streams(suite, policy))
     ]
     everything = sum(map(len, whole))
     assert set().union(*taken) == set().union(*whole)
     assert all(taken), "a configuration without a trace"
     assert sum(map(len, taken)) + len(left_out) == everything
-    assert sum(map(len, taken)) <= everything / suite.sampled + len(set().union(*whole)) + len(whole)
+    assert sum(map(len, taken)) <= everything / suite.sampled + len(set().union(*whole)) + len(
+        whole
+    )
 
 
 def test_an_engine_that_computes_gets_fewer_random_traces() -> None:
     fast = parse("reference")
     slow = replace(fast, kind=replace(fast.kind, name="slow", computes=True))
     assert random_traces(fast, short=False) == RANDOM_TRACES
-    assert [random_traces(slow, short=short) for short in (False, True)] == [RANDOM_TRACES_COMPUTED, RANDOM_TRACES_SHORT]
+    assert [random_traces(slow, short=short) for short in (False, True)] == [
+        RANDOM_TRACES_COMPUTED,
+        RANDOM_TRACES_SHORT,
+    ]
 
 
 def test_seconds_are_shared_among_the_suites_that_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A suite at a height that the engine does not have takes no share of them, nor one that compares it with itself."""
+    """A suite at a height that the engine does not have takes no share of them, nor one that
+    compares it with itself.
+    """
     got: dict[str, float] = {}
 
     def note(self: Runner, suite: Suite, deadline: float | None, *rest: Any) -> None:

@@ -1,4 +1,6 @@
-"""The engine `llama-cpp`: what it takes, what it makes of the server's answers, and what was found in the real one."""
+"""The engine `llama-cpp`: what it takes, what it makes of the server's answers, and what was
+found in the real one.
+"""
 
 from __future__ import annotations
 
@@ -24,14 +26,23 @@ from cachewitness.engines.isolation.engine import Isolation
 from cachewitness.engines.registry import EngineSpec, parse
 from cachewitness.parity.answers.answers import runs
 from cachewitness.systems.llama_cpp.completion import Completion, ServerFailed
-from cachewitness.systems.llama_cpp.kind import ALL, ATTENTION, ENGINE, MODELS, WINDOWS, configurations
+from cachewitness.systems.llama_cpp.kind import (
+    ALL,
+    ATTENTION,
+    ENGINE,
+    MODELS,
+    WINDOWS,
+    configurations,
+)
 from cachewitness.systems.llama_cpp.settings import CONTEXT, settings_of
 from cachewitness.workloads.answer_stories import write
 from suites.support.completion_server import answering
 
 installed = pytest.mark.skipif(
     find_spec("xllamacpp") is None or not os.environ.get(MODELS),
-    reason=f"needs xllamacpp, and {MODELS} to name a folder of models; ci/stage_llama_cpp.sh has both",
+    reason=(
+        f"needs xllamacpp, and {MODELS} to name a folder of models; ci/stage_llama_cpp.sh has both"
+    ),
 )
 FINDINGS: dict[str, dict[str, Any]] = {
     "window-one-short": {"cache_ram": 0},
@@ -43,7 +54,8 @@ FINDINGS: dict[str, dict[str, Any]] = {
 }
 """What was found in xllamacpp 2026.10.11549, and one thing with which it passes."""
 TOLD = ("window-one-short", "window-one-short-in-a-file")
-"""Those whose checkpoint the log says to begin behind the window; of the others it says that it begins at 0."""
+"""Those whose checkpoint the log says to begin behind the window; of the others it says that it
+begins at 0."""
 SERVERS = """
 import sys
 from pathlib import Path
@@ -54,8 +66,9 @@ for size in map(int, sys.argv[2:]):
     print("opened", file=sys.stderr, flush=True)
     server.ask("POST", "/completion", {"prompt": [index % 250 for index in range(200)], "n_predict": 1})
     server.close()
-"""
-"""Opens servers of a process one after the other, each with an `n_ubatch`, and asks each a prompt of 200 tokens."""
+"""  # noqa: E501
+"""Opens servers of a process one after the other, each with an `n_ubatch`, and asks each a prompt
+of 200 tokens."""
 ASKED = Submit(r="a", prompt="", tokens=[1, 2, 3], generate=2)
 PARTS: list[dict[str, Any]] = [
     {"tokens": [7], "stop": False, "completion_probabilities": [{"id": 7, "logprob": -0.5}]},
@@ -78,12 +91,16 @@ def header(**options: Any) -> TraceHeader:
 
 
 def streamed(*parts: Any, status: str = "200 OK") -> bytes:
-    lines = "".join(f"data: {part if isinstance(part, str) else json.dumps(part)}\n\n" for part in parts)
+    lines = "".join(
+        f"data: {part if isinstance(part, str) else json.dumps(part)}\n\n" for part in parts
+    )
     return f"HTTP/1.1 {status}\r\nConnection: close\r\n\r\n{lines}".encode()
 
 
 def heard(said: bytes) -> Answer:
-    """Return what is made of the bytes that a server answers. Raises ServerFailed if that is no answer."""
+    """Return what is made of the bytes that a server answers. Raises ServerFailed if that is no
+    answer.
+    """
     over = Event()
     with answering(said) as address:
         completion = Completion(address, ASKED, caching=True, heard=over.set)
@@ -96,7 +113,9 @@ def heard(said: bytes) -> Answer:
 
 def test_an_answer_has_its_tokens_their_logprobs_and_what_was_restored() -> None:
     """As they come, part by part."""
-    assert heard(streamed(*PARTS)) == Answer(r="a", tokens=[7, 9], logprobs=[-0.5, None], restored=2, ended="length")
+    assert heard(streamed(*PARTS)) == Answer(
+        r="a", tokens=[7, 9], logprobs=[-0.5, None], restored=2, ended="length"
+    )
 
 
 @pytest.mark.parametrize(
@@ -104,11 +123,16 @@ def test_an_answer_has_its_tokens_their_logprobs_and_what_was_restored() -> None
     [
         streamed(PARTS[0], PARTS[2] | {"truncated": True}),
         streamed(PARTS[0], {"error": {"code": 500, "message": "Context size has been exceeded."}}),
-        b'HTTP/1.1 400 Bad\r\nConnection: close\r\n\r\n{"error":{"code":400,"message":"it exceeds the context"}}',
+        (
+            b'HTTP/1.1 400 Bad\r\nConnection: close\r\n\r\n{"error":{"code":400,"message":"it'
+            b' exceeds the context"}}'
+        ),
     ],
 )
 def test_a_request_for_which_there_is_no_room_is_refused(said: bytes) -> None:
-    """Whether the server says so at once, on the way, or ends early; the harness asks whether it had room alone."""
+    """Whether the server says so at once, on the way, or ends early; the harness asks whether it
+    had room alone.
+    """
     assert heard(said).ended == "refused"
 
 
@@ -120,7 +144,10 @@ def test_a_request_for_which_there_is_no_room_is_refused(said: bytes) -> None:
         (streamed({"tokens": [7]}), "its answer cannot be read"),
         (b"SSH-2.0-other\r\n", "its answer cannot be read"),
         (b"", "its answer cannot be read"),
-        (b'HTTP/1.1 500 Oh\r\nConnection: close\r\n\r\n{"error":{"code":500,"message":"oh"}}', "the server answers 500, 'oh'"),
+        (
+            b'HTTP/1.1 500 Oh\r\nConnection: close\r\n\r\n{"error":{"code":500,"message":"oh"}}',
+            "the server answers 500, 'oh'",
+        ),
         (b"HTTP/1.1 500 Oh\r\nConnection: close\r\n\r\n[]", "its answer cannot be read"),
     ],
 )
@@ -138,22 +165,36 @@ def test_who_goes_away_has_what_had_come() -> None:
         completion.send()
         assert over.wait(10)
         completion.leave()
-    assert completion.answer(cancelled=True) == Answer(r="a", tokens=[7], logprobs=[-0.5], ended="cancelled")
+    assert completion.answer(cancelled=True) == Answer(
+        r="a", tokens=[7], logprobs=[-0.5], ended="cancelled"
+    )
 
 
 def test_the_uncached_twin_has_one_slot_and_keeps_nothing_in_the_same_batches() -> None:
     """Whatever the configuration asks for."""
-    asked = header(n_ubatch=16, n_parallel=3, cache_ram=5, ctx_checkpoints=7, slot_files=True, swa_full=True)
+    asked = header(
+        n_ubatch=16, n_parallel=3, cache_ram=5, ctx_checkpoints=7, slot_files=True, swa_full=True
+    )
     cached, cold = settings_of(asked, "on"), settings_of(asked, "alone")
-    assert (cold.numbers["n_parallel"], cold.numbers["ctx_checkpoints"], cold.numbers["cache_ram"]) == (1, 0, 0)
+    assert (
+        cold.numbers["n_parallel"],
+        cold.numbers["ctx_checkpoints"],
+        cold.numbers["cache_ram"],
+    ) == (1, 0, 0)
     assert not cold.switches["slot_files"] and cached.switches["slot_files"]
-    assert cold.numbers["n_ubatch"] == cached.numbers["n_ubatch"] == 16 and cold.n_batch == cached.n_batch
+    assert (
+        cold.numbers["n_ubatch"] == cached.numbers["n_ubatch"] == 16
+        and cold.n_batch == cached.n_batch
+    )
 
 
 def test_slots_share_the_context_or_have_as_much_each() -> None:
     """And never more than the models were made for."""
     asked = replace(header(), pages=20)
-    alike, apart = (settings_of(replace(asked, options={"kv_unified": unified}), "on") for unified in (True, False))
+    alike, apart = (
+        settings_of(replace(asked, options={"kv_unified": unified}), "on")
+        for unified in (True, False)
+    )
     assert (alike.n_ctx, apart.n_ctx) == (320, 4 * 320)
     assert settings_of(replace(asked, pages=1 << 20), "on").n_ctx == CONTEXT
 
@@ -161,14 +202,19 @@ def test_slots_share_the_context_or_have_as_much_each() -> None:
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        ({"retention_interval": 0}, "takes the options chunk, n_ubatch, .* of a trace, not retention_interval"),
+        (
+            {"retention_interval": 0},
+            "takes the options chunk, n_ubatch, .* of a trace, not retention_interval",
+        ),
         ({"n_parallel": 0}, "n_parallel of a trace is a number of at least 1, not 0"),
         ({"cache_ram": -1}, "cache_ram of a trace is a number of at least 0"),
         ({"n_ubatch": "many"}, "n_ubatch of a trace is a number"),
         ({"swa_full": 1}, "swa_full of a trace is true or false, not 1"),
     ],
 )
-def test_options_of_a_trace_that_do_not_fit_are_one_line(options: dict[str, Any], told: str) -> None:
+def test_options_of_a_trace_that_do_not_fit_are_one_line(
+    options: dict[str, Any], told: str
+) -> None:
     """Under the names that llama.cpp's command line gives them."""
     with pytest.raises(UsageError, match=told):
         settings_of(header(**options), "on")
@@ -188,7 +234,9 @@ def test_an_engine_that_cannot_be_opened_says_why(named: str, told: str) -> None
         parse(f"llama-cpp:{named}").open(header())
 
 
-def test_without_the_package_it_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_package_it_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It is an engine that is missing, not a broken one."""
     (tmp_path / "qwen3-next.gguf").touch()
     monkeypatch.setitem(sys.modules, "cachewitness.systems.llama_cpp.engine", None)
@@ -213,14 +261,24 @@ def test_a_server_that_cannot_be_opened_gives_standard_error_back(tmp_path: Path
 def test_every_model_restores_and_its_twin_does_not(model: str) -> None:
     """Conversations go on from what was cached, with the answers of the uncached twin."""
     trace = write(configurations()[0].shape("answers"), "conversations", 0)
-    cached, cold = (runs(trace, engine(f"model={model},caching={caching}")) for caching in ("on", "alone"))
-    assert (cached.findings, cold.findings, cold.activity.hits) == ([], [], 0) and cached.activity.hits >= 4
+    cached, cold = (
+        runs(trace, engine(f"model={model},caching={caching}")) for caching in ("on", "alone")
+    )
+    assert (cached.findings, cold.findings, cold.activity.hits) == (
+        [],
+        [],
+        0,
+    ) and cached.activity.hits >= 4
 
 
 @installed
-@pytest.mark.parametrize("configuration", configurations(), ids=lambda configuration: configuration.name)
+@pytest.mark.parametrize(
+    "configuration", configurations(), ids=lambda configuration: configuration.name
+)
 def test_attention_alone_passes_in_every_configuration(configuration: Any) -> None:
-    """Slots, prompts kept on the host, files of slots, small batches: the control has no finding and many hits."""
+    """Slots, prompts kept on the host, files of slots, small batches: the control has no finding
+    and many hits.
+    """
     trace = write(configuration.shape("answers"), "newcomers", 0)
     result = runs(Trace(trace.header, trace.ops), engine("model=qwen3"))
     assert result.findings == [] and result.activity.requests == 6
@@ -230,10 +288,14 @@ def test_attention_alone_passes_in_every_configuration(configuration: Any) -> No
 @pytest.mark.parametrize("model", WINDOWS)
 @pytest.mark.parametrize("name", FINDINGS)
 def test_a_finding_is_found_again_and_only_with_the_cache(name: str, model: str) -> None:
-    """In both models with windows; the same trace without the cache, in the same slots, has none."""
+    """In both models with windows; the same trace without the cache, in the same slots, has
+    none.
+    """
     trace = stored(name)
     findings = runs(trace, engine(f"model={model}")).findings
-    assert [finding.anomaly for finding in findings if finding.checker == "answers"] == ["answer-differs"]
+    assert [finding.anomaly for finding in findings if finding.checker == "answers"] == [
+        "answer-differs"
+    ]
     told = ["window-hole"] if name in TOLD else []
     assert [finding.anomaly for finding in findings if finding.checker == "resumes"] == told
     assert runs(trace, engine(f"model={model},caching=off")).findings == []
@@ -259,10 +321,21 @@ def test_a_finding_passes_with_one_thing_changed(name: str) -> None:
 @installed
 @pytest.mark.parametrize("sizes", [(16, 512), (512, 16)])
 def test_prompts_are_cut_by_the_first_server_of_the_process(sizes: tuple[int, int]) -> None:
-    """4 and 4 + n_ubatch tokens before the end, by the first server's n_ubatch: traces with another one get another process."""
-    command = [sys.executable, "-c", SERVERS, str(Path(os.environ[MODELS]) / f"{WINDOWS[0]}.gguf"), *map(str, sizes)]
+    """4 and 4 + n_ubatch tokens before the end, by the first server's n_ubatch: traces with
+    another one get another process.
+    """
+    command = [
+        sys.executable,
+        "-c",
+        SERVERS,
+        str(Path(os.environ[MODELS]) / f"{WINDOWS[0]}.gguf"),
+        *map(str, sizes),
+    ]
     log = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stderr
-    made = [re.findall(r"created context checkpoint .* n_tokens = (\d+)", part) for part in log.split("opened\n")[1:]]
+    made = [
+        re.findall(r"created context checkpoint .* n_tokens = (\d+)", part)
+        for part in log.split("opened\n")[1:]
+    ]
     assert made == [["180", "196"] if sizes[0] == 16 else ["196"]] * 2
     assert "n_ubatch" in ENGINE.kept_by_process
 

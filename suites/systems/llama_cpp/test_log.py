@@ -1,4 +1,6 @@
-"""What is read off the log of llama.cpp's server: lines of a real one, and the same lines with something changed."""
+"""What is read off the log of llama.cpp's server: lines of a real one, and the same lines with
+something changed.
+"""
 
 from __future__ import annotations
 
@@ -24,9 +26,13 @@ A = list(range(64)) + [100] * 10
 B = list(range(64)) + [101] * 12
 
 LOG = (Path(__file__).parent / "llama_cpp_server.log").read_text()
-"""`a`, another request `x`, and `b`, for which the prompt of `a` comes back from the host with its checkpoints."""
+"""`a`, another request `x`, and `b`, for which the prompt of `a` comes back from the host with its
+checkpoints."""
 FROM_THE_HOST = r"  - found better prompt .*\n.* cache state: 0 prompts"
-STAYS_THERE = "  - cache state: 1 prompts\n0.1 I srv        update:    - prompt 0x7f29d4167580:      75 tokens"
+STAYS_THERE = (
+    "  - cache state: 1 prompts\n0.1 I srv        update:    - prompt 0x7f29d4167580:      75"
+    " tokens"
+)
 
 
 def edited(*changes: tuple[str, str]) -> str:
@@ -62,14 +68,29 @@ def anomalies(text: str) -> list[str]:
         for r, prompt in {"a": A, "x": [90] * 66, "b": B}.items():
             yield Submitted(r=r, tokens=prompt, generate=1)
             yield from told[r]
-            yield Answer(r=r, tokens=[5], logprobs=[-0.5], restored=max((one.at for one in told[r]), default=0))
+            yield Answer(
+                r=r,
+                tokens=[5],
+                logprobs=[-0.5],
+                restored=max((one.at for one in told[r]), default=0),
+            )
 
-    return [finding.anomaly for finding in judge(header, events(), fresh("answers")).findings if finding.checker == "resumes"]
+    return [
+        finding.anomaly
+        for finding in judge(header, events(), fresh("answers")).findings
+        if finding.checker == "resumes"
+    ]
 
 
 def test_a_checkpoint_that_comes_back_from_the_host_is_the_one_of_its_prompt() -> None:
-    """`b` goes on behind the 64 tokens that it has in common with `a`, and nobody else restores anything."""
-    assert followed() == {"a": [], "x": [], "b": [Resumed(r="b", at=64, of="a", taken=64, first=63)]}
+    """`b` goes on behind the 64 tokens that it has in common with `a`, and nobody else restores
+    anything.
+    """
+    assert followed() == {
+        "a": [],
+        "x": [],
+        "b": [Resumed(r="b", at=64, of="a", taken=64, first=63)],
+    }
     assert anomalies(LOG) == []
 
 
@@ -79,13 +100,21 @@ def test_a_checkpoint_that_comes_back_from_the_host_is_the_one_of_its_prompt() -
         ([(r"(task 17 \| cached n_tokens =) 64", r"\1 65")], "state-position-skew"),
         (
             [
-                (r"(task 17 \| restored .*)63, .* = 63, .* = 64, ", r"\g<1>69, pos_max = 69, n_tokens = 70, "),
+                (
+                    r"(task 17 \| restored .*)63, .* = 63, .* = 64, ",
+                    r"\g<1>69, pos_max = 69, n_tokens = 70, ",
+                ),
                 (r"(task 17 \| cached n_tokens =) 64", r"\1 70"),
             ],
             "stale-hit",
         ),
         (
-            [(r"(task 17 \| restored .*)63, .* = 63, .* = 64, ", r"\g<1>60, pos_max = 60, n_tokens = 61, ")],
+            [
+                (
+                    r"(task 17 \| restored .*)63, .* = 63, .* = 64, ",
+                    r"\g<1>60, pos_max = 60, n_tokens = 61, ",
+                )
+            ],
             "fabricated-snapshot",
         ),
         ([(FROM_THE_HOST, STAYS_THERE)], "fabricated-snapshot"),
@@ -99,7 +128,10 @@ def test_a_wrong_checkpoint_is_named(changes: list[tuple[str, str]], anomaly: st
 
 def test_a_prompt_for_which_there_is_no_room_stays_on_the_host() -> None:
     """A load that fails gives the slot nothing."""
-    failed = r"\g<1>\n0.1 I slot  prompt_load: id  1 | task -1 | failed to load prompt from cache\n0.1 I srv  update:"
+    failed = (
+        r"\g<1>\n0.1 I slot  prompt_load: id  1 | task -1 | failed to load prompt from cache\n0.1 I"
+        r" srv  update:"
+    )
     text = edited(
         (r"(  - found better prompt .*)\n.* cache state: 0 prompts", failed + STAYS_THERE),
         (r".* task 17 \| restored .*\n", ""),
@@ -109,8 +141,14 @@ def test_a_prompt_for_which_there_is_no_room_stays_on_the_host() -> None:
 
 
 def test_a_log_that_does_not_fit_together_tells_nothing() -> None:
-    """Where prompts are listed that should not be there, what was restored is not known, and the trace is stopped."""
-    assert followed(edited((r"(- prompt 0x7f29d4167580: +)75", r"\g<1>70"))) == {"a": [], "x": [], "b": []}
+    """Where prompts are listed that should not be there, what was restored is not known, and the
+    trace is stopped.
+    """
+    assert followed(edited((r"(- prompt 0x7f29d4167580: +)75", r"\g<1>70"))) == {
+        "a": [],
+        "x": [],
+        "b": [],
+    }
 
 
 def slot(line: str, task: int = 1) -> str:
@@ -124,7 +162,9 @@ def host(line: str, where: str = "update") -> str:
 
 
 def ran(number: int, computed: int, *saved: str, at: int = 0) -> list[str]:
-    """Return the lines of a request in slot 0 that leaves so many cells there; what was there before is `saved` first."""
+    """Return the lines of a request in slot 0 that leaves so many cells there; what was there
+    before is `saved` first.
+    """
     return [
         slot("selected slot by LRU, t_last = -1", -1),
         *saved,
@@ -136,8 +176,14 @@ def ran(number: int, computed: int, *saved: str, at: int = 0) -> list[str]:
 
 
 def saving(tokens: int, *listed: int, obsolete: int = 0) -> list[str]:
-    """Return the lines of a slot whose prompt is saved to the host, where then prompts of these lengths are listed."""
-    gone = [host(f"removing obsolete cached prompt with length {obsolete}", "alloc")] if obsolete else []
+    """Return the lines of a slot whose prompt is saved to the host, where then prompts of these
+    lengths are listed.
+    """
+    gone = (
+        [host(f"removing obsolete cached prompt with length {obsolete}", "alloc")]
+        if obsolete
+        else []
+    )
     state = host(f"cache state: {len(listed)} prompts, 0.0 MiB")
     saved = host(f"saving prompt with length {tokens}, total state size = 0.1 MiB", "prompt_save")
     return [saved, *gone, state, *(host(f"prompt 0x7f: {length} tokens") for length in listed)]
@@ -153,14 +199,26 @@ def taken_from(prompts: dict[str, list[int]], lines: list[str], r: str) -> list[
 
 
 def test_a_prompt_that_was_computed_in_part_is_outlived_by_who_begins_with_that_part() -> None:
-    """A client goes away after 32 tokens; who has these in common, and no more, takes their place on the host."""
-    prompts = {"x": [90] * 66, "left": A, "c": [*A[:32], *[7] * 30], "y": [80] * 20, "d": [*A[:32], *[7] * 40]}
+    """A client goes away after 32 tokens; who has these in common, and no more, takes their
+    place on the host.
+    """
+    prompts = {
+        "x": [90] * 66,
+        "left": A,
+        "c": [*A[:32], *[7] * 30],
+        "y": [80] * 20,
+        "d": [*A[:32], *[7] * 40],
+    }
     lines = ran(0, 66) + ran(1, 32, *saving(66, 66)) + ran(2, 62, *saving(32, 66, 32))
     lines += ran(3, 20, *saving(62, 66, 62, obsolete=32))
     looks = [
         host("looking for better prompt, base f_keep = 0.000, f_sim = 0.000", "load"),
-        host("  - prompt with length      66, lcp =       0, f_keep = 0.000, f_sim = 0.000", "load"),
-        host("  - prompt with length      62, lcp =      62, f_keep = 1.000, f_sim = 0.861", "load"),
+        host(
+            "  - prompt with length      66, lcp =       0, f_keep = 0.000, f_sim = 0.000", "load"
+        ),
+        host(
+            "  - prompt with length      62, lcp =      62, f_keep = 1.000, f_sim = 0.861", "load"
+        ),
         host("found better prompt with f_keep = 1.000, f_sim = 0.861", "load"),
     ]
     loaded = [saving(20)[0], *looks, *saving(20, 66, 20)[1:]]
@@ -174,8 +232,12 @@ def test_of_prompts_alike_in_three_decimals_the_better_is_found() -> None:
     lines = ran(0, 1910) + ran(1, 1911, *saving(1910, 1910)) + ran(2, 1, *saving(1911, 1910, 1911))
     looks = [
         host("looking for better prompt, base f_keep = 0.000, f_sim = 0.000", "load"),
-        host("  - prompt with length    1910, lcp =    1900, f_keep = 0.995, f_sim = 0.950", "load"),
-        host("  - prompt with length    1911, lcp =    1901, f_keep = 0.995, f_sim = 0.950", "load"),
+        host(
+            "  - prompt with length    1910, lcp =    1900, f_keep = 0.995, f_sim = 0.950", "load"
+        ),
+        host(
+            "  - prompt with length    1911, lcp =    1901, f_keep = 0.995, f_sim = 0.950", "load"
+        ),
         host("found better prompt with f_keep = 0.995, f_sim = 0.950", "load"),
     ]
     loaded = [saving(1)[0], *looks, *saving(1, 1910, 1)[1:]]
@@ -186,15 +248,33 @@ def test_of_prompts_alike_in_three_decimals_the_better_is_found() -> None:
     ("resume", "restored", "said"),
     [
         (Resumed(r="b", at=64, of="a", taken=75), 64, ""),
-        (Resumed(r="b", at=64, of="a", taken=76), 64, "behind 76 tokens of a, which has 75 with its answer"),
+        (
+            Resumed(r="b", at=64, of="a", taken=76),
+            64,
+            "behind 76 tokens of a, which has 75 with its answer",
+        ),
         (Resumed(r="b", at=64, of="a", taken=1 << 70), 64, "which has 75 with its answer"),
         (Resumed(r="b", at=64, of="b", taken=64), 0, ""),
-        (Resumed(r="b", at=64, of="b", taken=64), 64, "a state of b itself, of which nothing was computed before"),
+        (
+            Resumed(r="b", at=64, of="b", taken=64),
+            64,
+            "a state of b itself, of which nothing was computed before",
+        ),
     ],
-    ids=["all that there is", "one more", "far more", "its own, when it comes back", "its own, when it is new"],
+    ids=[
+        "all that there is",
+        "one more",
+        "far more",
+        "its own, when it comes back",
+        "its own, when it is new",
+    ],
 )
-def test_a_state_is_of_tokens_that_somebody_computed(resume: Resumed, restored: int, said: str) -> None:
-    """Nobody has a state of more tokens than a request has with its answer, nor one of itself when it is first admitted."""
+def test_a_state_is_of_tokens_that_somebody_computed(
+    resume: Resumed, restored: int, said: str
+) -> None:
+    """Nobody has a state of more tokens than a request has with its answer, nor one of itself
+    when it is first admitted.
+    """
     rules = Rules(answering=Answering("float32", 256, resumes="full"))
     events: list[Event] = [
         Submitted(r="a", tokens=A, generate=1),
@@ -203,7 +283,11 @@ def test_a_state_is_of_tokens_that_somebody_computed(resume: Resumed, restored: 
         resume,
         Answer(r="b", tokens=[5], logprobs=[-0.5], restored=restored),
     ]
-    judged = judge(Header(engine="e", height="answers", pools=[], groups=[], rules=rules), iter(events), fresh("answers"))
+    judged = judge(
+        Header(engine="e", height="answers", pools=[], groups=[], rules=rules),
+        iter(events),
+        fresh("answers"),
+    )
     found = [one for one in judged.findings if one.checker == "resumes"]
     assert [one.anomaly for one in found] == (["fabricated-snapshot"] if said else [])
     assert all(said in one.sentence for one in found)
@@ -213,11 +297,17 @@ def test_a_state_is_of_tokens_that_somebody_computed(resume: Resumed, restored: 
     ("events", "said"),
     [
         ([Answer(r="a", tokens=[5], restored=8)], "no `resume` of it came"),
-        ([Resumed(r="a", at=8, of="a", taken=8), Answer(r="a", tokens=[5], restored=7)], "its `resume` said 8"),
+        (
+            [Resumed(r="a", at=8, of="a", taken=8), Answer(r="a", tokens=[5], restored=7)],
+            "its `resume` said 8",
+        ),
         ([Resumed(r="a", at=99, of="a", taken=99)], "has not so many tokens"),
         ([Resumed(r="a", at=8, of="z", taken=8)], "request 'z' was never submitted"),
         ([Resumed(r="a", at=8, of="a", taken=8, first=-2)], "-2 - at `$.first`"),
-        ([Answer(r="a", tokens=[5], restored=0), Resumed(r="a", at=8, of="a", taken=8)], "'a' is answered"),
+        (
+            [Answer(r="a", tokens=[5], restored=0), Resumed(r="a", at=8, of="a", taken=8)],
+            "'a' is answered",
+        ),
     ],
 )
 def test_what_is_told_fits_the_answer(events: list[Event], said: str) -> None:
@@ -250,18 +340,28 @@ os.write(2, b"afterwards\\n")
 """
 
 
-@pytest.mark.parametrize(("how", "status", "last"), [("closes", 0, "afterwards"), ("dies", -6, "last words")])
-def test_standard_error_is_read_and_passed_on(tmp_path: Path, how: str, status: int, last: str) -> None:
+@pytest.mark.parametrize(
+    ("how", "status", "last"), [("closes", 0, "afterwards"), ("dies", -6, "last words")]
+)
+def test_standard_error_is_read_and_passed_on(
+    tmp_path: Path, how: str, status: int, last: str
+) -> None:
     """Nothing of it is lost, whether the log is closed or the server aborts."""
     ran = subprocess.run(
-        [sys.executable, "-c", WRITES, str(tmp_path), how], capture_output=True, text=True, timeout=20, check=False
+        [sys.executable, "-c", WRITES, str(tmp_path), how],
+        capture_output=True,
+        text=True,
+        timeout=20,
+        check=False,
     )
     assert (ran.returncode, ran.stdout) == (status, "['two']\n" if how == "closes" else ran.stdout)
     assert ran.stderr.splitlines() == ["one", "two", last]
 
 
 def test_a_log_of_another_form_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where the line is missing that every server writes, it is said how to go on without the log."""
+    """Where the line is missing that every server writes, it is said how to go on without the
+    log.
+    """
     monkeypatch.setattr("cachewitness.systems.llama_cpp.log.PATIENCE", 0.05)
     log = Log(str(tmp_path))
     with pytest.raises(UsageError, match="log=unread"):

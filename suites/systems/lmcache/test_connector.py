@@ -1,6 +1,8 @@
-"""LMCache's own connector behind vLLM's scheduler: clean where it is known to be, hit, and its faults and findings are found.
+"""LMCache's own connector behind vLLM's scheduler: clean where it is known to be, hit, and its
+faults and findings are found.
 
-`CACHEWITNESS_VLLM_SOURCE` names a folder that holds `vllm`; LMCache is the installed one (`ci/stage_lmcache.sh` has both).
+`CACHEWITNESS_VLLM_SOURCE` names a folder that holds `vllm`; LMCache is the installed one
+(`ci/stage_lmcache.sh` has both).
 """
 
 from __future__ import annotations
@@ -19,7 +21,17 @@ from cachewitness._util.errors import EngineMissing
 from cachewitness.core.driving import drive
 from cachewitness.core.events import Hit
 from cachewitness.core.result import Activity, Result
-from cachewitness.core.trace_format import Abort, Finish, Op, Reset, Step, Submit, Trace, TraceHeader, load
+from cachewitness.core.trace_format import (
+    Abort,
+    Finish,
+    Op,
+    Reset,
+    Step,
+    Submit,
+    Trace,
+    TraceHeader,
+    load,
+)
 from cachewitness.engines.mutant import Mutant
 from cachewitness.engines.registry import parse
 from cachewitness.systems.lmcache.connector_faults import FAULTS
@@ -29,7 +41,9 @@ from cachewitness.workloads.configurations import Configuration
 from cachewitness.workloads.generate import random_trace
 from suites.support.real_vllm import REAL, SOURCE
 
-needs_lmcache = pytest.mark.skipif(find_spec("lmcache") is None, reason="needs lmcache; ci/stage_lmcache.sh has it")
+needs_lmcache = pytest.mark.skipif(
+    find_spec("lmcache") is None, reason="needs lmcache; ci/stage_lmcache.sh has it"
+)
 BOTH = [*REAL, pytest.mark.lmcache, needs_lmcache]
 
 SEEDS = 3
@@ -37,8 +51,12 @@ NAMED = {"fabricated-snapshot", "lost-hit", "partial-commit", "stale-hit", "stat
 
 
 def configurations() -> list[Configuration]:
-    """Return those on which it is run: each kind of group, memories of many sizes, copies that end with their step."""
-    full, window, state, three = (layouts.load(name) for name in ("full", "full-swa", "full-mamba", "full-swa-mamba"))
+    """Return those on which it is run: each kind of group, memories of many sizes, copies that
+    end with their step.
+    """
+    full, window, state, three = (
+        layouts.load(name) for name in ("full", "full-swa", "full-mamba", "full-swa-mamba")
+    )
     fine, unequal = layouts.load("full-swa-unequal"), layouts.load("full-mamba-unequal")
     return [
         Configuration(full, {"tier_pages": 16}),
@@ -47,18 +65,23 @@ def configurations() -> list[Configuration]:
         Configuration(window, {"retention_interval": None, "tier_pages": 12}),
         Configuration(fine, {"retention_interval": 0, "tier_pages": 60}),
         Configuration(state, {"retention_interval": None, "tier_pages": 48, "async_depth": 1}),
-        Configuration(state, {"retention_interval": 0, "tier_pages": 64, "num_speculative_tokens": 2}),
+        Configuration(
+            state, {"retention_interval": 0, "tier_pages": 64, "num_speculative_tokens": 2}
+        ),
         Configuration(unequal, {"retention_interval": None, "tier_pages": 96}),
         Configuration(three, {"retention_interval": 0, "tier_pages": 60}),
     ]
 
 
 SLOW = Configuration(layouts.load("full"), {"tier_pages": 16, "tier_delay": 3})
-"""Copies that last: no more than a preemption takes blocks from under them, where nothing leaves a window."""
+"""Copies that last: no more than a preemption takes blocks from under them, where nothing leaves a
+window."""
 
 
 def run(trace: Trace, connector: str = "lmcache", mutant: str = "") -> Result:
-    engine = parse(f"vllm:source={SOURCE},connector={connector}{mutant and ',mutant='}{mutant}").open(trace.header)
+    engine = parse(
+        f"vllm:source={SOURCE},connector={connector}{mutant and ',mutant='}{mutant}"
+    ).open(trace.header)
     try:
         return drive(within(trace, engine.describe().capabilities), engine)
     finally:
@@ -66,21 +89,36 @@ def run(trace: Trace, connector: str = "lmcache", mutant: str = "") -> Result:
 
 
 def traces(configuration: Configuration, seeds: int = SEEDS) -> Iterator[Trace]:
-    yield from (random_trace(configuration.shape("scheduler"), seed, withdraw=False) for seed in range(seeds))
+    yield from (
+        random_trace(configuration.shape("scheduler"), seed, withdraw=False)
+        for seed in range(seeds)
+    )
 
 
 def preempted() -> Trace:
-    """Return a trace in which a request loses its blocks while they are stored, and another one writes them at once.
+    """Return a trace in which a request loses its blocks while they are stored, and another one
+    writes them at once.
 
-    Random traces do not show that a preemption is not waited for: of twelve on full attention none does.
+    Random traces do not show that a preemption is not waited for: of twelve on full attention none
+    does.
     """
     options = {"tier_pages": 32, "tier_delay": 3}
     header = TraceHeader("preempted", layouts.load("full"), 6, height="scheduler", options=options)
     return Trace(header, [Submit("r1", "a:47"), Submit("r2", "b:32"), *[Step()] * 7])
 
 
-def tell(ops: list[Op], layout: str = "full", pages: int = 40, connector: str = "lmcache", **options: Any) -> Result:
-    return run(Trace(TraceHeader("t", layouts.load(layout), pages, height="scheduler", options=dict(options)), ops), connector)
+def tell(
+    ops: list[Op], layout: str = "full", pages: int = 40, connector: str = "lmcache", **options: Any
+) -> Result:
+    return run(
+        Trace(
+            TraceHeader(
+                "t", layouts.load(layout), pages, height="scheduler", options=dict(options)
+            ),
+            ops,
+        ),
+        connector,
+    )
 
 
 def anomalies(result: Result) -> set[str]:
@@ -98,19 +136,29 @@ def with_options(trace: Trace, **options: Any) -> Trace:
 AWAY = TraceHeader("away", layouts.load("full"), 40, height="scheduler", options={"tier_pages": 16})
 DIES_IN_A_LOOK_UP = Trace(AWAY, [*[Step()] * 7, Submit("r1", "a:33"), *[Step()] * 6])
 """The server goes away with the seventh step, and a request comes with the eighth."""
-STORED: list[Op] = [Submit("r1", "a:70"), *[Step()] * 8, Finish("r1"), *[Step()] * 4, Reset(running=True, tier="local")]
+STORED: list[Op] = [
+    Submit("r1", "a:70"),
+    *[Step()] * 8,
+    Finish("r1"),
+    *[Step()] * 4,
+    Reset(running=True, tier="local"),
+]
 """A prompt is served and stored, and the device forgets it."""
 
 
 def test_faults_are_in_the_connector_and_say_what_finds_them() -> None:
-    assert len(FAULTS) >= 8 and all(fault.engines == ("vllm",) and fault.height == "scheduler" for fault in FAULTS)
+    assert len(FAULTS) >= 8 and all(
+        fault.engines == ("vllm",) and fault.height == "scheduler" for fault in FAULTS
+    )
     assert {fault.anomaly for fault in FAULTS} == NAMED
 
 
 @pytest.mark.skipif(find_spec("lmcache") is not None, reason="LMCache is installed")
 @pytest.mark.parametrize("here", [pytest.param(None, marks=REAL)])
 def test_without_lmcache_one_line_says_what_installs_it(here: None) -> None:
-    with pytest.raises(EngineMissing, match=r"lmcache cannot be imported: .*; ci/stage_lmcache.sh installs 0\.5\.6"):
+    with pytest.raises(
+        EngineMissing, match=r"lmcache cannot be imported: .*; ci/stage_lmcache.sh installs 0\.5\.6"
+    ):
         tell([])
 
 
@@ -119,14 +167,18 @@ class TestInstalled:
 
     pytestmark = BOTH
 
-    @pytest.mark.parametrize("configuration", configurations(), ids=lambda configuration: configuration.name)
+    @pytest.mark.parametrize(
+        "configuration", configurations(), ids=lambda configuration: configuration.name
+    )
     def test_it_passes_and_is_hit(self, configuration: Configuration) -> None:
         activity = Activity()
         for trace in traces(configuration):
             result = run(trace)
             assert [finding.sentence for finding in result.findings] == []
             activity.add(result.activity)
-        assert min(activity.hits, activity.from_tier, activity.loaded_tokens, activity.preemptions) > 0
+        assert (
+            min(activity.hits, activity.from_tier, activity.loaded_tokens, activity.preemptions) > 0
+        )
 
     def test_generated_tokens_are_stored_where_that_is_asked_for(self) -> None:
         served: list[Op] = [
@@ -138,7 +190,11 @@ class TestInstalled:
         ]
         again = [*served, Submit("r2", "a:33 @r1:35"), Step(), Step()]
         resumed = {
-            connector: [event.resume for event in tell(again, connector=connector).history.events if isinstance(event, Hit)][-1]
+            connector: [
+                event.resume
+                for event in tell(again, connector=connector).history.events
+                if isinstance(event, Hit)
+            ][-1]
             for connector in ("lmcache", "lmcache-outputs")
         }
         assert resumed == {"lmcache": 32, "lmcache-outputs": 64}
@@ -165,14 +221,21 @@ class TestInstalled:
         assert all(row[-1] >= 0 for row in hit.pages[groups:])
 
     @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
-    def test_a_fault_is_killed_as_named_and_the_same_trace_passes_without_it(self, fault: Mutant) -> None:
-        for trace in chain([preempted()], traces(SLOW, 2), *(traces(one, 6) for one in configurations())):
-            found = {(finding.anomaly, finding.checker) for finding in run(trace, mutant=fault.name).findings}
+    def test_a_fault_is_killed_as_named_and_the_same_trace_passes_without_it(
+        self, fault: Mutant
+    ) -> None:
+        for trace in chain(
+            [preempted()], traces(SLOW, 2), *(traces(one, 6) for one in configurations())
+        ):
+            found = {
+                (finding.anomaly, finding.checker)
+                for finding in run(trace, mutant=fault.name).findings
+            }
             if (fault.anomaly, fault.checker) in found and run(trace).findings == []:
                 return
         pytest.fail(f"{fault.name} survived")
 
-    # --- what was found in LMCache 0.5.6 (docs/engine-lmcache.md), each with what it passes with ------------------------------
+    # --- what was found in LMCache 0.5.6 (docs/engine-lmcache.md), each with what it passes with --
 
     @pytest.mark.parametrize("steps", [2, 4], ids=["in one step", "in another"])
     def test_an_abort_while_something_is_loaded_kills_the_scheduler(self, steps: int) -> None:
@@ -181,16 +244,36 @@ class TestInstalled:
         assert anomalies(tell(ops, tier_delay=steps)) == set()
 
     def test_a_reset_keeps_what_a_waiting_request_has_looked_up(self) -> None:
-        """The prompt of r2 finds no room beside r3, but it was looked up, and what was found stays."""
+        """The prompt of r2 finds no room beside r3, but it was looked up, and what was found
+        stays.
+        """
         full: list[Op] = [*STORED, Submit("r3", "b:90"), Step(), Step()]
-        waits: list[Op] = [Submit("r2", "a:70"), Step(), Reset(tier="cpu"), Finish("r3"), *[Step()] * 6]
-        comes: list[Op] = [Step(), Reset(tier="cpu"), Submit("r2", "a:70"), Finish("r3"), *[Step()] * 6]
-        assert anomalies(tell([*full, *waits], pages=9, connector="lmcache-strict")) == {"stale-hit"}
+        waits: list[Op] = [
+            Submit("r2", "a:70"),
+            Step(),
+            Reset(tier="cpu"),
+            Finish("r3"),
+            *[Step()] * 6,
+        ]
+        comes: list[Op] = [
+            Step(),
+            Reset(tier="cpu"),
+            Submit("r2", "a:70"),
+            Finish("r3"),
+            *[Step()] * 6,
+        ]
+        assert anomalies(tell([*full, *waits], pages=9, connector="lmcache-strict")) == {
+            "stale-hit"
+        }
         assert anomalies(tell([*full, *comes], pages=9, connector="lmcache-strict")) == set()
         assert anomalies(tell([*full, *waits], pages=9)) == set()
 
-    @pytest.mark.parametrize(("chunk", "found"), [("lmcache", set()), ("lmcache-chunks", {"stale-hit"})])
-    def test_a_chunk_of_two_blocks_is_stored_without_the_state_at_its_end(self, chunk: str, found: set[str]) -> None:
+    @pytest.mark.parametrize(
+        ("chunk", "found"), [("lmcache", set()), ("lmcache-chunks", {"stale-hit"})]
+    )
+    def test_a_chunk_of_two_blocks_is_stored_without_the_state_at_its_end(
+        self, chunk: str, found: set[str]
+    ) -> None:
         ops: list[Op] = [Submit("r1", "a:81"), Step(budget=48), *[Step()] * 3, Finish("r1"), Step()]
         again: list[Op] = [Reset(running=True, tier="local"), Submit("r2", "a:81"), *[Step()] * 4]
         assert anomalies(tell([*ops, *again], "full-mamba", connector=chunk)) >= found
@@ -204,7 +287,9 @@ class TestInstalled:
         engine.close()
 
     def test_a_store_is_not_waited_for_when_its_block_leaves_a_window(self) -> None:
-        """A copy that ends with its step passes; a preemption is waited for, see the fault that leaves that out."""
+        """A copy that ends with its step passes; a preemption is waited for, see the fault that
+        leaves that out.
+        """
         trace = finding("lmcache-store-behind-a-window")
         assert "stale-hit" in anomalies(run(trace))
         assert anomalies(run(with_options(trace, tier_delay=1))) == set()
@@ -220,12 +305,19 @@ class TestInstalled:
         trace = finding("lmcache-state-passed-by-drafts")
         assert anomalies(run(trace, "lmcache-outputs")) == {"fabricated-snapshot"}
         assert anomalies(run(trace)) == set()
-        assert anomalies(run(with_options(trace, num_speculative_tokens=0), "lmcache-outputs")) == set()
+        assert (
+            anomalies(run(with_options(trace, num_speculative_tokens=0), "lmcache-outputs"))
+            == set()
+        )
 
     def test_a_server_that_dies_costs_no_answer(self) -> None:
         """In the middle of look-ups, of stores and of loads: what it was to bring is computed."""
         asked: Counter[str] = Counter()
-        for trace in [finding("lmcache-stalled-load"), finding("lmcache-stalled-store"), DIES_IN_A_LOOK_UP]:
+        for trace in [
+            finding("lmcache-stalled-load"),
+            finding("lmcache-stalled-store"),
+            DIES_IN_A_LOOK_UP,
+        ]:
             engine: Any = parse(f"vllm:source={SOURCE},connector=lmcache-dies").open(trace.header)
             result = drive(trace, engine)
             asked += engine.adapter.connector._sides[0].asked
@@ -239,7 +331,9 @@ class TestInstalled:
             ("lmcache-stalled-load", {"aliased-write", "stale-hit"}),
         ],
     )
-    def test_what_a_server_does_when_it_goes_on_is_done_to_blocks_of_others(self, name: str, found: set[str]) -> None:
+    def test_what_a_server_does_when_it_goes_on_is_done_to_blocks_of_others(
+        self, name: str, found: set[str]
+    ) -> None:
         """If the server is there all the time, or has died, the trace passes."""
         trace = finding(name)
         assert anomalies(run(trace, "lmcache-stalls")) == found

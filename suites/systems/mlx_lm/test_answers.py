@@ -1,4 +1,6 @@
-"""mlx-lm's batch and prompt cache: what is right passes, every seeded fault is found, and so is what mlx-lm does wrong."""
+"""mlx-lm's batch and prompt cache: what is right passes, every seeded fault is found, and so is
+what mlx-lm does wrong.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,8 @@ from cachewitness.workloads.answer_stories import write
 installed = pytest.mark.skipif(not find_spec("mlx_lm"), reason="needs mlx-lm; ci/stage_mlx.sh")
 FOUND = fixtures() / "findings" / "mlx-lm-exact-replay.jsonl"
 BATCHED_WRONGLY = "jamba"
-"""mlx-lm computes a shorter prompt wrongly beside a longer one, with or without a cache (docs/engine-mlx-lm.md)."""
+"""mlx-lm computes a shorter prompt wrongly beside a longer one, with or without a cache
+(docs/engine-mlx-lm.md)."""
 
 
 def engine(**options: str) -> EngineSpec:
@@ -42,9 +45,20 @@ def asked(r: str, prompt: str) -> list[Op]:
     return [Submit(r=r, prompt=prompt, generate=3), Finish(r)]
 
 
-GROWN = [*asked("a", "doc:30"), *asked("b", "doc:30 more:9"), *asked("c", "doc:30 @a:3 else:5"), *asked("d", "doc:16 other:40")]
-"""Behind a system's part, behind a prompt but its last token, behind an answer, and a longer text cut where it can be."""
-TOGETHER = [Submit(r="a", prompt="doc:30", generate=3), Submit(r="b", prompt="other:9", generate=5), Finish("a"), Finish("b")]
+GROWN = [
+    *asked("a", "doc:30"),
+    *asked("b", "doc:30 more:9"),
+    *asked("c", "doc:30 @a:3 else:5"),
+    *asked("d", "doc:16 other:40"),
+]
+"""Behind a system's part, behind a prompt but its last token, behind an answer, and a longer text
+cut where it can be."""
+TOGETHER = [
+    Submit(r="a", prompt="doc:30", generate=3),
+    Submit(r="b", prompt="other:9", generate=5),
+    Finish("a"),
+    Finish("b"),
+]
 
 
 @installed
@@ -60,7 +74,9 @@ def test_an_architecture_is_resumed_rightly(model: str) -> None:
 
 @installed
 def test_a_model_whose_uncached_answers_depend_on_their_company_is_not_judged() -> None:
-    """The noise floor of Jamba is what its batches do to shorter prompts: beyond its ceiling, so the verdict is unknown."""
+    """The noise floor of Jamba is what its batches do to shorter prompts: beyond its ceiling, so
+    the verdict is unknown.
+    """
     result = runs(trace(*GROWN), engine(model=BATCHED_WRONGLY))
     (blind,) = [tally.crashed for tally in result.tallies if tally.crashed]
     assert result.findings == [] and "right float32 logprobs of this model differ by" in blind
@@ -86,7 +102,11 @@ def test_a_prompt_that_is_found_in_full_ends_the_batch(model: str) -> None:
     assert finding.anomaly == "died" and "empty prompt" in finding.sentence
     assert runs(stored, engine(model=model, caching="off")).findings == []
     assert (
-        runs(Trace(stored.header, [*before, replace(last, prompt=f"{last.prompt} more:1")]), engine(model=model)).findings == []
+        runs(
+            Trace(stored.header, [*before, replace(last, prompt=f"{last.prompt} more:1")]),
+            engine(model=model),
+        ).findings
+        == []
     )
 
 
@@ -94,14 +114,20 @@ def shown(name: str) -> list[str]:
     """Return what a script of a finding prints."""
     script = fixtures() / "findings" / name
     assert len(script.read_text(encoding="utf-8").splitlines()) < 60
-    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=True, timeout=300)
+    done = subprocess.run(
+        [sys.executable, str(script)], capture_output=True, text=True, check=True, timeout=300
+    )
     return done.stdout.splitlines()
 
 
 @installed
 def test_a_script_shows_it_with_mlx_lm_alone() -> None:
     same, more, uncached = shown("mlx_lm_0_32.py")
-    assert "has an empty prompt" in same and "10 tokens restored" in more and " 0 tokens restored" in uncached
+    assert (
+        "has an empty prompt" in same
+        and "10 tokens restored" in more
+        and " 0 tokens restored" in uncached
+    )
 
 
 @installed

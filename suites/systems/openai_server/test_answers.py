@@ -1,4 +1,6 @@
-"""The engine `openai-server`: what a server must prove, and that a lawful one passes where one with a fault does not."""
+"""The engine `openai-server`: what a server must prove, and that a lawful one passes where one
+with a fault does not.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,9 @@ def _nothing_known(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def spec_of(double: Double, **options: str) -> EngineSpec:
     usual = {"url": double.url, "block": str(BLOCK), "vocabulary": "89", "dtype": "float32"}
-    return parse("openai-server:" + ",".join(f"{name}={value}" for name, value in (usual | options).items()))
+    return parse(
+        "openai-server:" + ",".join(f"{name}={value}" for name, value in (usual | options).items())
+    )
 
 
 def story(spec: EngineSpec, name: str = "siblings") -> Trace:
@@ -71,8 +75,12 @@ def test_a_lawful_server_passes() -> None:
     assert tally.opportunities > 50 and report.suites[0].controls[0].restored == 0
 
 
-def test_a_server_without_salts_is_asked_cold_by_its_own_switch_and_other_texts_for_each_trace() -> None:
-    """As llama.cpp's. What one run left is in nobody's way in the next, and nobody looks for salts that are not there."""
+def test_a_server_without_salts_is_asked_cold_by_its_own_switch_and_other_texts_for_each_trace() -> (  # noqa: E501
+    None
+):
+    """As llama.cpp's. What one run left is in nobody's way in the next, and nobody looks for
+    salts that are not there.
+    """
     with Double(salts=False, switch=True).serving() as double:
         spec = spec_of(double, stream="no")
         reports = [whole_run(spec, "siblings", "tenants", "replays") for _ in range(2)]
@@ -87,24 +95,43 @@ def test_a_second_server_without_a_cache_makes_answers_cold() -> None:
         result = runs(story(spec), spec)
         assert not result.findings and result.tallies[-1].opportunities and len(cold.bodies) > 5
         openai_engine._KNOWN.clear()
-        assert "cold_url: that server restores tokens as well" in refusal(spec_of(warm, cold_url=warm.url))
+        assert "cold_url: that server restores tokens as well" in refusal(
+            spec_of(warm, cold_url=warm.url)
+        )
 
 
 def test_a_second_server_that_does_not_count_what_it_restores_is_not_believed_to_be_cold() -> None:
     """It may cache as the first one does, and then every answer of both would be the same."""
     with Double(salts=False).serving() as warm, Double(salts=False, counts=False).serving() as cold:
-        assert "cold_url: that server does not say how many tokens it restored" in refusal(spec_of(warm, cold_url=cold.url))
+        assert "cold_url: that server does not say how many tokens it restored" in refusal(
+            spec_of(warm, cold_url=cold.url)
+        )
 
 
 @pytest.mark.parametrize(("texts", "restored", "found"), [("a.", 4, 0), ("a.", 5, 1), ("", 1, 1)])
 def test_texts_that_are_kept_apart_by_their_names_alone_share_a_few_tokens_by_chance(
     texts: str, restored: int, found: int
 ) -> None:
-    """Names of one length do not make alike texts, and four tokens that are restored are no finding; the fifth is."""
-    spelled = {tuple(Spelling(89, f"{number:04}.").tokens("doc:5", (), {}) or ()) for number in range(3000)}
+    """Names of one length do not make alike texts, and four tokens that are restored are no
+    finding; the fifth is.
+    """
+    spelled = {
+        tuple(Spelling(89, f"{number:04}.").tokens("doc:5", (), {}) or ()) for number in range(3000)
+    }
     assert len(spelled) == 3000
-    header = Header("x", "answers", [], [], rules=Rules(answering=Answering("float32", 89, texts)), capabilities=["abort"])
-    events = [Submitted(r="a", tokens=[7] * 20, generate=1), Answer(r="a", tokens=[1], restored=restored), Finished(r="a")]
+    header = Header(
+        "x",
+        "answers",
+        [],
+        [],
+        rules=Rules(answering=Answering("float32", 89, texts)),
+        capabilities=["abort"],
+    )
+    events = [
+        Submitted(r="a", tokens=[7] * 20, generate=1),
+        Answer(r="a", tokens=[1], restored=restored),
+        Finished(r="a"),
+    ]
     assert len(judge(header, events).findings) == found
 
 
@@ -116,15 +143,26 @@ def test_a_server_that_answers_from_a_wrong_state_fails(fault: str, name: str) -
     """It counts and keeps salts apart as the lawful one does."""
     with Double(mutant=fault).serving() as double:
         spec = spec_of(double)
-        assert {finding.anomaly for finding in runs(story(spec, name), spec).findings} == {"answer-differs"}
+        assert {finding.anomaly for finding in runs(story(spec, name), spec).findings} == {
+            "answer-differs"
+        }
 
 
 def test_a_server_that_answers_from_a_wrong_prefix_under_load_fails() -> None:
-    """Of two requests that resume in one step, each gets the other's state; alone nobody notices."""
+    """Of two requests that resume in one step, each gets the other's state; alone nobody
+    notices.
+    """
     with Double(mutant="restored-into-another-slot", pace=0.005).serving() as double:
         spec = spec_of(double)
-        traces = [random_answers(spec.kind.configurations()[0].shape("answers"), seed) for seed in (7, 9, 10)]
-        assert any(finding.anomaly == "answer-differs" for trace in traces for finding in runs(trace, spec).findings)
+        traces = [
+            random_answers(spec.kind.configurations()[0].shape("answers"), seed)
+            for seed in (7, 9, 10)
+        ]
+        assert any(
+            finding.anomaly == "answer-differs"
+            for trace in traces
+            for finding in runs(trace, spec).findings
+        )
         assert not runs(without_company(traces[0]), spec).findings
 
 
@@ -134,7 +172,9 @@ def told(change: dict[str, Any]) -> Any:
     def said(part: dict[str, Any], number: int) -> dict[str, Any]:
         details = part.get("usage", {}).get("prompt_tokens_details")
         if details:
-            details["cached_tokens"] = change["cached"](details["cached_tokens"], number, part["usage"]["prompt_tokens"])
+            details["cached_tokens"] = change["cached"](
+                details["cached_tokens"], number, part["usage"]["prompt_tokens"]
+            )
         return part
 
     return said
@@ -144,9 +184,18 @@ NOT_COLD: dict[str, tuple[dict[str, Any], str]] = {
     "salts ignored": ({"salts": False}, "the server cannot be asked without its cache"),
     "no count": ({"counts": False}, "does not say how many tokens it restored"),
     "no cache": ({"caching": False}, "restores nothing of 17 tokens"),
-    "always 0": ({"said": told({"cached": lambda n, number, prompt: 0})}, "restores nothing of 17 tokens"),
-    "always all": ({"said": told({"cached": lambda n, number, prompt: prompt})}, "restored 17 tokens of a prompt that nobody"),
-    "more than there is": ({"said": told({"cached": lambda n, number, prompt: 99})}, "restored 99 tokens of a prompt of 32"),
+    "always 0": (
+        {"said": told({"cached": lambda n, number, prompt: 0})},
+        "restores nothing of 17 tokens",
+    ),
+    "always all": (
+        {"said": told({"cached": lambda n, number, prompt: prompt})},
+        "restored 17 tokens of a prompt that nobody",
+    ),
+    "more than there is": (
+        {"said": told({"cached": lambda n, number, prompt: 99})},
+        "restored 99 tokens of a prompt of 32",
+    ),
     "grows under a new salt": (
         {"said": told({"cached": lambda n, number, prompt: max(n, number - 3)})},
         "cannot be asked without",
@@ -165,12 +214,17 @@ def test_a_block_that_is_too_small_is_said() -> None:
     """With what would be restored of a longer prompt."""
     with Double().serving() as double:
         told = refusal(spec_of(double, block="2"))
-        assert "nothing of 5 tokens, and 16 of 17: its blocks are larger than 2 tokens; say how large, block=N" in told
+        assert (
+            "nothing of 5 tokens, and 16 of 17: its blocks are larger than 2 tokens; say how large,"
+            " block=N" in told
+        )
 
 
 def test_a_count_that_ends_after_the_proof_has_checked_nothing() -> None:
     """Right answers alone do not show that anything was restored: exit code 5."""
-    with Double(said=told({"cached": lambda n, number, prompt: n if number < 10 else 0})).serving() as double:
+    with Double(
+        said=told({"cached": lambda n, number, prompt: n if number < 10 else 0})
+    ).serving() as double:
         assert whole_run(spec_of(double), "replays").exit_code == 5
 
 
@@ -182,7 +236,10 @@ def test_a_request_that_was_asked_cold_and_restores_is_a_verdict() -> None:
         double.salts = False
         result = runs(story(spec, "replays"), spec)
     assert {finding.anomaly for finding in result.findings} >= {"died"}
-    assert any("of a prompt that was asked cold (by salts)" in finding.sentence for finding in result.findings)
+    assert any(
+        "of a prompt that was asked cold (by salts)" in finding.sentence
+        for finding in result.findings
+    )
 
 
 def test_what_differs_without_the_cache_too_is_the_batchs_doing_and_unknown() -> None:
@@ -194,12 +251,17 @@ def test_what_differs_without_the_cache_too_is_the_batchs_doing_and_unknown() ->
 
 
 def test_what_decoding_rounds_otherwise_than_prefill_is_unknown_and_can_be_avoided() -> None:
-    """A block that an answer filled is cached as it was decoded; its twin's is computed by prefill."""
+    """A block that an answer filled is cached as it was decoded; its twin's is computed by
+    prefill.
+    """
     with Double(decoding=0.01).serving() as double:
         spec = spec_of(double)
         report = whole_run(spec, "conversations", "replays")
         assert report.exit_code == 2 and not report.failures
-        assert "decoding: it passes if no prompt goes on after an answer" in report.suites[0].crashed[0]
+        assert (
+            "decoding: it passes if no prompt goes on after an answer"
+            in report.suites[0].crashed[0]
+        )
         assert not runs(without_continuations(story(spec, "conversations")), spec).findings
 
 
@@ -213,7 +275,9 @@ def test_what_a_step_waits_for_and_who_goes_away() -> None:
 
 
 def test_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
-    """A server that passes, in a process of its own; one that is not there is exit code 4 and one line."""
+    """A server that passes, in a process of its own; one that is not there is exit code 4 and
+    one line.
+    """
     with Double().serving() as double:
         text = f"openai-server:url={double.url},block=8,vocabulary=89,dtype=float32"
         assert invoke(["run", "--engine", text, "--suite", "answers"]) == 0

@@ -1,4 +1,6 @@
-"""A server that dies, hangs, lies or speaks otherwise gets a verdict or one line, with its exit code, in time."""
+"""A server that dies, hangs, lies or speaks otherwise gets a verdict or one line, with its exit
+code, in time.
+"""
 
 from __future__ import annotations
 
@@ -47,15 +49,26 @@ def _alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def spec_of(double: Double, **options: str) -> EngineSpec:
-    usual = {"url": double.url, "block": str(BLOCK), "vocabulary": "89", "dtype": "float32", "key": "DOUBLES_KEY"}
-    return parse("openai-server:" + ",".join(f"{name}={value}" for name, value in (usual | options).items()))
+    usual = {
+        "url": double.url,
+        "block": str(BLOCK),
+        "vocabulary": "89",
+        "dtype": "float32",
+        "key": "DOUBLES_KEY",
+    }
+    return parse(
+        "openai-server:" + ",".join(f"{name}={value}" for name, value in (usual | options).items())
+    )
 
 
 def run(spec: EngineSpec, *stories: str) -> Report:
     """Run some stories, or two."""
 
     def traces(configuration: Configuration, height: Height, seed: int) -> Iterator[Trace]:
-        return (write(configuration.shape(height), name, seed) for name in stories or ("single-tokens", "siblings"))
+        return (
+            write(configuration.shape(height), name, seed)
+            for name in stories or ("single-tokens", "siblings")
+        )
 
     suite = replace(next(suite for suite in SUITES if suite.height == "answers"), traces=traces)
     spec = replace(spec, kind=replace(spec.kind, controls={}, shrinking=1))
@@ -104,7 +117,10 @@ def begun(content: bytes, then: Fault, kind: str = "text/event-stream", length: 
 
 def part(text: str = "x", **fields: Any) -> bytes:
     chosen = {"tokens": ["token_id:1"], "token_logprobs": [-0.5]}
-    usual = {"model": "toy", "choices": [{"index": 0, "text": text, "logprobs": chosen, "finish_reason": "length"}]}
+    usual = {
+        "model": "toy",
+        "choices": [{"index": 0, "text": text, "logprobs": chosen, "finish_reason": "length"}],
+    }
     return b"data: " + json.dumps(usual | fields).encode() + b"\n\n"
 
 
@@ -119,24 +135,45 @@ def nothing(handler: Any) -> None:
 SCREAM = sent(401, {"error": {"message": f"Incorrect API key provided: {KEY}"}})
 UNREADABLE: dict[str, tuple[Fault, str]] = {
     "garbage": (sent(200, b"<html>\xff"), "sends what is no completion (it is no JSON)"),
-    "garbage in a stream": (begun(b"data: {\n\n", nothing), "sends what is no completion (it is no JSON)"),
+    "garbage in a stream": (
+        begun(b"data: {\n\n", nothing),
+        "sends what is no completion (it is no JSON)",
+    ),
     "JSON of another kind": (sent(200, [1]), "sends what is no completion (Expected `object`"),
     "deep JSON": (sent(200, b"[" * 100_000), "sends what is no completion"),
-    "a huge number": (begun(b'data: {"choices":[],"usage":{"prompt_tokens":1e999}}\n\n', nothing), "no completion"),
+    "a huge number": (
+        begun(b'data: {"choices":[],"usage":{"prompt_tokens":1e999}}\n\n', nothing),
+        "no completion",
+    ),
     "10 MB": (sent(200, b'{"x": "' + b"a" * 10_000_000 + b'"}'), "sends more than 8,388,608 bytes"),
-    "10 MB in a stream": (begun((b"data: " + b" " * 100_000 + b"{}\n") * 100, nothing), "sends more than 8,388,608 bytes"),
+    "10 MB in a stream": (
+        begun((b"data: " + b" " * 100_000 + b"{}\n") * 100, nothing),
+        "sends more than 8,388,608 bytes",
+    ),
     "one line of 10 MB": (begun(b"data: {" + b" " * 10_000_000, nothing), "no completion"),
-    "no logprobs": (begun(part(choices=choice()), nothing), "tells no token of its answer; `logprobs`"),
+    "no logprobs": (
+        begun(part(choices=choice()), nothing),
+        "tells no token of its answer; `logprobs`",
+    ),
     "tokens by text": (
         begun(part(choices=choice(logprobs={"tokens": ["a"], "token_logprobs": [0]})), nothing),
         "by their text",
     ),
-    "uneven logprobs": (begun(part(choices=choice(logprobs={"tokens": ["token_id:1"]})), nothing), "0 logprobs for 1 tokens"),
+    "uneven logprobs": (
+        begun(part(choices=choice(logprobs={"tokens": ["token_id:1"]})), nothing),
+        "0 logprobs for 1 tokens",
+    ),
     "two answers": (begun(part(choices=choice() * 2), nothing), "sends several answers"),
     "another model": (begun(part(model="other"), nothing), "answers as other, and toy was asked"),
     "too many tokens": (begun(part() * 40, nothing), "40 tokens - at `$.tokens`"),
-    "a redirection": (sent(308, b"", Location="https://elsewhere.example/v1"), "answers 308: go to https://elsewhere.example"),
-    "a redirection by GET": (sent(302, b"", Location="http://127.0.0.1:1/"), "answers 302: go to http://127.0.0.1:1/"),
+    "a redirection": (
+        sent(308, b"", Location="https://elsewhere.example/v1"),
+        "answers 308: go to https://elsewhere.example",
+    ),
+    "a redirection by GET": (
+        sent(302, b"", Location="http://127.0.0.1:1/"),
+        "answers 302: go to http://127.0.0.1:1/",
+    ),
     "the key in its words": (SCREAM, "answers 401: Incorrect API key provided: (key)"),
     "429 for an hour": (sent(429, b"busy", Retry_After="3600"), "answers 429: busy"),
     "429 without end": (sent(429, b"busy"), "answers 429: busy"),
@@ -148,10 +185,19 @@ FAILING: dict[str, tuple[Fault, str]] = {
     "502": (sent(502, b"bad gateway"), "answers 502: bad gateway"),
     "closes at once": (cut, "does not answer"),
     "closes without a word": (nothing, "does not answer"),
-    "closes in the body": (begun(b'{"choices', cut, "application/json", 1000), "breaks its answer off"),
-    "ends in the body": (begun(b'{"choices', nothing, "application/json", 1000), "breaks its answer off"),
+    "closes in the body": (
+        begun(b'{"choices', cut, "application/json", 1000),
+        "breaks its answer off",
+    ),
+    "ends in the body": (
+        begun(b'{"choices', nothing, "application/json", 1000),
+        "breaks its answer off",
+    ),
     "closes in the stream": (begun(part(choices=choice(finish_reason=None)), cut), "its answer"),
-    "ends in the stream": (begun(b": ping\n\n" + part(choices=[]), nothing), "ends its answer after 0 tokens"),
+    "ends in the stream": (
+        begun(b": ping\n\n" + part(choices=[]), nothing),
+        "ends its answer after 0 tokens",
+    ),
     "an error in the stream": (
         begun(part(error={"message": f"boom {KEY}", "code": 500}), nothing),
         "breaks its answer off: boom (key)",
@@ -214,32 +260,49 @@ def test_who_is_asked_again_is_told() -> None:
     with Double(meets=meets(sent(502, b""), 8, 10)).serving() as double:
         report = run(spec_of(double), "replays")
     assert report.exit_code == 0 and report.activity.sent_again == 2
-    assert "requests were sent again 2 times, as the server was not there or had no time" in terminal.covered(report)
+    assert (
+        "requests were sent again 2 times, as the server was not there or had no time"
+        in terminal.covered(report)
+    )
 
 
 def test_a_server_that_is_away_again_and_again_has_died() -> None:
     """Although every request is answered when it is sent again; the line says how often."""
     with Double(meets=every(sent(502, b"bad gateway"), 5)).serving() as double:
         report = run(spec_of(double), "replays")
-    assert report.exit_code == 1 and [failure.finding.anomaly for failure in report.failures] == ["died"]
-    assert re.search(r"answers 502: bad gateway; it was away \d+ times, and is asked no more", told_by(report)[0])
+    assert report.exit_code == 1 and [failure.finding.anomaly for failure in report.failures] == [
+        "died"
+    ]
+    assert re.search(
+        r"answers 502: bad gateway; it was away \d+ times, and is asked no more", told_by(report)[0]
+    )
 
 
 @pytest.mark.parametrize(("headers", "code"), [({}, 4), ({"Retry_After": "0"}, 0)])
-def test_a_server_that_says_when_to_come_back_is_busy_and_not_away(headers: dict[str, str], code: int) -> None:
-    """It may be so as often as it likes, and is told; one that does not say it is one that does not answer."""
+def test_a_server_that_says_when_to_come_back_is_busy_and_not_away(
+    headers: dict[str, str], code: int
+) -> None:
+    """It may be so as often as it likes, and is told; one that does not say it is one that does
+    not answer.
+    """
     with Double(meets=every(sent(503, b"", **headers), 5)).serving() as double:
         report = run(spec_of(double), "replays")
     assert report.exit_code == code
     assert report.activity.sent_again > 5 if headers else "it was away" in report.bad_events[0]
 
 
-@pytest.mark.parametrize("fault", [sent(500, b""), cut], ids=["500", "breaks off before it answers"])
+@pytest.mark.parametrize(
+    "fault", [sent(500, b""), cut], ids=["500", "breaks off before it answers"]
+)
 def test_a_server_that_fails_over_a_request_once_has_failed(fault: Fault) -> None:
-    """It answers when it is asked again; but what falls over a cache hit, and is up again, is not well."""
+    """It answers when it is asked again; but what falls over a cache hit, and is up again, is
+    not well.
+    """
     with Double(meets=meets(fault, 8, 9)).serving() as double:
         report = run(spec_of(double))
-    assert report.exit_code == 1 and [failure.finding.anomaly for failure in report.failures] == ["died"]
+    assert report.exit_code == 1 and [failure.finding.anomaly for failure in report.failures] == [
+        "died"
+    ]
 
 
 @pytest.mark.parametrize("number", range(1, ASKED_FIRST + 1))
@@ -268,7 +331,9 @@ def test_who_was_asked_twice_may_find_what_the_first_sending_left() -> None:
         if again:
             assert sending.answer().restored == -1
         else:
-            with pytest.raises(request.ServerFailed, match="restores 8 tokens of a prompt that was asked cold"):
+            with pytest.raises(
+                request.ServerFailed, match="restores 8 tokens of a prompt that was asked cold"
+            ):
                 sending.answer()
 
 
@@ -281,7 +346,9 @@ def without_zero(part: dict[str, Any], number: int) -> dict[str, Any]:
 
 
 def test_a_count_of_nothing_may_be_left_out() -> None:
-    """The server counts where there is something to count, so where it does not there is nothing."""
+    """The server counts where there is something to count, so where it does not there is
+    nothing.
+    """
     with Double(said=without_zero).serving() as double:
         report = run(spec_of(double))
     assert report.exit_code == 0 and report.suites[0].activity.hits > 0
@@ -340,7 +407,9 @@ def test_a_request_that_is_refused_only_when_others_run_is_a_finding() -> None:
 
     with Double(meets=met, pace=0.005).serving() as double:
         report = run(spec_of(double), "newcomers")
-    assert report.exit_code == 1 and "answer-missing" in {failure.finding.anomaly for failure in report.failures}
+    assert report.exit_code == 1 and "answer-missing" in {
+        failure.finding.anomaly for failure in report.failures
+    }
 
 
 def wait(handler: Any) -> None:
@@ -357,17 +426,25 @@ def drip(handler: Any) -> None:
         handler.wfile.flush()
 
 
-HANGING = {"silent": wait, "drip": drip, "body": begun(part(choices=choice(finish_reason=None)), wait)}
+HANGING = {
+    "silent": wait,
+    "drip": drip,
+    "body": begun(part(choices=choice(finish_reason=None)), wait),
+}
 
 
 @pytest.mark.parametrize("fault", HANGING.values(), ids=HANGING.keys())
 def test_a_server_that_hangs_is_a_finding_after_the_deadline(fault: Fault) -> None:
-    """The run goes on. The bound on the time is a loaded machine's: without the deadline it would be a minute."""
+    """The run goes on. The bound on the time is a loaded machine's: without the deadline it
+    would be a minute.
+    """
     with Double(meets=meets(fault, ASKED_FIRST, ASKED_FIRST + 1)).serving() as double:
         spec = spec_of(double).isolated(Isolation(deadline=3.0, opening=20.0))
         begun = time.monotonic()
         report = run(spec)
-    assert report.exit_code == 1 and [failure.finding.anomaly for failure in report.failures] == ["hung"]
+    assert report.exit_code == 1 and [failure.finding.anomaly for failure in report.failures] == [
+        "hung"
+    ]
     assert report.suites[0].traces == 2 and time.monotonic() - begun < 30
 
 
@@ -382,19 +459,28 @@ AT_FIRST: dict[str, tuple[Fault, str]] = {
     "the key in its words": UNREADABLE["the key in its words"],
     "another model": UNREADABLE["another model"],
     "500": FAILING["500"],
-    "tokens of its own": (begun(part(usage={"prompt_tokens": 33}), nothing), "counts 33 tokens of a prompt of 32 ids: it adds"),
+    "tokens of its own": (
+        begun(part(usage={"prompt_tokens": 33}), nothing),
+        "counts 33 tokens of a prompt of 32 ids: it adds",
+    ),
     "silent": (wait, "gives no answer within 1 s"),
     "drip": (drip, "gives no answer within 1 s"),
 }
 
 
 @pytest.mark.parametrize(("fault", "told"), AT_FIRST.values(), ids=AT_FIRST.keys())
-def test_what_goes_wrong_before_the_first_trace_is_one_line(fault: Fault, told: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_goes_wrong_before_the_first_trace_is_one_line(
+    fault: Fault, told: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Exit code 4."""
     monkeypatch.setattr("cachewitness.systems.openai_server.coldness.ASKED_S", 1.0)
     with Double(meets=meets(fault, 0)).serving() as double, pytest.raises(UsageError) as refused:
         run(spec_of(double))
-    assert told in str(refused.value) and "\n" not in str(refused.value) and KEY not in str(refused.value)
+    assert (
+        told in str(refused.value)
+        and "\n" not in str(refused.value)
+        and KEY not in str(refused.value)
+    )
 
 
 def test_a_server_that_is_gone_ends_the_run() -> None:
@@ -407,8 +493,13 @@ def test_a_server_that_is_gone_ends_the_run() -> None:
     with Double(meets=meets(gone, 12)).serving() as double:
         begun = time.monotonic()
         report = run(spec_of(double))
-    assert report.exit_code == 1 and [failure.finding.anomaly for failure in report.failures] == ["died"]
-    assert "the rest of the run" in [left.what for left in report.not_run] and time.monotonic() - begun < 20
+    assert report.exit_code == 1 and [failure.finding.anomaly for failure in report.failures] == [
+        "died"
+    ]
+    assert (
+        "the rest of the run" in [left.what for left in report.not_run]
+        and time.monotonic() - begun < 20
+    )
 
 
 def test_the_key_is_sent_and_never_said(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,4 +1,6 @@
-"""What was found in OpenVINO GenAI 2026.4 is found again by its stored traces, and only with the cache."""
+"""What was found in OpenVINO GenAI 2026.4 is found again by its stored traces, and only with the
+cache.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,10 @@ RACE, TRIES = "in-the-same-step", 8
 OF_ATTENTION_TOO = ("two-behind-one-tail", "cancelled-inside-a-block")
 installed = pytest.mark.skipif(
     find_spec("openvino_genai") is None or not os.environ.get(MODELS),
-    reason=f"needs openvino-genai, and {MODELS} to name a folder of models; ci/stage_openvino.sh has both",
+    reason=(
+        f"needs openvino-genai, and {MODELS} to name a folder of models; ci/stage_openvino.sh has"
+        " both"
+    ),
 )
 
 
@@ -60,7 +65,9 @@ def stored(name: str) -> Trace:
 def test_a_finding_is_found_again_and_only_with_the_cache(name: str, model: str) -> None:
     """The anomaly that was written up; the same trace without the cache has none."""
     trace = stored(name)
-    assert FINDINGS[name] in [finding.anomaly for finding in runs(trace, engine(f"model={model}")).findings]
+    assert FINDINGS[name] in [
+        finding.anomaly for finding in runs(trace, engine(f"model={model}")).findings
+    ]
     assert runs(trace, engine(f"model={model},caching=off")).findings == []
 
 
@@ -74,21 +81,37 @@ def test_attention_alone_has_two_of_them(name: str) -> None:
 
 @installed
 @pytest.mark.skipif(cores() < 2, reason="needs two cores: one reads while the other writes")
-def test_a_state_that_is_read_while_it_is_written_is_found_in_some_run_and_only_with_the_cache() -> None:
+def test_a_state_that_is_read_while_it_is_written_is_found_in_some_run_and_only_with_the_cache() -> (  # noqa: E501
+    None
+):
     """Attention alone is right, and so is the same trace where steps end as blocks do."""
     trace = stored(RACE)
-    found = (finding.anomaly for _ in range(TRIES) for finding in runs(trace, engine("model=qwen3-next")).findings)
+    found = (
+        finding.anomaly
+        for _ in range(TRIES)
+        for finding in runs(trace, engine("model=qwen3-next")).findings
+    )
     assert next(found, "") == "answer-differs"
-    aligned = Trace(msgspec.structs.replace(trace.header, options={"chunk": 7 * KV_BLOCK}), trace.ops)
-    for other, options in ((aligned, "model=qwen3-next"), (trace, "model=llama"), (trace, "caching=off")):
+    aligned = Trace(
+        msgspec.structs.replace(trace.header, options={"chunk": 7 * KV_BLOCK}), trace.ops
+    )
+    for other, options in (
+        (aligned, "model=qwen3-next"),
+        (trace, "model=llama"),
+        (trace, "caching=off"),
+    ):
         assert runs(other, engine(options)).findings == []
 
 
 @installed
 @pytest.mark.parametrize("story", ["conversations", "siblings"])
 @pytest.mark.parametrize("configuration", further(), ids=lambda configuration: configuration.name)
-def test_further_settings_restore_and_answer_right(configuration: Configuration, story: str) -> None:
-    """Prompts that are computed whole, steps of one token, an unset multiplier, pools that are set or grow."""
+def test_further_settings_restore_and_answer_right(
+    configuration: Configuration, story: str
+) -> None:
+    """Prompts that are computed whole, steps of one token, an unset multiplier, pools that are
+    set or grow.
+    """
     trace = write(configuration.shape("answers"), story, 0)
     for model in ("lfm2", "llama"):
         result = runs(trace, engine(f"model={model}"))
@@ -97,12 +120,18 @@ def test_further_settings_restore_and_answer_right(configuration: Configuration,
 
 @installed
 def test_a_model_whose_states_are_heavy_derives_a_long_interval() -> None:
-    """With the multiplier unset a prompt resumes at 102 KV blocks, and at no multiple of 8 in front of it."""
-    header = msgspec.structs.replace(write(further()[3].shape("answers"), "idle", 0).header, pages=1024)
+    """With the multiplier unset a prompt resumes at 102 KV blocks, and at no multiple of 8 in
+    front of it.
+    """
+    header = msgspec.structs.replace(
+        write(further()[3].shape("answers"), "idle", 0).header, pages=1024
+    )
     asked = {"a": f"a:{102 * KV_BLOCK + 40}", "b": "a:3200 b:30", "c": "a:3265 c:30"}
     ops = [op for r, prompt in asked.items() for op in (Submit(r, prompt, generate=2), Finish(r))]
     result = runs(Trace(header, list[Op](ops)), engine("model=qwen3-next-wide"))
-    restored = {event.r: event.restored for event in result.history.events if isinstance(event, Answer)}
+    restored = {
+        event.r: event.restored for event in result.history.events if isinstance(event, Answer)
+    }
     assert (result.findings, restored) == ([], {"a": 0, "b": 0, "c": 102 * KV_BLOCK})
 
 
@@ -124,7 +153,11 @@ def test_findings_are_stored_as_traces_of_a_layout_that_the_engine_takes(name: s
     ("layout", "model", "told"),
     [
         (Layout("full", [GroupSpec("full", 32)]), "", "layout full does not fit"),
-        (Layout("odd", [GroupSpec("full", 32), GroupSpec("recurrent", 33)]), "", "layout odd does not fit"),
+        (
+            Layout("odd", [GroupSpec("full", 32), GroupSpec("recurrent", 33)]),
+            "",
+            "layout odd does not fit",
+        ),
         (configurations()[0].layout, "model=gpt", "model is one of"),
         (configurations()[0].layout, "caching=maybe", "caching is on or off"),
         (configurations()[0].layout, "settings=all", "settings is usual or more"),
@@ -144,7 +177,9 @@ def test_what_does_not_fit_is_one_line(
         parse(f"openvino-genai:{model}").open(msgspec.structs.replace(header, layout=layout))
 
 
-def test_without_the_package_it_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_package_it_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It is an engine that is missing, not a broken one."""
     (tmp_path / "qwen3-next").mkdir()
     (tmp_path / "qwen3-next" / "openvino_model.xml").touch()
@@ -157,18 +192,35 @@ def test_without_the_package_it_says_what_to_install(tmp_path: Path, monkeypatch
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        ({"dynamic_split_fuse": "off"}, "dynamic_split_fuse of a trace is true or false, not 'off'"),
-        ({"dynamic_split_fuse": False, "chunk": 64}, "a prompt is computed in one step; leave the option chunk"),
-        ({"cache_interval_multiplier": 8}, "cache_interval_multiplier of a trace is layout or unset, not 8"),
+        (
+            {"dynamic_split_fuse": "off"},
+            "dynamic_split_fuse of a trace is true or false, not 'off'",
+        ),
+        (
+            {"dynamic_split_fuse": False, "chunk": 64},
+            "a prompt is computed in one step; leave the option chunk",
+        ),
+        (
+            {"cache_interval_multiplier": 8},
+            "cache_interval_multiplier of a trace is layout or unset, not 8",
+        ),
         ({"pools": "large"}, "pools of a trace is fixed or dynamic, not 'large'"),
-        ({"pools": "dynamic", "num_linear_attention_blocks": 4}, "pools that grow have no number of states"),
-        ({"num_linear_attention_blocks": 0}, "num_linear_attention_blocks of a trace is a number of at least 1, not 0"),
+        (
+            {"pools": "dynamic", "num_linear_attention_blocks": 4},
+            "pools that grow have no number of states",
+        ),
+        (
+            {"num_linear_attention_blocks": 0},
+            "num_linear_attention_blocks of a trace is a number of at least 1, not 0",
+        ),
         ({"max_num_seqs": True}, "max_num_seqs of a trace is a number of at least 1, not True"),
         ({"chunk": 0}, "chunk is a number of tokens, 1 or more, not 0"),
         ({"cache_size": 1}, "not cache_size"),
     ],
 )
-def test_an_option_of_a_trace_that_does_not_fit_is_one_line(options: dict[str, Any], told: str) -> None:
+def test_an_option_of_a_trace_that_does_not_fit_is_one_line(
+    options: dict[str, Any], told: str
+) -> None:
     """Values that nothing is documented of are refused, and what would do nothing."""
     header = write(configurations()[0].shape("answers"), "idle", 0).header
     with pytest.raises(UsageError, match=told) as refused:
@@ -180,6 +232,17 @@ def test_what_a_trace_does_not_set_is_left_as_it_is() -> None:
     """And what it sets reaches the pipeline's configuration."""
     header = write(configurations()[1].shape("answers"), "idle", 0).header
     assert settings_of(header) == (header.pages, 100, True, 2, 0, 16)
-    assert settings_of(write(further()[1].shape("answers"), "idle", 0).header)[2:] == (False, 2, 0, 2)
-    assert settings_of(write(further()[3].shape("answers"), "idle", 0).header)[1:] == (8192, True, 0, 0, 16)
+    assert settings_of(write(further()[1].shape("answers"), "idle", 0).header)[2:] == (
+        False,
+        2,
+        0,
+        2,
+    )
+    assert settings_of(write(further()[3].shape("answers"), "idle", 0).header)[1:] == (
+        8192,
+        True,
+        0,
+        0,
+        16,
+    )
     assert settings_of(write(further()[6].shape("answers"), "idle", 0).header)[0] == 0

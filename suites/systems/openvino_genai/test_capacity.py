@@ -1,4 +1,6 @@
-"""What a real OpenVINO GenAI derives from a configuration, compared with the published vectors and with our formulas."""
+"""What a real OpenVINO GenAI derives from a configuration, compared with the published vectors
+and with our formulas.
+"""
 
 from __future__ import annotations
 
@@ -20,10 +22,16 @@ from suites.support.published_vectors import files
 
 KV, LA = 8192, 835584
 """Bytes of the blocks of which the vectors tell."""
-REFUSED = "Check failed: SchedulerConfig cache_interval_multiplier must be greater than 0 when prefix caching is enabled"
+REFUSED = (
+    "Check failed: SchedulerConfig cache_interval_multiplier must be greater than 0 when prefix"
+    " caching is enabled"
+)
 installed = pytest.mark.skipif(
     find_spec("openvino_genai") is None or not os.environ.get(MODELS),
-    reason=f"needs openvino-genai, and {MODELS} to name a folder of models; ci/stage_openvino.sh has both",
+    reason=(
+        f"needs openvino-genai, and {MODELS} to name a folder of models; ci/stage_openvino.sh has"
+        " both"
+    ),
 )
 
 
@@ -33,8 +41,12 @@ def consumed(model: str) -> Consumed:
 
 @installed
 @pytest.mark.parametrize(("model", "valid", "invalid"), [(SIZED[0], 29, 6), (SIZED[1], 2, 1)])
-def test_a_real_pipeline_derives_what_the_reference_does(model: str, valid: int, invalid: int) -> None:
-    """Blocks of both pools, their bytes, the interval at which prompts resume, and what is refused in which words."""
+def test_a_real_pipeline_derives_what_the_reference_does(
+    model: str, valid: int, invalid: int
+) -> None:
+    """Blocks of both pools, their bytes, the interval at which prompts resume, and what is
+    refused in which words.
+    """
     came = consumed(model)
     assert came.failures == [] and came.passed == came.asked == {"valid": valid, "invalid": invalid}
 
@@ -44,19 +56,25 @@ def test_a_real_pipeline_derives_what_the_reference_does(model: str, valid: int,
 def test_pools_that_grow_begin_with_room_for_the_first_request(prompt: int) -> None:
     """As many blocks as our formula says: twice the prompt, or all that the request may become."""
     model = str(Path(os.environ[MODELS]) / SIZED[0])
-    told = capacity.asked(model, {"enable_prefix_caching": True, "cache_interval_multiplier": 8}, prompt=prompt)
+    told = capacity.asked(
+        model, {"enable_prefix_caching": True, "cache_interval_multiplier": 8}, prompt=prompt
+    )
     tokens = initial_tokens(prompt, 2)
     kv, la = (target_blocks([(tokens, 1)], size) for size in (32, 256))
     assert (told["bytes"], told["states"]) == (kv * KV + la * LA, la)
 
 
 class Pools:
-    """Stands in for the process that asks a pipeline. `rounded` says how a started interval is counted."""
+    """Stands in for the process that asks a pipeline. `rounded` says how a started interval is
+    counted.
+    """
 
     def __init__(self, rounded: int) -> None:
         self.rounded = rounded
 
-    def __call__(self, model: str, fields: Mapping[str, Any], *, prompt: int = 1, probe: int = 0) -> dict[str, Any]:
+    def __call__(
+        self, model: str, fields: Mapping[str, Any], *, prompt: int = 1, probe: int = 0
+    ) -> dict[str, Any]:
         multiplier = fields.get("cache_interval_multiplier", 102)
         if multiplier == 0:
             return {"refused": REFUSED}
@@ -64,7 +82,12 @@ class Pools:
         la = fields.get("num_linear_attention_blocks") or fields.get("max_num_seqs", 256)
         if fields.get("enable_prefix_caching") and "num_linear_attention_blocks" not in fields:
             la = (kv + (multiplier - 1) * self.rounded) // multiplier
-        return {"bytes": kv * KV + la * LA, "states": la, "grown": kv * KV + la * LA, "interval": 32 * multiplier}
+        return {
+            "bytes": kv * KV + la * LA,
+            "states": la,
+            "grown": kv * KV + la * LA,
+            "interval": 32 * multiplier,
+        }
 
 
 @pytest.fixture
@@ -78,10 +101,16 @@ def standing_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> pytest.Monke
 
 
 def explicit(came: Consumed) -> list[str]:
-    return [failed.vector.id for failed in came.failures if failed.vector.id.startswith("sizing/explicit/")]
+    return [
+        failed.vector.id
+        for failed in came.failures
+        if failed.vector.id.startswith("sizing/explicit/")
+    ]
 
 
-def test_a_pool_that_leaves_out_a_started_interval_is_found(standing_in: pytest.MonkeyPatch) -> None:
+def test_a_pool_that_leaves_out_a_started_interval_is_found(
+    standing_in: pytest.MonkeyPatch,
+) -> None:
     """It rounds down; rounded up every question of explicit blocks passes."""
     standing_in.setattr(capacity, "asked", Pools(1))
     right = consumed(SIZED[0])
@@ -101,12 +130,16 @@ def test_a_pool_that_leaves_out_a_started_interval_is_found(standing_in: pytest.
         ("time.sleep(60)", "gave no answer"),
     ],
 )
-def test_a_pipeline_that_dies_or_hangs_is_one_line(printed: str, told: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pipeline_that_dies_or_hangs_is_one_line(
+    printed: str, told: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Whatever it does, who asks goes on."""
     run = subprocess.run
 
     def instead(command: list[str], **how: Any) -> Any:
-        return run([command[0], "-c", f"import os, sys, time; {printed}"], **{**how, "timeout": 1.0})
+        return run(
+            [command[0], "-c", f"import os, sys, time; {printed}"], **{**how, "timeout": 1.0}
+        )
 
     monkeypatch.setattr(subprocess, "run", instead)
     with pytest.raises(RuntimeError, match=told) as raised:

@@ -1,4 +1,6 @@
-"""An engine that only answers is judged beside its uncached twin: what is right passes, what is seeded is found."""
+"""An engine that only answers is judged beside its uncached twin: what is right passes, what is
+seeded is found.
+"""
 
 from __future__ import annotations
 
@@ -47,45 +49,71 @@ def replace_header(trace: Trace, **fields: object) -> Trace:
 
 
 def test_a_right_engine_passes_and_shows_what_it_restored() -> None:
-    """Exit code 0, with hits, controls without a finding, and an uncached control that restores nothing."""
+    """Exit code 0, with hits, controls without a finding, and an uncached control that restores
+    nothing.
+    """
     report = run("sample")
     assert (report.exit_code, report.failures, report.bad_events) == (0, [], [])
     for suite in report.suites:
         assert suite.activity.hit_tokens > 500
         uncached, attention = suite.controls
         assert (uncached.control, uncached.restored, uncached.failed) == ("uncached", 0, 0)
-        assert attention.control == "attention-only" and attention.restored > 0 and not attention.failed
+        assert (
+            attention.control == "attention-only"
+            and attention.restored > 0
+            and not attention.failed
+        )
     (tally,) = [tally for tally in report.tallies() if not tally.not_applicable]
     assert tally.checker == "answers" and tally.opportunities > 100
-    assert tally.measured[0].restored_rows > 500 and 0 < tally.measured[0].restored < tally.measured[0].asked
+    assert (
+        tally.measured[0].restored_rows > 500
+        and 0 < tally.measured[0].restored < tally.measured[0].asked
+    )
 
 
 @pytest.mark.parametrize("places", [1, 2, 6, len(STORIES), 20])
 def test_every_configuration_is_told_every_story_once_and_begins_with_another(places: int) -> None:
-    """As many stories are met in the first round as there are configurations; the first of all is the exact replays."""
+    """As many stories are met in the first round as there are configurations; the first of all
+    is the exact replays.
+    """
     (stories,) = [suite for suite in OF_ANSWERS if suite.spread]
-    told = [[t.header.name for t in stories.traces_of(SMALL, 0, place, places)] for place in range(places)]
+    told = [
+        [t.header.name for t in stories.traces_of(SMALL, 0, place, places)]
+        for place in range(places)
+    ]
     assert all(sorted(names) == sorted(STORIES) for names in told)
-    assert len({names[0] for names in told}) == min(places, len(STORIES)) and told[0][0] == "replays"
+    assert (
+        len({names[0] for names in told}) == min(places, len(STORIES)) and told[0][0] == "replays"
+    )
 
 
 @pytest.mark.parametrize("size", sampled([1, 2, 3], 3, 1))
 def test_blocks_of_a_few_tokens_are_served_and_a_fault_in_them_is_found(size: int) -> None:
-    """No prompt is empty and no request comes twice, though stories ask for a few tokens less than a block."""
+    """No prompt is empty and no request comes twice, though stories ask for a few tokens less
+    than a block.
+    """
     groups = [changed(group, block_size=size) for group in SMALL.layout.groups]
     configuration = replace(SMALL, layout=changed(SMALL.layout, groups=groups))
     for story in STORIES:
-        asked = [op for op in write(configuration.shape("answers"), story, 0).ops if isinstance(op, traces.Submit)]
+        asked = [
+            op
+            for op in write(configuration.shape("answers"), story, 0).ops
+            if isinstance(op, traces.Submit)
+        ]
         assert len({op.r for op in asked}) == len(asked)
         assert all(count > 0 for op in asked for _, _, count in traces.segments(op.prompt))
     report = run("sample", configuration)
-    assert (report.exit_code, report.failures) == (0, []) and all(suite.activity.hits > 50 for suite in report.suites)
+    assert (report.exit_code, report.failures) == (0, []) and all(
+        suite.activity.hits > 50 for suite in report.suites
+    )
     assert run("sample:mutant=snapshot-one-token-early", configuration).exit_code == 1
 
 
 @pytest.mark.parametrize("control", ["", "caching=off", "model=attention"])
 def test_random_traces_of_a_right_engine_have_no_finding(control: str) -> None:
-    """Neither the engine nor a control is accused, under pressure and with room; in runs that take all, in a hundred traces."""
+    """Neither the engine nor a control is accused, under pressure and with room; in runs that
+    take all, in a hundred traces.
+    """
     spec = parse(f"sample:{control}")
     for configuration in configurations():
         for seed in range(fewer(25, 8)):
@@ -96,13 +124,17 @@ def test_random_traces_of_a_right_engine_have_no_finding(control: str) -> None:
 
 @pytest.mark.parametrize("fault", sampled([*FAULTS.values()], 2), ids=lambda fault: fault.name)
 def test_a_seeded_fault_is_found_as_announced_and_shrinks(fault) -> None:
-    """The suites find it; the smallest trace has ten operations at most, and passes without the fault."""
+    """The suites find it; the smallest trace has ten operations at most, and passes without the
+    fault.
+    """
     told = ",resumes=told" if fault.checker == "resumes" else ""
     report = run(f"sample:mutant={fault.name}{told}", configurations()[1], fail_fast=True)
     assert report.exit_code == 1
     failure = report.failures[0]
     assert (failure.finding.anomaly, failure.finding.checker) == (fault.anomaly, fault.checker)
-    assert failure.finding.sentence.startswith("Let ") and failure.finding.sentence.endswith("a contradiction.")
+    assert failure.finding.sentence.startswith("Let ") and failure.finding.sentence.endswith(
+        "a contradiction."
+    )
     assert len(failure.shrunk.ops) <= 10
     assert runs(failure.shrunk, parse("sample:resumes=told")).findings == []
 
@@ -118,22 +150,36 @@ def test_a_right_engine_that_tells_what_its_requests_go_on_from_passes(model: st
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_fault_does_not_raise_the_noise_floor(fault: str) -> None:
-    """What is tolerated comes from uncached computation, which a fault of the cache does not touch."""
+    """What is tolerated comes from uncached computation, which a fault of the cache does not
+    touch.
+    """
     header = write(SMALL.shape("answers"), "replays", 0).header
-    assert twin_of(parse(f"sample:mutant={fault}"), header).floor == twin_of(parse("sample"), header).floor
+    assert (
+        twin_of(parse(f"sample:mutant={fault}"), header).floor
+        == twin_of(parse("sample"), header).floor
+    )
 
 
 def test_rounding_that_grows_with_the_batch_is_tolerated_up_to_a_ceiling() -> None:
-    """Below it the run passes and tells the floor; above it nothing is judged, and the verdict is unknown with the reason."""
-    quiet, loud = (Runner(parse(f"sample:noise={noise}"), [SMALL]).run(OF_ANSWERS[:1]) for noise in ("1e-8", "1e-4"))
+    """Below it the run passes and tells the floor; above it nothing is judged, and the verdict
+    is unknown with the reason.
+    """
+    quiet, loud = (
+        Runner(parse(f"sample:noise={noise}"), [SMALL]).run(OF_ANSWERS[:1])
+        for noise in ("1e-8", "1e-4")
+    )
     measured = next(tally for tally in quiet.tallies() if tally.checker == "answers").measured[0]
     assert quiet.exit_code == 0 and 1e-9 < measured.floor < measured.tolerance <= measured.ceiling
     assert loud.exit_code == 2 and "would exceed its ceiling" in str(loud.suites[0].crashed)
 
 
 @pytest.mark.parametrize(("dtype", "fraction_bits"), [("float16", 10), ("bfloat16", 7)])
-def test_one_logit_that_rounds_the_other_way_is_tolerated_in_half_precision(dtype: str, fraction_bits: int) -> None:
-    """Logits lie between 16 and 32 here, where neighbours are 2^(4 - bits) apart, and a wrong answer moves them by several."""
+def test_one_logit_that_rounds_the_other_way_is_tolerated_in_half_precision(
+    dtype: str, fraction_bits: int
+) -> None:
+    """Logits lie between 16 and 32 here, where neighbours are 2^(4 - bits) apart, and a wrong
+    answer moves them by several.
+    """
     step = 2.0 ** (4 - fraction_bits)
     least, ceiling = BOUNDS[dtype]
     assert step <= least < 2 * step < ceiling
@@ -151,12 +197,16 @@ def test_an_engine_without_a_twin_is_not_run(monkeypatch: pytest.MonkeyPatch) ->
     spec = parse("sample")
     alone = EngineSpec(replace(spec.kind, cold={}), {}, "sample")
     report = Runner(alone, [SMALL]).run(OF_ANSWERS)
-    assert report.exit_code == 5 and {entry.why for entry in report.not_run} == {"engine sample declares no uncached twin"}
+    assert report.exit_code == 5 and {entry.why for entry in report.not_run} == {
+        "engine sample declares no uncached twin"
+    }
 
 
 @pytest.mark.parametrize("story", STORIES)
 def test_a_story_can_be_stored_and_replayed_alike(story: str, tmp_path) -> None:
-    """A stored trace is the same trace, its history can be judged again, and two runs of it are equal."""
+    """A stored trace is the same trace, its history can be judged again, and two runs of it are
+    equal.
+    """
     trace = write(configurations()[1].shape("answers"), story, 3)
     traces.save(trace, tmp_path / "t.jsonl")
     assert validate.load_trace(tmp_path / "t.jsonl") == trace
@@ -164,7 +214,12 @@ def test_a_story_can_be_stored_and_replayed_alike(story: str, tmp_path) -> None:
     one, other = (answered(trace, spec.open(trace.header), spec) for _ in range(2))
     stored.save(one.history, tmp_path / "h.jsonl")
     again = check(validate.load(tmp_path / "h.jsonl")[0])
-    assert list(map(said, one.findings)) == list(map(said, other.findings)) == list(map(said, again.findings)) != []
+    assert (
+        list(map(said, one.findings))
+        == list(map(said, other.findings))
+        == list(map(said, again.findings))
+        != []
+    )
 
 
 def said(finding: Finding) -> tuple[str, str, int]:
@@ -181,14 +236,20 @@ class WrongWhenDeep(sample.SampleEngine):
         assert isinstance(event, Answer)
         if event.restored <= 12 * self.server.block:
             return event
-        return changed(event, logprobs=[logprob - 0.01 for logprob in event.logprobs if logprob is not None])
+        return changed(
+            event, logprobs=[logprob - 0.01 for logprob in event.logprobs if logprob is not None]
+        )
 
 
 def test_a_fault_that_needs_a_deep_hit_is_reached() -> None:
-    """By a default run, in every configuration; where blocks are large, a prefix has fewer of them."""
+    """By a default run, in every configuration; where blocks are large, a prefix has fewer of
+    them.
+    """
     kind = replace(sample.ENGINE, name="deep", open=WrongWhenDeep, controls={})
     report = Runner(EngineSpec(kind, {}, "deep"), configurations(), shrunk=0).run(OF_ANSWERS[:1])
-    assert {failure.id for failure in report.failures} == {f"answers:replays@{one.name}" for one in configurations()}
+    assert {failure.id for failure in report.failures} == {
+        f"answers:replays@{one.name}" for one in configurations()
+    }
     for size, blocks in ((16, 13), (256, 8), (1024, 4)):
         layout = Layout(f"of-{size}", [GroupSpec("full", size)], "", "")
         asked = write(Configuration(layout, {}, "").shape("answers"), "replays", 0).ops
@@ -196,13 +257,22 @@ def test_a_fault_that_needs_a_deep_hit_is_reached() -> None:
 
 
 def test_conversations_continue_from_what_the_engine_said() -> None:
-    """The prompt of a later turn begins with the prompt of an earlier one and the very tokens of its answer."""
+    """The prompt of a later turn begins with the prompt of an earlier one and the very tokens of
+    its answer.
+    """
     trace = write(SMALL.shape("answers"), "conversations", 0)
     result = runs(trace, parse("sample"))
-    asked = {event.r: event for event in result.history.events if isinstance(event, history.Submitted)}
-    answers = {event.r: event for event in result.history.events if isinstance(event, history.Answer)}
+    asked = {
+        event.r: event for event in result.history.events if isinstance(event, history.Submitted)
+    }
+    answers = {
+        event.r: event for event in result.history.events if isinstance(event, history.Answer)
+    }
     first, said = asked["a0"].tokens, answers["a0"].tokens
-    assert asked["a1"].tokens[: len(first) + len(said)] == first + said and len(said) == asked["a0"].generate
+    assert (
+        asked["a1"].tokens[: len(first) + len(said)] == first + said
+        and len(said) == asked["a0"].generate
+    )
 
 
 def test_a_search_for_a_smaller_trace_ends_as_the_kind_says() -> None:

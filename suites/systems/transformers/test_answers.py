@@ -1,4 +1,6 @@
-"""transformers, resumed from copies of its own caches: what is right is passed, and every seeded fault is found."""
+"""transformers, resumed from copies of its own caches: what is right is passed, and every seeded
+fault is found.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,8 @@ from cachewitness.systems.transformers.kind import configurations
 from cachewitness.workloads.answer_stories import write
 
 installed = pytest.mark.skipif(
-    not (find_spec("torch") and find_spec("transformers")), reason="needs torch and transformers; ci/stage_transformers.sh"
+    not (find_spec("torch") and find_spec("transformers")),
+    reason="needs torch and transformers; ci/stage_transformers.sh",
 )
 WRONG = ("nemotron_h-small-steps", "zamba2-small-steps", "mamba", "jamba", "recurrent_gemma")
 """Architectures that transformers itself does not resume rightly (docs/engine-transformers.md)."""
@@ -38,7 +41,10 @@ def engine(**options: str) -> EngineSpec:
 def trace(*ops: Op, record: bool = False, pages: int = 64) -> Trace:
     """Return a trace of these operations on the first configuration's layout."""
     header = write(configurations()[0].shape("answers"), "idle", 0).header
-    return Trace(replace(header, name="test", pages=pages, options={"record": True} if record else {}), list(ops))
+    return Trace(
+        replace(header, name="test", pages=pages, options={"record": True} if record else {}),
+        list(ops),
+    )
 
 
 def asked(r: str, prompt: str, generate: int = 3) -> list[Op]:
@@ -46,11 +52,16 @@ def asked(r: str, prompt: str, generate: int = 3) -> list[Op]:
     return [Submit(r=r, prompt=prompt, generate=generate), Finish(r)]
 
 
-GROWN = trace(*asked("a", "doc:30"), *asked("b", "doc:30 more:9"), *asked("c", "doc:30 @a:2 else:5"))
+GROWN = trace(
+    *asked("a", "doc:30"), *asked("b", "doc:30 more:9"), *asked("c", "doc:30 @a:2 else:5")
+)
 """A prompt that goes on behind what is kept: at a block, at its end, and behind an answer."""
 PARTED = trace(*asked("a", "doc:40"), *asked("b", "doc:37 else:9"), record=True)
 """A prompt that parts from a kept text between two places at which it was kept."""
-CUT = Trace(replace(PARTED.header, options={"record": True, "chunk": 7}), [*GROWN.ops, *asked("d", "doc:26 else:9")])
+CUT = Trace(
+    replace(PARTED.header, options={"record": True, "chunk": 7}),
+    [*GROWN.ops, *asked("d", "doc:26 else:9")],
+)
 """The same and more, in chunks, from windows whose past is recorded."""
 AGAIN = trace(*asked("a", "doc:33"), *asked("b", "doc:33 b:4", 5), *asked("c", "doc:33 c:4", 5))
 
@@ -68,7 +79,9 @@ def found(of: Trace, spec: EngineSpec) -> list[str]:
 @installed
 @pytest.mark.parametrize("model", RIGHT)
 def test_an_architecture_is_resumed_rightly(model: str) -> None:
-    """Restored tokens, chunks, crops where the library has them; no finding, and a floor far below its ceiling."""
+    """Restored tokens, chunks, crops where the library has them; no finding, and a floor far
+    below its ceiling.
+    """
     if not _had(model):
         pytest.skip(f"transformers {ARCHITECTURES[model].since}")
     for of in (GROWN, CUT):
@@ -79,12 +92,18 @@ def test_an_architecture_is_resumed_rightly(model: str) -> None:
 
 @installed
 @pytest.mark.parametrize("model", NEWER)
-def test_an_architecture_that_the_release_does_not_have_is_one_line(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_architecture_that_the_release_does_not_have_is_one_line(
+    model: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It names the first release that has it."""
     import transformers
 
-    monkeypatch.delitem(transformers.CONFIG_MAPPING._mapping, ARCHITECTURES[model].model_type, raising=False)
-    with pytest.raises(UsageError, match=f"is in transformers {ARCHITECTURES[model].since} and later, and this is "):
+    monkeypatch.delitem(
+        transformers.CONFIG_MAPPING._mapping, ARCHITECTURES[model].model_type, raising=False
+    )
+    with pytest.raises(
+        UsageError, match=f"is in transformers {ARCHITECTURES[model].since} and later, and this is "
+    ):
         parse(f"transformers:model={model}").open(GROWN.header)
 
 
@@ -123,7 +142,8 @@ FAULTS = {
     "cropped-one-token-short": (PARTED, "gemma3", "qwen3_next"),
     "window-one-token-short": (GROWN, "mistral", "llama"),
 }
-"""By fault: a trace, an architecture that has it, and one that has nothing to plant it into, or is not hurt by it."""
+"""By fault: a trace, an architecture that has it, and one that has nothing to plant it into, or is
+not hurt by it."""
 
 
 @installed
@@ -132,14 +152,20 @@ def test_a_seeded_fault_is_found_and_does_not_raise_the_floor(fault: str) -> Non
     """Its floor and tolerance are those of the engine without the fault."""
     of, model, _ = FAULTS[fault]
     right, wrong = runs(of, engine(model=model)), runs(of, engine(model=model, mutant=fault))
-    assert right.findings == [] and "answer-differs" in [finding.anomaly for finding in wrong.findings]
+    assert right.findings == [] and "answer-differs" in [
+        finding.anomaly for finding in wrong.findings
+    ]
     assert _noise(wrong) == _noise(right)
 
 
 @installed
-@pytest.mark.parametrize("fault", [name for name in FAULTS if name != "cache-shared-instead-of-copied"])
+@pytest.mark.parametrize(
+    "fault", [name for name in FAULTS if name != "cache-shared-instead-of-copied"]
+)
 def test_a_fault_in_what_a_model_does_not_have_is_no_finding(fault: str) -> None:
-    """The lawful look-alike: the same change where there is no state, no window, or nothing to crop."""
+    """The lawful look-alike: the same change where there is no state, no window, or nothing to
+    crop.
+    """
     of, _, other = FAULTS[fault]
     assert found(of, engine(model=other, mutant=fault)) == []
 
@@ -163,7 +189,12 @@ def _left(r: str, steps: int) -> list[Op]:
 @installed
 def test_a_small_pool_makes_room_and_a_large_one_restores_more() -> None:
     """Prefixes are given up, least recently used first, and answers stay right."""
-    ops = [op for turn in "ab" for index in range(4) for op in asked(f"{turn}{index}", f"doc{index}:33")]
+    ops = [
+        op
+        for turn in "ab"
+        for index in range(4)
+        for op in asked(f"{turn}{index}", f"doc{index}:33")
+    ]
     small, large = (runs(trace(*ops, pages=pages), engine(model="lfm2")) for pages in (4, 64))
     assert small.findings == large.findings == []
     assert measured(small).restored < measured(large).restored
@@ -184,7 +215,11 @@ def test_another_salt_restores_nothing() -> None:
         ("model=gpt", None, "model is one of"),
         ("caching=maybe", None, "caching is on or off"),
         ("feed=letters", None, "feed is chunks or tokens"),
-        ("", Layout("w", [GroupSpec("full", 16), GroupSpec("sliding", 16, window=32)]), "layout w does not fit"),
+        (
+            "",
+            Layout("w", [GroupSpec("full", 16), GroupSpec("sliding", 16, window=32)]),
+            "layout w does not fit",
+        ),
         ("", Layout("r", [GroupSpec("recurrent", 16)]), "layout r does not fit"),
     ],
 )
@@ -197,12 +232,11 @@ def test_what_does_not_fit_is_one_line(options: str, layout: Layout | None, told
 
 @pytest.mark.parametrize(
     ("options", "told"),
-    [
-        ({"drafts": 2}, "not drafts"),
-        ({"record": 2}, "record is true or false, not 2"),
-    ],
+    [({"drafts": 2}, "not drafts"), ({"record": 2}, "record is true or false, not 2")],
 )
-def test_an_option_of_a_trace_that_it_does_not_take_is_refused(options: dict[str, object], told: str) -> None:
+def test_an_option_of_a_trace_that_it_does_not_take_is_refused(
+    options: dict[str, object], told: str
+) -> None:
     """Nothing that was asked for is left out in silence."""
     with pytest.raises(UsageError, match=told):
         parse("transformers").open(replace(GROWN.header, options=options))
@@ -222,7 +256,8 @@ STORED = {
     "states-in-the-model": ({"model": "recurrent_gemma"}, {"model": "gemma3"}),
     "cropped-twice": ({"model": "lfm2", "crop": "again"}, {"crop": "on"}),
 }
-"""By stored trace: the options with which it was found, and one thing changed with which it passes."""
+"""By stored trace: the options with which it was found, and one thing changed with which it passes.
+"""
 
 
 @installed

@@ -1,4 +1,6 @@
-"""The adapter of vLLM never guesses: what a release does not know, or knows anew, is refused in one line."""
+"""The adapter of vLLM never guesses: what a release does not know, or knows anew, is refused in
+one line.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +51,9 @@ def test_known_arguments_are_passed_and_others_left_out() -> None:
 
 
 def test_an_unknown_required_parameter_is_named() -> None:
-    """A parameter that must be given and is new to the adapter is an error with its name and the release."""
+    """A parameter that must be given and is new to the adapter is an error with its name and the
+    release.
+    """
 
     def KVCacheManager(config: int, shiny: int) -> None: ...
 
@@ -73,7 +77,9 @@ def test_vllm_s_own_refusal_becomes_one_line(error: type[Exception]) -> None:
     def target() -> None:
         raise error("interval 7 is\n  not a multiple")
 
-    with pytest.raises(UsageError, match=r"vLLM 0\.99\.1 refuses the configuration: interval 7 is not a multiple$"):
+    with pytest.raises(
+        UsageError, match=r"vLLM 0\.99\.1 refuses the configuration: interval 7 is not a multiple$"
+    ):
         fill(source(), target, {})
 
 
@@ -81,7 +87,9 @@ def test_vllm_s_own_refusal_becomes_one_line(error: type[Exception]) -> None:
 def test_a_missing_vllm_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without vLLM the message names the package and the other way, a source folder."""
     monkeypatch.setitem(sys.modules, "vllm", None)
-    with pytest.raises(EngineMissing, match=r"vllm is not installed; pip install vllm.*vllm:source=PATH"):
+    with pytest.raises(
+        EngineMissing, match=r"vllm is not installed; pip install vllm.*vllm:source=PATH"
+    ):
         load()
 
 
@@ -101,7 +109,9 @@ def test_a_folder_without_vllm_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("no_vllm")
-def test_a_second_vllm_in_one_process_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_second_vllm_in_one_process_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A source that is not the vLLM already imported is refused, not mixed with it."""
     for name in ("one", "two"):
         (tmp_path / name / "vllm").mkdir(parents=True)
@@ -124,11 +134,16 @@ def test_unknown_engine_options_are_refused() -> None:
         ({"pages_per_snapshot": 2}, "a snapshot is always one block"),
         ({"release": "0.29"}, r"option 'release' is '0\.29'; this is vLLM 0\.33\.0"),
         ({"free_list": "fifo"}, "one order of its free queue"),
-        ({"pin_shared_prefix_boundary": False}, r"option 'pin_shared_prefix_boundary': vLLM 0\.33\.0 has no such switch"),
+        (
+            {"pin_shared_prefix_boundary": False},
+            r"option 'pin_shared_prefix_boundary': vLLM 0\.33\.0 has no such switch",
+        ),
         ({"retention": 0}, "option 'retention' is unknown"),
     ],
 )
-def test_options_that_vllm_lacks_are_refused(options: dict[str, Any], message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_options_that_vllm_lacks_are_refused(
+    options: dict[str, Any], message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What only the reference can do, or another release did, is not silently left out."""
     monkeypatch.setattr("cachewitness.systems.vllm.kind.load", lambda path="": source("0.33.0"))
     with pytest.raises(UsageError, match=message):
@@ -136,7 +151,8 @@ def test_options_that_vllm_lacks_are_refused(options: dict[str, Any], message: s
 
 
 @pytest.mark.parametrize(
-    ("version", "release"), [("0.33.0", (0, 33)), ("0.29.1rc2+cpu", (0, 29)), ("dev", None), ("0.1.dev7+gabc", None)]
+    ("version", "release"),
+    [("0.33.0", (0, 33)), ("0.29.1rc2+cpu", (0, 29)), ("dev", None), ("0.1.dev7+gabc", None)],
 )
 def test_a_release_is_read_from_the_version(version: str, release: tuple[int, int] | None) -> None:
     """A tree that does not know its version has no release; features then speak for themselves."""
@@ -144,7 +160,9 @@ def test_a_release_is_read_from_the_version(version: str, release: tuple[int, in
 
 
 def test_block_sizes_are_vllm_s_to_resolve() -> None:
-    """The block size that vLLM resolves the others from is the recurrent groups'; the requested hash block is passed on."""
+    """The block size that vLLM resolves the others from is the recurrent groups'; the requested
+    hash block is passed on.
+    """
     seen: list[Any] = []
 
     def resolve_kv_cache_block_sizes(kv_cache_config: Any, vllm_config: Any) -> tuple[int, int]:
@@ -175,7 +193,9 @@ class Scheduler:
 
 
 def test_the_chunk_rule_is_vllm_s() -> None:
-    """Chunks are cut by the scheduler's own method, told the shared-prefix boundary the way its release wants to be told."""
+    """Chunks are cut by the scheduler's own method, told the shared-prefix boundary the way its
+    release wants to be told.
+    """
     core = SimpleNamespace(coordinator=SimpleNamespace())
     split = chunk_split(source(Scheduler=Scheduler), HEADER, Options(), core, (16, 16))
     assert split is not None
@@ -207,13 +227,19 @@ def test_time_in_the_manager_is_counted_apart() -> None:
     """Only calls of the manager add to the clock, and only those that it has are there."""
     clock = Clock()
     timed = TimedManager(SimpleNamespace(free=lambda request: None, usage=0.5), clock)
-    assert (clock.seconds, timed.usage, hasattr(timed, "take_kv_cache_block_copies")) == (0.0, 0.5, False)
+    assert (clock.seconds, timed.usage, hasattr(timed, "take_kv_cache_block_copies")) == (
+        0.0,
+        0.5,
+        False,
+    )
     timed.free("a")
     assert clock.seconds > 0.0
 
 
 def test_what_vllm_calls_in_the_harness_is_not_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A scheduler spends one second, then the observer that it calls ten, and the manager under that three, then it two."""
+    """A scheduler spends one second, then the observer that it calls ten, and the manager under
+    that three, then it two.
+    """
     now, clock = [0.0], Clock()
     monkeypatch.setattr(f"{Clock.__module__}.perf_counter", lambda: now[0])
 
@@ -237,25 +263,44 @@ def test_a_constructor_that_passes_everything_on_takes_what_its_base_takes() -> 
         def __init__(self, *args: Any, **kwargs: Any) -> None:
             super().__init__(*args, **kwargs)
 
-    assert fill(source(), AsyncScheduler, {"block_size": 16, "moon": 1}, ["block_size"]).block_size == 16
+    assert (
+        fill(source(), AsyncScheduler, {"block_size": 16, "moon": 1}, ["block_size"]).block_size
+        == 16
+    )
     with pytest.raises(UsageError, match="AsyncScheduler takes no 'moon'"):
         fill(source(), AsyncScheduler, {"block_size": 16, "moon": 1}, ["moon"])
 
 
 def test_the_engine_is_registered_at_both_heights() -> None:
     """The registry knows what `vllm` is before anything of vLLM is imported."""
-    assert (ENGINE.name, ENGINE.heights, "source" in ENGINE.options) == ("vllm", ("manager", "scheduler"), True)
+    assert (ENGINE.name, ENGINE.heights, "source" in ENGINE.options) == (
+        "vllm",
+        ("manager", "scheduler"),
+        True,
+    )
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"connector": "simple", "sync_failures": "maybe"}, "sync_failures is no or yes, not 'maybe'"),
-        ({"connector": "simple", "load_failure": "retry"}, "load_failure is recompute or fail, not 'retry'"),
+        (
+            {"connector": "simple", "sync_failures": "maybe"},
+            "sync_failures is no or yes, not 'maybe'",
+        ),
+        (
+            {"connector": "simple", "load_failure": "retry"},
+            "load_failure is recompute or fail, not 'retry'",
+        ),
         ({"key_events": "all"}, "key_events is one of open, strict, full, not 'all'"),
         ({"withdraw": "1"}, "withdraw is no or yes, not '1'"),
-        ({"sync_failures": "yes"}, "sync_failures is for loads of a connector, and the option connector names none"),
-        ({"connector": "", "load_failure": "fail"}, "load_failure is for loads of a connector, and the option connector names"),
+        (
+            {"sync_failures": "yes"},
+            "sync_failures is for loads of a connector, and the option connector names none",
+        ),
+        (
+            {"connector": "", "load_failure": "fail"},
+            "load_failure is for loads of a connector, and the option connector names",
+        ),
     ],
 )
 def test_an_option_that_would_do_nothing_is_refused(options: dict[str, str], message: str) -> None:

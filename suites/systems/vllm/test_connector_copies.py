@@ -76,7 +76,10 @@ def test_the_worker_ends_a_flushed_copy_before_anybody_runs() -> None:
         engine="t",
         height="scheduler",
         pools=[Pool(id=0, pages=8, null=[0]), Pool(id=1, pages=8, tier="cpu")],
-        groups=[Group(id=0, kind="full", block_size=4), Group(id=1, kind="full", block_size=4, pool=1, of=0)],
+        groups=[
+            Group(id=0, kind="full", block_size=4),
+            Group(id=1, kind="full", block_size=4, pool=1, of=0),
+        ],
     )
     begun = [StepBegin(step=1, begun=[(1, STORE)]), StepEnd(step=1)]
     flushed = [StepBegin(step=2, flushed=[1], runs=[Run("r", 0, 4, [[5], []])]), StepEnd(step=2)]
@@ -85,10 +88,18 @@ def test_the_worker_ends_a_flushed_copy_before_anybody_runs() -> None:
         ("Copy", "begin"),
         ("Copy", "end"),
     ]
-    assert [type(event).__name__ for event in done[3:]] == ["StepBegin", "Copy", "Write", "Read", "StepEnd"]
+    assert [type(event).__name__ for event in done[3:]] == [
+        "StepBegin",
+        "Copy",
+        "Write",
+        "Read",
+        "StepEnd",
+    ]
 
 
-def test_a_store_that_is_told_of_takes_no_step_before_it_is_asked_for_and_is_flushed_first_of_all() -> None:
+def test_a_store_that_is_told_of_takes_no_step_before_it_is_asked_for_and_is_flushed_first_of_all() -> (  # noqa: E501
+    None
+):
     copies = Copies(delay=1)
     job = copies.begin([5], [3], stores=True, asked=False)
     copies.advance([])
@@ -147,12 +158,17 @@ def test_a_hash_names_the_request_that_got_it_last() -> None:
 
 
 def stored(*, fenced: bool, flushed: bool) -> bool:
-    """Give a page to somebody else while it is stored, and say whether the store has brought what was there."""
+    """Give a page to somebody else while it is stored, and say whether the store has brought
+    what was there.
+    """
     header = Header(
         engine="t",
         height="scheduler",
         pools=[Pool(id=0, pages=8, null=[0]), Pool(id=1, pages=8, tier="cpu")],
-        groups=[Group(id=0, kind="full", block_size=4), Group(id=1, kind="full", block_size=4, pool=1, of=0)],
+        groups=[
+            Group(id=0, kind="full", block_size=4),
+            Group(id=1, kind="full", block_size=4, pool=1, of=0),
+        ],
         rules=Rules(tier=TierRules(chunk=4, fenced=fenced)),
     )
     over = {"flushed": [1]} if flushed else {"ended": [1]}
@@ -174,7 +190,9 @@ def stored(*, fenced: bool, flushed: bool) -> bool:
 
 
 def test_a_fenced_store_may_read_a_page_until_it_is_overwritten() -> None:
-    """Whoever gets the page waits for the store; if nobody waits, or stores were to hold their pages, nothing has arrived."""
+    """Whoever gets the page waits for the store; if nobody waits, or stores were to hold their
+    pages, nothing has arrived.
+    """
     assert stored(fenced=True, flushed=True)
     assert not stored(fenced=True, flushed=False)
     assert not stored(fenced=False, flushed=True)

@@ -1,4 +1,5 @@
-"""Listening to vLLM's pool tells the same as looking at every block, whatever its methods are called.
+"""Listening to vLLM's pool tells the same as looking at every block, whatever its methods are
+called.
 
 `CACHEWITNESS_VLLM_SOURCE` names a folder that holds `vllm`.
 """
@@ -23,10 +24,14 @@ pytestmark = REAL
 def run(configuration: Configuration, seed: int) -> tuple[list[Event], Any]:
     trace = random_trace(configuration.shape("manager"), seed, withdraw=True)
     engine: Any = parse(f"vllm:source={SOURCE},withdraw=yes").open(trace.header)
-    return [event for op in trace.ops for event in engine.apply(op)], engine.adapter.manager.state.dirty_blocks
+    return [
+        event for op in trace.ops for event in engine.apply(op)
+    ], engine.adapter.manager.state.dirty_blocks
 
 
-@pytest.mark.parametrize("configuration", default_configurations()[::2], ids=lambda configuration: configuration.name)
+@pytest.mark.parametrize(
+    "configuration", default_configurations()[::2], ids=lambda configuration: configuration.name
+)
 def test_listening_tells_the_same_as_looking_at_every_block(
     configuration: Configuration, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -37,22 +42,34 @@ def test_listening_tells_the_same_as_looking_at_every_block(
     assert [run(configuration, seed)[0] for seed in range(3)] == heard
 
 
-SEVERAL = next(c for c in default_configurations() if c.options.get("hash_block_size") and len(c.layout.groups) > 1)
+SEVERAL = next(
+    c
+    for c in default_configurations()
+    if c.options.get("hash_block_size") and len(c.layout.groups) > 1
+)
 """Hits end inside a block here, so that blocks have several keys."""
 
 
-@pytest.mark.parametrize("configuration", [default_configurations()[1], SEVERAL], ids=["one-key", "several-keys"])
+@pytest.mark.parametrize(
+    "configuration", [default_configurations()[1], SEVERAL], ids=["one-key", "several-keys"]
+)
 @pytest.mark.parametrize("name", dirty_blocks.CHANGING)
 def test_method_of_another_name_costs_no_event(
     name: str, configuration: Configuration, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     expected = run(configuration, 5)[0]
-    monkeypatch.setattr(dirty_blocks, "CHANGING", [known for known in dirty_blocks.CHANGING if known != name])
+    monkeypatch.setattr(
+        dirty_blocks, "CHANGING", [known for known in dirty_blocks.CHANGING if known != name]
+    )
     assert run(configuration, 5)[0] == expected
 
 
-@pytest.mark.parametrize("configuration", [default_configurations()[1], SEVERAL], ids=["one-key", "several-keys"])
-def test_most_calls_need_no_look_at_every_block(configuration: Configuration, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "configuration", [default_configurations()[1], SEVERAL], ids=["one-key", "several-keys"]
+)
+def test_most_calls_need_no_look_at_every_block(
+    configuration: Configuration, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Also where blocks have several keys: the pool's index counts each."""
     asked: list[bool] = []
     agrees = dirty_blocks.DirtyBlocks._agrees

@@ -6,7 +6,9 @@ from cachewitness.systems.vllm.drafts import Flight, Flights
 
 
 def test_what_falls_moves_the_later_runs_until_the_request_was_admitted_anew() -> None:
-    """Two steps were scheduled behind three drafts; one draft stood, so both start two tokens earlier."""
+    """Two steps were scheduled behind three drafts; one draft stood, so both start two tokens
+    earlier.
+    """
     flights = Flights()
     for start, admitted in ((10, False), (14, False), (18, False), (0, True), (5, False)):
         flights.begin({"r": Flight((start, start + 4), [7, 8, 9], [], admitted=admitted)})

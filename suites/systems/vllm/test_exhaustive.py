@@ -1,4 +1,5 @@
-"""A real vLLM is led through every state that its reference has within a bound, and a fault in it is found on the way.
+"""A real vLLM is led through every state that its reference has within a bound, and a fault in it
+is found on the way.
 
 `CACHEWITNESS_VLLM_SOURCE` names a folder that holds `vllm`.
 """
@@ -28,7 +29,9 @@ def test_it_passes_whatever_is_asked_in_whatever_state(height: Height) -> None:
 
 
 def test_a_tier_of_the_reference_is_not_vllms() -> None:
-    """It has connectors, which are named by an option of the engine; the configuration is left out and told."""
+    """It has connectors, which are named by an option of the engine; the configuration is left
+    out and told.
+    """
     tiered = [one for one in CONFIGURATIONS if one.options.get("tier_pages")]
     coverage = search(parse(f"vllm:source={SOURCE}"), BOUND, tiered, ["scheduler"], processes=1)
     assert not coverage.covered and not coverage.hits and len(coverage.not_run) == len(tiered)
@@ -43,9 +46,13 @@ def test_a_tier_of_the_reference_is_not_vllms() -> None:
         ("vllm-window-released-early", "premature-release", 2, 2),
     ],
 )
-def test_a_fault_is_found_and_the_trace_is_short(mutant: str, anomaly: str, configuration: int, blocks: int) -> None:
+def test_a_fault_is_found_and_the_trace_is_short(
+    mutant: str, anomaly: str, configuration: int, blocks: int
+) -> None:
     bound = Bound(requests=1, blocks=blocks, pages=7)
     engine = parse(f"vllm:source={SOURCE},mutant={mutant}")
-    coverage = search(engine, bound, CONFIGURATIONS[configuration : configuration + 1], ["manager"], processes=1)
+    coverage = search(
+        engine, bound, CONFIGURATIONS[configuration : configuration + 1], ["manager"], processes=1
+    )
     assert coverage.failure is not None and coverage.failure.finding.anomaly == anomaly
     assert len(coverage.failure.shrunk.ops) <= 6

@@ -1,7 +1,8 @@
-"""Every finding in vLLM has a short test that needs vLLM alone, and fails with the release that has it.
+"""Every finding in vLLM has a short test that needs vLLM alone, and fails with the release that has
+it.
 
-`CACHEWITNESS_VLLM_SOURCE` names a folder that holds `vllm`: of what was found in that release every test fails by its own
-assertion, and of what was mended before it every test passes.
+`CACHEWITNESS_VLLM_SOURCE` names a folder that holds `vllm`: of what was found in that release every
+test fails by its own assertion, and of what was mended before it every test passes.
 """
 
 from __future__ import annotations
@@ -20,10 +21,22 @@ from suites.support.consoles import ROOT
 from suites.support.real_vllm import REAL, SOURCE, run_alone
 
 FOUND = ROOT / "fixtures/findings"
-REGISTER = [entry for entry in tomllib.loads((FOUND / "findings.toml").read_text())["finding"] if entry["engine"] == "vLLM"]
-ALONE = {file: (entry["version"], FOUND / entry.get("trace", "")) for entry in REGISTER for file in entry.get("alone", [])}
+REGISTER = [
+    entry
+    for entry in tomllib.loads((FOUND / "findings.toml").read_text())["finding"]
+    if entry["engine"] == "vLLM"
+]
+ALONE = {
+    file: (entry["version"], FOUND / entry.get("trace", ""))
+    for entry in REGISTER
+    for file in entry.get("alone", [])
+}
 """By file: the release in which it was found, and the trace."""
-TESTS = {file: found for file, found in ALONE.items() if file.startswith("test_") or file.endswith("_test.py")}
+TESTS = {
+    file: found
+    for file, found in ALONE.items()
+    if file.startswith("test_") or file.endswith("_test.py")
+}
 EXPORTED = [file for file in TESTS if file.startswith("test_")]
 LONGEST = 59
 
@@ -36,12 +49,18 @@ def release(version: str) -> tuple[int, int]:
 
 def test_every_finding_has_a_short_test_of_vllm_alone() -> None:
     assert not [entry["name"] for entry in REGISTER if not entry.get("alone")]
-    assert {path.name for path in [*FOUND.glob("test_*.py"), *FOUND.glob("vllm_*.py")]} == set(ALONE)
+    assert {path.name for path in [*FOUND.glob("test_*.py"), *FOUND.glob("vllm_*.py")]} == set(
+        ALONE
+    )
     for file in ALONE:
         text = (FOUND / file).read_text()
         imports = re.findall(r"^ *(?:import|from) ([\w.]+)", text, re.MULTILINE)
         assert len(text.splitlines()) <= LONGEST, file
-        assert not {name.partition(".")[0] for name in imports} & {"cachewitness", "cachewitness_reference", "suites"}, file
+        assert not {name.partition(".")[0] for name in imports} & {
+            "cachewitness",
+            "cachewitness_reference",
+            "suites",
+        }, file
 
 
 @pytest.mark.parametrize("file", EXPORTED)
@@ -59,7 +78,10 @@ class TestExported:
         first = result.findings[0]
         assert result.trace is not None and spec.kind.as_test is not None
         made = spec.kind.as_test(
-            result.trace, result.history, Failed(first.anomaly, first.r, first.seq, first.owed), spec.options
+            result.trace,
+            result.history,
+            Failed(first.anomaly, first.r, first.seq, first.owed),
+            spec.options,
         )
         assert (made.text, made.path) == ((FOUND / file).read_text(), SOURCE)
 
@@ -70,7 +92,11 @@ class TestReal:
     pytestmark = REAL
 
     def test_what_was_found_in_this_release_fails_by_its_own_assertion(self) -> None:
-        files = [FOUND / file for file, (version, _) in TESTS.items() if release(version) == release(load(SOURCE).version)]
+        files = [
+            FOUND / file
+            for file, (version, _) in TESTS.items()
+            if release(version) == release(load(SOURCE).version)
+        ]
         if not files:
             pytest.skip(f"nothing was found first in vLLM {load(SOURCE).version}")
         ran = run_alone(*files)
@@ -78,7 +104,11 @@ class TestReal:
         assert f"{len(files)} failed" in ran.stdout and len(failed) == len(files), ran.stdout
 
     def test_what_was_mended_before_it_passes(self) -> None:
-        files = [FOUND / file for file, (version, _) in TESTS.items() if release(version) < release(load(SOURCE).version)]
+        files = [
+            FOUND / file
+            for file, (version, _) in TESTS.items()
+            if release(version) < release(load(SOURCE).version)
+        ]
         if not files:
             pytest.skip(f"nothing was found before vLLM {load(SOURCE).version}")
         ran = run_alone(*files)

@@ -1,4 +1,5 @@
-"""Kinds of groups that no model of the layouts has, on a real vLLM: rings, and what cannot be built.
+"""Kinds of groups that no model of the layouts has, on a real vLLM: rings, and what cannot be
+built.
 
 `CACHEWITNESS_VLLM_SOURCE` names a folder that holds `vllm`.
 """
@@ -30,10 +31,14 @@ def test_a_ring_is_chunked_attention_with_a_block_for_many_chunks() -> None:
     assert [is_ring(group) for group in (*RING, *CHUNKED)] == [False, True, False, False]
 
 
-@pytest.mark.parametrize("height", [pytest.param("manager", marks=REAL), pytest.param("scheduler", marks=REAL)])
+@pytest.mark.parametrize(
+    "height", [pytest.param("manager", marks=REAL), pytest.param("scheduler", marks=REAL)]
+)
 def test_a_ring_is_one_block_that_nobody_hits(height: Height) -> None:
     """Whatever a request computes; and others hit what it left in the other group."""
-    configuration = next(one for one in further_configurations() if one.name.startswith("full-ring"))
+    configuration = next(
+        one for one in further_configurations() if one.name.startswith("full-ring")
+    )
     hits = 0
     for seed in range(3):
         trace = random_trace(configuration.shape(height), seed, withdraw=False)
@@ -48,10 +53,14 @@ def test_a_ring_is_one_block_that_nobody_hits(height: Height) -> None:
 
 
 @pytest.mark.parametrize("height", [pytest.param("manager", marks=REAL)])
-def test_a_release_without_rings_is_told_in_one_line(height: Height, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_release_without_rings_is_told_in_one_line(
+    height: Height, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The configuration is left out there, and the others run."""
     monkeypatch.delattr(load(SOURCE).interface, "CircularBufferSpec")
-    configuration = next(one for one in further_configurations() if one.name.startswith("full-ring"))
+    configuration = next(
+        one for one in further_configurations() if one.name.startswith("full-ring")
+    )
     trace = random_trace(configuration.shape(height), 0, withdraw=False)
     with pytest.raises(UsageError, match=r"vllm\.v1\.kv_cache_interface has no CircularBufferSpec"):
         parse(f"vllm:source={SOURCE}").open(trace.header)
@@ -59,10 +68,21 @@ def test_a_release_without_rings_is_told_in_one_line(height: Height, monkeypatch
 
 @pytest.mark.parametrize("script", [pytest.param(SINK, marks=REAL, id="sink")])
 def test_what_cannot_be_built_is_told_by_vllm_alone(script: os.PathLike[str]) -> None:
-    """The day that it is built, the page on engines has to say so, and a configuration can have it."""
+    """The day that it is built, the page on engines has to say so, and a configuration can have
+    it.
+    """
     command, path = [sys.executable, "-P", str(script)], {"PYTHONPATH": SOURCE}
-    ran = subprocess.run(command, env=os.environ | path, cwd="/", capture_output=True, text=True, check=False, timeout=300)
+    ran = subprocess.run(
+        command,
+        env=os.environ | path,
+        cwd="/",
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
     assert (
         ran.stdout
-        == "TypeError: SinkFullAttentionManager.__init__() got an unexpected keyword argument 'needs_kv_cache_zeroing'\n"
+        == "TypeError: SinkFullAttentionManager.__init__() got an unexpected keyword argument"
+        " 'needs_kv_cache_zeroing'\n"
     )

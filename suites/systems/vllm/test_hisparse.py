@@ -1,4 +1,5 @@
-"""vLLM's HiSparse: both pools stay sound while blocks move between them, and a fault in what moves them is found.
+"""vLLM's HiSparse: both pools stay sound while blocks move between them, and a fault in what moves
+them is found.
 
 `CACHEWITNESS_VLLM_SOURCE` names a folder that holds `vllm`.
 """
@@ -44,30 +45,45 @@ SEEDS, LONGEST = 12, 120
 def traces(seeds: int) -> Iterator[Trace]:
     for seed in range(seeds):
         for options in OPTIONS:
-            trace = random_trace(Configuration(layouts.load(LAYOUT), options).shape("scheduler"), seed, withdraw=False)
+            trace = random_trace(
+                Configuration(layouts.load(LAYOUT), options).shape("scheduler"),
+                seed,
+                withdraw=False,
+            )
             if len(trace.ops) <= LONGEST:
                 yield trace
 
 
 def run(trace: Trace, way: str, mutant: str = "") -> tuple[Result, Counter[str]]:
     """Return the result, and what the worker's part counted."""
-    engine: Any = parse(f"vllm:source={SOURCE},hisparse={way}{mutant and ',mutant='}{mutant}").open(trace.header)
+    engine: Any = parse(f"vllm:source={SOURCE},hisparse={way}{mutant and ',mutant='}{mutant}").open(
+        trace.header
+    )
     try:
-        return drive(within(trace, engine.describe().capabilities), engine, keep=False), Counter(engine.adapter.worker.counts)
+        return drive(within(trace, engine.describe().capabilities), engine, keep=False), Counter(
+            engine.adapter.worker.counts
+        )
     finally:
         engine.close()
 
 
 @pytest.mark.parametrize("way", ["eager", "lazy"])
 def test_clean_runs_move_blocks_and_break_no_rule(way: str) -> None:
-    """Hits, preemptions, evictions, blocks that go to the host and are read there: none of it stays at nothing."""
+    """Hits, preemptions, evictions, blocks that go to the host and are read there: none of it
+    stays at nothing.
+    """
     counted: Counter[str] = Counter()
     for trace in traces(5):
         result, counts = run(trace, way)
         assert result.findings == [], (trace.header.name, trace.header.options)
         done = result.activity
-        counted += counts + Counter(hits=done.hits, preempted=done.preemptions, evicted=done.evictions)
-    assert all(counted[name] for name in ("transfers", "mirrored", "host_reads", "hits", "preempted", "evicted")), counted
+        counted += counts + Counter(
+            hits=done.hits, preempted=done.preemptions, evicted=done.evictions
+        )
+    assert all(
+        counted[name]
+        for name in ("transfers", "mirrored", "host_reads", "hits", "preempted", "evicted")
+    ), counted
 
 
 @pytest.mark.parametrize("fault", HISPARSE, ids=lambda fault: fault.name)
@@ -80,8 +96,13 @@ def test_a_fault_is_killed_as_named_and_the_trace_is_clean_without_it(fault: Mut
     pytest.fail(f"{fault.name} survived")
 
 
-def header(layout: str = LAYOUT, engine: str = "hisparse=eager", height: Any = "scheduler", **options: Any) -> Header:
-    trace = Trace(TraceHeader("asked", layouts.load(layout), 64, height, options=options), [Submit("r1", "A:20"), Step()])
+def header(
+    layout: str = LAYOUT, engine: str = "hisparse=eager", height: Any = "scheduler", **options: Any
+) -> Header:
+    trace = Trace(
+        TraceHeader("asked", layouts.load(layout), 64, height, options=options),
+        [Submit("r1", "A:20"), Step()],
+    )
     opened = parse(f"vllm:source={SOURCE},{engine}").open(trace.header)
     try:
         return opened.describe()
@@ -90,7 +111,9 @@ def header(layout: str = LAYOUT, engine: str = "hisparse=eager", height: Any = "
 
 
 def test_groups_and_pools_are_those_that_vllm_sizes() -> None:
-    """Two layers an indexer make two resident groups; the pool is the device's blocks, then the host's for each of them."""
+    """Two layers an indexer make two resident groups; the pool is the device's blocks, then the
+    host's for each of them.
+    """
     described = header(tier_pages=40)
     assert [(group.kind, group.block_size) for group in described.groups] == [("full", 16)] * 3
     (pool,) = described.pools
@@ -119,4 +142,9 @@ def test_no_test_of_vllm_alone_is_written() -> None:
     trace, kind = next(traces(1)), parse("vllm").kind
     assert kind.as_test is not None
     with pytest.raises(UsageError, match="HiSparse's two pools"):
-        kind.as_test(trace, History(header(), []), Failed("stale-hit", "r1", 0, 0), {"source": SOURCE, "hisparse": "eager"})
+        kind.as_test(
+            trace,
+            History(header(), []),
+            Failed("stale-hit", "r1", 0, 0),
+            {"source": SOURCE, "hisparse": "eager"},
+        )

@@ -1,7 +1,9 @@
-"""What was found in earlier releases and is mended, on the real vLLM that `CACHEWITNESS_VLLM_SOURCE` names.
+"""What was found in earlier releases and is mended, on the real vLLM that
+`CACHEWITNESS_VLLM_SOURCE` names.
 
-On 0.33.0 all of it passes. On the release in which something was found (`version` of the register) it is found again, with the
-register's sentence: `CACHEWITNESS_VLLM_SOURCE=…/vllm-0.31.0 pytest -m vllm suites/systems/vllm/test_mended.py`.
+On 0.33.0 all of it passes. On the release in which something was found (`version` of the register)
+it is found again, with the register's sentence: `CACHEWITNESS_VLLM_SOURCE=…/vllm-0.31.0 pytest -m
+vllm suites/systems/vllm/test_mended.py`.
 """
 
 from __future__ import annotations
@@ -32,9 +34,15 @@ def test_it_passes_now_and_is_found_where_it_was_found(one: findings.Finding) ->
         pytest.skip(str(refused))
     version = result.history.header.engine_version
     if version == one.version:
-        assert (one.anomaly, one.sentence) in [(finding.anomaly, finding.sentence) for finding in result.findings]
+        assert (one.anomaly, one.sentence) in [
+            (finding.anomaly, finding.sentence) for finding in result.findings
+        ]
     elif version == "0.33.0":
         assert result.findings == []
-        assert any(isinstance(event, Read | Hit | Publish) for event in result.history.events), "something ran"
+        assert any(isinstance(event, Read | Hit | Publish) for event in result.history.events), (
+            "something ran"
+        )
     else:
-        pytest.skip(f"this is vLLM {version}; it was found in {one.version}, and 0.33.0 has it mended")
+        pytest.skip(
+            f"this is vLLM {version}; it was found in {one.version}, and 0.33.0 has it mended"
+        )

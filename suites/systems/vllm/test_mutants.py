@@ -1,4 +1,5 @@
-"""Faults patched into a real vLLM are found too, as named in advance; without them the same trace passes.
+"""Faults patched into a real vLLM are found too, as named in advance; without them the same trace
+passes.
 
 `CACHEWITNESS_VLLM_SOURCE` names a folder that holds `vllm`.
 """
@@ -28,7 +29,9 @@ BUDGET = 60.0
 
 
 class Noted:
-    """Takes note of the pieces of source that a fault replaces; it has no way to replace a method."""
+    """Takes note of the pieces of source that a fault replaces; it has no way to replace a
+    method.
+    """
 
     def __init__(self) -> None:
         self.pieces: list[tuple[str, ...]] = []
@@ -50,7 +53,9 @@ def test_there_are_enough_faults_of_every_kind_and_none_is_left_to_the_different
     above = ("scheduler", "connector", "worker")
     assert all(fault.height == "scheduler" for fault in FAULTS.values() if kind_of(fault) in above)
     assert all(fault.checker != DIFFERENTIAL for fault in FAULTS.values())
-    assert all(fault.mirrors for fault in FAULTS.values() if kind_of(fault) in ("shipped", "imitated"))
+    assert all(
+        fault.mirrors for fault in FAULTS.values() if kind_of(fault) in ("shipped", "imitated")
+    )
 
 
 def test_a_shipped_fault_is_vllm_s_source_with_a_fix_undone_and_nothing_else() -> None:
@@ -63,7 +68,10 @@ def test_a_shipped_fault_is_vllm_s_source_with_a_fix_undone_and_nothing_else() -
             assert all(module and name and old != new for module, _, name, old, new in edits.pieces)
 
 
-@pytest.mark.parametrize("mutant", [pytest.param(mutant, marks=REAL, id=mutant.name) for mutant in [*SHARED, *FAULTS.values()]])
+@pytest.mark.parametrize(
+    "mutant",
+    [pytest.param(mutant, marks=REAL, id=mutant.name) for mutant in [*SHARED, *FAULTS.values()]],
+)
 def test_fault_in_vllm_is_killed_as_named_and_the_trace_is_clean_without_it(mutant: Mutant) -> None:
     assert hunt(mutant, SOURCE, BUDGET).trace, f"{mutant.name} survived"
 
@@ -76,7 +84,10 @@ def test_fault_ends_with_the_engine_that_has_it() -> None:
     trace = random_trace(default_configurations()[0].shape("manager"), 0, withdraw=False)
 
     def findings(engine: str) -> list[bool]:
-        return [named(fault, finding) for finding in drive(trace, parse(engine).open(trace.header), keep=False).findings]
+        return [
+            named(fault, finding)
+            for finding in drive(trace, parse(engine).open(trace.header), keep=False).findings
+        ]
 
     assert any(findings(f"vllm:source={SOURCE},mutant={fault.name}"))
     assert not findings(f"vllm:source={SOURCE}")

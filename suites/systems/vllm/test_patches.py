@@ -1,4 +1,6 @@
-"""A fault in a source is planted where it says, whatever name the function is known by, and taken out again."""
+"""A fault in a source is planted where it says, whatever name the function is known by, and
+taken out again.
+"""
 
 from __future__ import annotations
 
@@ -73,7 +75,13 @@ def test_a_piece_of_source_is_replaced_and_put_back(patches: Patches) -> None:
 
 def test_a_second_piece_of_a_function_is_replaced_in_what_the_first_left(patches: Patches) -> None:
     patches.text(SCHEDULER, "Scheduler", "schedule", "tokens // 3", "tokens // 2")
-    patches.text(SCHEDULER, "Scheduler", "schedule", "super().schedule(tokens) + 1", "super().schedule(tokens) + 2")
+    patches.text(
+        SCHEDULER,
+        "Scheduler",
+        "schedule",
+        "super().schedule(tokens) + 1",
+        "super().schedule(tokens) + 2",
+    )
     assert Scheduler().schedule(8) == 6
     patches.undo()
     assert Scheduler().schedule(8) == 3
@@ -87,7 +95,13 @@ def test_a_function_is_changed_for_whoever_has_imported_it(patches: Patches) -> 
 
 
 def test_lines_of_a_block_are_indented_like_the_one_that_they_replace(patches: Patches) -> None:
-    patches.text(SCHEDULER, "Scheduler", "most", "if tokens > 10: tokens = 10", "if tokens > 5:\n    tokens = 5\ntokens += 1")
+    patches.text(
+        SCHEDULER,
+        "Scheduler",
+        "most",
+        "if tokens > 10: tokens = 10",
+        "if tokens > 5:\n    tokens = 5\ntokens += 1",
+    )
     assert Scheduler.most(9) == 6
     patches.undo()
     assert Scheduler.most(11) == 10
@@ -104,10 +118,16 @@ def test_a_traceback_shows_the_file_and_the_line_of_the_source(patches: Patches)
     assert frame.lineno == first + len(original_source(boundary).splitlines()) - 1
 
 
-@pytest.mark.parametrize(("name", "old", "times"), [("schedule", "tokens // 4", 0), ("schedule", "tokens", 5)])
-def test_a_piece_that_is_not_there_once_is_refused(patches: Patches, name: str, old: str, times: int) -> None:
+@pytest.mark.parametrize(
+    ("name", "old", "times"), [("schedule", "tokens // 4", 0), ("schedule", "tokens", 5)]
+)
+def test_a_piece_that_is_not_there_once_is_refused(
+    patches: Patches, name: str, old: str, times: int
+) -> None:
     """So a release that was changed there is not said to have the fault."""
-    with pytest.raises(UsageError, match=rf"Scheduler\.{name} of this vllm has {times} times '{old}'"):
+    with pytest.raises(
+        UsageError, match=rf"Scheduler\.{name} of this vllm has {times} times '{old}'"
+    ):
         patches.text(SCHEDULER, "Scheduler", name, old, "0")
 
 

@@ -1,4 +1,5 @@
-"""States that the worker saves within a chunk: prefill checkpoints, on a real vLLM, and what routers are told of them.
+"""States that the worker saves within a chunk: prefill checkpoints, on a real vLLM, and what
+routers are told of them.
 
 `CACHEWITNESS_VLLM_SOURCE` names a folder that holds `vllm`.
 """
@@ -21,7 +22,12 @@ from cachewitness.core.events import Hit, Run, StepBegin
 from cachewitness.core.result import Result
 from cachewitness.core.trace_format import Op, Step, Submit, Trace, TraceHeader, load
 from cachewitness.engines.registry import parse
-from cachewitness.systems.vllm.prefill_checkpoints import MODULE, PrefillCheckpoints, net, with_checkpoints
+from cachewitness.systems.vllm.prefill_checkpoints import (
+    MODULE,
+    PrefillCheckpoints,
+    net,
+    with_checkpoints,
+)
 from cachewitness.workloads import layouts
 from suites.support.real_vllm import REAL, SOURCE
 
@@ -54,7 +60,11 @@ def test_what_a_batch_tells_and_takes_back_is_left_out() -> None:
 
 
 def test_what_a_batch_takes_back_before_it_tells_it_stays() -> None:
-    for events in ([removed("a"), stored("a")], [stored("a"), AllBlocksCleared(), removed("a")], [stored("a"), stored("a")]):
+    for events in (
+        [removed("a"), stored("a")],
+        [stored("a"), AllBlocksCleared(), removed("a")],
+        [stored("a"), stored("a")],
+    ):
         assert net(events) == events
     other = BlockRemoved(group_idx=0, block_hashes=["a"])
     assert net([stored("a"), other]) == [stored("a"), other]
@@ -77,15 +87,22 @@ class Groups:
     kv_cache_spec: Any = None
 
 
-def test_a_release_whose_worker_says_it_on_the_device_alone_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_release_whose_worker_says_it_on_the_device_alone_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """The fields of `MambaSpec` are there in vLLM 0.30.0, and the module is not."""
     source: Any = SimpleNamespace(version="0.30.0", interface=SimpleNamespace(MambaSpec=MambaSpec))
     config = Groups([Groups(kv_cache_spec=MambaSpec())])
     monkeypatch.setitem(sys.modules, f"vllm.{MODULE}", None)  # so it is not found
-    with pytest.raises(UsageError, match=r"'prefill_checkpoints': vLLM 0.30.0 has no vllm.model_executor.*run 0.31 or later"):
+    with pytest.raises(
+        UsageError,
+        match=r"'prefill_checkpoints': vLLM 0.30.0 has no vllm.model_executor.*run 0.31 or later",
+    ):
         with_checkpoints(source, config, 1)
     monkeypatch.setitem(sys.modules, f"vllm.{MODULE}", SimpleNamespace())
-    assert with_checkpoints(source, config, 8).kv_cache_groups[0].kv_cache_spec == MambaSpec(16, 1, 8)
+    assert with_checkpoints(source, config, 8).kv_cache_groups[0].kv_cache_spec == MambaSpec(
+        16, 1, 8
+    )
 
 
 def of_031(
@@ -97,7 +114,15 @@ def of_031(
     drop_eagle_block: bool,
 ) -> tuple[list[int], list[int]]:
     """Take what vLLM 0.31.0's function takes: a hit ends where a hash block does."""
-    return of_032(seq_lens, query_lens, 0, mamba_block_size, checkpoint_alignment, drop_eagle_block, hash_block_size)
+    return of_032(
+        seq_lens,
+        query_lens,
+        0,
+        mamba_block_size,
+        checkpoint_alignment,
+        drop_eagle_block,
+        hash_block_size,
+    )
 
 
 def of_032(
@@ -118,9 +143,13 @@ def of_032(
 def test_where_a_state_is_saved_is_asked_as_the_release_asks_it(
     monkeypatch: pytest.MonkeyPatch, compute: Callable[..., Any], length: int
 ) -> None:
-    monkeypatch.setitem(sys.modules, f"vllm.{MODULE}", SimpleNamespace(compute_mamba_prefill_checkpoints=compute))
+    monkeypatch.setitem(
+        sys.modules, f"vllm.{MODULE}", SimpleNamespace(compute_mamba_prefill_checkpoints=compute)
+    )
     config = SimpleNamespace(
-        speculative_config=None, num_hash_lookahead_tokens=0, cache_config=SimpleNamespace(prefix_match_unit=4)
+        speculative_config=None,
+        num_hash_lookahead_tokens=0,
+        cache_config=SimpleNamespace(prefix_match_unit=4),
     )
     groups = Groups([Groups(kv_cache_spec=MambaSpec(num_prefill_checkpoint_blocks=1))])
     saved = PrefillCheckpoints(config, groups, (4, 16)).of((16, 40), [[5, 6, 7]], null=0)
@@ -128,12 +157,20 @@ def test_where_a_state_is_saved_is_asked_as_the_release_asks_it(
 
 
 def tell(ops: list[Op], layout: str = "full-mamba", **options: Any) -> Result:
-    header = TraceHeader("t", layouts.load(layout), 40, height="scheduler", options={"retention_interval": 0, **options})
+    header = TraceHeader(
+        "t",
+        layouts.load(layout),
+        40,
+        height="scheduler",
+        options={"retention_interval": 0, **options},
+    )
     return drive(Trace(header, ops), parse(f"vllm:source={SOURCE}").open(header))
 
 
 def runs(result: Result) -> list[Run]:
-    return [run for event in result.history.events if isinstance(event, StepBegin) for run in event.runs]
+    return [
+        run for event in result.history.events if isinstance(event, StepBegin) for run in event.runs
+    ]
 
 
 ONE = pytest.param(1, marks=REAL)
@@ -141,12 +178,19 @@ ONE = pytest.param(1, marks=REAL)
 
 @pytest.mark.parametrize("alignment", [ONE, pytest.param(32, marks=REAL)])
 def test_a_prompt_needs_one_chunk_and_is_hit_all_the_same(alignment: int) -> None:
-    """Of 40 tokens the first 32 may be hit: their state is saved on the way, if the layers can where the chunk begins."""
+    """Of 40 tokens the first 32 may be hit: their state is saved on the way, if the layers can
+    where the chunk begins.
+    """
     ops: list[Op] = [Submit("a", "doc:40"), *[Step()] * 2, Submit("b", "doc:40"), Step()]
     cut, whole = tell(ops), tell(ops, prefill_checkpoints=alignment)
-    assert [(run.start, run.stop, run.checkpoints) for run in runs(cut)][:2] == [(0, 32, []), (32, 40, [])]
+    assert [(run.start, run.stop, run.checkpoints) for run in runs(cut)][:2] == [
+        (0, 32, []),
+        (32, 40, []),
+    ]
     first = runs(whole)[0]
-    assert (first.start, first.stop) == (0, 40) and [(group, length) for group, _, length in first.checkpoints] == [(1, 32)]
+    assert (first.start, first.stop) == (0, 40) and [
+        (group, length) for group, _, length in first.checkpoints
+    ] == [(1, 32)]
     assert [event.resume for event in whole.history.events if isinstance(event, Hit)] == [0, 32]
     assert cut.findings == whole.findings == []
 
@@ -154,7 +198,10 @@ def test_a_prompt_needs_one_chunk_and_is_hit_all_the_same(alignment: int) -> Non
 @pytest.mark.parametrize("alignment", [pytest.param(5, marks=REAL)])
 def test_a_state_that_the_layers_cannot_save_is_the_end_of_a_chunk(alignment: int) -> None:
     result = tell([Submit("a", "doc:40"), Step(), Step()], prefill_checkpoints=alignment)
-    assert [(run.start, run.stop) for run in runs(result)] == [(0, 32), (32, 40)] and result.findings == []
+    assert [(run.start, run.stop) for run in runs(result)] == [
+        (0, 32),
+        (32, 40),
+    ] and result.findings == []
 
 
 @pytest.mark.parametrize("alignment", [ONE])
@@ -164,12 +211,24 @@ def test_layers_that_keep_no_states_save_none(alignment: int) -> None:
 
 
 @pytest.mark.parametrize("alignment", [ONE])
-def test_a_block_that_was_hit_in_part_is_keyed_whole_and_a_later_request_goes_on_there(alignment: int) -> None:
-    """What was found in vLLM 0.33.0. Where the worker saves no states within a chunk the same trace passes."""
+def test_a_block_that_was_hit_in_part_is_keyed_whole_and_a_later_request_goes_on_there(
+    alignment: int,
+) -> None:
+    """What was found in vLLM 0.33.0. Where the worker saves no states within a chunk the same
+    trace passes.
+    """
     trace = load(FINDING)
     result = drive(trace, parse(f"vllm:source={SOURCE}").open(trace.header))
     assert {finding.anomaly for finding in result.findings} == {"fabricated-snapshot"}
-    assert [event.resume for event in result.history.events if isinstance(event, Hit)] == [0, 12, 16]
-    plain = {name: value for name, value in trace.header.options.items() if name != "prefill_checkpoints"}
+    assert [event.resume for event in result.history.events if isinstance(event, Hit)] == [
+        0,
+        12,
+        16,
+    ]
+    plain = {
+        name: value for name, value in trace.header.options.items() if name != "prefill_checkpoints"
+    }
     header = msgspec.structs.replace(trace.header, options=plain)
-    assert drive(Trace(header, trace.ops), parse(f"vllm:source={SOURCE}").open(header)).findings == []
+    assert (
+        drive(Trace(header, trace.ops), parse(f"vllm:source={SOURCE}").open(header)).findings == []
+    )

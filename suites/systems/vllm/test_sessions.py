@@ -1,4 +1,5 @@
-"""Sessions on vLLM's own scheduler: requests that get more input when an answer is over, and keep their blocks meanwhile.
+"""Sessions on vLLM's own scheduler: requests that get more input when an answer is over, and keep
+their blocks meanwhile.
 
 `CACHEWITNESS_VLLM_SOURCE` names a folder that holds `vllm`.
 """
@@ -12,7 +13,16 @@ import pytest
 from cachewitness.core.driving import drive
 from cachewitness.core.events import Aborted, Extended, Finished, Hit, Paused, ResetDone, StepBegin
 from cachewitness.core.result import Result
-from cachewitness.core.trace_format import Extend, Finish, Op, Reset, Step, Submit, Trace, TraceHeader
+from cachewitness.core.trace_format import (
+    Extend,
+    Finish,
+    Op,
+    Reset,
+    Step,
+    Submit,
+    Trace,
+    TraceHeader,
+)
 from cachewitness.engines.registry import parse
 from cachewitness.workloads import layouts
 from suites.support.real_vllm import REAL, SOURCE
@@ -22,9 +32,14 @@ pytestmark = REAL
 FIRST = Submit("a", "s:30", session=True, generate=3)
 
 
-def tell(ops: list[Op], layout: str = "full", pages: int = 40, mutant: str = "", **options: Any) -> Result:
+def tell(
+    ops: list[Op], layout: str = "full", pages: int = 40, mutant: str = "", **options: Any
+) -> Result:
     header = TraceHeader("t", layouts.load(layout), pages, height="scheduler", options=options)
-    return drive(Trace(header, ops), parse(f"vllm:source={SOURCE}{mutant and f',mutant={mutant}'}").open(header))
+    return drive(
+        Trace(header, ops),
+        parse(f"vllm:source={SOURCE}{mutant and f',mutant={mutant}'}").open(header),
+    )
 
 
 def chunks(result: Result, r: str = "a") -> list[tuple[int, int]]:
@@ -33,11 +48,17 @@ def chunks(result: Result, r: str = "a") -> list[tuple[int, int]]:
     return [(run.start, run.stop) for event in begun for run in event.runs if run.r == r]
 
 
-def test_a_session_goes_on_with_the_blocks_that_it_has_and_without_the_last_token_of_its_answer() -> None:
+def test_a_session_goes_on_with_the_blocks_that_it_has_and_without_the_last_token_of_its_answer() -> (  # noqa: E501
+    None
+):
     result = tell([FIRST, *[Step()] * 4, Extend("a", "u:20", 2), *[Step()] * 4, Finish("a")])
     assert result.findings == []
     assert chunks(result) == [(0, 30), (30, 31), (31, 32), (32, 52), (52, 53)]
-    said = [event for event in result.history.events if isinstance(event, Paused | Extended | Hit | Finished)]
+    said = [
+        event
+        for event in result.history.events
+        if isinstance(event, Paused | Extended | Hit | Finished)
+    ]
     assert [type(event) for event in said] == [Hit, Paused, Extended, Paused, Finished]
     assert isinstance(said[2], Extended) and (said[2].keep, len(said[2].tokens)) == (32, 20)
 
@@ -49,40 +70,77 @@ def test_input_that_comes_while_an_answer_goes_on_waits_for_its_end() -> None:
 
 
 @pytest.mark.parametrize("generate", [3, 2])
-def test_steps_in_flight_behind_a_stop_token_are_dropped_and_their_slots_written_again(generate: int) -> None:
+def test_steps_in_flight_behind_a_stop_token_are_dropped_and_their_slots_written_again(
+    generate: int,
+) -> None:
     """The first answer ends at a stop token, the second by its length, which is foreseen."""
-    ops: list[Op] = [Submit("a", "s:30", session=True, generate=generate), *[Step()] * 6, Extend("a", "u:20", 2), *[Step()] * 6]
+    ops: list[Op] = [
+        Submit("a", "s:30", session=True, generate=generate),
+        *[Step()] * 6,
+        Extend("a", "u:20", 2),
+        *[Step()] * 6,
+    ]
     result = tell(ops, async_depth=1)
     dropped = 30 + generate - 1
     assert result.findings == []
-    assert chunks(result).count((dropped, dropped + 1)) == 1 and (dropped, dropped + 20) in chunks(result)
+    assert chunks(result).count((dropped, dropped + 1)) == 1 and (dropped, dropped + 20) in chunks(
+        result
+    )
     assert chunks(result)[-1] == (dropped + 20, dropped + 21)
 
 
 @pytest.mark.parametrize(
-    ("layout", "depth", "found"), [("full-mamba", 1, ["state-position-skew"]), ("full-mamba", 0, []), ("full", 1, [])]
+    ("layout", "depth", "found"),
+    [("full-mamba", 1, ["state-position-skew"]), ("full-mamba", 0, []), ("full", 1, [])],
 )
-def test_a_step_in_flight_advances_a_running_state_beyond_the_answer(layout: str, depth: int, found: list[str]) -> None:
-    """What vLLM does is found; a release that mends it fails here. Attention writes the slot again; a state stays."""
+def test_a_step_in_flight_advances_a_running_state_beyond_the_answer(
+    layout: str, depth: int, found: list[str]
+) -> None:
+    """What vLLM does is found; a release that mends it fails here. Attention writes the slot
+    again; a state stays.
+    """
     ops: list[Op] = [FIRST, *[Step()] * 6, Extend("a", "u:20", 2), *[Step()] * 6]
     result = tell(ops, layout, async_depth=depth)
     assert [finding.anomaly for finding in result.findings] == found
 
 
 @pytest.mark.parametrize(("pages", "found"), [(10, ["stuck"]), (30, [])])
-def test_sessions_that_wait_for_room_hold_blocks_that_nobody_takes_away(pages: int, found: list[str]) -> None:
-    """What vLLM does is found: who runs can be preempted, who waits cannot, and neither of two has room."""
+def test_sessions_that_wait_for_room_hold_blocks_that_nobody_takes_away(
+    pages: int, found: list[str]
+) -> None:
+    """What vLLM does is found: who runs can be preempted, who waits cannot, and neither of two
+    has room.
+    """
     sessions: list[Op] = [Submit(r, f"{r}:40", session=True, generate=1) for r in ("a", "b")]
-    result = tell([*sessions, *[Step()] * 4, Extend("a", "u:60", 1), Extend("b", "v:60", 1), *[Step()] * 12], pages=pages)
+    result = tell(
+        [*sessions, *[Step()] * 4, Extend("a", "u:60", 1), Extend("b", "v:60", 1), *[Step()] * 12],
+        pages=pages,
+    )
     assert [finding.anomaly for finding in result.findings] == found
 
 
-def test_a_reset_over_a_session_that_waits_is_refused_although_running_requests_may_be_preempted() -> None:
-    """What vLLM does itself is to raise there, and to say that nobody but a load could be in the way."""
+def test_a_reset_over_a_session_that_waits_is_refused_although_running_requests_may_be_preempted() -> (  # noqa: E501
+    None
+):
+    """What vLLM does itself is to raise there, and to say that nobody but a load could be in the
+    way.
+    """
     result = tell(
-        [FIRST, *[Step()] * 4, Submit("b", "t:20"), Step(), Reset(running=True), Step(), Finish("a"), Reset(running=True)]
+        [
+            FIRST,
+            *[Step()] * 4,
+            Submit("b", "t:20"),
+            Step(),
+            Reset(running=True),
+            Step(),
+            Finish("a"),
+            Reset(running=True),
+        ]
     )
-    assert [event.ok for event in result.history.events if isinstance(event, ResetDone)] == [False, True]
+    assert [event.ok for event in result.history.events if isinstance(event, ResetDone)] == [
+        False,
+        True,
+    ]
     assert result.findings == []
     header = TraceHeader("t", layouts.load("full"), 40, height="scheduler")
     engine: Any = parse(f"vllm:source={SOURCE}").open(header)
@@ -94,13 +152,24 @@ def test_a_reset_over_a_session_that_waits_is_refused_although_running_requests_
 
 def test_a_session_that_would_outgrow_the_model_is_let_go() -> None:
     result = tell([FIRST, *[Step()] * 4, Extend("a", "u:100", 2), Step()], max_model_len=64)
-    assert [type(event) for event in result.history.events if isinstance(event, Aborted | Extended)] == [Aborted]
+    assert [
+        type(event) for event in result.history.events if isinstance(event, Aborted | Extended)
+    ] == [Aborted]
     assert result.findings == []
 
 
-def test_who_asks_on_behind_a_whole_answer_does_not_hit_what_took_the_place_of_its_last_token() -> None:
-    """The token completes a block; the session goes on without it. The next request has it, and must not hit that block."""
-    ops: list[Op] = [Submit("a", "s:30", session=True, generate=2), *[Step()] * 3, Extend("a", "u:20", 1), *[Step()] * 3]
+def test_who_asks_on_behind_a_whole_answer_does_not_hit_what_took_the_place_of_its_last_token() -> (
+    None
+):
+    """The token completes a block; the session goes on without it. The next request has it, and
+    must not hit that block.
+    """
+    ops: list[Op] = [
+        Submit("a", "s:30", session=True, generate=2),
+        *[Step()] * 3,
+        Extend("a", "u:20", 1),
+        *[Step()] * 3,
+    ]
     ops += [Submit("b", "s:30 @a:2 w:4"), *[Step()] * 2]
     assert tell(ops).findings == []
     found = tell(ops, mutant="vllm-session-keeps-a-hash-of-what-it-dropped").findings

@@ -1,4 +1,5 @@
-"""vLLM's own sizing of named models: what it makes of each, beside our plan, and that traces run on it.
+"""vLLM's own sizing of named models: what it makes of each, beside our plan, and that traces run on
+it.
 
 `CACHEWITNESS_VLLM_SOURCE` names a folder that holds `vllm`.
 """
@@ -29,7 +30,8 @@ from suites.support.real_vllm import REAL, SOURCE
 
 MODELS = layouts.models()
 ONE_GROUP = {"glm-5.1": 78 + 78, "glm-5.2": 78 + 21}
-"""Models of which the layout has two groups on purpose, where vLLM makes one of so many layers (their files say why)."""
+"""Models of which the layout has two groups on purpose, where vLLM makes one of so many layers
+(their files say why)."""
 MEBIBYTES = 40 << 10
 CHECKPOINTS_SINCE = (0, 33)
 """Before, the prefill kernel's grid of checkpoints does not raise the block."""
@@ -37,7 +39,13 @@ CHECKPOINTS_SINCE = (0, 33)
 
 def sized(name: str, memory: str = PAGES, pages: int = 64, **options: Any) -> Sized:
     """Return what vLLM makes of a model."""
-    header = TraceHeader("t", layouts.load(name), pages, height="scheduler", options={"max_model_len": 1 << 20, **options})
+    header = TraceHeader(
+        "t",
+        layouts.load(name),
+        pages,
+        height="scheduler",
+        options={"max_model_len": 1 << 20, **options},
+    )
     source = load(SOURCE)
     return size(source, header, read_options(header, source), None, memory)
 
@@ -45,21 +53,31 @@ def sized(name: str, memory: str = PAGES, pages: int = 64, **options: Any) -> Si
 def sized_from(path: Path, memory: str = PAGES, **options: Any) -> Sized:
     """Return what vLLM makes of the model of a layout file."""
     layout = msgspec.structs.replace(layouts.load(path), name=str(path))
-    header = TraceHeader("t", layout, 64, height="scheduler", options={"max_model_len": 1 << 20, **options})
+    header = TraceHeader(
+        "t", layout, 64, height="scheduler", options={"max_model_len": 1 << 20, **options}
+    )
     source = load(SOURCE)
     return size(source, header, read_options(header, source), None, memory)
 
 
 def _plain(groups: list[GroupSpec]) -> list[tuple[str, int, int, int, int]]:
-    return [(group.kind, group.block_size, group.window, group.chunk, group.layers) for group in groups]
+    return [
+        (group.kind, group.block_size, group.window, group.chunk, group.layers) for group in groups
+    ]
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=REAL) for name in MODELS])
 def test_groups_blocks_and_windows_are_those_of_the_layout(name: str) -> None:
-    """The files of the layouts were worked out by hand from vLLM's rules; its code has to come to the same."""
+    """The files of the layouts were worked out by hand from vLLM's rules; its code has to come
+    to the same.
+    """
     release = load(SOURCE).release
     found, expected = sized(name), _plain(layouts.load(name).groups)
-    if layouts.model(name).checkpoint_alignment > 1 and release is not None and release < CHECKPOINTS_SINCE:
+    if (
+        layouts.model(name).checkpoint_alignment > 1
+        and release is not None
+        and release < CHECKPOINTS_SINCE
+    ):
         expected = _plain(layouts.load(name.removesuffix("-hopper")).groups)
     if name in ONE_GROUP:
         expected = [("full", 64, 0, 0, ONE_GROUP[name])]
@@ -77,16 +95,23 @@ def test_groups_of_a_configuration_are_those_that_vllm_makes(name: str, tmp_path
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=REAL) for name in PUBLISHED])
 def test_requests_that_fit_are_those_that_vllm_counts(name: str, tmp_path: Path) -> None:
-    """`plan vllm --memory`, beside vLLM's own blocks and the maximum concurrency that it logs when it starts."""
+    """`plan vllm --memory`, beside vLLM's own blocks and the maximum concurrency that it logs
+    when it starts.
+    """
     config, path = written(tmp_path, PUBLISHED[name]), tmp_path / "mine.toml"
     path.write_text(text_of(config))
     found = sized_from(path, str(MEBIBYTES), max_model_len=8192)
     length, in_flight = found.options.max_model_len, found.whole.max_in_flight_tokens
-    answer = plan(Request(str(config), prompt_tokens=length, memory=MEBIBYTES << 20, in_flight_tokens=in_flight))
+    answer = plan(
+        Request(
+            str(config), prompt_tokens=length, memory=MEBIBYTES << 20, in_flight_tokens=in_flight
+        )
+    )
     assert answer.value("pool_blocks") == found.config.num_blocks
     counted = getattr(found.whole.cache_config, "kv_cache_max_concurrency", None)
     assert answer.value("concurrency") == (
-        counted or load(SOURCE).utils.get_max_concurrency_for_kv_cache_config(found.whole, found.config)
+        counted
+        or load(SOURCE).utils.get_max_concurrency_for_kv_cache_config(found.whole, found.config)
     )
 
 
@@ -94,7 +119,11 @@ def test_requests_that_fit_are_those_that_vllm_counts(name: str, tmp_path: Path)
 def test_pages_that_are_not_unified_are_seen(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """With one of vLLM's rules taken out the comparison above fails, or vLLM itself refuses."""
     utils = "vllm.v1.core.kv_cache_utils"
-    planning = utils if hasattr(load(SOURCE).utils, "get_kv_cache_configs") else "vllm.v1.core.kv_cache_planning"
+    planning = (
+        utils
+        if hasattr(load(SOURCE).utils, "get_kv_cache_configs")
+        else "vllm.v1.core.kv_cache_planning"
+    )
     monkeypatch.setattr(f"{planning}.unify_kv_cache_spec_page_size", lambda specs: specs)
     try:
         found = _plain(sized(name).header.layout.groups)
@@ -103,14 +132,19 @@ def test_pages_that_are_not_unified_are_seen(name: str, monkeypatch: pytest.Monk
     assert found != _plain(layouts.load(name).groups)
 
 
-@pytest.mark.parametrize("name", [pytest.param("qwen3.6-27b", marks=REAL), pytest.param("falcon-h1-0.5b", marks=REAL)])
+@pytest.mark.parametrize(
+    "name", [pytest.param("qwen3.6-27b", marks=REAL), pytest.param("falcon-h1-0.5b", marks=REAL)]
+)
 def test_our_plan_of_a_hybrid_comes_to_the_same_blocks(name: str) -> None:
     """`cachewitness plan vllm` and vLLM's own functions, from the same numbers of the model."""
     lines = {line.name: line.value for line in plan(Request(name)).lines}
     groups = sized(name).header.layout.groups
     kinds = [group.kind for group in groups]
     assert {group.block_size for group in groups} == {lines["unified_block_tokens"]}
-    assert kinds.count("recurrent") == lines["recurrent_groups"] and kinds.count("full") == lines["attention_groups"]
+    assert (
+        kinds.count("recurrent") == lines["recurrent_groups"]
+        and kinds.count("full") == lines["attention_groups"]
+    )
 
 
 @pytest.mark.parametrize("name", [pytest.param("gpt-oss-20b", marks=REAL)])

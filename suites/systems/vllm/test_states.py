@@ -1,4 +1,6 @@
-"""The worker's moves of recurrent states: whatever stands of the drafts, a step begins with the state after its last token."""
+"""The worker's moves of recurrent states: whatever stands of the drafts, a step begins with the
+state after its last token.
+"""
 
 from __future__ import annotations
 
@@ -14,10 +16,14 @@ SIZE, DRAFTS, FIRST = 4, 3, 100
 
 
 class Request:
-    """A request whose row has a page of its own in every column; remembers after how many tokens each page is the state."""
+    """A request whose row has a page of its own in every column; remembers after how many tokens
+    each page is the state.
+    """
 
     def __init__(self) -> None:
-        self.states = WorkerStates(Header("test", "scheduler", [Pool(0, 300, [0])], [Group(0, "recurrent", SIZE)]))
+        self.states = WorkerStates(
+            Header("test", "scheduler", [Pool(0, 300, [0])], [Group(0, "recurrent", SIZE)])
+        )
         self.row = [FIRST + column for column in range(60)]
         self.after: dict[int, int] = {}
         self.length = 0
@@ -43,7 +49,10 @@ class Request:
 
 
 @settings(max_examples=300, deadline=None)
-@given(st.integers(1, 9), st.lists(st.tuples(st.integers(0, DRAFTS), st.integers(0, DRAFTS)), max_size=30))
+@given(
+    st.integers(1, 9),
+    st.lists(st.tuples(st.integers(0, DRAFTS), st.integers(0, DRAFTS)), max_size=30),
+)
 def test_a_step_reads_the_state_after_the_last_token_and_boundaries_are_in_their_columns(
     prompt: int, steps: list[tuple[int, int]]
 ) -> None:
@@ -58,7 +67,9 @@ def test_a_step_reads_the_state_after_the_last_token_and_boundaries_are_in_their
 
 
 def test_a_request_that_comes_back_begins_where_its_hit_ends() -> None:
-    """What was remembered of it is over: the state that it goes on from lies in the column of its hit."""
+    """What was remembered of it is over: the state that it goes on from lies in the column of
+    its hit.
+    """
     request = Request()
     request.step(6, 0, 0)
     request.step(1, 3, 2)
@@ -70,5 +81,7 @@ def test_a_request_that_comes_back_begins_where_its_hit_ends() -> None:
 def test_a_row_that_is_too_short_for_a_state_is_an_error_with_its_request() -> None:
     """The scheduler gave fewer blocks than the drafts need."""
     request = Request()
-    with pytest.raises(EngineFailure, match="told 2 columns of r to its worker; a state belongs into column 2"):
+    with pytest.raises(
+        EngineFailure, match="told 2 columns of r to its worker; a state belongs into column 2"
+    ):
         request.states.lay_out(Run("r", 4, 8, [[1, 2]], [7, 7, 7]), [[1, 2]])

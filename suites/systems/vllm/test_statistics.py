@@ -1,4 +1,6 @@
-"""What vLLM's scheduler tells operators and clients, read from its answers, and from a real vLLM's."""
+"""What vLLM's scheduler tells operators and clients, read from its answers, and from a real
+vLLM's.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ from suites.support.real_vllm import REAL, SOURCE
 def _counted(requests: int, queries: int, hits: int, again: int = 0) -> Any:
     caching = {"requests": requests, "queries": queries, "hits": hits}
     lost = {f"preempted_{name}": count * again for name, count in caching.items()}
-    return SimpleNamespace(kv_cache_usage=0.25, prefix_cache_stats=SimpleNamespace(**caching, **lost))
+    return SimpleNamespace(
+        kv_cache_usage=0.25, prefix_cache_stats=SimpleNamespace(**caching, **lost)
+    )
 
 
 def _answer(r: str, cached: int | None) -> Any:
@@ -36,7 +40,16 @@ OUTPUTS = {
 def test_what_any_client_is_told_comes_with_the_statistics_of_the_step() -> None:
     (event,) = told(OUTPUTS, 7, admissions=True)
     again, restored = (4, 38, 16), [("a", 8), ("c", 0)]
-    assert event == Stats(step=7, pool=0, usage=0.25, requests=2, looked_up=19, found=8, again=again, restored=restored)
+    assert event == Stats(
+        step=7,
+        pool=0,
+        usage=0.25,
+        requests=2,
+        looked_up=19,
+        found=8,
+        again=again,
+        restored=restored,
+    )
 
 
 def test_of_a_release_that_counts_look_ups_whenever_they_are_made_only_use_is_read() -> None:
@@ -49,11 +62,15 @@ def test_a_step_without_statistics_tells_nothing() -> None:
     assert told({0: SimpleNamespace(scheduler_stats=None, outputs=[])}, 7, admissions=True) == []
 
 
-@pytest.mark.parametrize("layout", [pytest.param(name, marks=REAL) for name in ("full[", "full-swa-mamba[")])
+@pytest.mark.parametrize(
+    "layout", [pytest.param(name, marks=REAL) for name in ("full[", "full-swa-mamba[")]
+)
 def test_a_real_vllm_tells_its_operators_what_happened(layout: str) -> None:
     """With hits, preemptions and requests that come back among it."""
     configuration = next(
-        one for one in default_configurations() if f"{one.name}[".startswith(layout) and one.runs_at("scheduler")
+        one
+        for one in default_configurations()
+        if f"{one.name}[".startswith(layout) and one.runs_at("scheduler")
     )
     events: list[Stats] = []
     for seed in range(6):

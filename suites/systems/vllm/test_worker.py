@@ -1,4 +1,5 @@
-"""vLLM's own model runner follows its scheduler: it keeps the rows that it was told, and makes the copies.
+"""vLLM's own model runner follows its scheduler: it keeps the rows that it was told, and makes the
+copies.
 
 `CACHEWITNESS_VLLM_SOURCE` names a folder that holds `vllm`.
 """
@@ -51,8 +52,12 @@ class Compared(WorkerTables):
         return rows
 
 
-@pytest.mark.parametrize("configuration", CONFIGURATIONS, ids=lambda configuration: configuration.name)
-def test_the_model_runner_has_the_rows_and_makes_the_copies_that_it_was_told(configuration: Configuration) -> None:
+@pytest.mark.parametrize(
+    "configuration", CONFIGURATIONS, ids=lambda configuration: configuration.name
+)
+def test_the_model_runner_has_the_rows_and_makes_the_copies_that_it_was_told(
+    configuration: Configuration,
+) -> None:
     compared = copied = 0
     for seed in range(3):
         trace = random_trace(configuration.shape("scheduler"), seed, withdraw=False)
@@ -67,6 +72,10 @@ def test_the_model_runner_has_the_rows_and_makes_the_copies_that_it_was_told(con
 
 
 def test_two_stages_are_followed_by_what_is_told_since_the_second_runner_needs_a_device() -> None:
-    trace = random_trace(Configuration(layouts.load("full"), {"async_depth": 2}).shape("scheduler"), 0, withdraw=False)
+    trace = random_trace(
+        Configuration(layouts.load("full"), {"async_depth": 2}).shape("scheduler"),
+        0,
+        withdraw=False,
+    )
     engine: Any = parse(f"vllm:source={SOURCE}").open(trace.header)
     assert type(engine.adapter.worker) is WorkerTables

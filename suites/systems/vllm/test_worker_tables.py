@@ -21,10 +21,16 @@ def output(
     """Return a scheduler's output that lets all these requests compute; everybody starts at 0."""
     fresh, going = new or {}, cached or {}
     rows = SimpleNamespace(
-        req_ids=[*going], new_block_ids=[*going.values()], num_computed_tokens=[7] * len(going), resumed_req_ids={*resumed}
+        req_ids=[*going],
+        new_block_ids=[*going.values()],
+        num_computed_tokens=[7] * len(going),
+        resumed_req_ids={*resumed},
     )
     return SimpleNamespace(
-        scheduled_new_reqs=[SimpleNamespace(req_id=r, block_ids=ids, num_computed_tokens=0) for r, ids in fresh.items()],
+        scheduled_new_reqs=[
+            SimpleNamespace(req_id=r, block_ids=ids, num_computed_tokens=0)
+            for r, ids in fresh.items()
+        ],
         scheduled_cached_reqs=rows,
         finished_req_ids=finished,
         kv_cache_block_copies=None,
@@ -47,7 +53,9 @@ def test_a_request_that_comes_back_brings_another_row() -> None:
     assert tables.rows("r", [[5]], null=0) == [[5]]
 
 
-def test_a_column_that_the_engine_has_cleared_is_not_used_and_one_that_it_did_not_tell_of_is_missing() -> None:
+def test_a_column_that_the_engine_has_cleared_is_not_used_and_one_that_it_did_not_tell_of_is_missing() -> (  # noqa: E501
+    None
+):
     """The worker still has page 1 where the window has moved on; of page 9 it knows nothing."""
     tables = WorkerTables()
     tables.update(output(new={"r": [[1, 2]]}))
@@ -60,12 +68,16 @@ def test_a_column_that_the_engine_has_cleared_is_not_used_and_one_that_it_did_no
     ids=["nothing", "no row", "half"],
 )
 def test_a_request_that_computes_and_was_never_brought_is_the_scheduler_s_fault(told: Any) -> None:
-    with pytest.raises(EngineFailure, match="had r compute, of which its scheduler had not told the worker"):
+    with pytest.raises(
+        EngineFailure, match="had r compute, of which its scheduler had not told the worker"
+    ):
         WorkerTables().update(told)
 
 
 def test_a_request_that_has_ended_is_forgotten() -> None:
     tables = WorkerTables()
     tables.update(output(new={"r": [[1]]}))
-    with pytest.raises(EngineFailure, match="had r compute, of which its scheduler had not told the worker"):
+    with pytest.raises(
+        EngineFailure, match="had r compute, of which its scheduler had not told the worker"
+    ):
         tables.update(output(cached={"r": None}, finished=("r",)))

@@ -1,4 +1,6 @@
-"""The toy's suites compute as the engine does: with one thread. Without torch they are listed as not run."""
+"""The toy's suites compute as the engine does: with one thread. Without torch they are listed as
+not run.
+"""
 
 from __future__ import annotations
 

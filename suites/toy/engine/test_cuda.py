@@ -1,4 +1,6 @@
-"""The same on a GPU: what the paged execution says there is what the dense model says on the CPU."""
+"""The same on a GPU: what the paged execution says there is what the dense model says on the
+CPU.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,10 @@ pytestmark = [
 
 IN_TRITON = pytest.mark.skipif(
     find_spec("triton") is None or os.environ.get("TRITON_INTERPRET") == "1",
-    reason="needs the extra `triton`, and kernels that are compiled: run suites/toy/engine by itself, without TRITON_INTERPRET",
+    reason=(
+        "needs the extra `triton`, and kernels that are compiled: run suites/toy/engine by itself,"
+        " without TRITON_INTERPRET"
+    ),
 )
 
 
@@ -43,12 +48,17 @@ def on_gpu(dtype: torch.dtype, **options: Any) -> Hand:
 
 
 @pytest.mark.parametrize(("dtype", "bound"), [(torch.float64, 1e-10), (torch.float32, 1e-3)])
-def test_chunks_over_pages_on_the_gpu_equal_the_dense_model_on_the_cpu(dtype: torch.dtype, bound: float) -> None:
+def test_chunks_over_pages_on_the_gpu_equal_the_dense_model_on_the_cpu(
+    dtype: torch.dtype, bound: float
+) -> None:
     hand = on_gpu(dtype)
     texts, tables = [hand.tokens(50, i) for i in range(3)], [hand.deal(50) for _ in range(3)]
     cold = [hand.cold(text) for text in texts]
     for start, stop in ((0, 17), (17, 32), (32, 33), (33, 34), (34, 50)):
-        chunks = [Chunk(text[start:stop], start, t, outputs=stop - start) for text, t in zip(texts, tables, strict=True)]
+        chunks = [
+            Chunk(text[start:stop], start, t, outputs=stop - start)
+            for text, t in zip(texts, tables, strict=True)
+        ]
         logits = step(hand.pools, chunks, hand.gpu, pad_rows=4).cpu().unflatten(0, (3, -1))  # type: ignore[attr-defined]
         assert max(far(a, b[start:stop]) for a, b in zip(logits, cold, strict=True)) <= bound
 
@@ -66,13 +76,21 @@ def test_step_waits_for_the_device_nowhere() -> None:
 
 
 @IN_TRITON
-@pytest.mark.parametrize(("dtype", "bound"), [(torch.float64, 1e-10), (torch.float32, 1e-3), (torch.bfloat16, 0.2)])
-def test_kernels_in_triton_equal_the_dense_model_on_the_cpu(dtype: torch.dtype, bound: float) -> None:
+@pytest.mark.parametrize(
+    ("dtype", "bound"), [(torch.float64, 1e-10), (torch.float32, 1e-3), (torch.bfloat16, 0.2)]
+)
+def test_kernels_in_triton_equal_the_dense_model_on_the_cpu(
+    dtype: torch.dtype, bound: float
+) -> None:
     hand = on_gpu(dtype, layers=WITHOUT_MAMBA, kernels=named("triton"))
     exact = {name: tensor.double() for name, tensor in hand.weights.items()}
     texts, tables = [hand.tokens(50, i) for i in range(3)], [hand.deal(50) for _ in range(3)]
     hand.weights = hand.gpu  # type: ignore[attr-defined]
-    for starts, stops in (((0, 0, 0), (17, 5, 33)), ((17, 5, 33), (18, 6, 34)), ((18, 6, 34), (50, 7, 40))):
+    for starts, stops in (
+        ((0, 0, 0), (17, 5, 33)),
+        ((17, 5, 33), (18, 6, 34)),
+        ((18, 6, 34), (50, 7, 40)),
+    ):
         spans = list(zip(texts, starts, stops, tables, strict=True))
         for (text, start, stop, _), logits in zip(spans, hand.run(*spans, pad_rows=4), strict=True):
             cold = dense.forward(torch.tensor([text]), exact, hand.config)[0]
@@ -81,36 +99,70 @@ def test_kernels_in_triton_equal_the_dense_model_on_the_cpu(dtype: torch.dtype, 
 
 @IN_TRITON
 @pytest.mark.parametrize(("dtype", "bound"), [(torch.float32, 1e-5), (torch.bfloat16, 2e-2)])
-def test_keys_split_between_programs_equal_torchs_own_attention(dtype: torch.dtype, bound: float) -> None:
+def test_keys_split_between_programs_equal_torchs_own_attention(
+    dtype: torch.dtype, bound: float
+) -> None:
     from cachewitness_reference.toy_model.triton_kernels.attention import paged_attention
 
     starts, heads, kv, dim = (5, 2999, 4000), 16, 2, 128
     keys = paged_keys(starts, (1, 1, 1), kv=kv, dim=dim, dtype=dtype, columns=512)
-    query, projected = noise(3, heads, dim, dtype=dtype), noise(3, heads * 2 * dim, seed=2, dtype=dtype)
-    there = (query, projected, keys.kept, 1, keys.table.flatten(), firsts((1, 1, 1)), numbers(*starts))
-    ours = paged_attention(*(part.cuda() if isinstance(part, torch.Tensor) else part for part in there), 1, 0).cpu().double()
+    query, projected = (
+        noise(3, heads, dim, dtype=dtype),
+        noise(3, heads * 2 * dim, seed=2, dtype=dtype),
+    )
+    there = (
+        query,
+        projected,
+        keys.kept,
+        1,
+        keys.table.flatten(),
+        firsts((1, 1, 1)),
+        numbers(*starts),
+    )
+    ours = (
+        paged_attention(
+            *(part.cuda() if isinstance(part, torch.Tensor) else part for part in there), 1, 0
+        )
+        .cpu()
+        .double()
+    )
     gate = projected.double().unflatten(-1, (heads, 2 * dim))[..., dim:].flatten(1).sigmoid()
     for row in range(3):
         key, value = (part.double().transpose(1, 2) for part in keys.own[row])
-        theirs = scaled_dot_product_attention(query[None, row, :, None].double(), key, value, enable_gqa=True)
+        theirs = scaled_dot_product_attention(
+            query[None, row, :, None].double(), key, value, enable_gqa=True
+        )
         assert far(ours[row], theirs.flatten() * gate[row]) <= bound
 
 
 @IN_TRITON
 def test_steps_that_a_graph_replays_equal_steps_without_one() -> None:
-    """Bit for bit, with a change of requests between them: other texts, pages and states in a graph of the same shape."""
-    captured, eager = (on_gpu(torch.float32, layers=WITHOUT_MAMBA, kernels=named("triton")) for _ in range(2))
+    """Bit for bit, with a change of requests between them: other texts, pages and states in a
+    graph of the same shape.
+    """
+    captured, eager = (
+        on_gpu(torch.float32, layers=WITHOUT_MAMBA, kernels=named("triton")) for _ in range(2)
+    )
     conv = eager.kernels.conv
     eager.kernels.conv = lambda *given: conv(*given)  # a function of Python, which no graph replays
     for first in (0, 3):
         said = []
         for hand in (captured, eager):
-            texts, tables = [hand.tokens(48, first + i) for i in range(3)], [hand.deal(48) for _ in range(3)]
+            texts, tables = (
+                [hand.tokens(48, first + i) for i in range(3)],
+                [hand.deal(48) for _ in range(3)],
+            )
             spans = list(zip(texts, range(20, 23), tables, strict=True))
             steps = [[Chunk(text[:stop], 0, t) for text, stop, t in spans]]
-            steps += [[Chunk([text[stop + n]], stop + n, t) for text, stop, t in spans] for n in range(25)]
+            steps += [
+                [Chunk([text[stop + n]], stop + n, t) for text, stop, t in spans] for n in range(25)
+            ]
             kernels = hand.kernels
-            said.append(torch.cat([step(hand.pools, s, hand.gpu, pad_rows=4, kernels=kernels) for s in steps]))  # type: ignore[attr-defined]
+            said.append(
+                torch.cat(
+                    [step(hand.pools, s, hand.gpu, pad_rows=4, kernels=kernels) for s in steps]
+                )
+            )  # type: ignore[attr-defined]
         assert torch.equal(*said) and not said[0].isnan().any()
     graphs = captured.kernels.graphs
     assert graphs is not None and graphs.replayed > 25 and eager.kernels.graphs is None
@@ -133,10 +185,20 @@ def test_delta_rule_equals_that_of_flash_linear_attention() -> None:
         torch.zeros(1, 4, heads, size, size, device="cuda"),
     )
     mixed = torch.cat([q.flatten(1), k.flatten(1), v.flatten(1)], dim=1)
-    spans = [torch.tensor(x, dtype=torch.int32, device="cuda") for x in ([0, 1, 2, 3], [70, 75, 115], [1, 2, 3])]
+    spans = [
+        torch.tensor(x, dtype=torch.int32, device="cuda")
+        for x in ([0, 1, 2, 3], [70, 75, 115], [1, 2, 3])
+    ]
     ours = gated_delta(mixed, g, beta, states, pages, 0, first.int(), *spans, max(lengths))
-    options = {"initial_state": states[0], "output_final_state": True, "use_qk_l2norm_in_kernel": True, "cu_seqlens": first}
-    out, after = theirs.chunk_gated_delta_rule(q[None], k[None], v[None], g[None], beta[None], **options)
+    options = {
+        "initial_state": states[0],
+        "output_final_state": True,
+        "use_qk_l2norm_in_kernel": True,
+        "cu_seqlens": first,
+    }
+    out, after = theirs.chunk_gated_delta_rule(
+        q[None], k[None], v[None], g[None], beta[None], **options
+    )
     assert far(ours, out[0]) <= 1e-2 and far(pages[0, 1:], after) <= 1e-2
 
 
@@ -154,7 +216,9 @@ def test_pages_move_on_the_gpu() -> None:
 @pytest.mark.parametrize("kernels", ["torch", pytest.param("triton", marks=IN_TRITON)])
 def test_engine_passes_on_the_gpu(precision: str, kernels: str) -> None:
     trace = story("full-swa-mamba", DENSE, "preempt-and-resume")
-    result = drive(trace, parse(f"toy:device=cuda,dtype={precision},kernels={kernels}").open(trace.header))
+    result = drive(
+        trace, parse(f"toy:device=cuda,dtype={precision},kernels={kernels}").open(trace.header)
+    )
     assert result.outcome == "pass", result.findings[:1]
     assert measured_in(result).restored_rows > 0
 
@@ -165,7 +229,8 @@ def test_answers_on_the_gpu_are_those_on_the_cpu(kernels: str, tmp_path: Path) -
 
     folder = random_checkpoint(tmp_path, layers=WITHOUT_MAMBA)
     services = [
-        ToyService(folder, pages=600, dtype="float64", device=d, kernels=k) for d, k in (("cpu", "torch"), ("cuda", kernels))
+        ToyService(folder, pages=600, dtype="float64", device=d, kernels=k)
+        for d, k in (("cpu", "torch"), ("cuda", kernels))
     ]
     said = [[tokens(service.answer(asks(max_tokens=40))) for _ in range(2)] for service in services]
     assert said[0] == said[1]

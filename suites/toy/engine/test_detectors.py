@@ -1,4 +1,6 @@
-"""Ledger and tensors check each other: each finds what the other is silent about, and neither accuses falsely."""
+"""Ledger and tensors check each other: each finds what the other is silent about, and neither
+accuses falsely.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,9 @@ STATE = "pool 0: 12 pages, null 0\ngroup 0: recurrent block 4\nrules: alignment 
 
 
 @pytest.mark.parametrize("mutant", STORIES)
-def test_fault_of_the_device_is_a_silent_divergence_and_the_trace_is_clean_without_it(mutant: str) -> None:
+def test_fault_of_the_device_is_a_silent_divergence_and_the_trace_is_clean_without_it(
+    mutant: str,
+) -> None:
     trace = STORIES[mutant]
     result = drive(trace, parse(f"toy:mutant={mutant}").open(trace.header), keep=False)
     assert {finding.anomaly for finding in result.findings} == {SILENT}
@@ -66,8 +70,18 @@ def test_page_given_back_while_a_step_reads_it_is_the_ledgers_alone_to_find() ->
     assert not {finding.anomaly for finding in result.findings} & {SILENT, UNFELT}
 
 
-def test_fault_of_the_device_fails_the_engine_and_names_the_layer(capsys: pytest.CaptureFixture[str]) -> None:
-    arguments = ["--engine", "toy:mutant=conv-state-lost", "--layout", "full-mamba", "--suite", "scheduler", "--fail-fast"]
+def test_fault_of_the_device_fails_the_engine_and_names_the_layer(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    arguments = [
+        "--engine",
+        "toy:mutant=conv-state-lost",
+        "--layout",
+        "full-mamba",
+        "--suite",
+        "scheduler",
+        "--fail-fast",
+    ]
     assert invoke(["run", *arguments]) == 1
     told = " ".join(capsys.readouterr().out.split())
     assert "silent-divergence" in told and "HARNESS FAILS" not in told
@@ -77,8 +91,13 @@ def test_fault_of_the_device_fails_the_engine_and_names_the_layer(capsys: pytest
 
 def test_read_that_the_ledger_wrongly_calls_wrong_is_a_failure_of_the_harness() -> None:
     finding = judged(NULL_READ)[0]
-    failure = Failure(id="x", finding=finding, trace=STORIES["conv-state-lost"], shrunk=STORIES["conv-state-lost"])
-    assert Report(engine="toy", suites=[SuiteReport(name="scheduler", failures=[failure])]).exit_code == 3
+    failure = Failure(
+        id="x", finding=finding, trace=STORIES["conv-state-lost"], shrunk=STORIES["conv-state-lost"]
+    )
+    assert (
+        Report(engine="toy", suites=[SuiteReport(name="scheduler", failures=[failure])]).exit_code
+        == 3
+    )
 
 
 def judged(text: str, **compared: float) -> list[Finding]:
@@ -110,7 +129,10 @@ def _with_comparisons(events: list[Event], compared: dict[str, float]) -> list[E
         out.append(event)
         runs = getattr(event, "runs", runs)
         if isinstance(event, StepEnd):
-            out += [Compare(r=run.r, start=run.start, stop=run.stop, step=event.step, **compared) for run in runs]
+            out += [
+                Compare(r=run.r, start=run.start, stop=run.stop, step=event.step, **compared)
+                for run in runs
+            ]
     return out
 
 
@@ -123,7 +145,9 @@ def test_right_reads_and_right_logits_agree() -> None:
 
 
 def test_wrong_read_and_wrong_logits_agree() -> None:
-    assert [f.anomaly for f in judged(NULL_READ, beyond=1)] == [SILENT]  # of step 1 alone, whose reads are right
+    assert [f.anomaly for f in judged(NULL_READ, beyond=1)] == [
+        SILENT
+    ]  # of step 1 alone, whose reads are right
     assert judged(FULL + "submit r1 a:6\ntake r1 | 1 2\nstep 1: r1 4..6 | 0 2\n", beyond=1) == []
 
 
@@ -131,13 +155,17 @@ def test_wrong_logits_after_right_reads_are_silent_divergence() -> None:
     (finding,) = judged(CLEAN, beyond=1, largest=0.5)
     assert finding.anomaly == SILENT
     assert "differ from those of the definition by up to 5.0e-01" in finding.sentence
-    assert finding.sentence.startswith("Let r1 ") and finding.sentence.endswith(": a contradiction.")
+    assert finding.sentence.startswith("Let r1 ") and finding.sentence.endswith(
+        ": a contradiction."
+    )
 
 
 def test_right_logits_after_a_read_of_poison_are_an_unfelt_fault() -> None:
     (finding,) = judged(NULL_READ)
     assert finding.anomaly == UNFELT
-    assert finding.sentence.startswith("Let r1 ") and finding.sentence.endswith(": a contradiction.")
+    assert finding.sentence.startswith("Let r1 ") and finding.sentence.endswith(
+        ": a contradiction."
+    )
 
 
 def test_coarse_comparison_accuses_nobody() -> None:
@@ -174,16 +202,29 @@ TWO = "submit r1 a:9\ntake r1 | 1 2 3\nstep 1: r1 0..8 | 1 2\n"
     ("text", "expected"),
     [
         (FULL + TWO + "step 2: r1 8..9 | 2 1 3\n", ["exchanged"]),
-        (FULL.replace("full", "sliding").replace("block 4", "block 4 window 9") + TWO + "step 2: r1 8..9 | 2 1 3\n", [""]),
-        (FULL + TWO + "submit r2 a:9 salt=x\ntake r2 | 1 2 4\nstep 2: r2 8..9 | 1 2 4\n", ["same-content"]),
+        (
+            FULL.replace("full", "sliding").replace("block 4", "block 4 window 9")
+            + TWO
+            + "step 2: r1 8..9 | 2 1 3\n",
+            [""],
+        ),
+        (
+            FULL + TWO + "submit r2 a:9 salt=x\ntake r2 | 1 2 4\nstep 2: r2 8..9 | 1 2 4\n",
+            ["same-content"],
+        ),
         (FULL + TWO + "submit r2 a:9 adapter=x\ntake r2 | 1 2 4\nstep 2: r2 8..9 | 1 2 4\n", [""]),
         (FULL + TWO + "submit r2 b:9\ntake r2 | 1 2 4\nstep 2: r2 8..9 | 1 2 4\n", [""]),
         (FULL + TWO + "submit r2 a:9\ntake r2 | 4\nstep 2: r2 8..9 | 1 2 4\n", ["not-held"]),
         (FULL + TWO + "begin 2: r1 8..9 | 1 2 3\ndrop r1 | 1\nend 2\n", ["freed-in-flight"]),
         (FULL + TWO + "drop r1 | 1\nstep 2: r1 8..9 | 1 2 3\n", [""]),
         (FULL + TWO + "step 2: r1 8..9 | 0 2 3\n", [""]),
-        (STATE + "submit r1 a:9\ntake r1 | 1 2\nstep 1: r1 0..4 | 1\nstep 2: r1 6..9 | 1 1 2\n", [""]),
+        (
+            STATE + "submit r1 a:9\ntake r1 | 1 2\nstep 1: r1 0..4 | 1\nstep 2: r1 6..9 | 1 1 2\n",
+            [""],
+        ),
     ],
 )
-def test_wrong_reads_that_leave_the_logits_alone_are_of_the_listed_classes(text: str, expected: list[str]) -> None:
+def test_wrong_reads_that_leave_the_logits_alone_are_of_the_listed_classes(
+    text: str, expected: list[str]
+) -> None:
     assert classes(text) == expected

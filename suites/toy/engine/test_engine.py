@@ -1,4 +1,6 @@
-"""The engine `toy`: what it computes over pages is what the dense model computes, whenever the policy is right."""
+"""The engine `toy`: what it computes over pages is what the dense model computes, whenever the
+policy is right.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,17 @@ import pytest
 
 from cachewitness._util.errors import UsageError
 from cachewitness.core.driving import drive
-from cachewitness.core.events import Compare, Drop, Group, Header, Pool, Publish, Submitted, Take, Unpublish
+from cachewitness.core.events import (
+    Compare,
+    Drop,
+    Group,
+    Header,
+    Pool,
+    Publish,
+    Submitted,
+    Take,
+    Unpublish,
+)
 from cachewitness.core.result import Result
 from cachewitness.core.trace_format import GroupSpec, Layout, Media, Trace, TraceHeader
 from cachewitness.engines.registry import parse
@@ -34,7 +46,11 @@ CONFIGURATIONS: list[tuple[str, dict[str, Any], str]] = [
     ("full-mamba", {"retention_interval": 64, "pages_per_snapshot": 3}, "exact-replay"),
     ("full-swa-mamba", DENSE | {"num_speculative_tokens": 4}, "generated-and-shared"),
     ("full-swa-mamba", DENSE | {"async_depth": 1}, "siblings-at-a-block"),
-    ("full-mamba", {"retention_interval": 0, "hash_block_size": 4, "async_depth": 1}, "preempt-and-resume"),
+    (
+        "full-mamba",
+        {"retention_interval": 0, "hash_block_size": 4, "async_depth": 1},
+        "preempt-and-resume",
+    ),
     ("full-swa-mamba", DENSE | {"tier_pages": 40}, "second-tier"),
 ]
 
@@ -44,14 +60,19 @@ def run(trace: Trace, engine: str = "toy") -> Result:
 
 
 LONG = [CONFIGURATIONS[4], CONFIGURATIONS[7]]
-"""Of the two with snapshots of several pages, and of the two with steps in flight, the longer one."""
+"""Of the two with snapshots of several pages, and of the two with steps in flight, the longer one.
+"""
 TAKEN = [one for one in CONFIGURATIONS if one not in LONG]
 
 
 @pytest.mark.parametrize(
-    ("layout", "options", "name"), chosen(CONFIGURATIONS, *TAKEN), ids=lambda value: value if isinstance(value, str) else None
+    ("layout", "options", "name"),
+    chosen(CONFIGURATIONS, *TAKEN),
+    ids=lambda value: value if isinstance(value, str) else None,
 )
-def test_logits_over_pages_are_those_of_a_cold_run_also_after_hits(layout: str, options: dict[str, Any], name: str) -> None:
+def test_logits_over_pages_are_those_of_a_cold_run_also_after_hits(
+    layout: str, options: dict[str, Any], name: str
+) -> None:
     result = run(story(layout, options, name))
     assert result.outcome == "pass", result.findings[:1]
     numbers = measured_in(result)
@@ -69,26 +90,43 @@ def test_other_precisions_pass_within_a_multiple_of_their_own_noise(precision: s
     assert numbers.floor > 1e-9
 
 
-@pytest.mark.parametrize(("fault", "outcome"), [("conv-state-lost", "fail"), ("state-restored-in-bf16", "pass")])
+@pytest.mark.parametrize(
+    ("fault", "outcome"), [("conv-state-lost", "fail"), ("state-restored-in-bf16", "pass")]
+)
 def test_bfloat16_finds_gross_faults_and_no_rounding(fault: str, outcome: str) -> None:
-    assert run(story("full-swa-mamba", DENSE, "preempt-and-resume"), f"toy:dtype=bfloat16,mutant={fault}").outcome == outcome
+    assert (
+        run(
+            story("full-swa-mamba", DENSE, "preempt-and-resume"),
+            f"toy:dtype=bfloat16,mutant={fault}",
+        ).outcome
+        == outcome
+    )
 
 
 def test_rows_that_only_fill_a_batch_change_nothing() -> None:
-    trace = random_trace(Configuration(layouts.load("full-swa-mamba"), DENSE).shape("scheduler"), 3, withdraw=False)
+    trace = random_trace(
+        Configuration(layouts.load("full-swa-mamba"), DENSE).shape("scheduler"), 3, withdraw=False
+    )
     assert run(trace, "toy:pad_rows=4").outcome == "pass"
 
 
 def test_every_run_of_a_step_is_compared() -> None:
     """One comparison for each request that ran, of all tokens that it computed; none for others."""
     history = run(story("full", {}, "exact-replay")).history
-    begun = [(e.step, run.r, run.start, run.stop) for e in history.events if hasattr(e, "runs") for run in e.runs]
+    begun = [
+        (e.step, run.r, run.start, run.stop)
+        for e in history.events
+        if hasattr(e, "runs")
+        for run in e.runs
+    ]
     compared = [(e.step, e.r, e.start, e.stop) for e in history.events if isinstance(e, Compare)]
     assert begun and begun == compared
 
 
 def test_engine_says_the_same_events_as_the_reference() -> None:
-    """The device adds comparisons and takes nothing away, so what the ledger judges is the reference's own behaviour."""
+    """The device adds comparisons and takes nothing away, so what the ledger judges is the
+    reference's own behaviour.
+    """
     trace = story("full-mamba", DENSE, "preempt-and-resume")
     ours = [(type(e), e.step) for e in run(trace).history.events if not isinstance(e, Compare)]
     assert ours == [(type(e), e.step) for e in run(trace, "reference").history.events]
@@ -97,7 +135,10 @@ def test_engine_says_the_same_events_as_the_reference() -> None:
 @pytest.mark.parametrize(
     ("engine", "says"),
     [
-        ("toy:dtype=float16", "dtype 'float16' is unknown; known are float64, float32, bf16-state, bfloat16"),
+        (
+            "toy:dtype=float16",
+            "dtype 'float16' is unknown; known are float64, float32, bf16-state, bfloat16",
+        ),
         ("toy:device=tpu", "device 'tpu' is unknown"),
         ("toy:seed=x", "seed 'x' is not a whole number"),
         ("toy:pad_rows=0", "pad_rows '0' is not a whole number, at least 1"),
@@ -171,7 +212,10 @@ def test_page_is_free_when_nobody_holds_it_and_no_key_names_it() -> None:
         pages, holdings.freed = holdings.freed, []
         return pages
 
-    take, drop = Take(pool=0, group=0, pages=[3], holder="a"), Drop(pool=0, group=0, pages=[3], holder="a")
+    take, drop = (
+        Take(pool=0, group=0, pages=[3], holder="a"),
+        Drop(pool=0, group=0, pages=[3], holder="a"),
+    )
     assert freed(take, take, drop) == [] and freed(drop) == [(0, 3)]
     key = Publish(group=0, page=3, r="a", length=4, companions=[5])
     assert freed(take, key, drop) == []

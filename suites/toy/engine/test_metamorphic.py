@@ -1,4 +1,6 @@
-"""Metamorphic relations on tensors: splits of a prompt leave the same content; what is resumed computes what cold runs do."""
+"""Metamorphic relations on tensors: splits of a prompt leave the same content; what is resumed
+computes what cold runs do.
+"""
 
 from __future__ import annotations
 
@@ -23,13 +25,22 @@ EXACT = 1e-10
 
 
 def pages(hand: Hand, tables: list[list[int]]) -> list[torch.Tensor]:
-    """Return the content that a request is left with: keys and values of all its tokens, and its last states."""
-    last = {FULL: tables[FULL], WINDOW: tables[WINDOW], DELTA: tables[DELTA][-1:], MAMBA: tables[MAMBA][-1:]}
+    """Return the content that a request is left with: keys and values of all its tokens, and its
+    last states.
+    """
+    last = {
+        FULL: tables[FULL],
+        WINDOW: tables[WINDOW],
+        DELTA: tables[DELTA][-1:],
+        MAMBA: tables[MAMBA][-1:],
+    }
     return [view[:, pages] for g, pages in last.items() for view in hand.pools.views[g]]
 
 
 def prefilled(stops: list[int], *, forget: int = -1) -> list[torch.Tensor]:
-    """Compute a prompt in chunks that end at `stops`; the states after `forget` tokens are lost on the way."""
+    """Compute a prompt in chunks that end at `stops`; the states after `forget` tokens are lost
+    on the way.
+    """
     hand = Hand()
     text, tables, start = hand.tokens(TOKENS), hand.deal(TOKENS), 0
     for stop in stops:
@@ -48,7 +59,9 @@ def same(left: list[torch.Tensor], right: list[torch.Tensor]) -> bool:
 def test_splits_of_a_prompt_leave_the_same_keys_values_and_states(seed: int) -> None:
     """At boundaries of blocks, inside of them, and token by token."""
     numbers = random.Random(seed)
-    stops = sorted({*numbers.sample(range(1, TOKENS), numbers.choice((1, 3, 8, TOKENS - 1))), TOKENS})
+    stops = sorted(
+        {*numbers.sample(range(1, TOKENS), numbers.choice((1, 3, 8, TOKENS - 1))), TOKENS}
+    )
     assert same(prefilled([TOKENS]), prefilled(stops))
 
 
@@ -58,11 +71,18 @@ def test_a_state_that_is_lost_between_two_chunks_is_a_difference() -> None:
 
 
 def twice(policy: str, engine: str) -> Result:
-    """Let a prompt be served, and again when it is cached, on the first configuration on which a policy's tensors compare."""
+    """Let a prompt be served, and again when it is cached, on the first configuration on which a
+    policy's tensors compare.
+    """
     configuration = policies.get(policy).cold_configurations()[0]
     shape: Shape = configuration.shape("scheduler")
     header = TraceHeader(
-        "twice", configuration.layout, 8 * shape.pages(8 * shape.unit), "scheduler", policy, dict(configuration.options)
+        "twice",
+        configuration.layout,
+        8 * shape.pages(8 * shape.unit),
+        "scheduler",
+        policy,
+        dict(configuration.options),
     )
     prompt = f"A:{4 * shape.unit} B:3"
     asked = Trace(header, [Submit("r1", prompt), Submit("r2", prompt)])

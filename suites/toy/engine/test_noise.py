@@ -1,4 +1,6 @@
-"""Tolerances of tensors: measured without the code under test, bounded by arithmetic, and never a pass above the bound."""
+"""Tolerances of tensors: measured without the code under test, bounded by arithmetic, and never
+a pass above the bound.
+"""
 
 from __future__ import annotations
 
@@ -57,9 +59,14 @@ def test_floors_do_not_move_with_the_kernels_under_test(monkeypatch: pytest.Monk
 
 
 def test_float64_rounds_as_float32_does_on_a_finer_grid() -> None:
-    """What cannot be measured against anything wider is derived; what the engine's kernels show of it lies below."""
+    """What cannot be measured against anything wider is derived; what the engine's kernels show
+    of it lies below.
+    """
     exact, single = floors(hybrid("float64")).logits, floors(hybrid("float32")).logits
-    assert exact.floor == single.floor * torch.finfo(torch.float64).eps / torch.finfo(torch.float32).eps
+    assert (
+        exact.floor
+        == single.floor * torch.finfo(torch.float64).eps / torch.finfo(torch.float32).eps
+    )
     assert exact.tolerance == exact.ceiling == FLOAT64_TOLERANCE > 1000 * exact.floor
     replayed = story("full-swa-mamba", DENSE, "exact-replay")
     run = drive(replayed, parse("toy").open(replayed.header))
@@ -75,7 +82,9 @@ def test_ceiling_is_arithmetic(precision: str, most: float) -> None:
     assert ceiling(replace(model, precision="float64"), 1.0) < 1e-11
 
 
-def test_model_whose_rounding_exceeds_the_ceiling_is_not_judged(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_model_whose_rounding_exceeds_the_ceiling_is_not_judged(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     trace = write(cold_configurations()[1].shape("scheduler"), BY_NAME["hit"], "replay", 0)
     spec = parse("toy:dtype=float32")
     engine = spec.open(trace.header)
@@ -88,5 +97,8 @@ def test_model_whose_rounding_exceeds_the_ceiling_is_not_judged(monkeypatch: pyt
 
 def test_weights_that_are_no_numbers_are_not_judged() -> None:
     model = hybrid("float32", seed=77)
-    weights = {**model.weights, "model.norm.weight": model.weights["model.norm.weight"] * float("nan")}
+    weights = {
+        **model.weights,
+        "model.norm.weight": model.weights["model.norm.weight"] * float("nan"),
+    }
     assert floors(replace(model, weights=weights, seed=78)).blind

@@ -1,4 +1,6 @@
-"""The paged execution says what the dense model says, whatever the chunks, the tables and the company."""
+"""The paged execution says what the dense model says, whatever the chunks, the tables and the
+company.
+"""
 
 from __future__ import annotations
 
@@ -25,8 +27,13 @@ def test_batches_of_unequal_chunks_over_scattered_tables_equal_the_dense_model(s
     at = [0] * len(texts)
     while live := [i for i, text in enumerate(texts) if at[i] < len(text)]:
         chosen = numbers.sample(live, numbers.randrange(1, len(live) + 1))
-        stops = {i: min(at[i] + numbers.choice((1, 1, 3, 8, 16, 17)), len(texts[i])) for i in chosen}
-        out = hand.run(*((texts[i], at[i], stops[i], tables[i]) for i in chosen), pad_rows=numbers.choice((1, 4)))
+        stops = {
+            i: min(at[i] + numbers.choice((1, 1, 3, 8, 16, 17)), len(texts[i])) for i in chosen
+        }
+        out = hand.run(
+            *((texts[i], at[i], stops[i], tables[i]) for i in chosen),
+            pad_rows=numbers.choice((1, 4)),
+        )
         for i, logits in zip(chosen, out, strict=True):
             assert far(logits, cold[i][at[i] : stops[i]]) <= EXACT
             at[i] = stops[i]
@@ -45,7 +52,10 @@ def test_resumed_run_on_the_same_chunk_grid_is_bit_equal(dtype: torch.dtype) -> 
     hand = Hand(dtype)
     text, tables = hand.tokens(40), hand.deal(40)
     first = [hand.run((text, a, a + 8, tables))[0] for a in range(0, 40, 8)]
-    resumed = [row[: 24 // block] + new[24 // block :] for row, new, block in zip(tables, hand.deal(40), BLOCKS, strict=True)]
+    resumed = [
+        row[: 24 // block] + new[24 // block :]
+        for row, new, block in zip(tables, hand.deal(40), BLOCKS, strict=True)
+    ]
     for a in (24, 32):
         (again,) = hand.run((text, a, a + 8, resumed))
         assert torch.equal(again, first[a // 8])
@@ -56,8 +66,14 @@ def test_diverging_siblings_share_a_prefix_and_copy_what_they_write() -> None:
     shared, left, right = hand.tokens(22, 1), hand.tokens(10, 2), hand.tokens(10, 3)
     parent = hand.deal(32)
     hand.run((shared, 0, 22, parent))
-    child = [row[: 22 // block] + new[22 // block :] for row, new, block in zip(parent, hand.deal(32), BLOCKS, strict=True)]
-    tails = [(hand.pools, parent[g][22 // BLOCKS[g]], hand.pools, child[g][22 // BLOCKS[g]]) for g in range(4)]
+    child = [
+        row[: 22 // block] + new[22 // block :]
+        for row, new, block in zip(parent, hand.deal(32), BLOCKS, strict=True)
+    ]
+    tails = [
+        (hand.pools, parent[g][22 // BLOCKS[g]], hand.pools, child[g][22 // BLOCKS[g]])
+        for g in range(4)
+    ]
     move(tails)
     for text, tables in ((shared + left, parent), (shared + right, child)):
         (logits,) = hand.run((text, 22, 32, tables))
@@ -137,7 +153,9 @@ def test_poison_stays_with_the_request_that_reads_it() -> None:
     texts, tables = [hand.tokens(20, i) for i in range(2)], [hand.deal(20) for _ in range(2)]
     hand.run(*((text, 0, 16, table) for text, table in zip(texts, tables, strict=True)))
     hand.pools.poison(tables[0][FULL])
-    sick, well = hand.run(*((text, 16, 20, table) for text, table in zip(texts, tables, strict=True)), pad_rows=4)
+    sick, well = hand.run(
+        *((text, 16, 20, table) for text, table in zip(texts, tables, strict=True)), pad_rows=4
+    )
     assert sick.isnan().all()
     assert far(well, hand.cold(texts[1])[16:]) <= EXACT
 
@@ -171,12 +189,16 @@ def test_group_that_keeps_every_block_can_be_resumed_at_each_of_them() -> None:
     hand.run((text, 0, 3, tables))
     hand.run((text, 3, 29, tables))
     for boundary in (8, 16, 24):
-        (logits,) = hand.run((text, boundary, boundary + 2, [*tables[:2], *_after(hand, tables, boundary)]))
+        (logits,) = hand.run(
+            (text, boundary, boundary + 2, [*tables[:2], *_after(hand, tables, boundary)])
+        )
         assert far(logits, hand.cold(text)[boundary : boundary + 2]) <= EXACT
 
 
 @pytest.mark.parametrize("accepted", range(4))
-def test_rejected_drafts_are_rolled_back_by_continuing_from_the_state_of_the_last_right_one(accepted: int) -> None:
+def test_rejected_drafts_are_rolled_back_by_continuing_from_the_state_of_the_last_right_one(
+    accepted: int,
+) -> None:
     hand = Hand()
     text, tables = hand.tokens(30), hand.deal(30)
     hand.run((text, 0, 19, tables))
@@ -187,7 +209,10 @@ def test_rejected_drafts_are_rolled_back_by_continuing_from_the_state_of_the_las
     assert far(logits[: accepted + 1], hand.cold(text)[20 : 21 + accepted]) <= EXACT
     resume = 21 + accepted
     if accepted:
-        kept = [(hand.pools, scratch[g][accepted - 1], hand.pools, tables[g][(resume - 1) // 8]) for g in (DELTA, MAMBA)]
+        kept = [
+            (hand.pools, scratch[g][accepted - 1], hand.pools, tables[g][(resume - 1) // 8])
+            for g in (DELTA, MAMBA)
+        ]
         move(kept)
     (after,) = hand.run((text, resume, 30, tables))
     assert far(after, hand.cold(text)[resume:]) <= EXACT

@@ -1,4 +1,6 @@
-"""Block tables in the device's space: what is kept from step to step is what the whole row would give, for less work."""
+"""Block tables in the device's space: what is kept from step to step is what the whole row would
+give, for less work.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ class Asked(list[int]):
 
 @pytest.mark.parametrize("seed", range(20))
 def test_rows_that_change_anyhow_are_those_placed_from_nothing(seed: int) -> None:
-    """They grow, lose their front as windows do, shrink, are exchanged, and are one list that the engine changes in place."""
+    """They grow, lose their front as windows do, shrink, are exchanged, and are one list that
+    the engine changes in place.
+    """
     chance, space = random.Random(seed), [7 * page for page in range(50)]
     placed, rows = PlacedTables([space, space]), [list[int](), list[int]()]
     for _ in range(60):

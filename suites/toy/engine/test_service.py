@@ -1,4 +1,6 @@
-"""Prompts answered over the paged cache: the same tokens cold and cached, and what was restored is told per group."""
+"""Prompts answered over the paged cache: the same tokens cold and cached, and what was restored
+is told per group.
+"""
 
 from __future__ import annotations
 
@@ -32,19 +34,35 @@ def cold(folder: Path) -> list[Answer]:
     return list(service(folder, caching=False).answer(asks()))
 
 
-def test_cold_answers_restore_nothing_and_are_alike_in_any_company(folder: Path, cold: list[Answer]) -> None:
+def test_cold_answers_restore_nothing_and_are_alike_in_any_company(
+    folder: Path, cold: list[Answer]
+) -> None:
     alone = [service(folder, caching=False).answer([ask])[0] for ask in asks()[:2]]
     assert tokens(alone) == tokens(cold)[:2]
-    assert [answer.restored for answer in cold] == [{"": 0, "full": 0, "sliding": 0, "recurrent": 0}] * len(ENDS)
-    assert all(len(answer.tokens) == len(answer.margins) == 6 and min(answer.margins) >= 0 for answer in cold)
+    assert [answer.restored for answer in cold] == [
+        {"": 0, "full": 0, "sliding": 0, "recurrent": 0}
+    ] * len(ENDS)
+    assert all(
+        len(answer.tokens) == len(answer.margins) == 6 and min(answer.margins) >= 0
+        for answer in cold
+    )
 
 
 @pytest.mark.parametrize(
     "options",
-    [{}, {"budget": 48}, {"batch": 2}, {"preempt_every": 3}, {"drafts": 2}, {"retention_interval": 0}],
+    [
+        {},
+        {"budget": 48},
+        {"batch": 2},
+        {"preempt_every": 3},
+        {"drafts": 2},
+        {"retention_interval": 0},
+    ],
     ids=lambda options: ",".join(options) or "plain",
 )
-def test_cached_answers_are_the_cold_ones(folder: Path, cold: list[Answer], options: dict[str, Any]) -> None:
+def test_cached_answers_are_the_cold_ones(
+    folder: Path, cold: list[Answer], options: dict[str, Any]
+) -> None:
     engine = service(folder, **options)
     engine.answer(asks(max_tokens=1, ends=("",)))
     answers = engine.answer(asks())
@@ -56,7 +74,9 @@ def test_cached_answers_are_the_cold_ones(folder: Path, cold: list[Answer], opti
         assert sum(answer.preemptions for answer in answers) > 0
 
 
-def test_replay_comes_from_the_second_tier_after_a_reset_of_the_first(folder: Path, cold: list[Answer]) -> None:
+def test_replay_comes_from_the_second_tier_after_a_reset_of_the_first(
+    folder: Path, cold: list[Answer]
+) -> None:
     engine = service(folder, tier_pages=600)
     engine.answer(asks())
     assert engine.reset()
@@ -78,14 +98,21 @@ def test_other_salts_share_nothing(folder: Path, cold: list[Answer]) -> None:
 
 def test_answer_ends_before_a_stop_and_at_its_length(folder: Path, cold: list[Answer]) -> None:
     stop = cold[0].text[len(cold[0].text) // 2 :][:1]
-    (answer,) = service(folder, caching=False).answer([Ask(id="a", prompt=asks()[0].prompt, stop=(stop,), max_tokens=6)])
+    (answer,) = service(folder, caching=False).answer(
+        [Ask(id="a", prompt=asks()[0].prompt, stop=(stop,), max_tokens=6)]
+    )
     assert answer.text == cold[0].text[: cold[0].text.index(stop)]
     assert answer.tokens == cold[0].tokens[: len(answer.tokens)]
 
 
 def test_planted_fault_changes_answers(folder: Path) -> None:
-    """A block that is keyed by its own tokens alone is hit behind another prefix, and the answer is another."""
-    one, other = (Ask(id=words, prompt=_blocks(words), max_tokens=6) for words in ("cat dog mat on", "dog cat mat on"))
+    """A block that is keyed by its own tokens alone is hit behind another prefix, and the answer
+    is another.
+    """
+    one, other = (
+        Ask(id=words, prompt=_blocks(words), max_tokens=6)
+        for words in ("cat dog mat on", "dog cat mat on")
+    )
     (right,) = service(folder, caching=False).answer([other])
     engine = service(folder, mutant="hash-without-parent", block_size=16)
     engine.answer([one])
@@ -105,7 +132,9 @@ def _blocks(words: str) -> str:
 
 def test_versions_name_what_a_repetition_needs(folder: Path) -> None:
     versions = service(folder, mutant="salt-left-out").versions()
-    assert {"engine", "policy", "checkpoint", "device", "dtype", "torch", "kernels"} == set(versions)
+    assert {"engine", "policy", "checkpoint", "device", "dtype", "torch", "kernels"} == set(
+        versions
+    )
     assert "salt-left-out" in versions["engine"] and len(versions["checkpoint"]) == 64
 
 
@@ -121,7 +150,9 @@ def test_what_cannot_run_is_said_in_one_line(folder: Path, tmp_path: Path) -> No
 
 
 def test_choice_between_logits_that_are_no_numbers_is_no_near_tie() -> None:
-    """Where NaN decided, another token is a hard divergence and nothing that rounding could excuse."""
+    """Where NaN decided, another token is a hard divergence and nothing that rounding could
+    excuse.
+    """
     import torch
 
     from cachewitness.toy.greedy import NO_TIE, Choice, _choices
@@ -137,7 +168,9 @@ def test_so_many_requests_run_at_a_time_as_the_option_batch_says(folder: Path, b
     from cachewitness.engines.answers import Opening
     from cachewitness.toy.kind import open_service
 
-    opened: Any = open_service({"batch": f"{batch}", "dtype": "float64"}, Opening(checkpoint=f"{folder}"))
+    opened: Any = open_service(
+        {"batch": f"{batch}", "dtype": "float64"}, Opening(checkpoint=f"{folder}")
+    )
     running, execute = list[int](), opened.engine.tensors.execute
 
     def counted(begin: Any, *args: Any) -> Any:

@@ -1,4 +1,6 @@
-"""Kernels in Triton run on the CPU here, in Triton's interpreter; that is decided when Triton is imported."""
+"""Kernels in Triton run on the CPU here, in Triton's interpreter; that is decided when Triton is
+imported.
+"""
 
 from __future__ import annotations
 

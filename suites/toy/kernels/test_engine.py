@@ -1,4 +1,6 @@
-"""The engine `toy` with kernels in Triton: clean runs pass, and what it cannot do is refused in one line."""
+"""The engine `toy` with kernels in Triton: clean runs pass, and what it cannot do is refused in
+one line.
+"""
 
 from __future__ import annotations
 

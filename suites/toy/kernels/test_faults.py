@@ -1,4 +1,6 @@
-"""Faults of kernels, on kernels in Triton: each moves the logits from the dense model's; without them the run is right."""
+"""Faults of kernels, on kernels in Triton: each moves the logits from the dense model's; without
+them the run is right.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ GROUPED = {"num_attention_heads": 4, "num_key_value_heads": 2}
 
 
 def largest(plant: Callable[[Any], None] = lambda engine: None) -> float:
-    """Run two requests, prefill, unequal chunks and decode in turned order; return how far they are from the dense model."""
+    """Run two requests, prefill, unequal chunks and decode in turned order; return how far they
+    are from the dense model.
+    """
     kernels = named("triton")
     plant(SimpleNamespace(tensors=SimpleNamespace(kernels=kernels)))
     hand = Hand(layers=WITHOUT_MAMBA, kernels=kernels, sizes=GROUPED)
@@ -54,7 +58,15 @@ def test_catalogued_fault_is_felt(name: str) -> None:
 
 def block_too_many(kernels: FlatKernels) -> None:
     def attend(
-        original: Any, query: Any, projected: Any, kept: Any, layer: int, table: Any, first: Any, starts: Any, *rest: Any
+        original: Any,
+        query: Any,
+        projected: Any,
+        kept: Any,
+        layer: int,
+        table: Any,
+        first: Any,
+        starts: Any,
+        *rest: Any,
     ) -> Any:
         return original(query, projected, kept, layer, table, first, starts + BLOCK, *rest)
 
@@ -63,9 +75,19 @@ def block_too_many(kernels: FlatKernels) -> None:
 
 def last_block_dropped(kernels: FlatKernels) -> None:
     def attend(
-        original: Any, query: Any, projected: Any, kept: Any, layer: int, table: Any, first: Any, starts: Any, *rest: Any
+        original: Any,
+        query: Any,
+        projected: Any,
+        kept: Any,
+        layer: int,
+        table: Any,
+        first: Any,
+        starts: Any,
+        *rest: Any,
     ) -> Any:
-        return original(query, projected, kept, layer, table, first, (starts - BLOCK).clamp(min=0), *rest)
+        return original(
+            query, projected, kept, layer, table, first, (starts - BLOCK).clamp(min=0), *rest
+        )
 
     wrap(kernels, "attend", attend)
 
@@ -81,7 +103,9 @@ def stale_table_row(kernels: FlatKernels) -> None:
     """Keep for a row of the batch the table of the request that had it in the step before."""
     before: dict[tuple[Any, ...], Any] = {}
 
-    def attend(original: Any, query: Any, projected: Any, kept: Any, layer: int, table: Any, *rest: Any) -> Any:
+    def attend(
+        original: Any, query: Any, projected: Any, kept: Any, layer: int, table: Any, *rest: Any
+    ) -> Any:
         key = kept.data_ptr(), table.shape
         stale, before[key] = before.get(key, table), table.clone()
         return original(query, projected, kept, layer, stale, *rest)
@@ -104,7 +128,15 @@ def state_of_the_row_beside(kernels: FlatKernels) -> None:
 
 def inputs_one_token_late(kernels: FlatKernels) -> None:
     def keep_inputs(
-        original: Any, x: Any, states: Any, kept: Any, layer: int, first: Any, owners: Any, stops: Any, saves: Any
+        original: Any,
+        x: Any,
+        states: Any,
+        kept: Any,
+        layer: int,
+        first: Any,
+        owners: Any,
+        stops: Any,
+        saves: Any,
     ) -> None:
         original(x, states, kept, layer, first, owners, stops - 1, saves)
 

@@ -31,10 +31,14 @@ def saved(tmp_path: Path) -> Path:
 def test_checkpoint_comes_back_as_it_was_saved(saved: Path) -> None:
     loaded, original = checkpoint.load(saved), random_weights(CONFIG, 1)
     assert (loaded.config, loaded.path) == (CONFIG, saved)
-    assert all(torch.equal(loaded.weights[name], original[name]) for name in original) and len(loaded.weights) == len(original)
+    assert all(torch.equal(loaded.weights[name], original[name]) for name in original) and len(
+        loaded.weights
+    ) == len(original)
     assert loaded.sha256 == hashlib.sha256((saved / "model.safetensors").read_bytes()).hexdigest()
     assert json.loads((saved / "recipe.json").read_text()) == RECIPE
-    assert {tensor.dtype for tensor in checkpoint.load(saved, torch.float64).weights.values()} == {torch.float64}
+    assert {tensor.dtype for tensor in checkpoint.load(saved, torch.float64).weights.values()} == {
+        torch.float64
+    }
 
 
 def test_equal_models_are_equal_files(saved: Path, tmp_path: Path) -> None:
@@ -50,7 +54,9 @@ def flip(path: Path) -> None:
 
 def resum(folder: Path) -> None:
     names = [line.split("  ")[1] for line in (folder / "SHA256SUMS").read_text().splitlines()]
-    sums = (f"{hashlib.sha256((folder / name).read_bytes()).hexdigest()}  {name}\n" for name in names)
+    sums = (
+        f"{hashlib.sha256((folder / name).read_bytes()).hexdigest()}  {name}\n" for name in names
+    )
     (folder / "SHA256SUMS").write_text("".join(sums))
 
 
@@ -67,16 +73,43 @@ def overwrite(path: Path, text: str) -> None:
 
 
 DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
-    "no sums": (lambda f: (f / "SHA256SUMS").unlink(), "SHA256SUMS: cannot be read (No such file or directory); restore"),
-    "no weights": (lambda f: (f / "model.safetensors").unlink(), "model.safetensors: cannot be read"),
+    "no sums": (
+        lambda f: (f / "SHA256SUMS").unlink(),
+        "SHA256SUMS: cannot be read (No such file or directory); restore",
+    ),
+    "no weights": (
+        lambda f: (f / "model.safetensors").unlink(),
+        "model.safetensors: cannot be read",
+    ),
     "no tokenizer": (lambda f: (f / "tokenizer.json").unlink(), "tokenizer.json: cannot be read"),
-    "a bit of the weights": (lambda f: flip(f / "model.safetensors"), "model.safetensors: its SHA-256 is not the one in"),
-    "a bit of the recipe": (lambda f: flip(f / "recipe.json"), "recipe.json: its SHA-256 is not the one in"),
-    "no sum of the weights": (lambda f: overwrite(f / "SHA256SUMS", ""), "SHA256SUMS: config.json is not listed"),
-    "sums of something else": (lambda f: overwrite(f / "SHA256SUMS", "nonsense\n"), "SHA256SUMS: 'nonsense' is no sum"),
-    "a configuration cut short": (lambda f: overwrite(f / "config.json", "{"), "config.json: not a JSON object"),
-    "weights that are none": (lambda f: overwrite(f / "model.safetensors", "x" * 99), "model.safetensors: not safetensors"),
-    "a larger model": (lambda f: reconfigure(f, hidden_size=64), "model.embed_tokens.weight has the shape (61, 32)"),
+    "a bit of the weights": (
+        lambda f: flip(f / "model.safetensors"),
+        "model.safetensors: its SHA-256 is not the one in",
+    ),
+    "a bit of the recipe": (
+        lambda f: flip(f / "recipe.json"),
+        "recipe.json: its SHA-256 is not the one in",
+    ),
+    "no sum of the weights": (
+        lambda f: overwrite(f / "SHA256SUMS", ""),
+        "SHA256SUMS: config.json is not listed",
+    ),
+    "sums of something else": (
+        lambda f: overwrite(f / "SHA256SUMS", "nonsense\n"),
+        "SHA256SUMS: 'nonsense' is no sum",
+    ),
+    "a configuration cut short": (
+        lambda f: overwrite(f / "config.json", "{"),
+        "config.json: not a JSON object",
+    ),
+    "weights that are none": (
+        lambda f: overwrite(f / "model.safetensors", "x" * 99),
+        "model.safetensors: not safetensors",
+    ),
+    "a larger model": (
+        lambda f: reconfigure(f, hidden_size=64),
+        "model.embed_tokens.weight has the shape (61, 32)",
+    ),
     "a layer more": (
         lambda f: reconfigure(f, layer_types=[*EVERY_TYPE, "mamba2"]),
         "layers.4.input_layernorm.weight is missing",
@@ -85,12 +118,17 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
         lambda f: reconfigure(f, layer_types=EVERY_TYPE[:3]),
         "belongs to no layer that config.json describes",
     ),
-    "an unknown layer": (lambda f: reconfigure(f, layer_types=["hyena"]), "layer_types: 'hyena' is unknown"),
+    "an unknown layer": (
+        lambda f: reconfigure(f, layer_types=["hyena"]),
+        "layer_types: 'hyena' is unknown",
+    ),
 }
 
 
 @pytest.mark.parametrize("damage", DAMAGE)
-def test_damaged_checkpoint_is_refused_in_one_line_naming_the_file(damage: str, saved: Path) -> None:
+def test_damaged_checkpoint_is_refused_in_one_line_naming_the_file(
+    damage: str, saved: Path
+) -> None:
     harm, expected = DAMAGE[damage]
     harm(saved)
     with pytest.raises(ModelError) as refused:
@@ -100,7 +138,10 @@ def test_damaged_checkpoint_is_refused_in_one_line_naming_the_file(damage: str, 
 
 
 def test_missing_folder_is_named_with_what_to_do(tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match=r"none/SHA256SUMS: cannot be read .*; restore the folder or train the model again"):
+    with pytest.raises(
+        ModelError,
+        match=r"none/SHA256SUMS: cannot be read .*; restore the folder or train the model again",
+    ):
         checkpoint.load(tmp_path / "none")
 
 

@@ -1,7 +1,9 @@
-"""`plan --config` against transformers: what the reader says of a configuration, and what a model built from it keeps.
+"""`plan --config` against transformers: what the reader says of a configuration, and what a model
+built from it keeps.
 
-transformers writes the configuration of a small model of each family, builds the model, runs it and fills its own cache. The
-reader sees the file alone. Types are not compared: transformers keeps states in the type of its weights.
+transformers writes the configuration of a small model of each family, builds the model, runs it and
+fills its own cache. The reader sees the file alone. Types are not compared: transformers keeps
+states in the type of its weights.
 """
 
 from __future__ import annotations
@@ -31,10 +33,16 @@ ODD: dict[str, dict[str, Any]] = {
     "falcon_h1": _GROUPS,
     "granitemoehybrid": _GROUPS,
     "nemotron_h": {"n_groups": 2, "conv_kernel": 3, "ssm_state_size": 24},
-    "jamba": {"mamba_d_conv": 3, "num_hidden_layers": 5, "attn_layer_period": 4, "attn_layer_offset": 2},
+    "jamba": {
+        "mamba_d_conv": 3,
+        "num_hidden_layers": 5,
+        "attn_layer_period": 4,
+        "attn_layer_offset": 2,
+    },
     "lfm2": {"conv_L_cache": 5},
 }
-"""Sizes that differ where those of the architecture are alike, so that no field passes for another."""
+"""Sizes that differ where those of the architecture are alike, so that no field passes for another.
+"""
 _MOE = ARCHITECTURES["qwen3_next"].options | ARCHITECTURES["qwen3_5"].options
 _KIMI = {
     "layer_types": ["linear_attention", "full_attention", "linear_attention"],
@@ -58,7 +66,13 @@ _MLA = {
     "v_head_dim": 16,
     "q_lora_rank": None,
 }
-_EXPERTS = {"num_experts_per_tok": 2, "moe_intermediate_size": 32, "n_routed_experts": 4, "n_group": 1, "topk_group": 1}
+_EXPERTS = {
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 32,
+    "n_routed_experts": 4,
+    "n_group": 1,
+    "topk_group": 1,
+}
 _DENSE: dict[str, dict[str, Any]] = {
     "deepseek_v2": _MLA | _EXPERTS,
     "deepseek_v3": _MLA | _EXPERTS,
@@ -66,7 +80,12 @@ _DENSE: dict[str, dict[str, Any]] = {
     "mixtral": {"num_local_experts": 4},
     "qwen2": {},
     "qwen3": {"head_dim": 24},
-    "qwen3_moe": {"head_dim": 24, "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32},
+    "qwen3_moe": {
+        "head_dim": 24,
+        "num_experts": 4,
+        "num_experts_per_tok": 2,
+        "moe_intermediate_size": 32,
+    },
 }
 BUILT: dict[str, dict[str, Any]] = {
     architecture.model_type: {**COMMON, **architecture.options, **ODD.get(name, {})}
@@ -82,7 +101,8 @@ LAYERS = {
     "lfm2": "layer_types",
     "nemotron_h": "layers_block_type",
 }
-"""Where a list of layers has to stand in the file, because no published model is like the class's own."""
+"""Where a list of layers has to stand in the file, because no published model is like the class's
+own."""
 
 
 @pytest.fixture(autouse=True)
@@ -92,13 +112,17 @@ def no_gradients() -> Iterator[None]:
 
 
 def said(path: Path) -> Counter[tuple[Any, ...]]:
-    """Return what the reader says that the layers keep, as the shapes of transformers' cache, and how many layers do."""
+    """Return what the reader says that the layers keep, as the shapes of transformers' cache,
+    and how many layers do.
+    """
     found: Counter[tuple[Any, ...]] = Counter()
     for cache in read.model(path).caches:
         if isinstance(cache, Recurrent):
             found["conv", cache.conv_channels, cache.conv_kernel] += cache.layers
             if cache.state_shape:
-                found["state", cache.state_shape[0], tuple(sorted(cache.state_shape[1:]))] += cache.layers
+                found["state", cache.state_shape[0], tuple(sorted(cache.state_shape[1:]))] += (
+                    cache.layers
+                )
         elif isinstance(cache, Latent):
             found["attention",] += cache.layers
         else:
@@ -138,7 +162,9 @@ def _tensors(layer: Any, name: str) -> list[tuple[int, ...]]:
 
 
 @pytest.mark.parametrize("model_type", BUILT)
-def test_a_model_keeps_what_the_reader_says_of_its_configuration(model_type: str, tmp_path: Path) -> None:
+def test_a_model_keeps_what_the_reader_says_of_its_configuration(
+    model_type: str, tmp_path: Path
+) -> None:
     config = AutoConfig.for_model(model_type, **BUILT[model_type])
     config.save_pretrained(tmp_path)
     family = FAMILIES[model_type]
@@ -152,7 +178,9 @@ def test_every_family_is_built() -> None:
 
 @pytest.mark.parametrize("model_type", [name for name, family in FAMILIES.items() if family.latent])
 def test_the_width_of_a_latent_vector_is_that_of_the_projections(model_type: str) -> None:
-    """The library keeps the expanded heads; what vLLM keeps is the input of the projection that expands them."""
+    """The library keeps the expanded heads; what vLLM keeps is the input of the projection that
+    expands them.
+    """
     config = AutoConfig.for_model(model_type, **BUILT[model_type])
     named = AutoModel.from_config(config).named_parameters()
     compressed = {weight.shape[0] for name, weight in named if "kv_a_proj_with_mqa.weight" in name}
@@ -160,12 +188,17 @@ def test_the_width_of_a_latent_vector_is_that_of_the_projections(model_type: str
 
 
 @pytest.mark.parametrize(
-    "model_type", sorted({*FAMILIES} - {"gemma3", "qwen3_5", "qwen3_5_moe", "granitemoehybrid", "lfm2_moe"})
+    "model_type",
+    sorted({*FAMILIES} - {"gemma3", "qwen3_5", "qwen3_5_moe", "granitemoehybrid", "lfm2_moe"}),
 )
 def test_what_a_file_leaves_out_is_what_the_class_supplies(model_type: str, tmp_path: Path) -> None:
-    """A file of little more than a type, beside the file with every field written out: the same model."""
+    """A file of little more than a type, beside the file with every field written out: the same
+    model.
+    """
     full = json.loads(AutoConfig.for_model(model_type).to_json_string(use_diff=False))
-    bare = {"model_type": model_type} | {name: full[name] for name in [LAYERS.get(model_type, "model_type")]}
+    bare = {"model_type": model_type} | {
+        name: full[name] for name in [LAYERS.get(model_type, "model_type")]
+    }
     models = []
     for name, raw in (("full", full), ("bare", bare)):
         path = tmp_path / f"{name}.json"

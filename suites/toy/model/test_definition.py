@@ -1,4 +1,6 @@
-"""The definition of the model: it agrees with what engines compute with, and shares nothing with it."""
+"""The definition of the model: it agrees with what engines compute with, and shares nothing with
+it.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,15 @@ from cachewitness_reference.toy_model.definition import EXACT, Rounding, compute
 from cachewitness_reference.toy_model.paged import Chunk, step
 from cachewitness_reference.toy_model.watch import Watch
 from suites.support.paged_by_hand import Hand
-from suites.support.toy_models import EVERY_TYPE, RECURRENT, far, model, noise, strong_weights, tokens
+from suites.support.toy_models import (
+    EVERY_TYPE,
+    RECURRENT,
+    far,
+    model,
+    noise,
+    strong_weights,
+    tokens,
+)
 
 pytestmark = pytest.mark.toy
 WITHIN = 1e-12
@@ -22,12 +32,17 @@ VISIBLE = 1e-3
 
 
 @pytest.mark.parametrize("turned", [0.5, 1.0])
-@pytest.mark.parametrize("layers", [*[(layer_type,) for layer_type in EVERY_TYPE], EVERY_TYPE], ids="-".join)
+@pytest.mark.parametrize(
+    "layers", [*[(layer_type,) for layer_type in EVERY_TYPE], EVERY_TYPE], ids="-".join
+)
 def test_definition_and_kernels_say_the_same(layers: tuple[str, ...], turned: float) -> None:
     config = model(*layers, partial_rotary_factor=turned)
     w, x = strong_weights(config), tokens(2, 40, config)
     said = compute(x.tolist(), w, config)
-    assert said.logits.dtype == torch.float64 and far(said.logits, dense.forward(x, w, config)) <= WITHIN
+    assert (
+        said.logits.dtype == torch.float64
+        and far(said.logits, dense.forward(x, w, config)) <= WITHIN
+    )
 
 
 @pytest.mark.parametrize("gate", ["sigmoid", "softplus"])
@@ -41,7 +56,9 @@ def test_definition_and_kernels_open_gates_alike_and_each_gate_otherwise(gate: s
 
 @pytest.mark.parametrize("length", [1, 8, 20])
 def test_definition_and_pages_keep_the_same(length: int) -> None:
-    """Keys, values and states of a paged run are those that the definition says are kept, in each type of layer."""
+    """Keys, values and states of a paged run are those that the definition says are kept, in
+    each type of layer.
+    """
     hand, watch = Hand(), Watch()
     text, tables = hand.tokens(length), hand.deal(length)
     step(hand.pools, [Chunk(text, 0, tables)], hand.weights, watch=watch)
@@ -53,7 +70,10 @@ def test_definition_and_pages_keep_the_same(length: int) -> None:
     for layer in (1, 3):
         read = watch.read(layer, 0)
         for part, ours in read.parts.items():
-            assert read.positions is not None and far(ours, said.kept[layer][part][0, read.positions]) <= WITHIN
+            assert (
+                read.positions is not None
+                and far(ours, said.kept[layer][part][0, read.positions]) <= WITHIN
+            )
     for layer in range(4):
         assert far(watch.output(layer, 0), said.outputs[layer][0]) <= WITHIN
 
@@ -61,10 +81,21 @@ def test_definition_and_pages_keep_the_same(length: int) -> None:
 def test_definition_imports_no_kernel() -> None:
     """It stands alone: of this package it knows the configuration, and torch's plain arithmetic."""
     tree = ast.parse(Path(definition.__file__).read_text())
-    ours = {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and "toy_model" in (node.module or "")}
+    ours = {
+        node.module
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and "toy_model" in (node.module or "")
+    }
     assert ours == {"cachewitness_reference.toy_model.config"}
     called = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
-    assert not called & {"conv1d", "scaled_dot_product_attention", "solve_triangular", "softmax", "rms_norm", "cumsum"}
+    assert not called & {
+        "conv1d",
+        "scaled_dot_product_attention",
+        "solve_triangular",
+        "softmax",
+        "rms_norm",
+        "cumsum",
+    }
 
 
 @pytest.mark.parametrize("layer_type", RECURRENT)
@@ -106,6 +137,11 @@ def test_rounding_is_that_of_the_format_and_of_what_is_stored() -> None:
     w, x = strong_weights(config), tokens(1, 60, config).tolist()
     exact = compute(x, w, config, rounding=EXACT).logits
     single = far(compute(x, w, config, rounding=Rounding(torch.float32)).logits, exact)
-    stored = [far(compute(x, w, config, rounding=Rounding(torch.float32, torch.bfloat16, n)).logits, exact) for n in (1, 61)]
+    stored = [
+        far(
+            compute(x, w, config, rounding=Rounding(torch.float32, torch.bfloat16, n)).logits, exact
+        )
+        for n in (1, 61)
+    ]
     assert 1e-7 < single < 1e-4 < stored[0]
     assert stored[1] == single  # never stored within the text

@@ -1,4 +1,6 @@
-"""A recurrent layer says the same token by token, chunk by chunk, from any state it left behind, and in any company."""
+"""A recurrent layer says the same token by token, chunk by chunk, from any state it left behind,
+and in any company.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,9 @@ class Layer:
         self.type, self.config = layer_type, model(layer_type, **sizes)
         self.weights = strong_weights(self.config, dtype=dtype)
 
-    def __call__(self, x: Tensor, state: RecurrentState | None = None, **more: Tensor) -> tuple[Tensor, RecurrentState]:
+    def __call__(
+        self, x: Tensor, state: RecurrentState | None = None, **more: Tensor
+    ) -> tuple[Tensor, RecurrentState]:
         state = self.empty(x) if state is None else state
         return recurrent.run(self.type, x, state, self.weights, LAYER, self.config, **more)
 
@@ -49,10 +53,12 @@ def sequence(length: int, rows: int = 2, dtype: torch.dtype = torch.float64) -> 
     return noise(rows, length, 32, seed=length, dtype=dtype)
 
 
-# --- against definitions written token by token -----------------------------------------------------------------------
+# --- against definitions written token by token ---------------------------------------------------
 
 
-def naive_gated_delta(q: Array, k: Array, v: Array, g: Array, beta: Array, state: Array) -> tuple[Array, Array]:
+def naive_gated_delta(
+    q: Array, k: Array, v: Array, g: Array, beta: Array, state: Array
+) -> tuple[Array, Array]:
     """One head: the rule as a product of the transition (I - beta k k^T) e^g and a write."""
     out = np.zeros_like(v)
     for t in range(len(v)):
@@ -64,7 +70,9 @@ def naive_gated_delta(q: Array, k: Array, v: Array, g: Array, beta: Array, state
     return out, state
 
 
-def naive_mamba2(x: Array, dt: Array, g: Array, b: Array, c: Array, state: Array) -> tuple[Array, Array]:
+def naive_mamba2(
+    x: Array, dt: Array, g: Array, b: Array, c: Array, state: Array
+) -> tuple[Array, Array]:
     """One head: the outputs by the sum over all earlier writes, each faded by every decay since."""
     out = np.zeros_like(x)
     for t in range(len(x)):
@@ -78,7 +86,14 @@ def naive_mamba2(x: Array, dt: Array, g: Array, b: Array, c: Array, state: Array
 def gated_delta_inputs(length: int, heads: int = 2, values: int = 4) -> list[Tensor]:
     q, k = noise(2, length, heads, 8, seed=2), noise(2, length, heads, 8, seed=3)
     v, state = noise(2, length, values, 12, seed=4), noise(2, values, 8, 12, seed=5)
-    return [q, k, v, -noise(2, length, values, seed=6).abs(), noise(2, length, values, seed=7).sigmoid(), state]
+    return [
+        q,
+        k,
+        v,
+        -noise(2, length, values, seed=6).abs(),
+        noise(2, length, values, seed=7).sigmoid(),
+        state,
+    ]
 
 
 def mamba2_inputs(length: int, heads: int = 4, groups: int = 2) -> list[Tensor]:
@@ -88,7 +103,9 @@ def mamba2_inputs(length: int, heads: int = 4, groups: int = 2) -> list[Tensor]:
 
 
 def by_heads(naive, inputs: list[Tensor], heads: int):  # type: ignore[no-untyped-def]
-    """Run a definition for one head over rows and heads, heads sharing what comes in fewer groups."""
+    """Run a definition for one head over rows and heads, heads sharing what comes in fewer
+    groups.
+    """
     out, states = [], []
     for row in range(inputs[0].shape[0]):
         for head in range(heads):
@@ -111,7 +128,10 @@ def test_both_forms_follow_the_definition(layer_type: str, length: int) -> None:
     rule, naive, make = RULES[layer_type]
     inputs = make(length)
     out, state = by_heads(naive, inputs, 4)
-    for got, after in (rule.recurrent(*inputs), *(rule.chunked(*inputs, chunk) for chunk in CHUNKS)):
+    for got, after in (
+        rule.recurrent(*inputs),
+        *(rule.chunked(*inputs, chunk) for chunk in CHUNKS),
+    ):
         assert far(got.transpose(1, 2).flatten(0, 1), out) <= EXACT
         assert far(after.flatten(0, 1), state) <= EXACT
 
@@ -127,7 +147,12 @@ def test_the_definition_is_not_followed_from_another_state(layer_type: str) -> N
 
 @pytest.mark.parametrize("length", [1, 2, 3, 4, 9])
 def test_convolution_sees_the_last_inputs_and_no_more(length: int) -> None:
-    x, state, weight, bias = noise(2, length, 5), noise(2, 3, 5, seed=2), noise(5, 1, 4, seed=3), noise(5, seed=4)
+    x, state, weight, bias = (
+        noise(2, length, 5),
+        noise(2, 3, 5, seed=2),
+        noise(5, 1, 4, seed=3),
+        noise(5, seed=4),
+    )
     history = torch.cat([state, x], dim=1).numpy()
     got = causal_conv(x, weight, state, bias)
     for t in range(length):
@@ -136,7 +161,7 @@ def test_convolution_sees_the_last_inputs_and_no_more(length: int) -> None:
     assert torch.equal(conv_state_after(x, state), torch.cat([state, x], dim=1)[:, -3:])
 
 
-# --- the forms of a layer against one another -------------------------------------------------------------------------
+# --- the forms of a layer against one another -----------------------------------------------------
 
 
 @every_type
@@ -152,7 +177,9 @@ def test_chunked_layer_equals_token_by_token(layer_type: str, chunk_size: int, b
 @every_type
 @settings(max_examples=12, deadline=None)
 @given(length=st.integers(2, 40), cut=st.integers(1, 39), chunk_size=st.sampled_from(CHUNKS))
-def test_layer_continues_from_the_state_at_any_cut(layer_type: str, length: int, cut: int, chunk_size: int) -> None:
+def test_layer_continues_from_the_state_at_any_cut(
+    layer_type: str, length: int, cut: int, chunk_size: int
+) -> None:
     layer, x = Layer(layer_type, chunk_size=chunk_size), sequence(length)
     out, state = layer(x)
     resumed, after = layer.in_pieces(x, min(cut, length - 1))
@@ -164,16 +191,23 @@ def test_state_of_another_token_is_seen(layer_type: str) -> None:
     layer, x = Layer(layer_type), sequence(30)
     out, _ = layer(x)
     (_, right), (_, late) = layer(x[:, :16]), layer(x[:, :17])
-    for wrong in (late, RecurrentState(late.conv, right.memory), RecurrentState(right.conv, late.memory), layer.empty(x)):
+    for wrong in (
+        late,
+        RecurrentState(late.conv, right.memory),
+        RecurrentState(right.conv, late.memory),
+        layer.empty(x),
+    ):
         assert far(layer(x[:, 16:], wrong)[0], out[:, 16:]) > VISIBLE
 
 
-# --- bit equality -----------------------------------------------------------------------------------------------------
+# --- bit equality ---------------------------------------------------------------------------------
 
 
 @every_type
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_rule_continued_on_the_chunk_grid_is_bit_equal_to_one_shot(layer_type: str, dtype: torch.dtype) -> None:
+def test_rule_continued_on_the_chunk_grid_is_bit_equal_to_one_shot(
+    layer_type: str, dtype: torch.dtype
+) -> None:
     rule, _, make = RULES[layer_type]
     inputs = [y.to(dtype) for y in make(45)]
     out, state = rule.chunked(*inputs, 8)
@@ -191,11 +225,13 @@ def test_rule_continued_off_the_chunk_grid_differs_by_rounding(layer_type: str) 
     differences = []
     for cut in (3, 13, 21):
         _, there = rule.chunked(*(y[:, :cut] for y in inputs[:-1]), inputs[-1], 8)
-        differences.append(far(rule.chunked(*(y[:, cut:] for y in inputs[:-1]), there, 8)[0], out[:, cut:]))
+        differences.append(
+            far(rule.chunked(*(y[:, cut:] for y in inputs[:-1]), there, 8)[0], out[:, cut:])
+        )
     assert 0 < max(differences) <= 1e-5
 
 
-# --- unequal rows -----------------------------------------------------------------------------------------------------
+# --- unequal rows ---------------------------------------------------------------------------------
 
 
 @every_type
@@ -208,9 +244,14 @@ def test_padded_rows_are_as_if_alone(layer_type: str, longest: int) -> None:
     out, state = layer(x, before, lengths=torch.tensor(lengths))
     for row, length in enumerate(lengths):
         own = RecurrentState(before.conv[row : row + 1], before.memory[row : row + 1])
-        alone, after = layer(x[row : row + 1, :length], own) if length else (out[row : row + 1, :0], own)
+        alone, after = (
+            layer(x[row : row + 1, :length], own) if length else (out[row : row + 1, :0], own)
+        )
         assert far(out[row : row + 1, :length], alone) <= 1e-12
-        assert far(RecurrentState(state.conv[row : row + 1], state.memory[row : row + 1]), after) <= 1e-12
+        assert (
+            far(RecurrentState(state.conv[row : row + 1], state.memory[row : row + 1]), after)
+            <= 1e-12
+        )
 
 
 @every_type
@@ -226,7 +267,11 @@ def test_bfloat16_runs_and_keeps_the_memory_wide(layer_type: str) -> None:
     layer, x = Layer(layer_type, torch.bfloat16), sequence(20, dtype=torch.bfloat16)
     out, state = layer(x)
     exact, _ = Layer(layer_type)(x.double())
-    assert (out.dtype, state.conv.dtype, state.memory.dtype) == (torch.bfloat16, torch.bfloat16, torch.float32)
+    assert (out.dtype, state.conv.dtype, state.memory.dtype) == (
+        torch.bfloat16,
+        torch.bfloat16,
+        torch.float32,
+    )
     assert far(out, exact) <= 0.05 * float(exact.abs().max())
 
 

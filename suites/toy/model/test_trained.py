@@ -1,4 +1,5 @@
-"""The trained checkpoints: made by the recipes that are here, and good enough at the frozen problems to lose something.
+"""The trained checkpoints: made by the recipes that are here, and good enough at the frozen
+problems to lose something.
 
 Cold answers only; what a cache does to them is for the suites of scores.
 """
@@ -49,7 +50,9 @@ def test_checkpoint_is_whole_small_and_made_by_the_recipe_that_is_here(name: str
 def test_frozen_problems_are_what_the_generator_makes() -> None:
     tenants, rows = generate()
     contexts = {tenant.tenant: tenant.context for tenant in tenants}
-    assert [(item.row, item.context) for item in load()] == [(row, contexts[row.tenant]) for row in rows]
+    assert [(item.row, item.context) for item in load()] == [
+        (row, contexts[row.tenant]) for row in rows
+    ]
 
 
 def test_toy_checkpoint_answers_98_of_100_held_out_problems() -> None:
@@ -80,8 +83,13 @@ def published() -> tuple[Any, Any]:
     return opened("qwen3_5")
 
 
-@pytest.mark.parametrize(("name", "groups"), [("qwen3_5", {"full", "recurrent", "window"}), ("window", {"full", "window"})])
-def test_published_checkpoint_answers_98_of_100_problems_in_transformers(name: str, groups: set[str]) -> None:
+@pytest.mark.parametrize(
+    ("name", "groups"),
+    [("qwen3_5", {"full", "recurrent", "window"}), ("window", {"full", "window"})],
+)
+def test_published_checkpoint_answers_98_of_100_problems_in_transformers(
+    name: str, groups: set[str]
+) -> None:
     """Those that it has layers for."""
     model, tokenizer = opened(name)
     items = [item for item in asked() if item.row.group in groups]
@@ -92,7 +100,8 @@ def test_published_checkpoint_answers_98_of_100_problems_in_transformers(name: s
         wanted = tokenizer(f" {item.row.answer}{STOP}", return_tensors="pt").input_ids
         with torch.no_grad():
             logits = model(torch.cat([prompt, wanted], dim=1)).logits
-        # Every token of the worked answer is the likeliest one, so greedy generation writes just this answer.
+        # Every token of the worked answer is the likeliest one, so greedy generation writes just
+        # this answer.
         right += bool((logits[0, prompt.shape[1] - 1 : -1].argmax(-1) == wanted[0]).all())
     assert right >= 0.98 * len(items)
 
@@ -107,8 +116,12 @@ def test_published_checkpoint_generates_what_it_finds_likeliest(published: tuple
 
 
 @pytest.mark.parametrize("size", [128, 96, 50])
-def test_paged_execution_of_the_published_checkpoint_is_transformers(published: tuple[Any, Any], size: int) -> None:
-    """Chunks on and off the grid of the delta rule: the logits of prompt and answer, within float32's rounding."""
+def test_paged_execution_of_the_published_checkpoint_is_transformers(
+    published: tuple[Any, Any], size: int
+) -> None:
+    """Chunks on and off the grid of the delta rule: the logits of prompt and answer, within
+    float32's rounding.
+    """
     from cachewitness.core.events import Group
     from cachewitness.toy.model import loaded
     from cachewitness.toy.noise import floors
@@ -116,7 +129,10 @@ def test_paged_execution_of_the_published_checkpoint_is_transformers(published: 
     theirs, tokenizer = published
     item = load()[7]
     tokens = tokenizer(f"{item.prompt} {item.row.answer}", return_tensors="pt").input_ids
-    groups = [Group(id=i, kind=kind, pool=0, block_size=16) for i, kind in enumerate(("full", "recurrent"))]
+    groups = [
+        Group(id=i, kind=kind, pool=0, block_size=16)
+        for i, kind in enumerate(("full", "recurrent"))
+    ]
     model = loaded(FOLDERS["qwen3_5"], groups, precision="float32", device="cpu")
     columns = -(-tokens.shape[1] // 16)
     tables = [list(range(1, columns + 1)), list(range(columns + 1, 2 * columns + 1))]
@@ -130,7 +146,9 @@ def test_paged_execution_of_the_published_checkpoint_is_transformers(published: 
 
 
 def test_blocks_of_real_engines_fill(published: tuple[Any, Any]) -> None:
-    """Four blocks of the size that vLLM gives the published shape fit into what the questions of every tenant share."""
+    """Four blocks of the size that vLLM gives the published shape fit into what the questions of
+    every tenant share.
+    """
     block = export.unified_block_size(RECIPES["qwen3_5"].config)
     assert block <= 128
     for context in {item.context for item in load()}:

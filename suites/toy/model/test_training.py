@@ -1,4 +1,6 @@
-"""Training: what it asks for, which paths it cuts, and that it can be killed and overwrites nothing unasked."""
+"""Training: what it asks for, which paths it cuts, and that it can be killed and overwrites
+nothing unasked.
+"""
 
 from __future__ import annotations
 
@@ -66,7 +68,9 @@ def killed_at(step: int, recipe: Recipe, kept: Path) -> None:
 def quiet(*_: object) -> None: ...
 
 
-def test_training_that_was_killed_goes_on_to_the_same_parameters(tiny: Recipe, tmp_path: Path) -> None:
+def test_training_that_was_killed_goes_on_to_the_same_parameters(
+    tiny: Recipe, tmp_path: Path
+) -> None:
     through, _ = train(tiny, tmp_path / "through", quiet)
     killed_at(4, tiny, tmp_path / "kept")
     steps: list[int] = []
@@ -81,12 +85,20 @@ def test_what_was_kept_of_another_recipe_is_refused(tiny: Recipe, tmp_path: Path
         train(replace(tiny, seed=2), tmp_path / "kept", quiet)
 
 
-def test_command_prints_as_it_goes_and_overwrites_only_when_asked_to(tiny: Recipe, tmp_path: Path) -> None:
+def test_command_prints_as_it_goes_and_overwrites_only_when_asked_to(
+    tiny: Recipe, tmp_path: Path
+) -> None:
     folder = str(tmp_path / "made")
     done = CliRunner().invoke(command.main, ["tiny", folder])
     assert done.exit_code == 0, done.output
-    assert len(re.findall(r"step +\d+  loss", done.output)) == STEPS // 2 and "recurrent zeroed" in done.output
-    assert not (tmp_path / "made.training").exists() and checkpoint.load(tmp_path / "made").config == CONFIG
+    assert (
+        len(re.findall(r"step +\d+  loss", done.output)) == STEPS // 2
+        and "recurrent zeroed" in done.output
+    )
+    assert (
+        not (tmp_path / "made.training").exists()
+        and checkpoint.load(tmp_path / "made").config == CONFIG
+    )
     again = CliRunner().invoke(command.main, ["tiny", folder])
     assert again.exit_code == 1 and "holds files already" in again.output
     (tmp_path / "notes").mkdir()
@@ -112,13 +124,21 @@ def test_every_path_but_its_own_is_cut_and_a_layer_is_cut_with_its_path() -> Non
         assert all(sources[layer] == 1 for sources in drawn for layer in own)
         for layer in set(range(len(CONFIG.layer_types))) - set(own):
             seen = [sources[layer] for sources in drawn]
-            assert set(seen) == {ZERO, 0, 1, 2} and 0.7 < sum(source != 1 for source in seen) / len(seen) < 0.9
+            assert (
+                set(seen) == {ZERO, 0, 1, 2}
+                and 0.7 < sum(source != 1 for source in seen) / len(seen) < 0.9
+            )
 
 
 def test_each_recurrent_layer_has_a_fact_of_its_own() -> None:
     assert carriers(CONFIG) == {"price": [3], "has": [0], "owes": [2], "rule": [1]}
     assert carriers(RECIPES["window"].config) == {"price": [2], "rule": [0, 1]}
-    assert carriers(RECIPES["qwen3_5"].config) == {"price": [1, 3], "has": [0], "owes": [2], "rule": [0]}
+    assert carriers(RECIPES["qwen3_5"].config) == {
+        "price": [1, 3],
+        "has": [0],
+        "owes": [2],
+        "rule": [0],
+    }
 
 
 def test_branch_on_its_own_prefix_is_the_text_in_one_piece_and_on_another_it_is_not() -> None:
@@ -126,10 +146,14 @@ def test_branch_on_its_own_prefix_is_the_text_in_one_piece_and_on_another_it_is_
     weights = {name: tensor.double() for name, tensor in random_weights(CONFIG, 0).items()}
     _, left = dense.resume(batch.prefixes, weights, CONFIG, 0, [None] * 4)
     length, last = batch.prefixes.shape[1], len(batch.rows) - 1
-    whole = dense.forward(torch.cat([batch.prefixes[batch.rows[last]], batch.tokens[last]])[None], weights, CONFIG)[0, length:]
+    whole = dense.forward(
+        torch.cat([batch.prefixes[batch.rows[last]], batch.tokens[last]])[None], weights, CONFIG
+    )[0, length:]
 
     def resumed(sources: torch.Tensor) -> torch.Tensor:
-        return dense.resume(batch.tokens, weights, CONFIG, length, branch(left, sources, CONFIG))[0][last]
+        return dense.resume(batch.tokens, weights, CONFIG, length, branch(left, sources, CONFIG))[
+            0
+        ][last]
 
     assert float((resumed(batch.sources) - whole).abs().max()) < 1e-9
     for layer in range(4):
@@ -146,7 +170,9 @@ def test_what_is_to_be_predicted_is_the_answer_or_the_numbers_of_a_recital() -> 
         for row, group in enumerate(batch.groups):
             wanted = batch.targets[row] != IGNORED
             *ends, _ = wanted.nonzero().flatten().tolist()
-            assert [int(batch.targets[row, at]) for at in ends] == [int(batch.tokens[row, at + 1]) for at in ends]
+            assert [int(batch.targets[row, at]) for at in ends] == [
+                int(batch.tokens[row, at + 1]) for at in ends
+            ]
             assert (group == "recital") == bool(recitals) and bool(wanted.any())
             if recitals:
                 assert set(batch.targets[row][wanted].tolist()) <= made._numbers

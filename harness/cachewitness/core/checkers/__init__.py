@@ -13,7 +13,13 @@ from cachewitness.core.checkers.protocol import Checker
 from cachewitness.core.checkers.resumes import ResumesRight
 from cachewitness.core.checkers.retention import IntervalSparsity, ReplayBoundaryRetained
 from cachewitness.core.checkers.reuse import ReuseFloor
-from cachewitness.core.checkers.safety import CommitOrder, Identity, NoFabricatedSnapshots, SafetyLaw, WindowLiveness
+from cachewitness.core.checkers.safety import (
+    CommitOrder,
+    Identity,
+    NoFabricatedSnapshots,
+    SafetyLaw,
+    WindowLiveness,
+)
 from cachewitness.core.checkers.statistics import StatisticsTrue
 from cachewitness.core.checkers.tensors import TensorsAgree
 from cachewitness.core.trace_format import Height

@@ -21,7 +21,8 @@ CATALOGUE: tuple[Anomaly, ...] = (
     ),
     Anomaly(
         "cross-identity-hit",
-        "a prefix is its tokens and their identity: salt, adapter, multimodal content, weights, kernels",
+        "a prefix is its tokens and their identity: salt, adapter, multimodal content, weights,"
+        " kernels",
         "one tenant's, adapter's or image's cache answers for another",
     ),
     Anomaly(
@@ -51,12 +52,14 @@ CATALOGUE: tuple[Anomaly, ...] = (
     ),
     Anomaly(
         "fabricated-snapshot",
-        "no key is committed or hit over a page whose state was not written at exactly that boundary",
+        "no key is committed or hit over a page whose state was not written at exactly that"
+        " boundary",
         "later requests resume from a state that nobody computed",
     ),
     Anomaly(
         "uncommitted-hit",
-        "a key is hit only if the step that writes it comes first, and vanishes if that step is withdrawn",
+        "a key is hit only if the step that writes it comes first, and vanishes if that step is"
+        " withdrawn",
         "a request reads content that was never written",
     ),
     Anomaly(
@@ -71,15 +74,21 @@ CATALOGUE: tuple[Anomaly, ...] = (
     ),
     Anomaly(
         "lost-shared-prefix-boundary",
-        "where an engine declares that it keeps states at shared-prefix boundaries, retention drops none that was written",
+        "where an engine declares that it keeps states at shared-prefix boundaries, retention drops"
+        " none that was written",
         "every sibling behind the first computes the shared prefix again",
     ),
     Anomaly(
         "over-dense-retention",
-        "of what was written, only what the retention interval and the reachable boundaries allow is kept",
+        "of what was written, only what the retention interval and the reachable boundaries allow"
+        " is kept",
         "snapshots fill the pool and evict live prefixes: the hit rate collapses late",
     ),
-    Anomaly("leak", "whatever has no holder is free or cached", "the pool shrinks until nothing is admitted"),
+    Anomaly(
+        "leak",
+        "whatever has no holder is free or cached",
+        "the pool shrinks until nothing is admitted",
+    ),
     Anomaly(
         "double-free",
         "a page is given back once by each of its holders",
@@ -97,17 +106,20 @@ CATALOGUE: tuple[Anomaly, ...] = (
     ),
     Anomaly(
         "forgotten-prefix",
-        "what a finished request computed of its prompt, or had a key, is hit as long as nobody was given its pages",
+        "what a finished request computed of its prompt, or had a key, is hit as long as nobody was"
+        " given its pages",
         "correct output, no reuse: the cache is inert, or drops what it need not",
     ),
     Anomaly(
         "lost-capture",
-        "a declared capture is made, found by whoever begins as it does, and given up for want of places alone",
+        "a declared capture is made, found by whoever begins as it does, and given up for want of"
+        " places alone",
         "every request behind the first computes the system prompt again",
     ),
     Anomaly(
         "needless-eviction",
-        "no key ends for want of room while a page without a key is free, unless the engine declares why",
+        "no key ends for want of room while a page without a key is free, unless the engine"
+        " declares why",
         "correct output, fewer hits: the cache forgets what it had room for",
     ),
     Anomaly(
@@ -117,13 +129,14 @@ CATALOGUE: tuple[Anomaly, ...] = (
     ),
     Anomaly(
         "malformed-key-event",
-        "an event for routers names a group, a parent that was told, and a hash for each block of its tokens",
+        "an event for routers names a group, a parent that was told, and a hash for each block of"
+        " its tokens",
         "a router cannot tell which part of a prompt is cached, and drops or misreads the event",
     ),
     Anomaly(
         "false-key-event",
-        "what routers are told to be stored has a key over these tokens, behind this parent, of this identity, and what is "
-        "told to be gone was there",
+        "what routers are told to be stored has a key over these tokens, behind this parent, of"
+        " this identity, and what is told to be gone was there",
         "a router sends requests to where their prompt is not cached, or away from where it is",
     ),
     Anomaly(
@@ -136,10 +149,15 @@ CATALOGUE: tuple[Anomaly, ...] = (
         "what operators and clients are told of pages in use and of tokens found is what happened",
         "dashboards, autoscalers and bills go by figures that are not the engine's",
     ),
-    Anomaly("stuck", "a feasible request advances within a stated number of steps", "requests wait for ever"),
+    Anomaly(
+        "stuck",
+        "a feasible request advances within a stated number of steps",
+        "requests wait for ever",
+    ),
     Anomaly(
         "refused-reset",
-        "a reset is refused only while a page is held, or a step that does something or a copy is under way",
+        "a reset is refused only while a page is held, or a step that does something or a copy is"
+        " under way",
         "whoever resets before new weights asks again for ever, or goes on with the old keys",
     ),
     Anomaly(
@@ -155,7 +173,8 @@ CATALOGUE: tuple[Anomaly, ...] = (
     Anomaly(
         "silent-divergence",
         "a device that reads the right pages computes the logits of the model's definition",
-        "wrong answers although every block table is right: a kernel, a copy or a state of the device is at fault",
+        "wrong answers although every block table is right: a kernel, a copy or a state of the"
+        " device is at fault",
     ),
     Anomaly(
         "answer-differs",
@@ -164,7 +183,8 @@ CATALOGUE: tuple[Anomaly, ...] = (
     ),
     Anomaly(
         "answer-missing",
-        "who asks and does not go away gets an answer, unless the engine declares that it gives requests up",
+        "who asks and does not go away gets an answer, unless the engine declares that it gives"
+        " requests up",
         "a client waits in vain",
     ),
     Anomaly(
@@ -172,23 +192,34 @@ CATALOGUE: tuple[Anomaly, ...] = (
         "a request restores no more of its prompt than a request of the same identity has computed",
         "one tenant's cache answers for another, or tokens that nobody computed",
     ),
-    Anomaly("died", "an engine carries out every operation that a trace may ask for", "the server goes down"),
-    Anomaly("hung", "an engine answers every operation within its deadline", "the server answers nobody any more"),
+    Anomaly(
+        "died",
+        "an engine carries out every operation that a trace may ask for",
+        "the server goes down",
+    ),
+    Anomaly(
+        "hung",
+        "an engine answers every operation within its deadline",
+        "the server answers nobody any more",
+    ),
 )
 
 DISAGREEMENTS: tuple[Anomaly, ...] = (
     Anomaly(
         "unfelt-fault",
-        "a read that the ledger calls wrong changes the logits, unless it is of a class that cannot",
+        "a read that the ledger calls wrong changes the logits, unless it is of a class that"
+        " cannot",
         "nothing of the engine yet: the ledger accuses falsely, or the comparison sees too little",
     ),
 )
-"""What two detectors of the harness hold against each other: failures of the harness, not of an engine."""
+"""What two detectors of the harness hold against each other: failures of the harness, not of an
+engine."""
 
 COMPARISONS: tuple[Anomaly, ...] = (
     Anomaly(
         "cached-divergence",
-        "logits and final states, of cold and of cached runs, are those of the model's definition in float64, within rounding",
+        "logits and final states, of cold and of cached runs, are those of the model's definition"
+        " in float64, within rounding",
         "another answer with the cache than without it, or a wrong one either way",
     ),
     Anomaly(
@@ -202,7 +233,8 @@ COMPARISONS: tuple[Anomaly, ...] = (
 ANSWERS: tuple[Anomaly, ...] = (
     Anomaly(
         "changed-answer",
-        "where an engine without its cache answers alike twice, no answer with it differs beyond a near-tie",
+        "where an engine without its cache answers alike twice, no answer with it differs beyond a"
+        " near-tie",
         "another answer with the cache than without it",
     ),
     Anomaly(

@@ -1,11 +1,13 @@
 """Compares what an engine answers with what it answers to the same tokens without its cache.
 
-This is all that can be judged of an engine that tells no pages. Logprobs are compared first and tokens second, because most
-wrong states move a logprob by 0.001 to 0.1 and leave the likeliest token alone. Where tokens differ and their logprobs do not,
-two tokens are nearly as likely: the answers part there lawfully, and what follows is compared with what the twin says after the
-engine's own token (the next `cold` of the request).
+This is all that can be judged of an engine that tells no pages. Logprobs are compared first and
+tokens second, because most wrong states move a logprob by 0.001 to 0.1 and leave the likeliest
+token alone. Where tokens differ and their logprobs do not, two tokens are nearly as likely: the
+answers part there lawfully, and what follows is compared with what the twin says after the engine's
+own token (the next `cold` of the request).
 
-How many tokens an engine restores is judged too: no more than the prompt shares with a request of the same identity.
+How many tokens an engine restores is judged too: no more than the prompt shares with a request of
+the same identity.
 """
 
 from __future__ import annotations
@@ -25,13 +27,16 @@ from cachewitness.core.ledger.ledger import Ledger
 DIFFERS, MISSING, FOREIGN = "answer-differs", "answer-missing", "foreign-restore"
 
 BY_CHANCE = 4
-"""So many tokens a prompt may share by chance with what other traces left, where they are kept apart by their texts alone."""
+"""So many tokens a prompt may share by chance with what other traces left, where they are kept
+apart by their texts alone."""
 
 EVEN, EVEN_MOST = log(0.5), 0.5
-"""The logprob of one half, which is the most that two equally likely tokens can have, and how far rounding may lift it."""
+"""The logprob of one half, which is the most that two equally likely tokens can have, and how far
+rounding may lift it."""
 
 BEYOND = 1e9
-"""The floor where right answers are not the same tokens: further than logprobs can be apart, and still a number in a file."""
+"""The floor where right answers are not the same tokens: further than logprobs can be apart, and
+still a number in a file."""
 
 Kind = Literal["", "logprob", "number", "token", "length", "near-tie"]
 
@@ -39,8 +44,8 @@ Kind = Literal["", "logprob", "number", "token", "length", "near-tie"]
 class Comparison(NamedTuple):
     """Where an answer first differs from the cold one, and how; `at` counts in the whole answer.
 
-    `kind` is empty if it does not differ, `near-tie` if it may. `largest` is the largest difference of two logprobs up to
-    there, and `rows` how many tokens were compared.
+    `kind` is empty if it does not differ, `near-tie` if it may. `largest` is the largest difference
+    of two logprobs up to there, and `rows` how many tokens were compared.
     """
 
     kind: Kind
@@ -72,7 +77,9 @@ def compare(answer: Answer, cold: Cold) -> Comparison:
 
 
 def _even(logprob: float | None, tolerance: float) -> bool:
-    """Whether another token can be as likely as one of this logprob: the two together have no more than all."""
+    """Whether another token can be as likely as one of this logprob: the two together have no
+    more than all.
+    """
     return is_number(logprob) and logprob <= EVEN + min(tolerance, EVEN_MOST)
 
 
@@ -93,7 +100,10 @@ class AnswersAgree(Checker):
     """An answer is the one that the engine gives without its cache, within rounding."""
 
     name = "answers"
-    summary = "answers are those of the engine without its cache; nothing is restored that nobody computed"
+    summary = (
+        "answers are those of the engine without its cache; nothing is restored that nobody"
+        " computed"
+    )
     anomalies = (DIFFERS, MISSING, FOREIGN)
     lacks = "an answer with restored tokens, beside one of a twin that restores none"
 
@@ -114,9 +124,15 @@ class AnswersAgree(Checker):
 
     def not_applicable(self, header: Header) -> str:
         self._gives_up = header.rules.gives_up
-        self._by_chance = BY_CHANCE if header.rules.answering and header.rules.answering.texts else 0
+        self._by_chance = (
+            BY_CHANCE if header.rules.answering and header.rules.answering.texts else 0
+        )
         own = header.not_applicable.get(self.name, "")
-        return own if header.height == "answers" else "the engine tells its pages, by which it is judged"
+        return (
+            own
+            if header.height == "answers"
+            else "the engine tells its pages, by which it is judged"
+        )
 
     def handlers(self) -> dict[type, Handler]:
         return {
@@ -152,13 +168,19 @@ class AnswersAgree(Checker):
         return None
 
     def on_cold(self, ledger: Ledger, event: Cold) -> Found:
-        """Compare the answer with the cold one. Raises Blind if rounding alone could hide what is looked for."""
+        """Compare the answer with the cold one. Raises Blind if rounding alone could hide what
+        is looked for.
+        """
         if not event.tolerance <= event.ceiling:
             if event.floor >= BEYOND:
-                raise Blind("without its cache the engine answers the same prompt with other tokens, so nothing is judged")
+                raise Blind(
+                    "without its cache the engine answers the same prompt with other tokens, so"
+                    " nothing is judged"
+                )
             raise Blind(
-                f"right {event.dtype} logprobs of this model differ by {event.floor:.1e}; the tolerance {event.tolerance:.1e} "
-                f"would exceed its ceiling {event.ceiling:.1e}, so nothing is judged; use a wider dtype"
+                f"right {event.dtype} logprobs of this model differ by {event.floor:.1e}; the"
+                f" tolerance {event.tolerance:.1e} would exceed its ceiling {event.ceiling:.1e}, so"
+                " nothing is judged; use a wider dtype"
             )
         answer = self._answers[event.r]
         if event.refused:
@@ -169,7 +191,9 @@ class AnswersAgree(Checker):
         self.opportunities += restored and event.start == 0 and compared.rows > 0
         self.acceptable += compared.kind == "near-tie"
         wrong = compared.kind not in ("", "near-tie")
-        self.measured = merge_measured([*self.measured, _measured(event, compared, restored, wrong)])
+        self.measured = merge_measured(
+            [*self.measured, _measured(event, compared, restored, wrong)]
+        )
         if not wrong or event.r in self._told:
             return None
         self._told.add(event.r)
@@ -182,9 +206,17 @@ class AnswersAgree(Checker):
             return [self._missing(event.r, "none comes")]
         for_room = self._gives_up and event.r in self._crowded
         if answer.ended == "refused" and not for_room and event.r not in self._excused:
-            return [self._missing(event.r, "the engine gives it up, which it answers alone in a pool of that size")]
+            return [
+                self._missing(
+                    event.r, "the engine gives it up, which it answers alone in a pool of that size"
+                )
+            ]
         if answer.ended == "cancelled":
-            return [self._missing(event.r, f"the engine cancels it after {count(len(answer.tokens), 'token')}")]
+            return [
+                self._missing(
+                    event.r, f"the engine cancels it after {count(len(answer.tokens), 'token')}"
+                )
+            ]
         return None
 
     def close(self, ledger: Ledger) -> Found:
@@ -194,12 +226,16 @@ class AnswersAgree(Checker):
         return None
 
     def _reach(self, r: str) -> tuple[int, str]:
-        """Return how many tokens of a prompt others of its identity begin with as well, and who does so with the most."""
+        """Return how many tokens of a prompt others of its identity begin with as well, and who
+        does so with the most.
+        """
         asked = self._requests[r]
         best = (0, "")
         for other in self._requests.values():
             if other.r != r and _identity(other) == _identity(asked):
-                best = max(best, (min(self._shared(asked.tokens, other), len(asked.tokens)), other.r))
+                best = max(
+                    best, (min(self._shared(asked.tokens, other), len(asked.tokens)), other.r)
+                )
         return best
 
     def _shared(self, prompt: Sequence[int], other: Submitted) -> int:
@@ -207,33 +243,44 @@ class AnswersAgree(Checker):
         text = other.tokens + (answer.tokens if answer is not None else [])
         same = shared_tokens(prompt, text)
         complete = answer is not None and answer.ended in ("length", "stop")
-        return same if complete or same < len(other.tokens) else same + other.generate  # what it has generated is not known
+        return (
+            same if complete or same < len(other.tokens) else same + other.generate
+        )  # what it has generated is not known
 
     def _foreign(self, answer: Answer, reach: int, whose: str) -> Finding:
         asked = self._requests[answer.r]
-        said = f"begins like {whose} for {count(reach, 'token')}" if reach else "begins like no request of its identity"
+        said = (
+            f"begins like {whose} for {count(reach, 'token')}"
+            if reach
+            else "begins like no request of its identity"
+        )
         sentence = (
-            f"Let {answer.r} ask with a prompt of {count(len(asked.tokens), 'token')}, which {said} and like none for more. "
-            f"However the engine restores {count(answer.restored, 'token')} of it, which nobody of its identity computed: "
-            "a contradiction."
+            f"Let {answer.r} ask with a prompt of {count(len(asked.tokens), 'token')}, which {said}"
+            " and like none for more. However the engine restores"
+            f" {count(answer.restored, 'token')} of it, which nobody of its identity computed: a"
+            " contradiction."
         )
         return Finding(anomaly=FOREIGN, r=answer.r, sentence=sentence)
 
     def _missing(self, r: str, how: str) -> Finding:
         asked = self._requests[r]
         sentence = (
-            f"Let {r} ask for {count(asked.generate, 'token')} after a prompt of {count(len(asked.tokens), 'token')}, and wait "
-            f"for its answer. However {how}: a contradiction."
+            f"Let {r} ask for {count(asked.generate, 'token')} after a prompt of"
+            f" {count(len(asked.tokens), 'token')}, and wait for its answer. However {how}: a"
+            " contradiction."
         )
         return Finding(anomaly=MISSING, r=r, sentence=sentence)
 
     def _differs(self, answer: Answer, cold: Cold, compared: Comparison) -> Finding:
         asked, at = self._requests[answer.r], compared.at
-        restored = {-1: "", 0: ", none of them restored"}.get(answer.restored, f", {answer.restored} of them restored")
+        restored = {-1: "", 0: ", none of them restored"}.get(
+            answer.restored, f", {answer.restored} of them restored"
+        )
         sentence = (
-            f"Let {answer.r} answer a prompt of {count(len(asked.tokens), 'token')}{restored}. Without the cache token "
-            f"{at + 1} of the answer is {_told(cold.tokens, cold.logprobs, at - cold.start)}; however it is "
-            f"{_told(answer.tokens, answer.logprobs, at)}{_by(compared, cold)}: a contradiction."
+            f"Let {answer.r} answer a prompt of {count(len(asked.tokens), 'token')}{restored}."
+            f" Without the cache token {at + 1} of the answer is"
+            f" {_told(cold.tokens, cold.logprobs, at - cold.start)}; however it is"
+            f" {_told(answer.tokens, answer.logprobs, at)}{_by(compared, cold)}: a contradiction."
         )
         return Finding(anomaly=DIFFERS, r=answer.r, sentence=sentence, cause=cold.cause)
 

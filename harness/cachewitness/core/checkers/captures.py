@@ -1,10 +1,12 @@
-"""Explicit snapshots: an engine without keys that captures the shared part of a prompt owes the capture to whoever begins so.
+"""Explicit snapshots: an engine without keys that captures the shared part of a prompt owes the
+capture to whoever begins so.
 
-Such an engine declares it (`Rules.captures`). What it captures lies in pools of another tier, one page of each group, held by
-`capture:N` until it is given up. A request says with its `submit` how many of its tokens are a part that others have too; the
-capture of just those tokens is found whole or not at all. So the law has three parts: a part that was computed to its end is
-captured, unless every place is in use by the step at hand; what is captured is found; and it is given up only to make room,
-by whoever was used longest ago if that is the declared order.
+Such an engine declares it (`Rules.captures`). What it captures lies in pools of another tier, one
+page of each group, held by `capture:N` until it is given up. A request says with its `submit` how
+many of its tokens are a part that others have too; the capture of just those tokens is found whole
+or not at all. So the law has three parts: a part that was computed to its end is captured, unless
+every place is in use by the step at hand; what is captured is found; and it is given up only to
+make room, by whoever was used longest ago if that is the declared order.
 """
 
 from __future__ import annotations
@@ -16,19 +18,31 @@ from cachewitness.core.attention_span import first_needed
 from cachewitness.core.checkers.finding import Finding
 from cachewitness.core.checkers.protocol import Checker, Found, Handler
 from cachewitness.core.checkers.wording import count
-from cachewitness.core.events import Drop, Header, Hit, Pool, ResetDone, StepBegin, StepEnd, Take, Version
+from cachewitness.core.events import (
+    Drop,
+    Header,
+    Hit,
+    Pool,
+    ResetDone,
+    StepBegin,
+    StepEnd,
+    Take,
+    Version,
+)
 from cachewitness.core.ledger.ledger import Ledger
 from cachewitness.core.ledger.records import NOTHING
 from cachewitness.core.ledger.requests import RequestRecord
 from cachewitness.core.nonsense import CAPTURE
 
 AGAIN = 1
-"""Whoever restores a capture may compute its last token again, as for its logits; of states, that is another rule's matter."""
+"""Whoever restores a capture may compute its last token again, as for its logits; of states, that
+is another rule's matter."""
 
 
 @dataclass(slots=True, eq=False)
 class Capture:
-    """A capture: its holder, the page of each group in the other tier, and the step in which it was taken or hit last.
+    """A capture: its holder, the page of each group in the other tier, and the step in which it was
+    taken or hit last.
 
     `node` is the prefix of the run that it is stored from.
     """
@@ -40,12 +54,14 @@ class Capture:
 
 
 class CapturesKept(Checker):
-    """The shared part of a prompt is captured, found again, and given up for want of places alone."""
+    """The shared part of a prompt is captured, found again, and given up for want of places
+    alone.
+    """
 
     name = "captures"
     summary = (
-        "the shared part of a prompt is captured when it was computed, found by whoever begins so, and given up for want of "
-        "places alone, in the declared order"
+        "the shared part of a prompt is captured when it was computed, found by whoever begins so,"
+        " and given up for want of places alone, in the declared order"
     )
     anomalies = ("lost-capture",)
 
@@ -79,7 +95,7 @@ class CapturesKept(Checker):
             Version: self.on_asked,
         }
 
-    # --- what is captured ---------------------------------------------------------------------------------------------------
+    # --- what is captured -------------------------------------------------------------------------
 
     def on_take(self, ledger: Ledger, event: Take) -> Found:
         """Note a place that is to be a capture."""
@@ -96,14 +112,24 @@ class CapturesKept(Checker):
             for length in _boundaries(ledger, request):
                 if run.start < length <= run.known:
                     self.opportunities += 1
-                    self.doubts.append(self._captured(request.r, length, request.nodes[length], event))
+                    self.doubts.append(
+                        self._captured(request.r, length, request.nodes[length], event)
+                    )
         return None
 
-    def _captured(self, r: str, length: int, node: int, event: StepEnd) -> Callable[[Ledger], Finding | None]:
+    def _captured(
+        self, r: str, length: int, node: int, event: StepEnd
+    ) -> Callable[[Ledger], Finding | None]:
         def judge(ledger: Ledger) -> Finding | None:
-            places = min(ledger.records[ledger.groups[group].pool].capacity for group in ledger.aside)
+            places = min(
+                ledger.records[ledger.groups[group].pool].capacity for group in ledger.aside
+            )
             in_use = sum(capture.used == event.step for capture in self._captures.values())
-            if self._find(ledger, node, length) or self._lost.get(node) == event.step or in_use >= places:
+            if (
+                self._find(ledger, node, length)
+                or self._lost.get(node) == event.step
+                or in_use >= places
+            ):
                 return None
             return _not_captured(r, length, event, in_use, places)
 
@@ -113,7 +139,7 @@ class CapturesKept(Checker):
         """Prefixes whose nodes stand for others now were given up long ago."""
         self._lost = {node: step for node, step in self._lost.items() if node not in gone}
 
-    # --- what is found ------------------------------------------------------------------------------------------------------
+    # --- what is found ----------------------------------------------------------------------------
 
     def on_hit(self, ledger: Ledger, event: Hit) -> Found:
         """Compare where the request resumes with the capture of its shared part."""
@@ -121,7 +147,9 @@ class CapturesKept(Checker):
             if any(page in event.pages[group] for group, page in known.pages.items()):
                 known.used = event.step
         length = max(_boundaries(ledger, ledger.requests[event.r], resume=True), default=0)
-        capture = self._find(ledger, ledger.requests[event.r].nodes[length], length) if length else None
+        capture = (
+            self._find(ledger, ledger.requests[event.r].nodes[length], length) if length else None
+        )
         if capture is None:
             return None
         self.opportunities += 1
@@ -129,12 +157,21 @@ class CapturesKept(Checker):
         return () if event.resume + short >= length else (_not_found(event, length, capture),)
 
     def _find(self, ledger: Ledger, node: int, length: int) -> Capture | None:
-        return next((capture for capture in self._captures.values() if _holds(ledger, capture, node, length)), None)
+        return next(
+            (
+                capture
+                for capture in self._captures.values()
+                if _holds(ledger, capture, node, length)
+            ),
+            None,
+        )
 
-    # --- what is given up ---------------------------------------------------------------------------------------------------
+    # --- what is given up -------------------------------------------------------------------------
 
     def on_drop(self, ledger: Ledger, event: Drop) -> Found:
-        """Note a capture that is given up; whether it had to be is known when the operation is over."""
+        """Note a capture that is given up; whether it had to be is known when the operation is
+        over.
+        """
         capture = self._captures.pop(event.holder, None)
         if capture is None:
             return None
@@ -145,12 +182,18 @@ class CapturesKept(Checker):
         return None
 
     def on_step_begin(self, ledger: Ledger, event: StepBegin) -> Found:
-        """Note of which prefix the step's stores are; forget in which steps captures were given up, but for the last ones."""
+        """Note of which prefix the step's stores are; forget in which steps captures were given
+        up, but for the last ones.
+        """
         filled = {(move.dst_pool, move.dst): move.src for move in event.stores}
         for capture in self._captures.values() if filled else ():
             for aside, page in capture.pages.items():
                 src, of = filled.get((ledger.groups[aside].pool, page)), ledger.groups[aside].of
-                run = next((run for run in event.runs if src in run.tables[of]), None) if src is not None else None
+                run = (
+                    next((run for run in event.runs if src in run.tables[of]), None)
+                    if src is not None
+                    else None
+                )
                 if run is not None:
                     capture.node = ledger.requests[run.r].node_of(run.known)
         self._lost = {node: step for node, step in self._lost.items() if step >= event.step - 1}
@@ -181,7 +224,9 @@ class CapturesKept(Checker):
 
 
 def _boundaries(ledger: Ledger, request: RequestRecord, *, resume: bool = False) -> set[int]:
-    """Return the lengths, in tokens, at which a request's shared part is captured; with `resume`, that at which it resumes."""
+    """Return the lengths, in tokens, at which a request's shared part is captured; with
+    `resume`, that at which it resumes.
+    """
     captures = ledger.header.rules.captures
     end = (request.shared or request.prompt_tokens) - (captures.again if captures else 0)
     first = min(end, request.prompt_tokens - 1)
@@ -189,7 +234,9 @@ def _boundaries(ledger: Ledger, request: RequestRecord, *, resume: bool = False)
 
 
 def _holds(ledger: Ledger, capture: Capture, node: int, length: int) -> bool:
-    """Whether a capture is of just this prefix, and has of every group what a request needs that resumes there."""
+    """Whether a capture is of just this prefix, and has of every group what a request needs that
+    resumes there.
+    """
     if capture.node != node:
         return False
     for group in ledger.local:
@@ -208,8 +255,9 @@ def _holds(ledger: Ledger, capture: Capture, node: int, length: int) -> bool:
 
 def _not_captured(r: str, length: int, event: StepEnd, in_use: int, places: int) -> Finding:
     sentence = (
-        f"Let {r} have computed, in step {event.step}, the {count(length, 'token')} that it shares with others, and let that "
-        f"step use {in_use} of {count(places, 'place')} for captures. However there is no capture of them: a contradiction."
+        f"Let {r} have computed, in step {event.step}, the {count(length, 'token')} that it shares"
+        f" with others, and let that step use {in_use} of {count(places, 'place')} for captures."
+        " However there is no capture of them: a contradiction."
     )
     return Finding(anomaly="lost-capture", r=r, sentence=sentence, seq=event.seq)
 
@@ -217,9 +265,10 @@ def _not_captured(r: str, length: int, event: StepEnd, in_use: int, places: int)
 def _not_found(event: Hit, length: int, capture: Capture) -> Finding:
     pages = ", ".join(str(page) for page in sorted(set(capture.pages.values())))
     sentence = (
-        f"Let {event.r} be admitted in step {event.step}. The first {count(length, 'token')}, which it shares with others, are "
-        f"captured in place {pages} ({capture.holder}); however it resumes at {event.resume} and computes "
-        f"{count(length - event.resume, 'token')} again: a contradiction."
+        f"Let {event.r} be admitted in step {event.step}. The first {count(length, 'token')}, which"
+        f" it shares with others, are captured in place {pages} ({capture.holder}); however it"
+        f" resumes at {event.resume} and computes {count(length - event.resume, 'token')} again: a"
+        " contradiction."
     )
     return Finding(anomaly="lost-capture", r=event.r, sentence=sentence)
 
@@ -227,15 +276,16 @@ def _not_found(event: Hit, length: int, capture: Capture) -> Finding:
 def _needless(ledger: Ledger, capture: Capture, pool: Pool, event: Drop) -> Finding:
     free = ledger.records[pool.id].capacity - ledger.holdings.held[pool.id]
     sentence = (
-        f"Let {count(free, 'place')} of pool {pool.id} be free in step {event.step}. However {capture.holder} was given up, "
-        f"which nobody asked for: a contradiction."
+        f"Let {count(free, 'place')} of pool {pool.id} be free in step {event.step}. However"
+        f" {capture.holder} was given up, which nobody asked for: a contradiction."
     )
     return Finding(anomaly="lost-capture", sentence=sentence, seq=event.seq)
 
 
 def _wrong(capture: Capture, other: Capture, pool: Pool, event: Drop) -> Finding:
     sentence = (
-        f"Let {other.holder} and {capture.holder} be captures in pool {pool.id}, given up in the order lru, used last in steps "
-        f"{other.used} and {capture.used}. However {capture.holder} was given up in step {event.step}: a contradiction."
+        f"Let {other.holder} and {capture.holder} be captures in pool {pool.id}, given up in the"
+        f" order lru, used last in steps {other.used} and {capture.used}. However {capture.holder}"
+        f" was given up in step {event.step}: a contradiction."
     )
     return Finding(anomaly="lost-capture", sentence=sentence, seq=event.seq)

@@ -10,16 +10,18 @@ from cachewitness.core.events import Extended, Preempted, StepBegin
 from cachewitness.core.ledger.ledger import Ledger
 
 ROUNDS, IN_FLIGHT = 2, 8
-"""So many times the tokens of all live requests may be computed before one of them gets further than ever before, and drafts of
-so many steps in flight beside them. Of a request that lost its pages, tokens are what steps in flight had computed, too: it may
-have lost what they generated."""
+"""So many times the tokens of all live requests may be computed before one of them gets further
+than ever before, and drafts of so many steps in flight beside them. Of a request that lost its
+pages, tokens are what steps in flight had computed, too: it may have lost what they generated."""
 
 
 class Circles:
-    """Counts what is computed while nobody gets further than ever before, and who computes its last token again and again.
+    """Counts what is computed while nobody gets further than ever before, and who computes its last
+    token again and again.
 
-    Who lost its pages to others computes its tokens again. Once for each live request is enough for one of them to get further;
-    once more is left for requests that take turns. Nothing is counted across what somebody asked for: a reset, a preemption.
+    Who lost its pages to others computes its tokens again. Once for each live request is enough for
+    one of them to get further; once more is left for requests that take turns. Nothing is counted
+    across what somebody asked for: a reset, a preemption.
     """
 
     def __init__(self) -> None:
@@ -28,16 +30,24 @@ class Circles:
         self._again = 0
         """Tokens that were computed since somebody got further than ever before."""
         self._vain: dict[str, int] = {}
-        """In how many steps each request's last token was computed since it got further than ever before."""
+        """In how many steps each request's last token was computed since it got further than ever
+        before."""
         self._begun = 0
         """The step that began last."""
 
-    def step(self, ledger: Ledger, event: StepBegin, fits: Callable[[str], bool]) -> tuple[str, str] | None:
+    def step(
+        self, ledger: Ledger, event: StepBegin, fits: Callable[[str], bool]
+    ) -> tuple[str, str] | None:
         """Take note of who runs; return who got no further, and what it did instead.
 
-        Who does not fit into the pools alone, and whoever is live beside it, may lose its pages in every step: `fits` tells.
+        Who does not fit into the pools alone, and whoever is live beside it, may lose its pages in
+        every step: `fits` tells.
         """
-        self._begun, limit, stuck = event.step, min(ledger.header.rules.progress_steps, PATIENCE), ""
+        self._begun, limit, stuck = (
+            event.step,
+            min(ledger.header.rules.progress_steps, PATIENCE),
+            "",
+        )
         for run in event.runs:
             known = run.known
             if known > self._furthest.get(run.r, 0):
@@ -50,10 +60,18 @@ class Circles:
                 stuck = run.r if self._vain[run.r] == limit + 1 else stuck
         if stuck and fits(stuck):
             steps = count(self._vain[stuck], "step")
-            return stuck, f"computed its last token in {steps} up to step {event.step} and generated nothing behind it"
+            return (
+                stuck,
+                (
+                    f"computed its last token in {steps} up to step {event.step} and generated"
+                    " nothing behind it"
+                ),
+            )
         return self._round(ledger, event, fits) if self._again else None
 
-    def _round(self, ledger: Ledger, event: StepBegin, fits: Callable[[str], bool]) -> tuple[str, str] | None:
+    def _round(
+        self, ledger: Ledger, event: StepBegin, fits: Callable[[str], bool]
+    ) -> tuple[str, str] | None:
         live = [request for request in ledger.requests.values() if request.live]
         drafts = ledger.header.rules.drafts * IN_FLIGHT
         tokens = [max(len(request.tokens), self._furthest.get(request.r, 0)) for request in live]
@@ -63,13 +81,18 @@ class Circles:
         self.begin_anew()
         if not all(fits(request.r) for request in live):
             return None
-        return event.runs[0].r, f"runs in step {event.step}, up to which it and the other requests computed {again}"
+        return (
+            event.runs[0].r,
+            f"runs in step {event.step}, up to which it and the other requests computed {again}",
+        )
 
     def preempted(self, ledger: Ledger, event: Preempted) -> bool:
-        """Begin anew where that was asked for; return whether it was. With its pages r loses what a step in flight computes.
+        """Begin anew where that was asked for; return whether it was. With its pages r loses what a
+        step in flight computes.
 
-        Who asked, the harness writes down of a live engine. In a history that says nothing of it a preemption outside of a step
-        counts as asked for. One inside may be a withdrawal: beside steps in flight it is told long before its step ends.
+        Who asked, the harness writes down of a live engine. In a history that says nothing of it a
+        preemption outside of a step counts as asked for. One inside may be a withdrawal: beside
+        steps in flight it is told long before its step ends.
         """
         withdraws = "withdraw" in ledger.header.capabilities
         asked = not event.by_engine and (withdraws or event.step <= self._begun)

@@ -1,12 +1,14 @@
 """The second reuse floor: what still lies in a page can be hit, whatever became of its key.
 
-The first floor (`reuse`) is computed from the engine's own keys, so an engine that publishes none, or forgets at once, owes
-nothing by it. This one is computed from content: a page that was let go holds what it held until somebody is given it or writes
-it. What lies there so, and could have been hit, was dropped without need.
+The first floor (`reuse`) is computed from the engine's own keys, so an engine that publishes none,
+or forgets at once, owes nothing by it. This one is computed from content: a page that was let go
+holds what it held until somebody is given it or writes it. What lies there so, and could have been
+hit, was dropped without need.
 
-Two kinds of content count, and both only where full blocks are concerned. What a request that finished had computed of its
-prompt, in whole blocks that leave a token to compute: any cache keeps that. And what had a key that ended although a page was
-free: of pools that declare how keys end, checker `eviction` judges that instead.
+Two kinds of content count, and both only where full blocks are concerned. What a request that
+finished had computed of its prompt, in whole blocks that leave a token to compute: any cache keeps
+that. And what had a key that ended although a page was free: of pools that declare how keys end,
+checker `eviction` judges that instead.
 """
 
 from __future__ import annotations
@@ -20,7 +22,19 @@ from cachewitness.core.checkers.lookup import Lookup
 from cachewitness.core.checkers.protocol import Checker, Found, Handler
 from cachewitness.core.checkers.room import goes_with_its_step, spare_pages
 from cachewitness.core.checkers.wording import count
-from cachewitness.core.events import Counts, Drop, Finished, Group, Header, Hit, ResetDone, StepBegin, Take, Unpublish, Version
+from cachewitness.core.events import (
+    Counts,
+    Drop,
+    Finished,
+    Group,
+    Header,
+    Hit,
+    ResetDone,
+    StepBegin,
+    Take,
+    Unpublish,
+    Version,
+)
 from cachewitness.core.ledger.ledger import Ledger
 from cachewitness.core.ledger.records import NOTHING, Key, PageRecord
 from cachewitness.core.ledger.requests import RequestRecord
@@ -28,9 +42,11 @@ from cachewitness.core.ledger.requests import RequestRecord
 
 @dataclass(slots=True, eq=False)
 class Lying:
-    """What lies in a page that was let go: the end of the prefix `node`, of a group. `taker` was given the page since.
+    """What lies in a page that was let go: the end of the prefix `node`, of a group. `taker` was
+    given the page since.
 
-    `operation` is the one in which it was let go and, once there is a taker, that in which the page was given away.
+    `operation` is the one in which it was let go and, once there is a taker, that in which the page
+    was given away.
     """
 
     group: int
@@ -49,8 +65,9 @@ class ContentFloor(Checker):
 
     name = "content-floor"
     summary = (
-        "a request resumes no earlier than allowed by what finished requests computed of their prompts, and by what lost its "
-        "key without need, as long as it lies in pages that nobody was given since"
+        "a request resumes no earlier than allowed by what finished requests computed of their"
+        " prompts, and by what lost its key without need, as long as it lies in pages that nobody"
+        " was given since"
     )
     anomalies = ("forgotten-prefix",)
 
@@ -63,21 +80,28 @@ class ContentFloor(Checker):
         self._taken: list[Lying] = []
         """What lay in pages that were given to somebody in the operation at hand."""
         self._let_go: list[Lying] = []
-        """What requests let go in the operation at hand that have not been reported to be finished."""
+        """What requests let go in the operation at hand that have not been reported to be finished.
+        """
         self._ended: list[tuple[Key, PageRecord]] = []
         """Keys that ended in the operation at hand, for want of room as it seems."""
         self._stripped: dict[tuple[int, int], int] = {}
-        """By group and prefix: the page whose key ended although somebody held it, unless that of another page did later."""
+        """By group and prefix: the page whose key ended although somebody held it, unless that of
+        another page did later."""
         self._free: dict[int, int] = {}
-        """By pool: how many pages the engine called free last. What it keeps without a key is not free to it."""
+        """By pool: how many pages the engine called free last. What it keeps without a key is not
+        free to it."""
         self._given: dict[int, int] = {}
-        """By pool that does not declare how keys end: how many pages somebody was given for himself since then."""
+        """By pool that does not declare how keys end: how many pages somebody was given for himself
+        since then."""
         self._finished: set[str] = set()
         self._older: set[str] = set()
-        """Requests that were live when the cache was reset or got new weights: what they computed before is forgotten."""
+        """Requests that were live when the cache was reset or got new weights: what they computed
+        before is forgotten."""
 
     def not_applicable(self, header: Header) -> str:
-        return super().not_applicable(header) or ("" if header.rules.caching else "prefix caching is off")
+        return super().not_applicable(header) or (
+            "" if header.rules.caching else "prefix caching is off"
+        )
 
     def handlers(self) -> dict[type, Handler]:
         return {
@@ -92,7 +116,7 @@ class ContentFloor(Checker):
             Version: self.on_version,
         }
 
-    # --- what is let go -----------------------------------------------------------------------------------------------------
+    # --- what is let go ---------------------------------------------------------------------------
 
     def on_drop(self, ledger: Ledger, event: Drop) -> Found:
         """Note what pages without a key hold when their last holder lets go of them."""
@@ -111,7 +135,9 @@ class ContentFloor(Checker):
             if excused:
                 continue
             operation = ledger.holdings.operation
-            lying = Lying(event.group, record.node, record.stop, event.pool, page, event.holder, operation)
+            lying = Lying(
+                event.group, record.node, record.stop, event.pool, page, event.holder, operation
+            )
             if event.holder in self._finished:
                 self._keep(lying)
             else:
@@ -119,12 +145,17 @@ class ContentFloor(Checker):
         return None
 
     def _had_a_key(self, ledger: Ledger, group: int, page: int, record: PageRecord) -> bool:
-        """Whether what a page holds is keyed elsewhere, or was since it was written: then it need not have a key of its own.
+        """Whether what a page holds is keyed elsewhere, or was since it was written: then it need
+        not have a key of its own.
 
         That the key was taken from the page itself while somebody held it is no excuse.
         """
         ended = ledger.keys.ended[group].get(record.node)
-        went = ended is not None and ended.step >= record.step and self._stripped.get((group, record.node)) != page
+        went = (
+            ended is not None
+            and ended.step >= record.step
+            and self._stripped.get((group, record.node)) != page
+        )
         return went or _keyed(ledger, group, record.node)
 
     def on_finish(self, ledger: Ledger, event: Finished) -> Found:
@@ -137,18 +168,34 @@ class ContentFloor(Checker):
         return None
 
     def on_unpublish(self, ledger: Ledger, event: Unpublish) -> Found:
-        """Note keys that end for want of room; what had a key that ended is owed no more, unless there was room."""
+        """Note keys that end for want of room; what had a key that ended is owed no more, unless
+        there was room.
+        """
         record, pool = ledger.record(event.group, event.page), ledger.groups[event.group].pool
         for key in record.keys if record is not None else ():
-            if key.group != event.group or key.page != event.page or event.length not in (0, key.length):
+            if (
+                key.group != event.group
+                or key.page != event.page
+                or event.length not in (0, key.length)
+            ):
                 continue
             self._forget((key.group, key.node))
             wanted = key.state == "committed" and _for_room(event, record)
             self._note_stripped(
-                key, held=wanted and event.reason != "retention" and record is not None and bool(record.holders)
+                key,
+                held=wanted
+                and event.reason != "retention"
+                and record is not None
+                and bool(record.holders),
             )
             declared = ledger.pools[pool].eviction is not None
-            if wanted and not declared and record is not None and not record.holders and not _thinned_out(ledger, key.group):
+            if (
+                wanted
+                and not declared
+                and record is not None
+                and not record.holders
+                and not _thinned_out(ledger, key.group)
+            ):
                 self._ended.append((key, record))
         return None
 
@@ -159,7 +206,9 @@ class ContentFloor(Checker):
             self._stripped.pop((key.group, key.node), None)
 
     def on_counts(self, ledger: Ledger, event: Counts | StepBegin) -> Found:
-        """Keep what lost its key in the operation that is over while a page was free all the while."""
+        """Keep what lost its key in the operation that is over while a page was free all the
+        while.
+        """
         ended, self._ended = self._ended, []
         self._let_go.clear()
         for key, record in ended:
@@ -168,22 +217,37 @@ class ContentFloor(Checker):
             spare = self._unclaimed(pool) and spare_pages(ledger, pool)
             if untouched and not _keyed(ledger, key.group, key.node) and spare:
                 operation = ledger.holdings.operation
-                self._keep(Lying(key.group, key.node, key.length, pool, key.page, key.r, operation, keyed=True))
+                self._keep(
+                    Lying(
+                        key.group,
+                        key.node,
+                        key.length,
+                        pool,
+                        key.page,
+                        key.r,
+                        operation,
+                        keyed=True,
+                    )
+                )
         if isinstance(event, Counts):
             self._free[event.pool], self._given[event.pool] = event.free, 0
         return None
 
     def _unclaimed(self, pool: int) -> bool:
-        """Whether some page that the engine called free was given to nobody since; so too if it never counts."""
+        """Whether some page that the engine called free was given to nobody since; so too if it
+        never counts.
+        """
         return pool not in self._free or self._free[pool] > self._given.get(pool, 0)
 
-    # --- what is lost -------------------------------------------------------------------------------------------------------
+    # --- what is lost -----------------------------------------------------------------------------
 
     def on_take(self, ledger: Ledger, event: Take) -> Found:
         """Who is given a page may write over what lies there."""
         if ledger.pools[event.pool].eviction is None:
             records = ledger.records[event.pool]
-            self._given[event.pool] = self._given.get(event.pool, 0) + sum(not records[page].holders for page in event.pages)
+            self._given[event.pool] = self._given.get(event.pool, 0) + sum(
+                not records[page].holders for page in event.pages
+            )
         if not self._in_page:
             return None
         operation = ledger.holdings.operation
@@ -198,7 +262,9 @@ class ContentFloor(Checker):
         """Forget what a tier was asked to forget."""
         if event.ok:
             pools = {pool.id for pool in ledger.header.pools if pool.tier == event.tier}
-            self._start_anew(ledger, [lying for lying in self._lying.values() if lying.pool in pools])
+            self._start_anew(
+                ledger, [lying for lying in self._lying.values() if lying.pool in pools]
+            )
         return None
 
     def on_version(self, ledger: Ledger, event: Version) -> Found:
@@ -217,7 +283,9 @@ class ContentFloor(Checker):
         """Owe nothing at prefixes that stand for others now; forget requests that are over."""
         for place in [place for place in self._lying if place[1] in gone]:
             self._forget(place)
-        self._stripped = {place: page for place, page in self._stripped.items() if place[1] not in gone}
+        self._stripped = {
+            place: page for place, page in self._stripped.items() if place[1] not in gone
+        }
         self._taken.clear()
         self._finished &= ledger.requests.keys()
         self._older &= ledger.requests.keys()
@@ -234,10 +302,12 @@ class ContentFloor(Checker):
             if not self._in_page[lying.pool, lying.page]:
                 del self._in_page[lying.pool, lying.page]
 
-    # --- look-ups -----------------------------------------------------------------------------------------------------------
+    # --- look-ups ---------------------------------------------------------------------------------
 
     def on_hit(self, ledger: Ledger, event: Hit) -> Found:
-        """Compare where the request resumes with the longest prefix that lies somewhere or has keys."""
+        """Compare where the request resumes with the longest prefix that lies somewhere or has
+        keys.
+        """
         there = self._there(ledger, event.r) if self._lying or self._taken else {}
         distance = ledger.header.rules.reuse_distance
         if not there:
@@ -246,28 +316,46 @@ class ContentFloor(Checker):
         lookup = ContentLookup(ledger, ledger.requests[event.r], there)
         floor = lookup.longest_common()
         self.opportunities += floor > distance
-        needed = [lying for lying in lookup.found.values() if lying.length <= floor + ledger.header.rules.eagle_drop_tokens]
+        needed = [
+            lying
+            for lying in lookup.found.values()
+            if lying.length <= floor + ledger.header.rules.eagle_drop_tokens
+        ]
         if event.resume + distance >= floor or not needed:
             return None
         finding = _forgotten(ledger, event, floor, needed)
-        self.doubts.append(lambda _: finding if all(lying.taker in ("", event.r) for lying in needed) else None)
+        self.doubts.append(
+            lambda _: finding if all(lying.taker in ("", event.r) for lying in needed) else None
+        )
         return None
 
     def _there(self, ledger: Ledger, r: str) -> dict[tuple[int, int], Lying]:
-        """Return what lies untouched, or was given to the request itself in this operation, as its look-up may come later."""
+        """Return what lies untouched, or was given to the request itself in this operation, as
+        its look-up may come later.
+        """
         operation = ledger.holdings.operation
         self._taken = [lying for lying in self._taken if lying.operation == operation]
         there = {(lying.group, lying.node): lying for lying in self._taken if lying.taker == r}
         there.update(self._lying)
-        return {place: lying for place, lying in there.items() if ledger.records[lying.pool][lying.page].node == NOTHING}
+        return {
+            place: lying
+            for place, lying in there.items()
+            if ledger.records[lying.pool][lying.page].node == NOTHING
+        }
 
 
 class ContentLookup(Lookup):
-    """A look-up for which what lies somewhere is as good as what has a key; `found` is what it came upon so."""
+    """A look-up for which what lies somewhere is as good as what has a key; `found` is what it
+    came upon so.
+    """
 
-    def __init__(self, ledger: Ledger, request: RequestRecord, there: dict[tuple[int, int], Lying]) -> None:
+    def __init__(
+        self, ledger: Ledger, request: RequestRecord, there: dict[tuple[int, int], Lying]
+    ) -> None:
         self._there, self.found = there, dict[tuple[int, int], Lying]()
-        super().__init__(ledger, request, last_block=True, device_alone=ledger.header.rules.tier is not None)
+        super().__init__(
+            ledger, request, last_block=True, device_alone=ledger.header.rules.tier is not None
+        )
 
     def _held(self, group: Group, node: int) -> bool:
         if super()._held(group, node):
@@ -279,23 +367,36 @@ class ContentLookup(Lookup):
 
 
 def _thinned_out(ledger: Ledger, group: int) -> bool:
-    """Whether retention, as the engine declares it, keeps only part of what is written of a group."""
+    """Whether retention, as the engine declares it, keeps only part of what is written of a
+    group.
+    """
     retention = ledger.header.rules.retention
     return retention.interval is not None and group in retention.groups
 
 
 def _for_room(event: Unpublish, record: PageRecord | None) -> bool:
-    """Whether a key ended for the sake of others, as it seems: not with a reset, new weights, or a step that does not run."""
+    """Whether a key ended for the sake of others, as it seems: not with a reset, new weights, or
+    a step that does not run.
+    """
     ended = event.reason in ("evict", "replace", "retention", "withdraw")
     return ended and record is not None and not goes_with_its_step(event, record)
 
 
 def _whole_block_of_prompt(record: PageRecord, group: Group, request: RequestRecord) -> bool:
-    """Whether a page holds a whole block of attention of a request's prompt, behind which a token is left to compute."""
+    """Whether a page holds a whole block of attention of a request's prompt, behind which a
+    token is left to compute.
+    """
     size, stop = group.block_size, record.stop
-    whole = record.node != NOTHING and not record.state and stop % size == 0 and record.start <= stop - size
+    whole = (
+        record.node != NOTHING
+        and not record.state
+        and stop % size == 0
+        and record.start <= stop - size
+    )
     sound = whole and not record.tainted and not record.older and record.group == group.id
-    owed = stop < request.prompt_tokens and first_needed(group, stop) < stop  # a window of one token reads nothing cached
+    owed = (
+        stop < request.prompt_tokens and first_needed(group, stop) < stop
+    )  # a window of one token reads nothing cached
     return sound and owed and request.nodes[stop] == record.node
 
 
@@ -305,12 +406,19 @@ def _keyed(ledger: Ledger, group: int, node: int) -> bool:
 
 def _forgotten(ledger: Ledger, event: Hit, floor: int, needed: list[Lying]) -> Finding:
     first, many = needed[0], len(ledger.groups) > 1
-    pages = ", ".join(str(page) for page in sorted({lying.page for lying in needed if lying.pool == first.pool}))
-    was = "lost its key, which ended although a page was free" if first.keyed else f"was computed by {first.r}, which finished"
+    pages = ", ".join(
+        str(page) for page in sorted({lying.page for lying in needed if lying.pool == first.pool})
+    )
+    was = (
+        "lost its key, which ended although a page was free"
+        if first.keyed
+        else f"was computed by {first.r}, which finished"
+    )
     where = f"page{'s' if ',' in pages else ''} {pages}{f' of pool {first.pool}' if many else ''}"
     sentence = (
-        f"Let {event.r} be admitted in step {event.step}. What it needs to resume at {floor} {was}, and lies in {where} still: "
-        f"nobody was given that since. However it resumes at {event.resume} and computes "
-        f"{count(floor - event.resume, 'token')} again: a contradiction."
+        f"Let {event.r} be admitted in step {event.step}. What it needs to resume at {floor} {was},"
+        f" and lies in {where} still: nobody was given that since. However it resumes at"
+        f" {event.resume} and computes {count(floor - event.resume, 'token')} again: a"
+        " contradiction."
     )
     return Finding(anomaly="forgotten-prefix", r=event.r, sentence=sentence, seq=event.seq)

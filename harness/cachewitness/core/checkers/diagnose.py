@@ -1,7 +1,8 @@
 """Names what is wrong with a read whose content is not what the request needs.
 
-The ledger decides whether a read is wrong; this module names the reason. It tests, in this order, whether the page is missing,
-whether the request does not hold it, whether its key should not have been hit, and whose content it holds instead.
+The ledger decides whether a read is wrong; this module names the reason. It tests, in this order,
+whether the page is missing, whether the request does not hold it, whether its key should not have
+been hit, and whose content it holds instead.
 """
 
 from __future__ import annotations
@@ -19,7 +20,9 @@ from cachewitness.core.worker import NO_COLUMN
 
 
 def diagnose(ledger: Ledger, read: Read) -> Finding | None:
-    """Return the finding for the first invalid column of a read; None if the read is right or follows from an earlier fault."""
+    """Return the finding for the first invalid column of a read; None if the read is right or
+    follows from an earlier fault.
+    """
     invalid = ledger.before(read).invalid
     if not invalid or ledger.requests[read.r].tainted:
         return None
@@ -43,7 +46,9 @@ class _Case:
 
     @property
     def restored(self) -> bool:
-        """Whether the content was to come from the hit rather than from the request's own computation."""
+        """Whether the content was to come from the hit rather than from the request's own
+        computation.
+        """
         if self.group.kind == "recurrent":
             return self.stop == self.request.resume and self.request.ran_steps == 0
         return self.start < self.request.resume
@@ -55,7 +60,9 @@ class _Case:
             return "use-after-free"
         key = self._key()
         if key is not None and self.restored:
-            if key.state == "withdrawn" or (key.state == "pending" and key.step == self.read.step and key.r != self.request.r):
+            if key.state == "withdrawn" or (
+                key.state == "pending" and key.step == self.read.step and key.r != self.request.r
+            ):
                 return "uncommitted-hit"
             if key.state == "unbacked":
                 return "fabricated-snapshot" if self.group.kind == "recurrent" else "partial-commit"
@@ -66,7 +73,9 @@ class _Case:
         return self.outlived or self.request.r in record.holders
 
     def _missing(self) -> str:
-        """Return what a column without a page is called; where no group has a window, nothing is released behind one."""
+        """Return what a column without a page is called; where no group has a window, nothing is
+        released behind one.
+        """
         windows = any(map(has_window, self.ledger.groups))
         released = "premature-release" if windows else "use-after-free"
         if not self.restored:
@@ -87,7 +96,10 @@ class _Case:
     def _key(self) -> Key | None:
         assert self.record is not None
         nodes = self.nodes
-        return next((k for k in self.record.keys if k.length < len(nodes) and nodes[k.length] == k.node), None)
+        return next(
+            (k for k in self.record.keys if k.length < len(nodes) and nodes[k.length] == k.node),
+            None,
+        )
 
     def _foreign(self) -> str:
         record, nodes = self.record, self.nodes
@@ -115,10 +127,13 @@ class _Case:
             if self.group.kind == "recurrent"
             else f"its tokens [{self.start}, {self.stop})"
         )
-        over = f" {r} was over by then, and the keys of what it wrote stay." if self.outlived else ""
+        over = (
+            f" {r} was over by then, and the keys of what it wrote stay." if self.outlived else ""
+        )
         return (
-            f"Let {r}, which {origin}, run in step {read.step}.{over} The ledger says that {self._place()} {self._content()}; "
-            f"however {r} read it as {want}{self._difference()}: a contradiction."
+            f"Let {r}, which {origin}, run in step {read.step}.{over} The ledger says that"
+            f" {self._place()} {self._content()}; however {r} read it as"
+            f" {want}{self._difference()}: a contradiction."
         )
 
     def _difference(self) -> str:
@@ -126,7 +141,9 @@ class _Case:
         record = self.record
         if record is None or record.group != self.group.id or not self._holds(record):
             return ""
-        told = difference(self.ledger.trie, record, self.nodes, self.start, self.stop, self.request.r)
+        told = difference(
+            self.ledger.trie, record, self.nodes, self.start, self.stop, self.request.r
+        )
         return f", whose {told}" if told else ""
 
     def _place(self) -> str:
@@ -143,7 +160,11 @@ class _Case:
         if not self._holds(record):
             owner = ", ".join(record.holders) or "nobody"
             return f"is held by {owner}, not by {self.request.r}"
-        other = f", for group {record.group}" if record.node != NOTHING and record.group != self.group.id else ""
+        other = (
+            f", for group {record.group}"
+            if record.node != NOTHING and record.group != self.group.id
+            else ""
+        )
         return f"holds {content_of(record)}{other}"
 
 
@@ -153,5 +174,9 @@ def content_of(record: Content) -> str:
         return "zeros"
     if record.node == NOTHING:
         return "nothing: it was not written since it was last free"
-    what = f"the state after {count(record.stop, 'token')}" if record.state else f"tokens [{record.start}, {record.stop})"
+    what = (
+        f"the state after {count(record.stop, 'token')}"
+        if record.state
+        else f"tokens [{record.start}, {record.stop})"
+    )
     return f"{what} of {record.writer}, written in step {record.step}"

@@ -1,7 +1,8 @@
 """Says which token, or which part of an identity, tells what a page holds from what it should hold.
 
-Two prefixes are the same content exactly if they are one node of the ledger's trie, so where they part is where they differ: at
-the root if their salt, adapter or weights do, else at the first position whose token, image or weights do.
+Two prefixes are the same content exactly if they are one node of the ledger's trie, so where they
+part is where they differ: at the root if their salt, adapter or weights do, else at the first
+position whose token, image or weights do.
 """
 
 from __future__ import annotations
@@ -13,15 +14,19 @@ from cachewitness.core.ledger.records import NOTHING, UNKNOWN, Content
 from cachewitness.core.ledger.trie import Trie
 
 IDENTITY = ("version of the weights", "salt", "adapter", "version of the adapter", "set of kernels")
-"""The parts of what a token is computed with, in the order of `cachewitness.core.ledger.requests.Identity`."""
+"""The parts of what a token is computed with, in the order of
+`cachewitness.core.ledger.requests.Identity`."""
 
 
-def difference(trie: Trie, record: Content, nodes: Sequence[int], start: int, stop: int, r: str) -> str:
-    """Return what of tokens [start, stop) of request r the page does not hold, as in `token 3 is 7, where the page has 9`.
+def difference(
+    trie: Trie, record: Content, nodes: Sequence[int], start: int, stop: int, r: str
+) -> str:
+    """Return what of tokens [start, stop) of request r the page does not hold, as in `token 3 is 7,
+    where the page has 9`.
 
-    `nodes[i]` is r's prefix of i tokens. Of what r wrote itself, a token that is not its own any more was a draft. For a
-    recurrent state start == stop: the state after so many tokens. Empty if there is no such difference, or the page holds
-    another kind of thing altogether.
+    `nodes[i]` is r's prefix of i tokens. Of what r wrote itself, a token that is not its own any
+    more was a draft. For a recurrent state start == stop: the state after so many tokens. Empty if
+    there is no such difference, or the page holds another kind of thing altogether.
     """
     if record.node in (NOTHING, UNKNOWN) or record.state != (start == stop):
         return ""
@@ -81,9 +86,13 @@ def _identity(wanted: tuple[object, ...], its: tuple[object, ...], where: str) -
     """Return the first part in which two identities differ."""
     if not (wanted and its):
         return f"weights or adapter{where} are others than the page's"
-    name, asked, has = next(each for each in zip(IDENTITY, wanted, its, strict=True) if each[1] != each[2])
+    name, asked, has = next(
+        each for each in zip(IDENTITY, wanted, its, strict=True) if each[1] != each[2]
+    )
     return f"{name}{where} is {_told(asked)}, where the page has {_told(has)}"
 
 
 def _told(value: object) -> str:
-    return repr(value) if isinstance(value, str) and value else "none" if value == "" else str(value)
+    return (
+        repr(value) if isinstance(value, str) and value else "none" if value == "" else str(value)
+    )

@@ -1,4 +1,6 @@
-"""How a difference between logits and those of the definition is told: which token, which layer, which block."""
+"""How a difference between logits and those of the definition is told: which token, which layer,
+which block.
+"""
 
 from __future__ import annotations
 
@@ -13,28 +15,40 @@ class Blind(Exception):
 
 
 def sighted(event: Compare) -> None:
-    """Raise Blind if the tolerance of a comparison is more than its ceiling allows, or is no number."""
+    """Raise Blind if the tolerance of a comparison is more than its ceiling allows, or is no
+    number.
+    """
     if not event.tolerance <= event.ceiling:
         raise Blind(
-            f"rounding alone moves {event.dtype} logits of this model by {event.floor:.1e}; the tolerance "
-            f"{event.tolerance:.1e} would exceed its ceiling {event.ceiling:.1e}, so nothing is judged; use a wider dtype"
+            f"rounding alone moves {event.dtype} logits of this model by {event.floor:.1e}; the"
+            f" tolerance {event.tolerance:.1e} would exceed its ceiling {event.ceiling:.1e}, so"
+            " nothing is judged; use a wider dtype"
         )
 
 
 def divergence(event: Compare) -> str:
-    """Return what is wrong with logits that are beyond the tolerance, and where it begins, in one clause."""
-    rows = f"{event.beyond} of {event.stop - event.start} rows of its {event.dtype} logits {_how(event)}"
+    """Return what is wrong with logits that are beyond the tolerance, and where it begins, in
+    one clause.
+    """
+    rows = (
+        f"{event.beyond} of {event.stop - event.start} rows of its {event.dtype} logits"
+        f" {_how(event)}"
+    )
     begins = f"; the first that is wrong is {_told(event.first)}" if event.first is not None else ""
     return f"{rows}, first at position {event.at}: {_token(event)}{begins}"
 
 
 def _how(event: Compare) -> str:
     numbers = event.beyond - event.nan - event.infinite
-    parts = [f"hold {name} ({count})" for name, count in (("NaN", event.nan), ("infinity", event.infinite)) if count]
+    parts = [
+        f"hold {name} ({count})"
+        for name, count in (("NaN", event.nan), ("infinity", event.infinite))
+        if count
+    ]
     if numbers:
         parts.append(
-            f"differ from those of the definition by up to {event.largest:.1e}, more than the tolerance {event.tolerance:.1e} "
-            f"(noise floor {event.floor:.1e})"
+            f"differ from those of the definition by up to {event.largest:.1e}, more than the"
+            f" tolerance {event.tolerance:.1e} (noise floor {event.floor:.1e})"
         )
     return " and ".join(parts)
 

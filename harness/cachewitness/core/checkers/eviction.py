@@ -1,7 +1,9 @@
-"""Eviction: a key ends for want of room only if there is none, and who goes first is as the engine declares.
+"""Eviction: a key ends for want of room only if there is none, and who goes first is as the engine
+declares.
 
-What an engine declares of each pool is `Pool.eviction`. What it did is judged when the operation is over, because the events of
-one operation have an order of their own: the keys that ended come first, the pages that were taken for them later.
+What an engine declares of each pool is `Pool.eviction`. What it did is judged when the operation is
+over, because the events of one operation have an order of their own: the keys that ended come
+first, the pages that were taken for them later.
 """
 
 from __future__ import annotations
@@ -20,8 +22,8 @@ class EvictionOrder(Checker):
 
     name = "eviction"
     summary = (
-        "a key ends for want of room only while no page without a key is free, and the victim is a page that nobody holds and "
-        "that the declared order puts first"
+        "a key ends for want of room only while no page without a key is free, and the victim is a"
+        " page that nobody holds and that the declared order puts first"
     )
     anomalies = ("needless-eviction", "wrong-victim")
 
@@ -29,7 +31,8 @@ class EvictionOrder(Checker):
         super().__init__()
         self._ended: list[Ended] = []
         self._failed: set[tuple[int, int]] = set()
-        """(pool, page) from which a copy failed in the step at hand: an engine need not ask there again."""
+        """(pool, page) from which a copy failed in the step at hand: an engine need not ask there
+        again."""
 
     def not_applicable(self, header: Header) -> str:
         if reason := super().not_applicable(header):
@@ -50,12 +53,16 @@ class EvictionOrder(Checker):
 
     def on_unpublish(self, ledger: Ledger, event: Unpublish) -> Found:
         """Note keys that end for the sake of others, and how their pages stand before that."""
-        if event.reason in ("evict", "replace", "withdraw") or (event.reason == "retention" and not _pruned(ledger, event)):
+        if event.reason in ("evict", "replace", "withdraw") or (
+            event.reason == "retention" and not _pruned(ledger, event)
+        ):
             record = ledger.record(event.group, event.page)
             for key in record.keys if record is not None else ():
                 assert record is not None
                 if _ends(event, key, record):
-                    self._ended.append(Ended.of(key, ledger.groups[event.group].pool, record, event.step))
+                    self._ended.append(
+                        Ended.of(key, ledger.groups[event.group].pool, record, event.step)
+                    )
         return None
 
     def on_copy(self, ledger: Ledger, event: Copy) -> Found:
@@ -65,13 +72,17 @@ class EvictionOrder(Checker):
         return None
 
     def on_counts(self, ledger: Ledger, event: Counts) -> Found:
-        """Judge the operation that is over; if it kept pages for their keys, that was an opportunity."""
+        """Judge the operation that is over; if it kept pages for their keys, that was an
+        opportunity.
+        """
         if event.cached:
             self.opportunities += 1
         return self._judge_operation(ledger) if self._ended else None
 
     def on_step_begin(self, ledger: Ledger, event: StepBegin) -> Found:
-        """Judge the operation that is over; of copies that failed nothing is to be excused any more."""
+        """Judge the operation that is over; of copies that failed nothing is to be excused any
+        more.
+        """
         self._failed.clear()
         return self._judge_operation(ledger) if self._ended else None
 
@@ -92,22 +103,36 @@ class EvictionOrder(Checker):
                 continue
             if pool.eviction.together:
                 elsewhere = {one.key.node for one in ended if one.pool != pool.id}
-                behind = _behind_others(ledger, {one.key.node for one in ended}) if behind is None else behind
-                gone = [one for one in gone if one.key.node not in elsewhere and one.key.node not in behind]
+                behind = (
+                    _behind_others(ledger, {one.key.node for one in ended})
+                    if behind is None
+                    else behind
+                )
+                gone = [
+                    one
+                    for one in gone
+                    if one.key.node not in elsewhere and one.key.node not in behind
+                ]
             if gone and (finding := self._judge(ledger, pool, pool.eviction, gone)):
                 found.append(finding)
         return found
 
     def _excused(self, ledger: Ledger, one: Ended) -> bool:
-        """Whether the page cannot be read, or has a key that goes on from the one that ended: it was added to, or rekeyed."""
+        """Whether the page cannot be read, or has a key that goes on from the one that ended: it
+        was added to, or rekeyed.
+        """
         ended, ancestor = one.key, ledger.trie.ancestor
         if self._failed and (one.pool, ended.page) in self._failed:
             return True
         return bool(one.record.keys) and any(
-            ancestor(key.node, ended.length) == ended.node for key in one.record.keys if key.node >= 0
+            ancestor(key.node, ended.length) == ended.node
+            for key in one.record.keys
+            if key.node >= 0
         )
 
-    def _judge(self, ledger: Ledger, pool: Pool, eviction: Eviction, ended: list[Ended]) -> Finding | None:
+    def _judge(
+        self, ledger: Ledger, pool: Pool, eviction: Eviction, ended: list[Ended]
+    ) -> Finding | None:
         self.opportunities += 1
         for one in ended:
             if come := _given_to_others(one):
@@ -122,10 +147,16 @@ class EvictionOrder(Checker):
         if lost and any_free(ledger, pool.id):
             spare = spare_pages(ledger, pool.id)
             used = ledger.records[pool.id].capacity - len(spare)
-            if spare and eviction.free_first and used < eviction.watermark * ledger.records[pool.id].capacity:
+            if (
+                spare
+                and eviction.free_first
+                and used < eviction.watermark * ledger.records[pool.id].capacity
+            ):
                 return _needless(ledger, eviction, lost[0], spare[0], used)
             if spare:
-                self.excused[f"watermark {eviction.watermark}" if eviction.free_first else "free_first false"] += len(lost)
+                self.excused[
+                    f"watermark {eviction.watermark}" if eviction.free_first else "free_first false"
+                ] += len(lost)
             unused = [one for one in lost if _nobody_got(ledger, one)]
             if unused and eviction.watermark == 1 and not eviction.together:
                 return _for_nobody(ledger, unused[0])
@@ -148,12 +179,16 @@ def _behind_others(ledger: Ledger, nodes: set[int]) -> set[int]:
 
 
 def _expired(one: Ended, eviction: Eviction) -> bool:
-    """Whether a key ended because nobody had used its page for as long as the pool declares that it lives."""
+    """Whether a key ended because nobody had used its page for as long as the pool declares that
+    it lives.
+    """
     return eviction.ttl > 0 and one.unused >= eviction.ttl and not one.holders
 
 
 def _ends(event: Unpublish, key: Key, record: PageRecord) -> bool:
-    """Whether the event ends the key, which could be hit and did not go with a step that does not run."""
+    """Whether the event ends the key, which could be hit and did not go with a step that does
+    not run.
+    """
     named = key.group == event.group and key.page == event.page and event.length in (0, key.length)
     return named and key.usable and not goes_with_its_step(event, record)
 
@@ -165,7 +200,9 @@ def _pruned(ledger: Ledger, event: Unpublish) -> bool:
 
 
 def _given_to_others(one: Ended) -> str:
-    """Return a request that was given a page whose holder before still holds it, and no key says that they share it."""
+    """Return a request that was given a page whose holder before still holds it, and no key says
+    that they share it.
+    """
     if one.record.keys or one.holders.isdisjoint(one.record.holders):
         return ""
     return next((r for r in one.record.holders if r not in one.holders and ":" not in r), "")
@@ -178,41 +215,50 @@ def _nobody_got(ledger: Ledger, one: Ended) -> bool:
 
 
 def _prefix(ledger: Ledger, one: Ended) -> str:
-    of = f"the first {one.key.length} tokens of {one.key.r}" if one.key.length > 1 else f"the first token of {one.key.r}"
+    of = (
+        f"the first {one.key.length} tokens of {one.key.r}"
+        if one.key.length > 1
+        else f"the first token of {one.key.r}"
+    )
     return f"{of} in group {one.key.group}" if len(ledger.groups) > 1 else of
 
 
 def _needless(ledger: Ledger, eviction: Eviction, one: Ended, spare: int, used: int) -> Finding:
     capacity = ledger.records[one.pool].capacity
-    ahead = f"; keys end ahead of need from {eviction.watermark:.0%} on, and {used} of {capacity} were in use at most"
+    ahead = (
+        f"; keys end ahead of need from {eviction.watermark:.0%} on, and {used} of {capacity} were"
+        " in use at most"
+    )
     sentence = (
-        f"Let page {spare} of pool {one.pool} be free all the while: nobody holds it and no key names it"
-        f"{ahead if eviction.watermark < 1 else ''}. However page {one.key.page} lost its key, of {_prefix(ledger, one)}: a "
-        f"contradiction."
+        f"Let page {spare} of pool {one.pool} be free all the while: nobody holds it and no key"
+        f" names it{ahead if eviction.watermark < 1 else ''}. However page {one.key.page} lost its"
+        f" key, of {_prefix(ledger, one)}: a contradiction."
     )
     return Finding(anomaly="needless-eviction", r=one.key.r, sentence=sentence)
 
 
 def _for_nobody(ledger: Ledger, one: Ended) -> Finding:
     sentence = (
-        f"Let page {one.key.page} of pool {one.pool} be held by nobody when the operation ends. However it lost its key, of "
-        f"{_prefix(ledger, one)}, and nobody was given the page for it: a contradiction."
+        f"Let page {one.key.page} of pool {one.pool} be held by nobody when the operation ends."
+        f" However it lost its key, of {_prefix(ledger, one)}, and nobody was given the page for"
+        " it: a contradiction."
     )
     return Finding(anomaly="needless-eviction", r=one.key.r, sentence=sentence)
 
 
 def _held(one: Ended, r: str) -> Finding:
     sentence = (
-        f"Let page {one.key.page} of pool {one.pool} be held by {', '.join(sorted(one.holders & one.record.holders.keys()))}. "
-        f"However its key was ended, and the page given to {r}: a contradiction."
+        f"Let page {one.key.page} of pool {one.pool} be held by"
+        f" {', '.join(sorted(one.holders & one.record.holders.keys()))}. However its key was ended,"
+        f" and the page given to {r}: a contradiction."
     )
     return Finding(anomaly="wrong-victim", r=one.key.r, sentence=sentence)
 
 
 def _wrong(ledger: Ledger, eviction: Eviction, one: Ended, other: int, why: str) -> Finding:
     sentence = (
-        f"Let pages {other} and {one.key.page} of pool {one.pool} be kept for their keys alone, evicted in the order "
-        f"{eviction.order}: page {other} {why}. However page {one.key.page} lost its key, of {_prefix(ledger, one)}, and page "
-        f"{other} kept its own: a contradiction."
+        f"Let pages {other} and {one.key.page} of pool {one.pool} be kept for their keys alone,"
+        f" evicted in the order {eviction.order}: page {other} {why}. However page {one.key.page}"
+        f" lost its key, of {_prefix(ledger, one)}, and page {other} kept its own: a contradiction."
     )
     return Finding(anomaly="wrong-victim", r=one.key.r, sentence=sentence)

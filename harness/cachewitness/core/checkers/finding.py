@@ -5,17 +5,19 @@ from __future__ import annotations
 import msgspec
 
 EARLY_COPY = "early-copy"
-"""The cause of what is wrong with a page that was copied, in front of a step, from one keyed for what that step writes."""
+"""The cause of what is wrong with a page that was copied, in front of a step, from one keyed for
+what that step writes."""
 OFF_GRID = "off-grid"
 """The cause of a state that is kept although no hit can end there."""
 
 
 class Finding(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """One contradiction: which anomaly, seen by which checker, at which event of the history and operation of the trace.
+    """One contradiction: which anomaly, seen by which checker, at which event of the history and
+    operation of the trace.
 
-    `cause` is one word for what is behind it where the checker can tell, such as the fact in which a divergence lies.
-    `output` is the end of what an engine in a process of its own had printed when it failed. `owed` is how many tokens `r`
-    could have hit, where it hits fewer.
+    `cause` is one word for what is behind it where the checker can tell, such as the fact in which
+    a divergence lies. `output` is the end of what an engine in a process of its own had printed
+    when it failed. `owed` is how many tokens `r` could have hit, where it hits fewer.
     """
 
     anomaly: str
@@ -29,19 +31,24 @@ class Finding(msgspec.Struct, kw_only=True, omit_defaults=True):
     owed: int = 0
 
     def alike(self, other: Finding) -> bool:
-        """Whether a smaller trace that is found by `other` fails as this one does: these causes stand for no other."""
-        same = all((self.cause == cause) == (other.cause == cause) for cause in (EARLY_COPY, OFF_GRID))
+        """Whether a smaller trace that is found by `other` fails as this one does: these causes
+        stand for no other.
+        """
+        same = all(
+            (self.cause == cause) == (other.cause == cause) for cause in (EARLY_COPY, OFF_GRID)
+        )
         return self.anomaly == other.anomaly and same
 
 
 class Measured(msgspec.Struct, kw_only=True):
     """What comparing one quantity came to, of everything computed in one dtype.
 
-    `what` is "logits" or the part of a layer type's state. `floor`, `tolerance` and `ceiling` are the largest that applied and
-    `least` the smallest tolerance, each model having its own; `largest` is the largest difference, and `share` the largest
-    share of its own tolerance that a difference came to. Of `rows` compared, `restored_rows` were of requests that had hit
-    something; `beyond` differed by more than the tolerance, `nan` of them as NaN and `infinite` as infinity. Of `asked` tokens
-    of requests that were looked up, `restored` were not computed.
+    `what` is "logits" or the part of a layer type's state. `floor`, `tolerance` and `ceiling` are
+    the largest that applied and `least` the smallest tolerance, each model having its own;
+    `largest` is the largest difference, and `share` the largest share of its own tolerance that a
+    difference came to. Of `rows` compared, `restored_rows` were of requests that had hit something;
+    `beyond` differed by more than the tolerance, `nan` of them as NaN and `infinite` as infinity.
+    Of `asked` tokens of requests that were looked up, `restored` were not computed.
     """
 
     dtype: str
@@ -61,7 +68,9 @@ class Measured(msgspec.Struct, kw_only=True):
     restored: int = 0
 
     def add(self, other: Measured) -> None:
-        """Add another run's of the same quantity and dtype: counts add up, of differences the largest stays."""
+        """Add another run's of the same quantity and dtype: counts add up, of differences the
+        largest stays.
+        """
         least = min(self.least or other.least, other.least or self.least)
         for field in self.__struct_fields__[2:]:
             mine, its = getattr(self, field), getattr(other, field)
@@ -73,16 +82,19 @@ def merge_measured(measured: list[Measured]) -> list[Measured]:
     """Return one entry for each dtype and quantity, in the order in which they were met."""
     merged: dict[tuple[str, str], Measured] = {}
     for entry in measured:
-        merged.setdefault((entry.dtype, entry.what), Measured(dtype=entry.dtype, what=entry.what)).add(entry)
+        merged.setdefault(
+            (entry.dtype, entry.what), Measured(dtype=entry.dtype, what=entry.what)
+        ).add(entry)
     return list(merged.values())
 
 
 class Reuse(msgspec.Struct, kw_only=True):
-    """What look-ups came to, in tokens of the requests that were looked up: `got` is where they resumed.
+    """What look-ups came to, in tokens of the requests that were looked up: `got` is where they
+    resumed.
 
-    `owed` is the longest hit that the engine's keys allowed at the time, and `reach` the longest had no page and no key ever
-    been given up: what had been computed before, under the same identity. What lies between the two was lost lawfully, or a
-    finding says how not.
+    `owed` is the longest hit that the engine's keys allowed at the time, and `reach` the longest
+    had no page and no key ever been given up: what had been computed before, under the same
+    identity. What lies between the two was lost lawfully, or a finding says how not.
     """
 
     got: int = 0
@@ -91,15 +103,21 @@ class Reuse(msgspec.Struct, kw_only=True):
 
     def add(self, other: Reuse) -> None:
         """Add another run's."""
-        self.got, self.owed, self.reach = self.got + other.got, self.owed + other.owed, self.reach + other.reach
+        self.got, self.owed, self.reach = (
+            self.got + other.got,
+            self.owed + other.owed,
+            self.reach + other.reach,
+        )
 
 
 class Tally(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """What a checker did in a run: how often it had something to judge, what it found, why it could not judge.
+    """What a checker did in a run: how often it had something to judge, what it found, why it could
+    not judge.
 
-    `missing` are the events that it looks at and that never came, if it had nothing to judge. `excused` counts, by declaration
-    of the engine, on how many occasions the rule was not judged because of it; `bounds` says of some, which are beyond what
-    caches need, on how many it was judged all the same.
+    `missing` are the events that it looks at and that never came, if it had nothing to judge.
+    `excused` counts, by declaration of the engine, on how many occasions the rule was not judged
+    because of it; `bounds` says of some, which are beyond what caches need, on how many it was
+    judged all the same.
     """
 
     checker: str
@@ -124,7 +142,9 @@ def idle(tally: Tally) -> str:
 
 
 def unjudged(tallies: list[Tally]) -> list[str]:
-    """Say which rules that apply had nothing to judge, or had not once what a declaration of the engine leaves to be judged."""
+    """Say which rules that apply had nothing to judge, or had not once what a declaration of the
+    engine leaves to be judged.
+    """
     told = []
     for tally in tallies:
         if tally.not_applicable or tally.crashed:
@@ -132,8 +152,8 @@ def unjudged(tallies: list[Tally]) -> list[str]:
         if not tally.opportunities:
             told.append(f"checker {tally.checker} {idle(tally)}")
         told += [
-            f"checker {tally.checker} could not judge once, as the engine declares {declaration}: with less it could have, "
-            f"{tally.excused[declaration]:,} times"
+            f"checker {tally.checker} could not judge once, as the engine declares {declaration}:"
+            f" with less it could have, {tally.excused[declaration]:,} times"
             for declaration, judged in tally.bounds.items()
             if not judged and declaration in tally.excused
         ]
@@ -141,7 +161,9 @@ def unjudged(tallies: list[Tally]) -> list[str]:
 
 
 def reused(tallies: list[Tally]) -> str:
-    """Say in one line how many tokens were hit, owed, and lost lawfully; empty if nothing could have been hit."""
+    """Say in one line how many tokens were hit, owed, and lost lawfully; empty if nothing could
+    have been hit.
+    """
     total = Reuse()
     for tally in tallies:
         total.add(tally.reuse or Reuse())
@@ -149,13 +171,15 @@ def reused(tallies: list[Tally]) -> str:
         return ""
     lost = max(total.reach - max(total.owed, total.got), 0)
     return (
-        f"hits: {total.got:,} tokens got, {total.owed:,} owed by what was kept; {total.reach:,} had been computed before, "
-        f"of which {lost:,} were lost lawfully (evicted, reset, thinned out)"
+        f"hits: {total.got:,} tokens got, {total.owed:,} owed by what was kept; {total.reach:,} had"
+        f" been computed before, of which {lost:,} were lost lawfully (evicted, reset, thinned out)"
     )
 
 
 def excused(tallies: list[Tally]) -> str:
-    """Say in one line what the engine's declarations kept from being judged, and how often each; empty if they kept nothing."""
+    """Say in one line what the engine's declarations kept from being judged, and how often each;
+    empty if they kept nothing.
+    """
     told = [
         f"{tally.checker} {count:,} times by {declaration} (judged {tally.opportunities:,} times)"
         for tally in tallies
@@ -168,7 +192,9 @@ def merge_tallies(tallies: list[Tally]) -> list[Tally]:
     """Add up the tallies of several runs, by checker; not applicable only if it never applied."""
     merged: dict[str, Tally] = {}
     for tally in tallies:
-        fresh = Tally(checker=tally.checker, not_applicable=tally.not_applicable, missing=tally.missing)
+        fresh = Tally(
+            checker=tally.checker, not_applicable=tally.not_applicable, missing=tally.missing
+        )
         into = merged.setdefault(tally.checker, fresh)
         into.missing = [name for name in into.missing if name in tally.missing]
         into.opportunities += tally.opportunities

@@ -1,14 +1,17 @@
 """What an engine tells routers of its keys, held against the keys that it has.
 
-A router sends a request to the engine that has most of its prompt cached. It knows that from events alone: which blocks were
-stored, removed or cleared. So they have to be well formed, and to say what is: a block that is told as stored has a key over
-these tokens, behind this parent, of this identity; one that is told as removed has lost it. Two pages may have the same key,
-and each is told, so a router counts.
+A router sends a request to the engine that has most of its prompt cached. It knows that from events
+alone: which blocks were stored, removed or cleared. So they have to be well formed, and to say what
+is: a block that is told as stored has a key over these tokens, behind this parent, of this
+identity; one that is told as removed has lost it. Two pages may have the same key, and each is
+told, so a router counts.
 
-Events may come later than the keys that they tell of. When a step has ended, everything has to be told by the end of the
-operation; what a reset or new weights end, by the end of the next operation in which a step ends.
+Events may come later than the keys that they tell of. When a step has ended, everything has to be
+told by the end of the operation; what a reset or new weights end, by the end of the next operation
+in which a step ends.
 
-Sources: vLLM 0.33.0, `distributed/kv_events.py`, `v1/core/block_pool.py`; vllm-project/vllm#44451, #58119.
+Sources: vLLM 0.33.0, `distributed/kv_events.py`, `v1/core/block_pool.py`; vllm-project/vllm#44451,
+#58119.
 """
 
 from __future__ import annotations
@@ -42,7 +45,9 @@ class KeyEventsTrue(Checker):
     """Routers are told what the engine can hit."""
 
     name = "key-events"
-    summary = "routers are told of every key that begins or ends, in events that are well formed and true"
+    summary = (
+        "routers are told of every key that begins or ends, in events that are well formed and true"
+    )
     anomalies = ("malformed-key-event", "false-key-event", "lost-key-event")
 
     def __init__(self) -> None:
@@ -53,14 +58,18 @@ class KeyEventsTrue(Checker):
         self._perhaps: set[tuple[int, int]] = set()
         """(group, prefix) of which a page is taken for untold that perhaps never lost its key."""
         self._misled = False
-        """Whether a false event was found since everything was told last: what it does to the view is not found again."""
+        """Whether a false event was found since everything was told last: what it does to the view
+        is not found again."""
 
     def not_applicable(self, header: Header) -> str:
         if why := super().not_applicable(header):
             return why
         if header.rules.key_events is None:
             return "the engine tells nobody of its keys"
-        self._rules, self._groups = header.rules.key_events, [group.id for group in header.local_groups()]
+        self._rules, self._groups = (
+            header.rules.key_events,
+            [group.id for group in header.local_groups()],
+        )
         return "" if header.rules.caching else "prefix caching is off"
 
     def handlers(self) -> dict[type, Handler]:
@@ -75,7 +84,7 @@ class KeyEventsTrue(Checker):
             Version: self.on_reset,
         }
 
-    # --- keys ---------------------------------------------------------------------------------------------------------------
+    # --- keys -------------------------------------------------------------------------------------
 
     def on_publish(self, ledger: Ledger, event: Publish) -> Found:
         """Note a key that is to be told."""
@@ -95,19 +104,29 @@ class KeyEventsTrue(Checker):
                 self._view.touch(event.group, key.node)
         return None
 
-    # --- what is told -------------------------------------------------------------------------------------------------------
+    # --- what is told -----------------------------------------------------------------------------
 
     def on_stored(self, ledger: Ledger, event: KvStored) -> Iterator[Finding]:
         """Find the key of each block that is told."""
         self.opportunities += 1
         group = self._group(event.group)
-        problems = [*self._no_such_group(event.group), *self._shapeless(event), *self._orphaned(event)]
+        problems = [
+            *self._no_such_group(event.group),
+            *self._shapeless(event),
+            *self._orphaned(event),
+        ]
         for problem in problems:
             yield _told(event, "malformed-key-event", _stored(event), problem)
         if group == NO_GROUP or event.block_size < 1:
             return
         if self._rules.again and all(self._is_told(ledger, group, name) for name in event.hashes):
-            wrong = next(filter(None, map(partial(self._told_again, ledger, group, event), range(len(event.hashes)))), "")
+            wrong = next(
+                filter(
+                    None,
+                    map(partial(self._told_again, ledger, group, event), range(len(event.hashes))),
+                ),
+                "",
+            )
         else:
             wrong = self._stored_anew(ledger, group, event)
         if wrong:
@@ -115,27 +134,39 @@ class KeyEventsTrue(Checker):
             yield _told(event, "false-key-event", _stored(event), wrong)
 
     def _stored_anew(self, ledger: Ledger, group: int, event: KvStored) -> str:
-        """Find the key of each block of an event, and take it into the routers' view; return what is wrong with the first."""
+        """Find the key of each block of an event, and take it into the routers' view; return
+        what is wrong with the first.
+        """
         behind = self._view.prefix(event.parent)
         start = ledger.trie.depth[behind] if behind >= 0 else 0
         meanings = self._untold.take(group, event, behind, start, self._view)
         for place, name in enumerate(event.hashes):
             meant = next(meanings, Meant([]))
             again = self._rules.again and not meant.keys and self._view.pages(group, name)
-            wrong = self._told_again(ledger, group, event, place) if again else self._store(group, event, place, name, meant)
+            wrong = (
+                self._told_again(ledger, group, event, place)
+                if again
+                else self._store(group, event, place, name, meant)
+            )
             if wrong:
                 return wrong
         return ""
 
     def _is_told(self, ledger: Ledger, group: int, name: str) -> bool:
-        """Whether routers know of a page that has the prefix of a name, and no page with it is yet to be told."""
+        """Whether routers know of a page that has the prefix of a name, and no page with it is
+        yet to be told.
+        """
         pages, node = self._view.pages(group, name), self._view.prefix(name)
         if not pages or node < 0 or not self._untold.has(group, ledger.trie.depth[node], node):
             return pages > 0
-        return (group, node) in self._perhaps and pages >= len(ledger.keys.published[group].get(node, ()))
+        return (group, node) in self._perhaps and pages >= len(
+            ledger.keys.published[group].get(node, ())
+        )
 
     def _store(self, group: int, event: KvStored, place: int, name: str, meant: Meant) -> str:
-        """Take into the routers' view a block that may mean any of some keys; return what is wrong with that."""
+        """Take into the routers' view a block that may mean any of some keys; return what is
+        wrong with that.
+        """
         keys, unclear = meant.keys, self._view.is_unclear(name)
         if not meant.sure:
             wrong = [] if unclear else [key.wrong_identity(event, place) for key in keys]
@@ -144,12 +175,20 @@ class KeyEventsTrue(Checker):
         if keys:
             node, known = keys[0].node, self._view.is_for_another(name, keys[0].node)
             self._view.store(group, name, node)
-            return f"{name!r} names another prefix already" if known else keys[0].wrong_identity(event, place)
+            return (
+                f"{name!r} names another prefix already"
+                if known
+                else keys[0].wrong_identity(event, place)
+            )
         if unclear or self._untold.was_forgotten(group):
             self._view.store_unclear(name, group, [])
             return ""
         other = self._untold.elsewhere(group, event)
-        return "the key over these tokens is behind another prefix" if other else "no key that was not told is over them"
+        return (
+            "the key over these tokens is behind another prefix"
+            if other
+            else "no key that was not told is over them"
+        )
 
     def _told_again(self, ledger: Ledger, group: int, event: KvStored, place: int) -> str:
         """Return what is wrong with a block that is hit and was told before: it is no page more."""
@@ -168,27 +207,39 @@ class KeyEventsTrue(Checker):
         if not event.hashes:
             yield _told(event, "malformed-key-event", "that keys are gone", "it names none")
         for problem in self._no_such_group(event.group):
-            yield _told(event, "malformed-key-event", f"that {', '.join(event.hashes)} are gone", problem)
+            yield _told(
+                event, "malformed-key-event", f"that {', '.join(event.hashes)} are gone", problem
+            )
         for name in event.hashes if group != NO_GROUP else ():
             if not self._view.knows(name):
                 yield _told(
-                    event, "false-key-event", f"that {name!r} of group {group} is gone", "no event told that it was there"
+                    event,
+                    "false-key-event",
+                    f"that {name!r} of group {group} is gone",
+                    "no event told that it was there",
                 )
             elif self._view.remove(group, name):
                 self._may_be_stored_again(ledger, group, self._view.prefix(name))
             else:
                 yield _told(
-                    event, "false-key-event", f"that {name!r} of group {group} is gone", "every page of it was told to be"
+                    event,
+                    "false-key-event",
+                    f"that {name!r} of group {group} is gone",
+                    "every page of it was told to be",
                 )
 
     def _may_be_stored_again(self, ledger: Ledger, group: int, node: int) -> None:
-        """Note a key that stands although it is told to be gone: in one call it may have ended and begun on the same page."""
+        """Note a key that stands although it is told to be gone: in one call it may have ended
+        and begun on the same page.
+        """
         for key in list(ledger.keys.published[group].get(node, {}).values())[:1]:
             self._untold.add(group, ledger.requests[key.r], key.length)
             self._perhaps.add((group, node))
 
     def on_cleared(self, ledger: Ledger, event: KvCleared) -> Found:
-        """Empty the routers' view: what has a key now is told behind that, be it that a hit was taken for it before."""
+        """Empty the routers' view: what has a key now is told behind that, be it that a hit was
+        taken for it before.
+        """
         self.opportunities += 1
         self._view.clear()
         for group in self._groups if self._rules.again else ():
@@ -206,12 +257,20 @@ class KeyEventsTrue(Checker):
     def _no_such_group(self, said: int) -> Iterator[str]:
         if self._group(said) == NO_GROUP:
             groups = ", ".join(map(str, self._groups))
-            yield f"it names {'no group' if said == NO_GROUP else f'group {said}'}, and the device has {groups}"
+            yield (
+                f"it names {'no group' if said == NO_GROUP else f'group {said}'}, and the device"
+                f" has {groups}"
+            )
 
     def _shapeless(self, event: KvStored) -> Iterator[str]:
         """Yield why hashes, tokens and block size do not go together."""
         size, tokens, hashes = event.block_size, len(event.tokens), len(event.hashes)
-        if size < 1 or tokens % size or hashes * size > tokens or (event.media and len(event.media) != hashes):
+        if (
+            size < 1
+            or tokens % size
+            or hashes * size > tokens
+            or (event.media and len(event.media) != hashes)
+        ):
             yield f"it has {count(hashes, 'hash')} for {count(tokens, 'token')} in blocks of {size}"
         elif len(set(event.hashes)) < hashes:
             yield "it has the same hash twice"
@@ -219,17 +278,24 @@ class KeyEventsTrue(Checker):
             if self._rules.gaps:
                 self.excused["key_events gaps"] += 1
             else:
-                yield f"it has {hashes} hashes for {count(tokens // size, 'block')}, and does not say of which"
+                yield (
+                    f"it has {hashes} hashes for {count(tokens // size, 'block')}, and does not say"
+                    " of which"
+                )
 
     def _orphaned(self, event: KvStored) -> Iterator[str]:
         """Yield why its parent is nobody's."""
-        if event.parent and self._view.prefix(event.parent) == ANYWHERE and not self._view.knows(event.parent):
+        if (
+            event.parent
+            and self._view.prefix(event.parent) == ANYWHERE
+            and not self._view.knows(event.parent)
+        ):
             if self._rules.orphans:
                 self.excused["key_events orphans"] += 1
             else:
                 yield f"its parent {event.parent!r} is a prefix that no event told"
 
-    # --- what is not told ---------------------------------------------------------------------------------------------------
+    # --- what is not told -------------------------------------------------------------------------
 
     def on_step_end(self, ledger: Ledger, event: StepEnd) -> Found:
         """Ask, when this operation is over, whether everything was told."""
@@ -237,7 +303,9 @@ class KeyEventsTrue(Checker):
         return None
 
     def on_reset(self, ledger: Ledger, event: ResetDone | Version) -> Found:
-        """Wait for the next step that ends: vLLM publishes what a reset has ended with the outputs of a step."""
+        """Wait for the next step that ends: vLLM publishes what a reset has ended with the
+        outputs of a step.
+        """
         self.doubts.clear()
         return None
 
@@ -247,7 +315,9 @@ class KeyEventsTrue(Checker):
         return found
 
     def _difference(self, ledger: Ledger, event: StepEnd) -> Finding | None:
-        """Return how the routers' view differs from the keys; if it does not, everything was told."""
+        """Return how the routers' view differs from the keys; if it does not, everything was
+        told.
+        """
         differences = self._view.differences(ledger)
         if not differences or self._misled:
             self._settle(ledger)
@@ -256,8 +326,8 @@ class KeyEventsTrue(Checker):
         prefix = f"{count(ledger.trie.depth[node], 'token')}" if node >= 0 else "a forgotten prefix"
         more = f", and so of {len(differences) - 1} more" if len(differences) > 1 else ""
         sentence = (
-            f"Let step {event.step} end. {count(there, 'page')} of group {group} can be hit as one prefix of {prefix}; however "
-            f"routers were told of {told}{more}: a contradiction."
+            f"Let step {event.step} end. {count(there, 'page')} of group {group} can be hit as one"
+            f" prefix of {prefix}; however routers were told of {told}{more}: a contradiction."
         )
         return Finding(anomaly="lost-key-event", sentence=sentence, seq=event.seq)
 
@@ -280,5 +350,8 @@ def _stored(event: KvStored) -> str:
 
 def _told(event: KvStored | KvRemoved, anomaly: str, what: str, why: str) -> Finding:
     return Finding(
-        anomaly=anomaly, sentence=f"Let routers be told in step {event.step} {what}; however {why}: a contradiction."
+        anomaly=anomaly,
+        sentence=(
+            f"Let routers be told in step {event.step} {what}; however {why}: a contradiction."
+        ),
     )

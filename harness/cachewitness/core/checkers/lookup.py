@@ -1,6 +1,8 @@
-"""The longest prefix that the engine's own keys allow, computed from the law and not from any engine's look-up.
+"""The longest prefix that the engine's own keys allow, computed from the law and not from any
+engine's look-up.
 
-The keys are those that the engine published and has not unpublished, so whatever it chose to evict is respected.
+The keys are those that the engine published and has not unpublished, so whatever it chose to evict
+is respected.
 """
 
 from __future__ import annotations
@@ -12,8 +14,11 @@ from cachewitness.core.ledger.requests import RequestRecord
 from cachewitness.core.trace_format import GroupKind
 
 
-def held(ledger: Ledger, group: int, node: int, *, device_alone: bool = False, unusable: bool = False) -> bool:
-    """Whether some page of the group, or of one that keeps copies of its pages, carries a usable key for the prefix.
+def held(
+    ledger: Ledger, group: int, node: int, *, device_alone: bool = False, unusable: bool = False
+) -> bool:
+    """Whether some page of the group, or of one that keeps copies of its pages, carries a usable
+    key for the prefix.
 
     With `unusable`, any key counts that the engine has not unpublished, whatever is behind it.
     """
@@ -22,11 +27,17 @@ def held(ledger: Ledger, group: int, node: int, *, device_alone: bool = False, u
         if unusable or key.usable:
             return True
     copies = ledger.stored[group]
-    return not device_alone and bool(copies) and any(held(ledger, other, node, unusable=unusable) for other in copies)
+    return (
+        not device_alone
+        and bool(copies)
+        and any(held(ledger, other, node, unusable=unusable) for other in copies)
+    )
 
 
 class Lookup:
-    """Answers, for one request at one moment, where each group could resume. All lengths are in tokens."""
+    """Answers, for one request at one moment, where each group could resume. All lengths are in
+    tokens.
+    """
 
     def __init__(
         self,
@@ -37,9 +48,11 @@ class Lookup:
         device_alone: bool = False,
         unusable: bool = False,
     ) -> None:
-        """With `last_block`, a window of one token, which reads nothing cached, asks for its last block all the same.
+        """With `last_block`, a window of one token, which reads nothing cached, asks for its last
+        block all the same.
 
-        With `device_alone`, copies in other tiers do not count. With `unusable`, keys count that must not be hit.
+        With `device_alone`, copies in other tiers do not count. With `unusable`, keys count that
+        must not be hit.
         """
         self._ledger, self._request, self._rules = ledger, request, ledger.header.rules
         self._device_alone, self._unusable = device_alone, unusable
@@ -51,10 +64,13 @@ class Lookup:
     def longest_common(self) -> int:
         """Return the longest length at which every group can resume; 0 if there is none.
 
-        A multiple of the declared alignment that leaves a token to compute; where speculation gives tokens back, attention
-        must be held so many tokens further than the request resumes.
+        A multiple of the declared alignment that leaves a token to compute; where speculation gives
+        tokens back, attention must be held so many tokens further than the request resumes.
         """
-        groups, alignment = [(group, self._dropped(group)) for group in self._ledger.local], self._rules.alignment
+        groups, alignment = (
+            [(group, self._dropped(group)) for group in self._ledger.local],
+            self._rules.alignment,
+        )
         position = self._limit - self._rules.eagle_drop_tokens
         if groups:
             position = self._lowered(position, groups[0][0])
@@ -65,12 +81,18 @@ class Lookup:
         return 0
 
     def longest_of_each(self, kind: GroupKind | None = None) -> set[int]:
-        """Return, for each group, or each of a kind, the longest length at which that group alone can resume.
+        """Return, for each group, or each of a kind, the longest length at which that group alone
+        can resume.
 
-        Where speculation gives tokens back, there is another one for each: where what it gives back is held as well.
+        Where speculation gives tokens back, there is another one for each: where what it gives back
+        is held as well.
         """
         groups = [group for group in self._ledger.local if kind in (None, group.kind)]
-        return {self._longest(group, dropped) for group in groups for dropped in {0, self._dropped(group)}}
+        return {
+            self._longest(group, dropped)
+            for group in groups
+            for dropped in {0, self._dropped(group)}
+        }
 
     def _longest(self, group: Group, eagle_drop_tokens: int) -> int:
         position = self._lowered(self._limit, group)
@@ -79,9 +101,15 @@ class Lookup:
         return max(position, 0)
 
     def _lowered(self, position: int, group: Group) -> int:
-        """Return from which position on to ask a group, stepping down: full attention ends within a block of its whole ones."""
+        """Return from which position on to ask a group, stepping down: full attention ends
+        within a block of its whole ones.
+        """
         over = position - self._runs[group.id] - group.block_size + 1 if group.kind == "full" else 0
-        return position - -(-over // self._rules.alignment) * self._rules.alignment if over > 0 else position
+        return (
+            position - -(-over // self._rules.alignment) * self._rules.alignment
+            if over > 0
+            else position
+        )
 
     def _run(self, group: Group) -> int:
         """Return how many tokens of whole blocks a full-attention group holds from the start."""
@@ -91,7 +119,11 @@ class Lookup:
         return length
 
     def _dropped(self, group: Group) -> int:
-        return self._rules.eagle_drop_tokens if group.id in (self._rules.eagle_groups or (group.id,)) else 0
+        return (
+            self._rules.eagle_drop_tokens
+            if group.id in (self._rules.eagle_groups or (group.id,))
+            else 0
+        )
 
     def _resumes(self, group: Group, position: int, eagle_drop_tokens: int) -> bool:
         nodes = self._request.nodes
@@ -102,7 +134,9 @@ class Lookup:
             return False
         if group.kind == "full":
             whole = upto // group.block_size * group.block_size
-            return self._runs[group.id] >= whole and (upto == whole or self._held(group, nodes[upto]))
+            return self._runs[group.id] >= whole and (
+                upto == whole or self._held(group, nodes[upto])
+            )
         lengths = needed_lengths(group, position)
         if upto > position:
             lengths += needed_lengths(group, upto)
@@ -113,4 +147,6 @@ class Lookup:
     def _held(self, group: Group, node: int) -> bool:
         if node not in self._ledger.keys.published[group.id] and not self._ledger.stored[group.id]:
             return False
-        return held(self._ledger, group.id, node, device_alone=self._device_alone, unusable=self._unusable)
+        return held(
+            self._ledger, group.id, node, device_alone=self._device_alone, unusable=self._unusable
+        )

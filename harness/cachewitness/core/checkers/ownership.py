@@ -10,7 +10,17 @@ from cachewitness.core.attention_span import first_needed
 from cachewitness.core.checkers.finding import Finding
 from cachewitness.core.checkers.protocol import Checker, Found, Handler
 from cachewitness.core.checkers.wording import count as told
-from cachewitness.core.events import Aborted, Counts, Drop, Finished, Group, Preempted, StepEnd, Take, Write
+from cachewitness.core.events import (
+    Aborted,
+    Counts,
+    Drop,
+    Finished,
+    Group,
+    Preempted,
+    StepEnd,
+    Take,
+    Write,
+)
 from cachewitness.core.ledger.ledger import Ledger
 from cachewitness.core.ledger.records import PageRecord, PoolRecords, Span
 from cachewitness.core.ledger.requests import RequestRecord
@@ -20,7 +30,10 @@ class Ownership(Checker):
     """Leaks, double frees, aliased writes, and counts that do not add up."""
 
     name = "ownership"
-    summary = "reference counts equal holders; free + held + cached = total; nobody overwrites what another holder needs"
+    summary = (
+        "reference counts equal holders; free + held + cached = total; nobody overwrites what"
+        " another holder needs"
+    )
     anomalies = ("leak", "double-free", "aliased-write")
 
     def __init__(self) -> None:
@@ -44,22 +57,26 @@ class Ownership(Checker):
         }
 
     def on_take(self, ledger: Ledger, event: Take) -> Found:
-        """Refuse a null block, and a free page that a copy still fills, as anybody's own; who takes pages is not at an end."""
+        """Refuse a null block, and a free page that a copy still fills, as anybody's own; who
+        takes pages is not at an end.
+        """
         self._ended.pop(event.holder, None)
         if event.pool in self._told and event.pool not in self._moved:
             self._expect_counts(event)
         records, filling = ledger.records[event.pool], _filling(ledger)
         if filling and not event.holder.startswith("copy:"):
             filled = [page for page in event.pages if (event.pool, page) in filling]
-            nobodys = [page for page in filled if not records[page].holders and not records[page].keys]
+            nobodys = [
+                page for page in filled if not records[page].holders and not records[page].keys
+            ]
             if nobodys:
                 return (_still_filled(event, nobodys[0]),)
         if records.null.isdisjoint(event.pages):
             return None
         null = next(page for page in event.pages if page in records.null)
         sentence = (
-            f"Let page {null} be the null block of pool {event.pool}, which all tables share; however {event.holder} took "
-            f"it as its own: a contradiction."
+            f"Let page {null} be the null block of pool {event.pool}, which all tables share;"
+            f" however {event.holder} took it as its own: a contradiction."
         )
         return (Finding(anomaly="aliased-write", r=event.holder, sentence=sentence),)
 
@@ -72,8 +89,8 @@ class Ownership(Checker):
         for page, times in counted.items():
             if times > records[page].holders.get(holder, 0):
                 sentence = (
-                    f"Let {holder} give page {page} back in step {event.step}; however by its tables it does not hold "
-                    f"it any more: a contradiction."
+                    f"Let {holder} give page {page} back in step {event.step}; however by its"
+                    " tables it does not hold it any more: a contradiction."
                 )
                 return (Finding(anomaly="double-free", r=holder, sentence=sentence),)
         return None
@@ -101,7 +118,9 @@ class Ownership(Checker):
         return None
 
     def on_counts(self, ledger: Ledger, event: Counts) -> Found:
-        """Compare the engine's counts with the holders in the ledger: as they are now, or when the operation is over."""
+        """Compare the engine's counts with the holders in the ledger: as they are now, or when
+        the operation is over.
+        """
         self.opportunities += 1
         self._told[event.pool] = event
         if _miscounts(ledger, event):
@@ -109,7 +128,9 @@ class Ownership(Checker):
         return None
 
     def _expect_counts(self, event: Take | Drop) -> None:
-        """Expect that what was counted some steps ago is still so, or counted anew, when the operation is over."""
+        """Expect that what was counted some steps ago is still so, or counted anew, when the
+        operation is over.
+        """
         pool = event.pool
         self._moved.add(pool)
 
@@ -131,7 +152,9 @@ class Ownership(Checker):
         return found
 
     def on_end(self, ledger: Ledger, event: Finished | Aborted | Preempted) -> Found:
-        """Remember who has to give everything back, and the last step in flight: until it ends an engine may wait with that."""
+        """Remember who has to give everything back, and the last step in flight: until it ends
+        an engine may wait with that.
+        """
         self._ended[event.r] = max([event.step, *ledger.open_steps])
         return None
 
@@ -152,12 +175,19 @@ class Ownership(Checker):
 
 
 def _filling(ledger: Ledger) -> Collection[tuple[int, int]]:
-    """Return the (pool, page) that copies fill which end behind all steps in flight, those that begin with one among them."""
+    """Return the (pool, page) that copies fill which end behind all steps in flight, those that
+    begin with one among them.
+    """
     filling, steps = ledger.contents.filling, ledger.open_steps.values()
     if not any(step.begun for step in steps):
         return filling
     over = {number for step in steps for number in (*step.ended, *step.failed, *step.flushed)}
-    begun = {(move.dst_pool, move.dst) for step in steps for number, move in step.begun if number not in over}
+    begun = {
+        (move.dst_pool, move.dst)
+        for step in steps
+        for number, move in step.begun
+        if number not in over
+    }
     return filling.keys() | begun
 
 
@@ -177,7 +207,9 @@ def _miscounts(ledger: Ledger, event: Counts) -> Finding | None:
 
 
 def _first_miscounted(records: PoolRecords, event: Counts) -> int | None:
-    """Return the first page that the engine counts more or fewer references to than there are; None if there is none."""
+    """Return the first page that the engine counts more or fewer references to than there are;
+    None if there is none.
+    """
     for page, count in event.refs:
         record = records.get(page)
         if count != (sum(record.holders.values()) if record is not None else 0):
@@ -186,9 +218,15 @@ def _first_miscounted(records: PoolRecords, event: Counts) -> int | None:
 
 
 def _leak(ledger: Ledger, r: str) -> Finding:
-    pages = [page for records in ledger.records.values() for page, record in sorted(records.items()) if r in record.holders]
+    pages = [
+        page
+        for records in ledger.records.values()
+        for page, record in sorted(records.items())
+        if r in record.holders
+    ]
     sentence = (
-        f"Let {r} have ended. Nobody can use its pages any more; however pages {pages} are still held by it: a contradiction."
+        f"Let {r} have ended. Nobody can use its pages any more; however pages {pages} are still"
+        " held by it: a contradiction."
     )
     return Finding(anomaly="leak", r=r, sentence=sentence)
 
@@ -200,52 +238,69 @@ def _counted(event: Counts) -> str:
 def _wrong_sum(event: Counts, total: int) -> Finding:
     negative = min(event.free, event.held, event.cached) < 0
     twice = negative or event.free + event.held + event.cached > total
-    what = "counts fewer pages than none" if negative else "counts a page twice" if twice else "has lost a page"
+    what = (
+        "counts fewer pages than none"
+        if negative
+        else "counts a page twice"
+        if twice
+        else "has lost a page"
+    )
     sentence = (
-        f"Let pool {event.pool} have {total} pages. The engine, which reports {_counted(event)}, {what}: a contradiction."
+        f"Let pool {event.pool} have {total} pages. The engine, which reports {_counted(event)},"
+        f" {what}: a contradiction."
     )
     return Finding(anomaly="double-free" if twice else "leak", sentence=sentence)
 
 
 def _wrong_held(event: Counts, held: int, cached: int) -> Finding:
     sentence = (
-        f"Let pool {event.pool} be as the tables say: {held} pages held, {cached} cached. However the engine "
-        f"counts {_counted(event)}: a contradiction."
+        f"Let pool {event.pool} be as the tables say: {held} pages held, {cached} cached. However"
+        f" the engine counts {_counted(event)}: a contradiction."
     )
     return Finding(anomaly="leak" if event.held > held else "double-free", sentence=sentence)
 
 
 def _counts_no_more(told: Counts, held: int, event: Take | Drop) -> Finding:
     sentence = (
-        f"Let pool {told.pool} be as the tables say after step {event.step}: {held} pages held. The engine counted it last in "
-        f"step {told.step}, as {_counted(told)}, and what it counts stands until it counts again: a contradiction."
+        f"Let pool {told.pool} be as the tables say after step {event.step}: {held} pages held. The"
+        f" engine counted it last in step {told.step}, as {_counted(told)}, and what it counts"
+        " stands until it counts again: a contradiction."
     )
-    return Finding(anomaly="leak" if told.held > held else "double-free", sentence=sentence, seq=event.seq)
+    return Finding(
+        anomaly="leak" if told.held > held else "double-free", sentence=sentence, seq=event.seq
+    )
 
 
 def _miscounted(page: int, count: int, holders: dict[str, int], step: int) -> Finding:
     names = ", ".join(holders) or "nobody"
     sentence = (
-        f"Let page {page} be held by {names} after step {step}, which makes {told(sum(holders.values()), 'reference')}; "
-        f"however the engine counts {told(count, 'reference')}: a contradiction."
+        f"Let page {page} be held by {names} after step {step}, which makes"
+        f" {told(sum(holders.values()), 'reference')}; however the engine counts"
+        f" {told(count, 'reference')}: a contradiction."
     )
-    return Finding(anomaly="leak" if count > sum(holders.values()) else "double-free", sentence=sentence)
+    return Finding(
+        anomaly="leak" if count > sum(holders.values()) else "double-free", sentence=sentence
+    )
 
 
 def _null_write(event: Write, page: int) -> Finding:
-    where = f"page {page}, the null block that all tables share" if page >= 0 else "a column that its table does not have"
+    where = (
+        f"page {page}, the null block that all tables share"
+        if page >= 0
+        else "a column that its table does not have"
+    )
     sentence = (
-        f"Let {event.r} compute tokens [{event.start}, {event.stop}) in step {event.step}; however group {event.group} was to "
-        f"write them into {where}: a contradiction."
+        f"Let {event.r} compute tokens [{event.start}, {event.stop}) in step {event.step}; however"
+        f" group {event.group} was to write them into {where}: a contradiction."
     )
     return Finding(anomaly="aliased-write", r=event.r, sentence=sentence)
 
 
 def _still_filled(event: Take, page: int) -> Finding:
     sentence = (
-        f"Let a copy that has not ended fill page {page} of pool {event.pool}. Nobody has held that page since; however "
-        f"{event.holder} was given it in step {event.step}, and the copy writes over whatever {event.holder} puts there: a "
-        f"contradiction."
+        f"Let a copy that has not ended fill page {page} of pool {event.pool}. Nobody has held that"
+        f" page since; however {event.holder} was given it in step {event.step}, and the copy"
+        f" writes over whatever {event.holder} puts there: a contradiction."
     )
     return Finding(anomaly="aliased-write", r=event.holder, sentence=sentence)
 
@@ -253,8 +308,9 @@ def _still_filled(event: Take, page: int) -> Finding:
 def _filled_meanwhile(event: Write, page: int, record: PageRecord) -> Finding:
     holders = ", ".join(record.holders) or "nobody"
     sentence = (
-        f"Let a copy that has begun and not ended fill page {page} for {holders}; however {event.r} wrote into it in step "
-        f"{event.step} (group {event.group}), and nothing says which of the two comes last: a contradiction."
+        f"Let a copy that has begun and not ended fill page {page} for {holders}; however {event.r}"
+        f" wrote into it in step {event.step} (group {event.group}), and nothing says which of the"
+        " two comes last: a contradiction."
     )
     return Finding(anomaly="aliased-write", r=event.r, sentence=sentence)
 
@@ -262,8 +318,8 @@ def _filled_meanwhile(event: Write, page: int, record: PageRecord) -> Finding:
 def _unheld_write(event: Write, page: int, record: PageRecord) -> Finding:
     owner = ", ".join(record.holders) or "nobody"
     sentence = (
-        f"Let page {page} be held by {owner}; however {event.r} wrote into it in step {event.step} (group {event.group}): a "
-        f"contradiction."
+        f"Let page {page} be held by {owner}; however {event.r} wrote into it in step {event.step}"
+        f" (group {event.group}): a contradiction."
     )
     return Finding(anomaly="aliased-write", r=event.r, sentence=sentence)
 
@@ -274,28 +330,40 @@ def _aliased(event: Write, page: int, record: PageRecord, harmed: str) -> Findin
     else:
         why = f"be held by {', '.join(record.holders)}, and hold what {harmed} still needs"
     sentence = (
-        f"Let page {page} {why}; however {event.r} wrote tokens [{event.start}, {event.stop}) over it in step {event.step} "
-        f"(group {event.group}): a contradiction."
+        f"Let page {page} {why}; however {event.r} wrote tokens [{event.start}, {event.stop}) over"
+        f" it in step {event.step} (group {event.group}): a contradiction."
     )
     return Finding(anomaly="aliased-write", r=event.r, sentence=sentence)
 
 
 def _harmed(ledger: Ledger, page: int, record: PageRecord, event: Write, index: int) -> str:
-    """Return a holder that still needs what the write into its column `index` destroys in the page; empty if nobody does."""
+    """Return a holder that still needs what the write into its column `index` destroys in the
+    page; empty if nobody does.
+    """
     size = ledger.groups[event.group].block_size
     column = event.start // size + index
-    lost = ledger.before(event).destroyed(record, max(event.start, column * size), min(event.stop, (column + 1) * size))
+    lost = ledger.before(event).destroyed(
+        record, max(event.start, column * size), min(event.stop, (column + 1) * size)
+    )
     if lost and _filled_later(ledger, page, event):
         return ""
     for holder in record.holders if lost else ():
-        request = ledger.requests.get(holder) if holder != event.r and record.held_for[holder] == record.group else None
+        request = (
+            ledger.requests.get(holder)
+            if holder != event.r and record.held_for[holder] == record.group
+            else None
+        )
         if request is not None and _needed(ledger, page, record, request, lost):
             return holder
     return ""
 
 
-def _needed(ledger: Ledger, page: int, record: PageRecord, request: RequestRecord, lost: list[Span]) -> bool:
-    """Whether the request's next query, at the position up to which it has computed, reads any of the lost content."""
+def _needed(
+    ledger: Ledger, page: int, record: PageRecord, request: RequestRecord, lost: list[Span]
+) -> bool:
+    """Whether the request's next query, at the position up to which it has computed, reads any
+    of the lost content.
+    """
     upto = request.computed
     if record.state:
         same = upto == record.stop and request.nodes[upto] == record.node
@@ -310,29 +378,47 @@ def _needed(ledger: Ledger, page: int, record: PageRecord, request: RequestRecor
 
 
 def _filled_later(ledger: Ledger, page: int, event: Write) -> bool:
-    """Whether a copy fills the page before a later step in flight runs: nobody relies on what lies there until then."""
+    """Whether a copy fills the page before a later step in flight runs: nobody relies on what
+    lies there until then.
+    """
     later = [begun for step, begun in ledger.open_steps.items() if step > event.step]
-    return any((move.dst_pool, move.dst) == (event.pool, page) for begun in later for move in begun.copies)
+    return any(
+        (move.dst_pool, move.dst) == (event.pool, page) for begun in later for move in begun.copies
+    )
 
 
 def _in_place(ledger: Ledger, page: int, record: PageRecord, r: str, stop: int) -> bool:
-    """Whether the request's tables, if it runs in a step in flight, have the page where what ends at `stop` belongs.
+    """Whether the request's tables, if it runs in a step in flight, have the page where what ends
+    at `stop` belongs.
 
-    A run that its own request did not outlive may leave a piece of r's prefix in a page that r took for other tokens, or for
-    the states after the drafts of a step that has not run: what lies there before that step is nothing to r.
+    A run that its own request did not outlive may leave a piece of r's prefix in a page that r took
+    for other tokens, or for the states after the drafts of a step that has not run: what lies there
+    before that step is nothing to r.
     """
     group = record.group
-    steps = [begun for step, begun in ledger.open_steps.items() if (step, r) not in ledger.requests.ended_in_flight]
+    steps = [
+        begun
+        for step, begun in ledger.open_steps.items()
+        if (step, r) not in ledger.requests.ended_in_flight
+    ]
     runs = [(begun.step, run) for begun in steps for run in begun.runs if run.r == r]
     column = (stop - 1) // ledger.groups[group].block_size
-    drafted = any(record.used_in < step and page in run.scratch[group] for step, run in runs if run.scratch)
-    return not runs or drafted or any(run.tables[group][column : column + 1] == [page] for _, run in runs)
+    drafted = any(
+        record.used_in < step and page in run.scratch[group] for step, run in runs if run.scratch
+    )
+    return (
+        not runs
+        or drafted
+        or any(run.tables[group][column : column + 1] == [page] for _, run in runs)
+    )
 
 
 def _stands_twice(ledger: Ledger, event: Write, page: int) -> bool:
-    """Whether the writer's tables give one place of the page to two tokens that this step needs, of one group or of two.
+    """Whether the writer's tables give one place of the page to two tokens that this step needs, of
+    one group or of two.
 
-    In a ring the next column may lie in the same page, over tokens that left the window. A state moves on in place.
+    In a ring the next column may lie in the same page, over tokens that left the window. A state
+    moves on in place.
     """
     begun = ledger.open_steps.get(event.step)
     run = next((run for run in begun.runs if run.r == event.r), None) if begun else None
@@ -348,7 +434,9 @@ def _stands_twice(ledger: Ledger, event: Write, page: int) -> bool:
     return False
 
 
-def _places(group: Group, table: list[int], page: int, start: int, stop: int) -> Iterator[tuple[int, int]]:
+def _places(
+    group: Group, table: list[int], page: int, start: int, stop: int
+) -> Iterator[tuple[int, int]]:
     """Yield which places of the page, by column, a run of tokens [start, stop) needs."""
     size = group.block_size
     first = max(start - 1, 0) if group.kind == "recurrent" else first_needed(group, start)

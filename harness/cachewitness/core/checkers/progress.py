@@ -1,4 +1,5 @@
-"""Liveness: a request that can run does run, within the number of steps that the engine declares, and is not given up.
+"""Liveness: a request that can run does run, within the number of steps that the engine declares,
+and is not given up.
 
 A reset for which nothing stands in the way is done.
 """
@@ -12,7 +13,17 @@ from cachewitness.core.checkers.finding import Finding
 from cachewitness.core.checkers.patience import Generous
 from cachewitness.core.checkers.protocol import Checker, Found, Handler
 from cachewitness.core.checkers.wording import count
-from cachewitness.core.events import Aborted, Copy, Extended, Finished, Header, Preempted, ResetDone, StepBegin, StepEnd
+from cachewitness.core.events import (
+    Aborted,
+    Copy,
+    Extended,
+    Finished,
+    Header,
+    Preempted,
+    ResetDone,
+    StepBegin,
+    StepEnd,
+)
 from cachewitness.core.ledger.ledger import Ledger
 
 
@@ -21,8 +32,9 @@ class Progress(Checker):
 
     name = "progress"
     summary = (
-        "a request that is asked for, and for which the pool has room, runs within the declared number of steps, and the "
-        "engine gives nobody up who could run alone; a reset that nothing stands in the way of is done"
+        "a request that is asked for, and for which the pool has room, runs within the declared"
+        " number of steps, and the engine gives nobody up who could run alone; a reset that nothing"
+        " stands in the way of is done"
     )
     anomalies = ("stuck", "refused-reset")
 
@@ -30,7 +42,8 @@ class Progress(Checker):
         super().__init__()
         self._waited: dict[str, int] = {}
         self._idle: dict[str, int] = {}
-        """For each request that could run alone, in how many steps in a row nobody ran since it came."""
+        """For each request that could run alone, in how many steps in a row nobody ran since it
+        came."""
         self._circles = Circles()
         self._taken: set[tuple[int, str]] = set()
         """Whose pages the engine took by itself, in which step, until that ends."""
@@ -56,7 +69,9 @@ class Progress(Checker):
         }
 
     def on_step(self, ledger: Ledger, event: StepBegin) -> Found:
-        """Count how long each feasible request has been refused in a row, and how long nobody ran at all."""
+        """Count how long each feasible request has been refused in a row, and how long nobody
+        ran at all.
+        """
         if circle := self._circles.step(ledger, event, lambda r: _fits_alone(ledger, r)):
             return (_stuck(*circle),)
         ran = {run.r for run in event.runs}
@@ -71,16 +86,25 @@ class Progress(Checker):
             if r in ran:
                 self.opportunities += 1
                 continue
-            if not _feasible(ledger, r, tokens, ledger.header.rules.reserved_pages) or _state_under_way(ledger, r, event.step):
+            if not _feasible(
+                ledger, r, tokens, ledger.header.rules.reserved_pages
+            ) or _state_under_way(ledger, r, event.step):
                 continue
             self.opportunities += 1
             waited = self._waited[r] = self._waited.get(r, 0) + 1
             if waited == limit + 1:
-                return (_stuck(r, f"was asked for, with room in the pool, in {waited} steps up to step {event.step}"),)
+                return (
+                    _stuck(
+                        r,
+                        f"was asked for, with room in the pool, in {waited} steps up to step"
+                        f" {event.step}",
+                    ),
+                )
         return self._nobody(ledger, event, ran, limit) if not event.asked else None
 
     def on_step_end(self, ledger: Ledger, event: StepEnd) -> Found:
-        """Where somebody was taken out of the step nobody was refused: they had a place, and the room that others lacked.
+        """Where somebody was taken out of the step nobody was refused: they had a place, and the
+        room that others lacked.
 
         An engine that takes requests out of steps by itself gets nothing forgotten by that.
         """
@@ -92,9 +116,11 @@ class Progress(Checker):
         return None
 
     def on_preempted(self, ledger: Ledger, event: Preempted) -> Found:
-        """Note who lost its pages; if that was asked for, what kept others from running so far says nothing of what comes.
+        """Note who lost its pages; if that was asked for, what kept others from running so far says
+        nothing of what comes.
 
-        Who has no place has nothing to lose: to ask for that as well takes no room from anybody, and gives none.
+        Who has no place has nothing to lose: to ask for that as well takes no room from anybody,
+        and gives none.
         """
         if self._circles.preempted(ledger, event) and _placed(ledger, event.r):
             self._idle.clear()
@@ -114,7 +140,9 @@ class Progress(Checker):
             self._generous.begin_anew()
 
     def _note_asked(self, ledger: Ledger, event: StepBegin, generous: Generous) -> None:
-        """Note who would be found in time if this engine, which declares that much, never ran it again."""
+        """Note who would be found in time if this engine, which declares that much, never ran it
+        again.
+        """
         reserved = ledger.header.rules.reserved_pages
         for r, tokens in event.asked:
             if _feasible(ledger, r, tokens, generous.spare):
@@ -131,19 +159,24 @@ class Progress(Checker):
         return None
 
     def on_reset(self, ledger: Ledger, event: ResetDone) -> Found:
-        """Count no wait for what a reset makes start again, and hold an engine that refuses one to what stands in its way."""
+        """Count no wait for what a reset makes start again, and hold an engine that refuses one
+        to what stands in its way.
+        """
         self._begin_anew()
         if _busy(ledger):
             return None
         self.opportunities += 1
         if event.ok:
             return None
-        if ledger.header.rules.idle_resets and any(request.live for request in ledger.requests.values()):
+        if ledger.header.rules.idle_resets and any(
+            request.live for request in ledger.requests.values()
+        ):
             self.excused["idle_resets"] += 1
             return None
         sentence = (
-            f"Let nobody hold a page, and no copy or step that does anything be under way, after step {event.step}. Nothing "
-            f"stands in the way of a reset of tier {event.tier}; however it was refused: a contradiction."
+            "Let nobody hold a page, and no copy or step that does anything be under way, after"
+            f" step {event.step}. Nothing stands in the way of a reset of tier {event.tier};"
+            " however it was refused: a contradiction."
         )
         return (Finding(anomaly="refused-reset", sentence=sentence),)
 
@@ -157,7 +190,9 @@ class Progress(Checker):
         return None
 
     def on_end(self, ledger: Ledger, event: Aborted | Finished) -> Found:
-        """Hold an engine that ended a request, which nobody asked for, to what it declares and has room for."""
+        """Hold an engine that ended a request, which nobody asked for, to what it declares and
+        has room for.
+        """
         self._circles.ended(event.r)
         if not event.by_engine or event.r in self._lost:
             return None
@@ -171,9 +206,9 @@ class Progress(Checker):
             return None
         limit = f"prompts of up to {count(most, 'token')}" if most else "prompts of any length"
         sentence = (
-            f"Let {event.r} be a request with a prompt of {count(prompt, 'token')}, which alone would fit the pool; the engine "
-            f"declares that it takes {limit}. However it gave {event.r} up, which nobody had asked for: a "
-            f"contradiction."
+            f"Let {event.r} be a request with a prompt of {count(prompt, 'token')}, which alone"
+            f" would fit the pool; the engine declares that it takes {limit}. However it gave"
+            f" {event.r} up, which nobody had asked for: a contradiction."
         )
         return (Finding(anomaly="stuck", r=event.r, sentence=sentence),)
 
@@ -185,14 +220,19 @@ class Progress(Checker):
         late = [r for r, idle in self._idle.items() if idle == limit + 1]
         if not late:
             return None
-        return (_stuck(late[0], f"could run alone, but nobody ran in {limit + 1} steps up to step {event.step}"),)
+        return (
+            _stuck(
+                late[0],
+                f"could run alone, but nobody ran in {limit + 1} steps up to step {event.step}",
+            ),
+        )
 
     @staticmethod
     def _could_run(ledger: Ledger) -> list[str]:
         """Return the requests that could run alone, if nothing may keep all of them from it.
 
-        A queue in order of arrival may stand still behind a request that can never run; a session that waits for its client
-        keeps its pages, and its place.
+        A queue in order of arrival may stand still behind a request that can never run; a session
+        that waits for its client keeps its pages, and its place.
         """
         waiting = [request.r for request in ledger.requests.values() if request.live]
         paused = any(request.paused for request in ledger.requests.values())
@@ -202,7 +242,8 @@ class Progress(Checker):
 def _placed(ledger: Ledger, r: str) -> bool:
     """Whether a request was looked up, or ran, or holds pages since it came or lost its place.
 
-    Where nothing is cached nobody need be looked up, and its pages may have been given back before it is said to lose them.
+    Where nothing is cached nobody need be looked up, and its pages may have been given back before
+    it is said to lose them.
     """
     request = ledger.requests[r]
     found = request.hit is not None or request.computed > 0 or not ledger.header.rules.caching
@@ -210,39 +251,61 @@ def _placed(ledger: Ledger, r: str) -> bool:
 
 
 def _busy(ledger: Ledger) -> bool:
-    """Whether somebody holds a page of any tier, or a step in which something is done, or a copy, is under way."""
+    """Whether somebody holds a page of any tier, or a step in which something is done, or a
+    copy, is under way.
+    """
     under_way = any(map(_does_something, ledger.open_steps.values()))
     return bool(under_way or any(ledger.holdings.held.values()) or ledger.contents.copying)
 
 
 def _does_something(step: StepBegin) -> bool:
-    """Whether anybody runs in a step, or anything is copied; with steps in flight there is one under way at all times."""
-    return bool(step.runs or step.copies or step.stores or step.begun or step.ended or step.failed or step.zeros)
+    """Whether anybody runs in a step, or anything is copied; with steps in flight there is one
+    under way at all times.
+    """
+    return bool(
+        step.runs
+        or step.copies
+        or step.stores
+        or step.begun
+        or step.ended
+        or step.failed
+        or step.zeros
+    )
 
 
 def _stuck(r: str, what: str) -> Finding:
     return Finding(
-        anomaly="stuck", r=r, sentence=f"Let {r} be a request that {what}; however it did not advance: a contradiction."
+        anomaly="stuck",
+        r=r,
+        sentence=f"Let {r} be a request that {what}; however it did not advance: a contradiction.",
     )
 
 
 def _blocks(ledger: Ledger, r: str, pool: int, upto: int) -> int:
-    """Return a bound on the pages that the request needs up to `upto` tokens: one spare block for every group.
+    """Return a bound on the pages that the request needs up to `upto` tokens: one spare block for
+    every group.
 
-    Drafts take pages ahead, and a page of their own each where a state is written after every token.
+    Drafts take pages ahead, and a page of their own each where a state is written after every
+    token.
     """
     drafts, pages = ledger.header.rules.drafts, 0
     for group in ledger.local:
         if group.pool == pool:
             recurrent = group.kind == "recurrent"
-            pages += -(-(upto if recurrent else upto + 2 * drafts) // group.block_size) + 1 + drafts * recurrent
+            pages += (
+                -(-(upto if recurrent else upto + 2 * drafts) // group.block_size)
+                + 1
+                + drafts * recurrent
+            )
     return pages
 
 
 def _feasible(ledger: Ledger, r: str, tokens: int, reserved: int) -> bool:
-    """Whether the pool has room beyond doubt, and the request is asked for a block or for all that it lacks.
+    """Whether the pool has room beyond doubt, and the request is asked for a block or for all that
+    it lacks.
 
-    Room is room for all of its tokens, beside what is reserved: an engine may admit a request only if the whole of it fits.
+    Room is room for all of its tokens, beside what is reserved: an engine may admit a request only
+    if the whole of it fits.
     """
     request = ledger.requests[r]
     left = len(request.tokens) - request.computed
@@ -251,18 +314,24 @@ def _feasible(ledger: Ledger, r: str, tokens: int, reserved: int) -> bool:
         return False
     upto = len(request.tokens)
     return all(
-        records.grows or records.capacity - ledger.holdings.held[pool] - reserved >= _blocks(ledger, r, pool, upto)
+        records.grows
+        or records.capacity - ledger.holdings.held[pool] - reserved
+        >= _blocks(ledger, r, pool, upto)
         for pool, records in ledger.records.items()
     )
 
 
 def _state_under_way(ledger: Ledger, r: str, step: int) -> bool:
-    """Whether somebody writes, in this very step, a state that r could resume from: a copy of it has to wait for the next.
+    """Whether somebody writes, in this very step, a state that r could resume from: a copy of it
+    has to wait for the next.
 
-    Behind a request that computes the same prompt chunk by chunk, that may go on for as many steps as there are chunks.
+    Behind a request that computes the same prompt chunk by chunk, that may go on for as many steps
+    as there are chunks.
     """
     prefix_of = ledger.requests[r].node_of
-    states = (key for key in ledger.keys.pending(step) if ledger.groups[key.group].kind == "recurrent")
+    states = (
+        key for key in ledger.keys.pending(step) if ledger.groups[key.group].kind == "recurrent"
+    )
     return any(key.r != r and key.node == prefix_of(key.length) for key in states)
 
 

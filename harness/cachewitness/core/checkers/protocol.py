@@ -1,11 +1,12 @@
 """What a checker is: handlers that see (ledger, event) and return contradictions.
 
-A handler is called *before* the ledger takes the event in. What may come in any order within an operation is judged when the
-operation is over: a handler leaves a doubt, which is asked then. Every checker counts its opportunities: the occasions on which
-it really had something to judge. A checker that crashes is removed from the run and makes the verdict unknown; findings of
-the others stand.
+A handler is called *before* the ledger takes the event in. What may come in any order within an
+operation is judged when the operation is over: a handler leaves a doubt, which is asked then. Every
+checker counts its opportunities: the occasions on which it really had something to judge. A checker
+that crashes is removed from the run and makes the verdict unknown; findings of the others stand.
 
-An invalid read is diagnosed once, by the panel, and the finding goes to the checker that answers for its anomaly.
+An invalid read is diagnosed once, by the panel, and the finding goes to the checker that answers
+for its anomaly.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ from cachewitness.core.ledger.ledger import Ledger
 Found = Iterable[Finding] | None
 Handler = Callable[[Ledger, Any], Found]
 Doubt = Callable[[Ledger], Finding | None]
-"""Asked when the operation is over: the finding, with the event that it is about, if it stands then."""
+"""Asked when the operation is over: the finding, with the event that it is about, if it stands
+then."""
 
 
 class Checker:
@@ -33,7 +35,8 @@ class Checker:
     summary: ClassVar[str]
     anomalies: ClassVar[tuple[str, ...]]
     invariant: ClassVar[str] = ""
-    """The name under which an engine may declare the rule not applicable; the checker's own name if empty."""
+    """The name under which an engine may declare the rule not applicable; the checker's own name if
+    empty."""
     lacks: ClassVar[str] = ""
     """What a run without an opportunity lacked; if empty, the events that the checker looks at."""
     answers_for_reads: ClassVar[bool] = False
@@ -46,7 +49,8 @@ class Checker:
         self.excused: Counter[str] = Counter()
         """By what the engine declares: how often that kept the rule from being judged."""
         self.bounds: dict[str, int] = {}
-        """By what the engine declares beyond what caches need: how often the rule could be judged all the same."""
+        """By what the engine declares beyond what caches need: how often the rule could be judged
+        all the same."""
         self.reuse: Reuse | None = None
         self.doubts: list[Doubt] = []
 
@@ -69,10 +73,14 @@ class Checker:
         return [finding for doubt in doubts if (finding := doubt(ledger)) is not None]
 
     def forget(self, ledger: Ledger, gone: Collection[int]) -> None:
-        """Forget prefixes whose nodes stand for nothing now, and requests that the ledger does not know any more."""
+        """Forget prefixes whose nodes stand for nothing now, and requests that the ledger does
+        not know any more.
+        """
 
     def at_rest(self, ledger: Ledger) -> Found:
-        """Judge what can only be judged at rest, as if the last event were behind; it may be asked again and again."""
+        """Judge what can only be judged at rest, as if the last event were behind; it may be
+        asked again and again.
+        """
         return None
 
     def close(self, ledger: Ledger) -> Found:
@@ -81,7 +89,9 @@ class Checker:
 
 
 class Watch(NamedTuple):
-    """Who sees an event of a kind, in this order: checkers, the ledger, and somebody who looks at the ledger behind it."""
+    """Who sees an event of a kind, in this order: checkers, the ledger, and somebody who looks
+    at the ledger behind it.
+    """
 
     asked: list[tuple[Checker, Handler]]
     move: Callable[[Any], None] | None
@@ -113,11 +123,15 @@ class Panel:
                     self._handlers.setdefault(kind, []).append((checker, handler))
 
     def show_after(self, handlers: Mapping[type[Event], Callable[[Any], None]]) -> None:
-        """Show events of some kinds to somebody when the ledger is past them; to be said before the first event."""
+        """Show events of some kinds to somebody when the ledger is past them; to be said before
+        the first event.
+        """
         self._after = handlers
 
     def observe(self, event: Event) -> Sequence[Finding]:
-        """Show the event to every checker that looks at its kind, then move the ledger; return what was found."""
+        """Show the event to every checker that looks at its kind, then move the ledger; return
+        what was found.
+        """
         ledger, kind = self.ledger, type(event)
         asked, move, after = self._watches.get(kind) or self._watch(kind)
         findings: Sequence[Finding] = ()
@@ -137,7 +151,9 @@ class Panel:
         return findings
 
     def _watch(self, kind: type[Event]) -> Watch:
-        watch = Watch(self._handlers.get(kind, []), self.ledger.moves.get(kind), self._after.get(kind))
+        watch = Watch(
+            self._handlers.get(kind, []), self.ledger.moves.get(kind), self._after.get(kind)
+        )
         self._watches[kind] = watch
         return watch
 
@@ -145,17 +161,23 @@ class Panel:
         """Let go of doubts that have no ground any more, where an operation may be over."""
         for checker in self._active:
             if checker.doubts:
-                checker.doubts = [doubt for doubt in checker.doubts if doubt(self.ledger) is not None]
+                checker.doubts = [
+                    doubt for doubt in checker.doubts if doubt(self.ledger) is not None
+                ]
 
     def operation_over(self) -> list[Finding]:
-        """Let every checker judge what it left in doubt, forget what is over, and return what was found."""
+        """Let every checker judge what it left in doubt, forget what is over, and return what
+        was found.
+        """
         findings: list[Finding] = []
         for checker in [checker for checker in self._active if checker.doubts]:
             try:
                 found = checker.operation_over(self.ledger) or ()
                 findings += [self._signed(finding, checker, finding.seq) for finding in found]
             except Exception as error:
-                self._crashed(checker, f"{type(error).__name__}: {error} (at the end of an operation)")
+                self._crashed(
+                    checker, f"{type(error).__name__}: {error} (at the end of an operation)"
+                )
         if self.collector.due:
             gone = self.collector.collect()
             for checker in self._active:
@@ -163,7 +185,9 @@ class Panel:
         return findings
 
     def at_rest(self) -> list[Finding]:
-        """Let every checker judge what it would judge if the last event were behind, and return what was found."""
+        """Let every checker judge what it would judge if the last event were behind, and return
+        what was found.
+        """
         return self._asked(lambda checker: checker.at_rest(self.ledger), "at rest")
 
     def _asked(self, judge: Callable[[Checker], Found], when: str) -> list[Finding]:
@@ -189,7 +213,11 @@ class Panel:
                 self._crashed(checker, f"{type(error).__name__}: {error} (at event {read.seq})")
             return ()
         answering = self._answering.get(finding.anomaly) if finding is not None else None
-        return (self._signed(finding, answering, read.seq),) if finding is not None and answering is not None else ()
+        return (
+            (self._signed(finding, answering, read.seq),)
+            if finding is not None and answering is not None
+            else ()
+        )
 
     def _signed_all(self, found: Iterable[Finding], checker: Checker, seq: int) -> list[Finding]:
         return [self._signed(finding, checker, seq) for finding in found]
@@ -199,16 +227,27 @@ class Panel:
         findings = self._asked(lambda checker: checker.close(self.ledger), "at the end")
         for checker in self._active:
             tally = self.tallies[checker.name]
-            tally.opportunities, tally.acceptable = max(checker.opportunities, tally.findings), checker.acceptable
+            tally.opportunities, tally.acceptable = (
+                max(checker.opportunities, tally.findings),
+                checker.acceptable,
+            )
             tally.measured, tally.reuse = checker.measured, checker.reuse
             tally.excused, tally.bounds = dict(+checker.excused), checker.bounds
             if not tally.opportunities:
-                kinds: list[Any] = [kind for kind in checker.handlers() if kind not in self._watches]
-                tally.missing = [checker.lacks] if checker.lacks else [kind.__struct_config__.tag for kind in kinds]
+                kinds: list[Any] = [
+                    kind for kind in checker.handlers() if kind not in self._watches
+                ]
+                tally.missing = (
+                    [checker.lacks]
+                    if checker.lacks
+                    else [kind.__struct_config__.tag for kind in kinds]
+                )
         return findings
 
     def _signed(self, finding: Finding, checker: Checker, seq: int) -> Finding:
-        assert finding.anomaly in checker.anomalies, f"{checker.name} does not list {finding.anomaly}"
+        assert finding.anomaly in checker.anomalies, (
+            f"{checker.name} does not list {finding.anomaly}"
+        )
         finding.checker, finding.seq = checker.name, seq
         self.tallies[checker.name].findings += 1
         return finding
@@ -217,7 +256,9 @@ class Panel:
         tally = self.tallies[checker.name]
         tally.crashed, tally.opportunities = message, checker.opportunities
         self._active.remove(checker)
-        self._answering = {anomaly: other for anomaly, other in self._answering.items() if other is not checker}
+        self._answering = {
+            anomaly: other for anomaly, other in self._answering.items() if other is not checker
+        }
         for kind, entries in self._handlers.items():
             self._handlers[kind] = [entry for entry in entries if entry[0] is not checker]
         for kind in self._watches:

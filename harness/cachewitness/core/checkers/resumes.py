@@ -1,7 +1,9 @@
-"""Judges from what a request goes on, where an engine that tells no pages tells the states that it keeps.
+"""Judges from what a request goes on, where an engine that tells no pages tells the states that it
+keeps.
 
-Such an engine names the request and the number of tokens that a state was kept behind, in a log for instance. Whether it is the
-state that the prompt needs follows from the tokens alone. What the state holds is seen in the answers.
+Such an engine names the request and the number of tokens that a state was kept behind, in a log for
+instance. Whether it is the state that the prompt needs follows from the tokens alone. What the
+state holds is seen in the answers.
 """
 
 from __future__ import annotations
@@ -14,14 +16,22 @@ from cachewitness.core.checkers.wording import count
 from cachewitness.core.events import Answer, Answering, Header, Resumed, Submitted
 from cachewitness.core.ledger.ledger import Ledger
 
-STALE, SKEW, HOLE, FABRICATED = "stale-hit", "state-position-skew", "window-hole", "fabricated-snapshot"
+STALE, SKEW, HOLE, FABRICATED = (
+    "stale-hit",
+    "state-position-skew",
+    "window-hole",
+    "fabricated-snapshot",
+)
 
 
 class ResumesRight(Checker):
     """A request goes on from a state of its own prefix, which was kept where it goes on."""
 
     name = "resumes"
-    summary = "a request goes on from a state of its own prefix, taken where it goes on, whose window is whole"
+    summary = (
+        "a request goes on from a state of its own prefix, taken where it goes on, whose window is"
+        " whole"
+    )
     anomalies = (STALE, SKEW, HOLE, FABRICATED)
     lacks = "a request that goes on from a kept state"
 
@@ -38,7 +48,11 @@ class ResumesRight(Checker):
             return "the engine tells its pages, by which it is judged"
         self._answering = header.rules.answering
         own = header.not_applicable.get(self.name, "")
-        return own or ("" if self._answering.resumes else "the engine does not tell from which states its requests go on")
+        return own or (
+            ""
+            if self._answering.resumes
+            else "the engine does not tell from which states its requests go on"
+        )
 
     def handlers(self) -> dict[type, Handler]:
         return {Submitted: self.on_submit, Answer: self.on_answer, Resumed: self.on_resume}
@@ -49,46 +63,77 @@ class ResumesRight(Checker):
         return None
 
     def on_answer(self, ledger: Ledger, event: Answer) -> Found:
-        """Remember what was generated; judge a request that went on from a state of its own when it was first admitted."""
+        """Remember what was generated; judge a request that went on from a state of its own when
+        it was first admitted.
+        """
         self._said[event.r] = event.tokens
         first = self._first.get(event.r)
         if first is None or first.of != event.r or event.restored <= 0:
             return None
-        return [self._found(FABRICATED, first, f"it is a state of {event.r} itself, of which nothing was computed before")]
+        return [
+            self._found(
+                FABRICATED,
+                first,
+                f"it is a state of {event.r} itself, of which nothing was computed before",
+            )
+        ]
 
     def on_resume(self, ledger: Ledger, event: Resumed) -> Found:
-        """Judge a state by whose tokens it has seen, how many, and from which position on it has them."""
+        """Judge a state by whose tokens it has seen, how many, and from which position on it has
+        them.
+        """
         self.opportunities += 1
         self._first.setdefault(event.r, event)
-        for anomaly, problem in ((FABRICATED, self._unmade), (STALE, self._foreign), (SKEW, self._skewed), (HOLE, self._holed)):
+        for anomaly, problem in (
+            (FABRICATED, self._unmade),
+            (STALE, self._foreign),
+            (SKEW, self._skewed),
+            (HOLE, self._holed),
+        ):
             if said := problem(event):
                 return [self._found(anomaly, event, said)]
         return None
 
     def _found(self, anomaly: str, event: Resumed, said: str) -> Finding:
         asked = f"Let {event.r} ask with a prompt of {count(len(self._prompts[event.r]), 'token')}"
-        sentence = f"{asked}, and go on behind {event.at} of them from a state that is kept. However {said}: a contradiction."
+        sentence = (
+            f"{asked}, and go on behind {event.at} of them from a state that is kept. However"
+            f" {said}: a contradiction."
+        )
         return Finding(anomaly=anomaly, r=event.r, sentence=sentence)
 
     def _unmade(self, event: Resumed) -> str:
-        """Say so if nobody kept such a state, or the one that was kept has seen fewer tokens, or more than there are."""
+        """Say so if nobody kept such a state, or the one that was kept has seen fewer tokens, or
+        more than there are.
+        """
         if not event.of:
             return "the engine never said that it keeps such a state"
         most = len(self._prompts[event.of]) + self._generate[event.of]
         if event.taken > most:
-            return f"the state was kept behind {count(event.taken, 'token')} of {event.of}, which has {most} with its answer"
+            return (
+                f"the state was kept behind {count(event.taken, 'token')} of {event.of}, which has"
+                f" {most} with its answer"
+            )
         if event.taken < event.at and self._answering.resumes != "recurrent":
-            return f"the state was kept behind {count(event.taken, 'token')} of {event.of}, and nobody computed the others"
+            return (
+                f"the state was kept behind {count(event.taken, 'token')} of {event.of}, and nobody"
+                " computed the others"
+            )
         return ""
 
     def _foreign(self, event: Resumed) -> str:
-        """Say where the tokens that the state has seen part from the prompt; what is not known of an answer is not compared."""
+        """Say where the tokens that the state has seen part from the prompt; what is not known
+        of an answer is not compared.
+        """
         seen = [*self._prompts[event.of], *self._said.get(event.of, ())][: event.taken]
         own = self._prompts[event.r][: event.at]
         same = shared_tokens(own, seen)
         if same == min(len(own), len(seen)):
             return ""
-        return f"it is a state of {event.of}, whose token {same + 1} is {seen[same]} and not {own[same]}"
+        return (
+            f"it is a state of {event.of}, whose token {same + 1} is {seen[same]} and not"
+            f" {own[same]}"
+        )
 
     def _skewed(self, event: Resumed) -> str:
         """Say so if a recurrent state was taken elsewhere."""
@@ -102,9 +147,15 @@ class ResumesRight(Checker):
         if self._answering.resumes != "sliding" or event.first <= oldest:
             return ""
         window = f"a window of {self._answering.window} tokens"
-        return f"the state begins at position {event.first}, and {window} at position {event.at} reads from {oldest} on"
+        return (
+            f"the state begins at position {event.first}, and {window} at position {event.at} reads"
+            f" from {oldest} on"
+        )
 
 
 def shared_tokens(prompt: Sequence[int], other: Sequence[int]) -> int:
     """Return with how many tokens two prompts begin alike."""
-    return next((i for i, (a, b) in enumerate(zip(prompt, other, strict=False)) if a != b), min(len(prompt), len(other)))
+    return next(
+        (i for i, (a, b) in enumerate(zip(prompt, other, strict=False)) if a != b),
+        min(len(prompt), len(other)),
+    )

@@ -1,7 +1,8 @@
-"""What retention may drop and what it must keep: replay boundaries, shared-prefix boundaries where declared, and a sparse rest.
+"""What retention may drop and what it must keep: replay boundaries, shared-prefix boundaries where
+declared, and a sparse rest.
 
-The rules are stated in lengths of prefixes and in what the engine declares of itself (interval, alignment, whether
-shared-prefix boundaries count), so no mask of any engine is consulted.
+The rules are stated in lengths of prefixes and in what the engine declares of itself (interval,
+alignment, whether shared-prefix boundaries count), so no mask of any engine is consulted.
 """
 
 from __future__ import annotations
@@ -23,23 +24,26 @@ Lost = Callable[[str, int, int, str], Finding]
 
 
 class ReplayBoundaryRetained(Checker):
-    """Replay boundary retained: an exact replay of a prefilled prompt resumes at the latest aligned boundary.
+    """Replay boundary retained: an exact replay of a prefilled prompt resumes at the latest aligned
+    boundary.
 
-    Where the engine declares that shared-prefix boundaries are kept, the same rule holds for a state written at one: another
-    request has resumed there before, so later ones will.
+    Where the engine declares that shared-prefix boundaries are kept, the same rule holds for a
+    state written at one: another request has resumed there before, so later ones will.
     """
 
     name = "replay-boundary-retained"
     summary = (
-        "when a prompt was prefilled and its last aligned state written, retention never drops it, whatever the interval; nor "
-        "a state at a shared-prefix boundary, where the engine declares that it keeps those"
+        "when a prompt was prefilled and its last aligned state written, retention never drops it,"
+        " whatever the interval; nor a state at a shared-prefix boundary, where the engine declares"
+        " that it keeps those"
     )
     anomalies = ("lost-replay-boundary", "lost-shared-prefix-boundary")
 
     def __init__(self) -> None:
         super().__init__()
         self._owed: dict[tuple[int, int], tuple[str, Lost]] = {}
-        """By group and prefix that must stay: the request that needs it, and the finding if it is dropped."""
+        """By group and prefix that must stay: the request that needs it, and the finding if it is
+        dropped."""
         self._shared_prefix_boundaries: dict[str, int] = {}
 
     def not_applicable(self, header: Header) -> str:
@@ -48,35 +52,50 @@ class ReplayBoundaryRetained(Checker):
         if header.rules.captures is not None:
             return "prefixes are captured, not keyed: `captures` judges that"
         if header.rules.late_keys:
-            return "a key may begin steps behind the prompt's end (`late_keys` of the engine's rules)"
+            return (
+                "a key may begin steps behind the prompt's end (`late_keys` of the engine's rules)"
+            )
         return "" if header.rules.caching else "prefix caching is off"
 
     def handlers(self) -> dict[type, Handler]:
         return {Hit: self.on_hit, StepEnd: self.on_step_end, Unpublish: self.on_unpublish}
 
     def on_hit(self, ledger: Ledger, event: Hit) -> Found:
-        """Note where the request leaves a prefix that full attention still holds, if the engine says that it keeps that.
+        """Note where the request leaves a prefix that full attention still holds, if the engine
+        says that it keeps that.
 
-        Where groups of full attention end at different lengths, or not at the end of a block of every group, where exactly the
-        shared-prefix boundary lies is the engine's to choose. What a second tier has counts if it is asked key by key, as the
-        device is.
+        Where groups of full attention end at different lengths, or not at the end of a block of
+        every group, where exactly the shared-prefix boundary lies is the engine's to choose. What a
+        second tier has counts if it is asked key by key, as the device is.
         """
         rules = ledger.header.rules
-        if rules.retention.shared_prefix_boundary and rules.retention.interval is not None and not rules.eagle_drop_tokens:
-            ends = Lookup(ledger, ledger.requests[event.r], device_alone=rules.tier is not None).longest_of_each("full")
+        if (
+            rules.retention.shared_prefix_boundary
+            and rules.retention.interval is not None
+            and not rules.eagle_drop_tokens
+        ):
+            ends = Lookup(
+                ledger, ledger.requests[event.r], device_alone=rules.tier is not None
+            ).longest_of_each("full")
             end = ends.pop() if len(ends) == 1 else 0
-            self._shared_prefix_boundaries[event.r] = 0 if end % lcm(*(group.block_size for group in ledger.local)) else end
+            self._shared_prefix_boundaries[event.r] = (
+                0 if end % lcm(*(group.block_size for group in ledger.local)) else end
+            )
         return None
 
     def forget(self, ledger: Ledger, gone: Collection[int]) -> None:
-        """Owe nothing at prefixes without a key, which retention cannot drop; forget boundaries of requests that are over."""
+        """Owe nothing at prefixes without a key, which retention cannot drop; forget boundaries
+        of requests that are over.
+        """
         self._owed = {place: owed for place, owed in self._owed.items() if place[1] not in gone}
         self._shared_prefix_boundaries = {
             r: point for r, point in self._shared_prefix_boundaries.items() if r in ledger.requests
         }
 
     def on_step_end(self, ledger: Ledger, event: StepEnd) -> Found:
-        """When a prompt is complete, note the keys that its replay needs; they may come until the operation is over."""
+        """When a prompt is complete, note the keys that its replay needs; they may come until
+        the operation is over.
+        """
         for run in ledger.requests.ran_in(event):
             request = ledger.requests[run.r]
             if run.start < request.prompt_tokens <= run.stop:
@@ -85,8 +104,12 @@ class ReplayBoundaryRetained(Checker):
                 self._expect_shared_prefix_boundary(ledger, request, event)
         return None
 
-    def _expect_shared_prefix_boundary(self, ledger: Ledger, request: RequestRecord, event: StepEnd) -> None:
-        """Expect the states at a request's shared-prefix boundary, once it is past: those that were written are kept."""
+    def _expect_shared_prefix_boundary(
+        self, ledger: Ledger, request: RequestRecord, event: StepEnd
+    ) -> None:
+        """Expect the states at a request's shared-prefix boundary, once it is past: those that
+        were written are kept.
+        """
         r, length = request.r, self._shared_prefix_boundaries[request.r]
         node = request.nodes[length]
         for group in ledger.local:
@@ -97,35 +120,55 @@ class ReplayBoundaryRetained(Checker):
                 lost = _lost_shared_prefix_boundary(r, length, group.id, "no key for it was kept")
                 self._expect((group.id, node), _admitted(request), lost, event)
 
-    def _expect(self, place: tuple[int, int], since: int, lost: Finding, event: StepEnd | Unpublish) -> None:
-        """Report a loss unless the (group, prefix) has a key, or had one that went lawfully, when the operation is over."""
+    def _expect(
+        self, place: tuple[int, int], since: int, lost: Finding, event: StepEnd | Unpublish
+    ) -> None:
+        """Report a loss unless the (group, prefix) has a key, or had one that went lawfully,
+        when the operation is over.
+        """
         lost.seq = event.seq
-        self.doubts.append(lambda ledger: lost if _dropped_by_retention(ledger, *place, since) else None)
+        self.doubts.append(
+            lambda ledger: lost if _dropped_by_retention(ledger, *place, since) else None
+        )
 
     def on_unpublish(self, ledger: Ledger, event: Unpublish) -> Found:
-        """Allow a kept boundary to go for want of room, with a reset or with new weights, but not by retention."""
+        """Allow a kept boundary to go for want of room, with a reset or with new weights, but
+        not by retention.
+        """
         if event.reason != "retention":
             return None
         record = ledger.record(event.group, event.page)
         for key in record.keys if record else ():
-            if key.group != event.group or len(ledger.keys.published[event.group].get(key.node, ())) != 1:
+            if (
+                key.group != event.group
+                or len(ledger.keys.published[event.group].get(key.node, ())) != 1
+            ):
                 continue
             if owed := self._owed.get((event.group, key.node)):
                 r, lost = owed
                 why = f"retention dropped it in step {event.step}"
-                self._expect((event.group, key.node), 0, lost(r, key.length, event.group, why), event)
+                self._expect(
+                    (event.group, key.node), 0, lost(r, key.length, event.group, why), event
+                )
         return None
 
-    def _expect_replay_boundary(self, ledger: Ledger, request: RequestRecord, event: StepEnd) -> None:
+    def _expect_replay_boundary(
+        self, ledger: Ledger, request: RequestRecord, event: StepEnd
+    ) -> None:
         boundary, needed = replay_needs(ledger, request)
-        resume = max(request.resume, request.went_on)  # what a session said before was no part of a prompt when it was written
+        resume = max(
+            request.resume, request.went_on
+        )  # what a session said before was no part of a prompt when it was written
         if boundary <= resume or not _states_written(ledger, request, boundary):
             return
         self.opportunities += 1
         r = request.r
         for group, node in needed:
             self._owed[group, node] = r, _lost
-        since, needed = _admitted(request), [(group, node) for group, node in needed if ledger.trie.depth[node] > resume]
+        since, needed = (
+            _admitted(request),
+            [(group, node) for group, node in needed if ledger.trie.depth[node] > resume],
+        )
         places = [[place, *_matched_beyond(ledger, request, *place)] for place in needed]
 
         def judge(ledger: Ledger) -> Finding | None:
@@ -133,17 +176,24 @@ class ReplayBoundaryRetained(Checker):
                 if all(_dropped_by_retention(ledger, *place, since) for place in held):
                     group, node = held[0]
                     first = count(ledger.trie.depth[node], "token")
-                    return _lost(r, boundary, group, f"no key for its first {first} was kept", event.seq)
+                    return _lost(
+                        r, boundary, group, f"no key for its first {first} was kept", event.seq
+                    )
             return None
 
         self.doubts.append(judge)
 
 
 class IntervalSparsity(Checker):
-    """Interval sparsity: of what was written, only the interval and the reachable boundaries are kept."""
+    """Interval sparsity: of what was written, only the interval and the reachable boundaries are
+    kept.
+    """
 
     name = "interval-sparsity"
-    summary = "kept = written ∩ (one boundary in each retention interval ∪ replay boundary ∪ shared-prefix boundary)"
+    summary = (
+        "kept = written ∩ (one boundary in each retention interval ∪ replay boundary ∪"
+        " shared-prefix boundary)"
+    )
     anomalies = ("over-dense-retention",)
 
     def __init__(self) -> None:
@@ -151,7 +201,8 @@ class IntervalSparsity(Checker):
         self._shared_prefix_boundaries: dict[str, set[int]] = {}
         self._units: set[int] = set()
         self._needed: dict[tuple[str, int, int], set[int]] = {}
-        """Per request, length of its prompt and group: what resuming at a reachable boundary needs, until the next look-up."""
+        """Per request, length of its prompt and group: what resuming at a reachable boundary needs,
+        until the next look-up."""
 
     def not_applicable(self, header: Header) -> str:
         if reason := super().not_applicable(header):
@@ -164,32 +215,42 @@ class IntervalSparsity(Checker):
         return {Hit: self.on_hit, Publish: self.on_publish}
 
     def forget(self, ledger: Ledger, gone: Collection[int]) -> None:
-        """Forget the shared-prefix boundaries of requests that are over, which publish nothing any more."""
+        """Forget the shared-prefix boundaries of requests that are over, which publish nothing
+        any more.
+        """
         self._needed.clear()
         self._shared_prefix_boundaries = {
-            r: points for r, points in self._shared_prefix_boundaries.items() if r in ledger.requests
+            r: points
+            for r, points in self._shared_prefix_boundaries.items()
+            if r in ledger.requests
         }
 
     def on_hit(self, ledger: Ledger, event: Hit) -> Found:
-        """Note where the request leaves a prefix that one group still holds: that shared-prefix boundary is reachable.
+        """Note where the request leaves a prefix that one group still holds: that shared-prefix
+        boundary is reachable.
 
-        To the engine so is one of a key that it should not have, such as that of a step that was withdrawn: whoever hits that
-        key is found by other rules.
+        To the engine so is one of a key that it should not have, such as that of a step that was
+        withdrawn: whoever hits that key is found by other rules.
         """
         retention = ledger.header.rules.retention
         self._needed.clear()
         if retention.shared_prefix_boundary and retention.interval is not None:
             request = ledger.requests[event.r]
-            points = Lookup(ledger, request).longest_of_each() | Lookup(ledger, request, unusable=True).longest_of_each()
+            points = (
+                Lookup(ledger, request).longest_of_each()
+                | Lookup(ledger, request, unusable=True).longest_of_each()
+            )
             if ledger.header.rules.tier is not None:
                 points |= Lookup(ledger, request, device_alone=True).longest_of_each()
             self._shared_prefix_boundaries[event.r] = points
         return None
 
     def on_publish(self, ledger: Ledger, event: Publish) -> Found:
-        """Expect a key of a governed group on the interval or at a reachable boundary of its publisher.
+        """Expect a key of a governed group on the interval or at a reachable boundary of its
+        publisher.
 
-        What is reachable may be known only when the operation is over, if the look-up is reported after the key.
+        What is reachable may be known only when the operation is over, if the look-up is reported
+        after the key.
         """
         retention = ledger.header.rules.retention
         interval = retention.interval
@@ -197,7 +258,9 @@ class IntervalSparsity(Checker):
             return None
         self.opportunities += 1
         request, group = ledger.requests[event.r], ledger.groups[event.group]
-        if _on_interval(ledger, group, event.length, interval) or _kept_aside(ledger, request, event):
+        if _on_interval(ledger, group, event.length, interval) or _kept_aside(
+            ledger, request, event
+        ):
             return None
         if self._over_dense(ledger, event, interval) is not None:
             self.doubts.append(lambda ledger: self._over_dense(ledger, event, interval))
@@ -209,18 +272,26 @@ class IntervalSparsity(Checker):
             return None
         if event.length in self._needed_of(ledger, request, group):
             return None
-        if group.kind == "sliding" and event.length - group.block_size in self._looked_beyond(ledger, request, group):
+        if group.kind == "sliding" and event.length - group.block_size in self._looked_beyond(
+            ledger, request, group
+        ):
             return None
-        alignment, boundaries = ledger.header.rules.alignment, self._reachable(ledger, request, group)
+        alignment, boundaries = (
+            ledger.header.rules.alignment,
+            self._reachable(ledger, request, group),
+        )
         off_grid = group.kind == "recurrent" and event.length % alignment > 0
         sentence = (
-            f"Let {event.r} have a prompt of {count(request.prompt_tokens, 'token')} under a retention interval of "
-            f"{interval}, which keeps {kept(interval, boundaries)}; however a key for its first "
-            f"{count(event.length, 'token')} was kept in group {event.group} ({group.kind})"
-            f"{f', where no hit can end: hits are multiples of {alignment}' * off_grid}: a contradiction."
+            f"Let {event.r} have a prompt of {count(request.prompt_tokens, 'token')} under a"
+            f" retention interval of {interval}, which keeps {kept(interval, boundaries)}; however"
+            f" a key for its first {count(event.length, 'token')} was kept in group {event.group}"
+            f" ({group.kind}){f', where no hit can end: hits are multiples of {alignment}' * off_grid}:"  # noqa: E501
+            " a contradiction."
         )
         cause = OFF_GRID if off_grid else ""
-        return Finding(anomaly="over-dense-retention", r=event.r, sentence=sentence, seq=event.seq, cause=cause)
+        return Finding(
+            anomaly="over-dense-retention", r=event.r, sentence=sentence, seq=event.seq, cause=cause
+        )
 
     def _needed_of(self, ledger: Ledger, request: RequestRecord, group: Group) -> set[int]:
         """Return the lengths of prefixes that resuming at a reachable boundary needs of a group."""
@@ -228,18 +299,26 @@ class IntervalSparsity(Checker):
         needed = self._needed.get(place)
         if needed is None:
             boundaries = self._reachable(ledger, request, group)
-            needed = self._needed[place] = {length for boundary in boundaries for length in needed_lengths(group, boundary)}
+            needed = self._needed[place] = {
+                length for boundary in boundaries for length in needed_lengths(group, boundary)
+            }
         return needed
 
     def _reachable(self, ledger: Ledger, request: RequestRecord, group: Group) -> set[int]:
-        """Return the boundaries, in tokens, at which the request itself, a longer one or a sibling can be resumed."""
+        """Return the boundaries, in tokens, at which the request itself, a longer one or a
+        sibling can be resumed.
+        """
         rules = ledger.header.rules
         ends = {request.prompt_tokens - 1}
         if rules.eagle_drop_tokens or rules.retention.extension:
             ends.add(request.prompt_tokens)
         reachable = set()
         for boundary, unit in self._boundaries(ledger, ends | self._parted(ledger, request, group)):
-            reachable |= {boundary, max(boundary - rules.eagle_drop_tokens, 0), max(boundary, rules.eagle_drop_tokens)}
+            reachable |= {
+                boundary,
+                max(boundary - rules.eagle_drop_tokens, 0),
+                max(boundary, rules.eagle_drop_tokens),
+            }
             if rules.eagle_drop_tokens:
                 reachable.add(boundary - unit)
             if not rules.retention.lowered:
@@ -247,42 +326,68 @@ class IntervalSparsity(Checker):
         return {boundary for boundary in reachable if boundary > 0}
 
     def _parted(self, ledger: Ledger, request: RequestRecord, group: Group) -> set[int]:
-        """Return where the request left a prefix that others share, in tokens, and how much lower a sibling can resume."""
-        eagle_drop_tokens, parted = ledger.header.rules.eagle_drop_tokens, self._shared_prefix_boundaries.get(request.r, set())
+        """Return where the request left a prefix that others share, in tokens, and how much
+        lower a sibling can resume.
+        """
+        eagle_drop_tokens, parted = (
+            ledger.header.rules.eagle_drop_tokens,
+            self._shared_prefix_boundaries.get(request.r, set()),
+        )
         if not eagle_drop_tokens:
             return parted
         parted = parted | {point - eagle_drop_tokens for point in parted}
-        return {point for point in parted | {point - group.block_size for point in parted} if point >= 0}
+        return {
+            point for point in parted | {point - group.block_size for point in parted} if point >= 0
+        }
 
     def _looked_beyond(self, ledger: Ledger, request: RequestRecord, group: Group) -> set[int]:
-        """Return where the block begins that a speculative look-up matches beyond a resume position, and gives back."""
+        """Return where the block begins that a speculative look-up matches beyond a resume
+        position, and gives back.
+        """
         if not ledger.header.rules.eagle_drop_tokens:
             return set()
         lowered = ledger.header.rules.retention.lowered
         ends = self._boundaries(ledger, {request.prompt_tokens - 1, request.prompt_tokens})
         positions = {max(boundary - unit, 0) if lowered else boundary for boundary, unit in ends}
-        positions |= {boundary for boundary, _ in self._boundaries(ledger, self._parted(ledger, request, group))}
+        positions |= {
+            boundary
+            for boundary, _ in self._boundaries(ledger, self._parted(ledger, request, group))
+        }
         return {position // group.block_size * group.block_size for position in positions}
 
     def _boundaries(self, ledger: Ledger, points: Iterable[int]) -> Iterator[tuple[int, int]]:
-        """Yield the last boundary at or before each point, by unit, and the unit itself; all in tokens."""
+        """Yield the last boundary at or before each point, by unit, and the unit itself; all in
+        tokens.
+        """
         if not self._units:
             coarse = lcm(*(group.block_size for group in ledger.local))
-            self._units = {ledger.header.rules.alignment, coarse, *(group.block_size for group in ledger.groups)}
+            self._units = {
+                ledger.header.rules.alignment,
+                coarse,
+                *(group.block_size for group in ledger.groups),
+            }
         yield from ((point // unit * unit, unit) for point in points for unit in self._units)
 
 
 def replay_needs(ledger: Ledger, request: RequestRecord) -> tuple[int, list[tuple[int, int]]]:
-    """Return where an exact replay of a prompt resumes, in tokens, and the (group, prefix) whose keys it needs there."""
+    """Return where an exact replay of a prompt resumes, in tokens, and the (group, prefix) whose
+    keys it needs there.
+    """
     rules = ledger.header.rules
     # A speculative look-up may match the last token too: it gives back what it matches beyond.
     limit = request.prompt_tokens if rules.eagle_drop_tokens else request.prompt_tokens - 1
     boundary = max(limit // rules.alignment * rules.alignment - rules.eagle_drop_tokens, 0)
-    return boundary, [(group.id, request.nodes[n]) for group in ledger.local for n in needed_lengths(group, boundary)]
+    return boundary, [
+        (group.id, request.nodes[n])
+        for group in ledger.local
+        for n in needed_lengths(group, boundary)
+    ]
 
 
 def _on_interval(ledger: Ledger, group: Group, length: int, interval: int) -> bool:
-    """Whether the interval alone allows the key: a state on a multiple of it, a window block just before one."""
+    """Whether the interval alone allows the key: a state on a multiple of it, a window block
+    just before one.
+    """
     if interval == 0:
         return False
     if group.kind == "recurrent":
@@ -296,7 +401,8 @@ def _on_interval(ledger: Ledger, group: Group, length: int, interval: int) -> bo
 
 
 def _kept_aside(ledger: Ledger, request: RequestRecord, event: Publish) -> bool:
-    """Whether another tier has the key already: then a request can still resume there, and the page is loaded from the tier.
+    """Whether another tier has the key already: then a request can still resume there, and the page
+    is loaded from the tier.
 
     It may have lost the key since the page was hit there, if bringing it back took time.
     """
@@ -304,11 +410,15 @@ def _kept_aside(ledger: Ledger, request: RequestRecord, event: Publish) -> bool:
     if not stored:
         return False
     node = request.nodes[event.length] if event.length < len(request.nodes) else None
-    return any(node in ledger.keys.published[other] for other in stored) or _fetched(ledger, request, event)
+    return any(node in ledger.keys.published[other] for other in stored) or _fetched(
+        ledger, request, event
+    )
 
 
 def _fetched(ledger: Ledger, request: RequestRecord, event: Publish) -> bool:
-    """Whether the page that is keyed was fetched from the pages of another tier by the request's hit."""
+    """Whether the page that is keyed was fetched from the pages of another tier by the request's
+    hit.
+    """
     stored = ledger.stored[event.group]
     if request.hit is None or not stored:
         return False
@@ -317,8 +427,11 @@ def _fetched(ledger: Ledger, request: RequestRecord, event: Publish) -> bool:
     return any(page == event.page and place >= 0 for pairs in columns for page, place in pairs)
 
 
-def _matched_beyond(ledger: Ledger, request: RequestRecord, owner: int, node: int) -> Iterator[tuple[int, int]]:
-    """Yield the longer (group, prefix) that holds a length inside a block of full attention, if there is one.
+def _matched_beyond(
+    ledger: Ledger, request: RequestRecord, owner: int, node: int
+) -> Iterator[tuple[int, int]]:
+    """Yield the longer (group, prefix) that holds a length inside a block of full attention, if
+    there is one.
 
     A speculative look-up matches its key and gives back what lies behind the length.
     """
@@ -329,7 +442,9 @@ def _matched_beyond(ledger: Ledger, request: RequestRecord, owner: int, node: in
 
 
 def _dropped_by_retention(ledger: Ledger, group: int, node: int, since: int) -> bool:
-    """Whether a prefix has no key, because none was published since a step began or because retention ended the last."""
+    """Whether a prefix has no key, because none was published since a step began or because
+    retention ended the last.
+    """
     if node in ledger.keys.published[group]:
         return False
     ended = ledger.keys.ended[group].get(node)
@@ -342,21 +457,25 @@ def _admitted(request: RequestRecord) -> int:
 
 
 def _states_written(ledger: Ledger, request: RequestRecord, boundary: int) -> bool:
-    return all(boundary in request.states.get(group.id, ()) for group in ledger.local if group.kind == "recurrent")
+    return all(
+        boundary in request.states.get(group.id, ())
+        for group in ledger.local
+        if group.kind == "recurrent"
+    )
 
 
 def _lost(r: str, boundary: int, group: int, why: str, seq: int = -1) -> Finding:
     sentence = (
-        f"Let {r} be prefilled. Everything that a replay needs to resume at {boundary} was written; however in group {group} "
-        f"{why}: a contradiction."
+        f"Let {r} be prefilled. Everything that a replay needs to resume at {boundary} was written;"
+        f" however in group {group} {why}: a contradiction."
     )
     return Finding(anomaly="lost-replay-boundary", r=r, sentence=sentence, seq=seq, owed=boundary)
 
 
 def _lost_shared_prefix_boundary(r: str, length: int, group: int, why: str) -> Finding:
     sentence = (
-        f"Let {r} have left, after {count(length, 'token')}, a prefix that somebody else shares: a shared-prefix boundary, "
-        f"which the engine declares that it keeps. The state there was written; however in group {group} {why}: "
-        f"a contradiction."
+        f"Let {r} have left, after {count(length, 'token')}, a prefix that somebody else shares: a"
+        " shared-prefix boundary, which the engine declares that it keeps. The state there was"
+        f" written; however in group {group} {why}: a contradiction."
     )
     return Finding(anomaly="lost-shared-prefix-boundary", r=r, sentence=sentence)

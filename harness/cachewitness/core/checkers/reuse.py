@@ -1,4 +1,6 @@
-"""The reuse floor: a request resumes no earlier than the engine's own keys allow; never hitting is no way to be safe."""
+"""The reuse floor: a request resumes no earlier than the engine's own keys allow; never hitting
+is no way to be safe.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,18 @@ from cachewitness.core.checkers.lookup import Lookup
 from cachewitness.core.checkers.protocol import Checker, Found, Handler
 from cachewitness.core.checkers.tier_floor import ANY_TIME, NO_TIME, longest_apart
 from cachewitness.core.checkers.wording import count
-from cachewitness.core.events import Aborted, Copy, Drop, Finished, Header, Hit, Preempted, Run, StepBegin, Submitted
+from cachewitness.core.events import (
+    Aborted,
+    Copy,
+    Drop,
+    Finished,
+    Header,
+    Hit,
+    Preempted,
+    Run,
+    StepBegin,
+    Submitted,
+)
 from cachewitness.core.ledger.ledger import Ledger
 
 LAST_TOKEN = 1
@@ -20,28 +33,37 @@ LAST_TOKEN = 1
 class ReuseFloor(Checker):
     """A request resumes no earlier than the engine's own keys allow.
 
-    Acceptable: a look-up that wants some block of a window that reads none (vLLM 0.33.0, `SlidingWindowManager`, of a window
-    of one token); what the device and a second tier hold only together, where the engine declares that it asks them apart.
+    Acceptable: a look-up that wants some block of a window that reads none (vLLM 0.33.0,
+    `SlidingWindowManager`, of a window of one token); what the device and a second tier hold only
+    together, where the engine declares that it asks them apart.
     """
 
     name = "reuse-floor"
-    summary = "a request resumes no earlier than at the longest prefix that every group holds by the engine's own keys"
+    summary = (
+        "a request resumes no earlier than at the longest prefix that every group holds by the"
+        " engine's own keys"
+    )
     anomalies = ("lost-hit",)
 
     def __init__(self) -> None:
         super().__init__()
         self.reuse: Reuse = Reuse()
         self._computed: set[int] = set()
-        """Prefixes that were computed at some time, and with each of them all that it begins with."""
+        """Prefixes that were computed at some time, and with each of them all that it begins with.
+        """
         self._came: dict[str, int] = {}
-        """Where a request is looked up in the tier once: in which operation it came, or lost its pages."""
+        """Where a request is looked up in the tier once: in which operation it came, or lost its
+        pages."""
         self._dropped: set[str] = set()
-        """Who gave pages back since it was looked up last: what was found may be lost before it runs."""
+        """Who gave pages back since it was looked up last: what was found may be lost before it
+        runs."""
         self._failed: set[str] = set()
         """Whose load failed since it was looked up last: it is not looked up in the tier then."""
 
     def not_applicable(self, header: Header) -> str:
-        return super().not_applicable(header) or ("" if header.rules.caching else "prefix caching is off")
+        return super().not_applicable(header) or (
+            "" if header.rules.caching else "prefix caching is off"
+        )
 
     def handlers(self) -> dict[type, Handler]:
         return {
@@ -56,7 +78,9 @@ class ReuseFloor(Checker):
         }
 
     def on_step_begin(self, ledger: Ledger, event: StepBegin) -> Found:
-        """Note what had been computed of those who run; who runs first since it was looked up begins where it was told."""
+        """Note what had been computed of those who run; who runs first since it was looked up
+        begins where it was told.
+        """
         found: list[Finding] = []
         for run in event.runs:
             if run.start:
@@ -68,12 +92,15 @@ class ReuseFloor(Checker):
         return found
 
     def _computed_again(self, ledger: Ledger, hit: Hit, run: Run) -> list[Finding]:
-        """Judge a first run that begins in front of what its look-up found on the device; what a tier has may fail to load."""
+        """Judge a first run that begins in front of what its look-up found on the device; what a
+        tier has may fail to load.
+        """
         if hit.tier != "local" or run.start + ledger.header.rules.reuse_distance >= hit.resume:
             return []
         sentence = (
-            f"Let {run.r} resume at {hit.resume}, as its look-up in step {hit.step} says. However its first run begins at "
-            f"{run.start} and computes {count(hit.resume - run.start, 'token')} again: a contradiction."
+            f"Let {run.r} resume at {hit.resume}, as its look-up in step {hit.step} says. However"
+            f" its first run begins at {run.start} and computes"
+            f" {count(hit.resume - run.start, 'token')} again: a contradiction."
         )
         return [Finding(anomaly="lost-hit", r=run.r, sentence=sentence, owed=hit.resume)]
 
@@ -92,7 +119,9 @@ class ReuseFloor(Checker):
     def on_copy(self, ledger: Ledger, event: Copy) -> Found:
         """Note whose load failed: it is not looked up in the tier before it has pages."""
         for move in event.moves if event.phase == "fail" else ():
-            self._failed.update(r for r in ledger.records[move.dst_pool][move.dst].holders if r in self._came)
+            self._failed.update(
+                r for r in ledger.records[move.dst_pool][move.dst].holders if r in self._came
+            )
         return None
 
     def on_preempted(self, ledger: Ledger, event: Preempted) -> Found:
@@ -117,7 +146,11 @@ class ReuseFloor(Checker):
         return event.resume >= Lookup(ledger, request, last_block=True).longest_common()
 
     def _note(self, ledger: Ledger, r: str, length: int) -> None:
-        node, parent, computed = ledger.requests[r].node_of(length), ledger.trie.parent, self._computed
+        node, parent, computed = (
+            ledger.requests[r].node_of(length),
+            ledger.trie.parent,
+            self._computed,
+        )
         while node >= 0 and node not in computed:
             computed.add(node)
             node = parent[node]
@@ -133,7 +166,13 @@ class ReuseFloor(Checker):
         limit = len(nodes) - (1 if rules.stores_logits else 2)
         length = bisect_left(range(1, limit + 1), True, key=lambda at: nodes[at] not in computed)
         owed = max(owed, event.resume)
-        self.reuse.add(Reuse(got=event.resume, owed=owed, reach=max(length // rules.alignment * rules.alignment, owed)))
+        self.reuse.add(
+            Reuse(
+                got=event.resume,
+                owed=owed,
+                reach=max(length // rules.alignment * rules.alignment, owed),
+            )
+        )
 
     def on_hit(self, ledger: Ledger, event: Hit) -> Found:
         """Compare where the request resumes with the longest common prefix."""
@@ -159,16 +198,17 @@ class ReuseFloor(Checker):
         if not short or acceptable:
             return None
         sentence = (
-            f"Let {event.r} be admitted in step {event.step}. By the engine's own keys every group holds its first "
-            f"{count(floor, 'token')}; however it resumes at {event.resume} and computes "
-            f"{count(floor - event.resume, 'token')} again: a contradiction."
+            f"Let {event.r} be admitted in step {event.step}. By the engine's own keys every group"
+            f" holds its first {count(floor, 'token')}; however it resumes at {event.resume} and"
+            f" computes {count(floor - event.resume, 'token')} again: a contradiction."
         )
         return (Finding(anomaly="lost-hit", r=event.r, sentence=sentence, owed=floor),)
 
 
 def _counted(hit: Hit) -> Finding:
     sentence = (
-        f"Let {hit.r} be told in step {hit.step} that {count(hit.reported, 'token')} of it are cached. However it resumes at "
-        f"{hit.resume} and computes {count(hit.reported - hit.resume, 'token')} of them again: a contradiction."
+        f"Let {hit.r} be told in step {hit.step} that {count(hit.reported, 'token')} of it are"
+        f" cached. However it resumes at {hit.resume} and computes"
+        f" {count(hit.reported - hit.resume, 'token')} of them again: a contradiction."
     )
     return Finding(anomaly="lost-hit", r=hit.r, sentence=sentence, owed=hit.reported)

@@ -1,7 +1,8 @@
-"""What a router knows of an engine's keys from events alone, and which keys it has not been told of yet.
+"""What a router knows of an engine's keys from events alone, and which keys it has not been told of
+yet.
 
-A router knows names (hashes); which prefix a name stands for is found where it is told, by the tokens, the parent and the key
-that the engine has put there.
+A router knows names (hashes); which prefix a name stands for is found where it is told, by the
+tokens, the parent and the key that the engine has put there.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from cachewitness.core.ledger.ledger import Ledger
 from cachewitness.core.ledger.requests import RequestRecord
 
 BEGINNING, ANYWHERE = -1, -2
-"""In place of the prefix behind which blocks are stored: the beginning of a prompt, and a prefix that nobody told."""
+"""In place of the prefix behind which blocks are stored: the beginning of a prompt, and a prefix
+that nobody told."""
 
 
 class RouterView:
@@ -24,9 +26,11 @@ class RouterView:
     def __init__(self) -> None:
         self._told: Counter[tuple[int, int]] = Counter()
         self._prefix_of: dict[str, int] = {}
-        """The prefix that each name was told for; below ANYWHERE if nothing stands for it any more."""
+        """The prefix that each name was told for; below ANYWHERE if nothing stands for it any more.
+        """
         self._touched: set[tuple[int, int]] = set()
-        """(group, prefix) of which a key began or ended, or something was told, since the view was last right."""
+        """(group, prefix) of which a key began or ended, or something was told, since the view was
+        last right."""
         self._unclear: set[tuple[int, int]] = set()
         """(group, prefix) of which it cannot be said whether an event told of it or of another."""
         self._dead = ANYWHERE
@@ -40,14 +44,18 @@ class RouterView:
         return name in self._prefix_of
 
     def prefix(self, name: str) -> int:
-        """Return the prefix that a parent names; BEGINNING for none, ANYWHERE if it is not known."""
+        """Return the prefix that a parent names; BEGINNING for none, ANYWHERE if it is not
+        known.
+        """
         node = self._prefix_of.get(name, ANYWHERE) if name else BEGINNING
         return max(node, ANYWHERE)
 
     def is_for_another(self, name: str, node: int) -> bool:
         """Whether a name is in use for another prefix."""
         known = self._prefix_of.get(name, node)
-        return known != node and any(self._told[place] > 0 for place in self._told if place[1] == known)
+        return known != node and any(
+            self._told[place] > 0 for place in self._told if place[1] == known
+        )
 
     def is_unclear(self, name: str) -> bool:
         """Whether it cannot be said any more for which prefix a name stands."""
@@ -64,7 +72,9 @@ class RouterView:
         self._touched.add((group, node))
 
     def store_unclear(self, name: str, group: int, nodes: Iterable[int]) -> None:
-        """Note a name of which it cannot be said for which of some prefixes it stands; nothing is held against them."""
+        """Note a name of which it cannot be said for which of some prefixes it stands; nothing
+        is held against them.
+        """
         self._prefix_of[name] = self._another()
         self._unclear.update((group, node) for node in nodes)
 
@@ -78,7 +88,9 @@ class RouterView:
         return True
 
     def clear(self) -> None:
-        """Note that no page has any. Names go with that: with new weights they will stand for other prefixes."""
+        """Note that no page has any. Names go with that: with new weights they will stand for
+        other prefixes.
+        """
         self._touched.update(self._told)
         self._told.clear()
         self._unclear.clear()
@@ -103,15 +115,23 @@ class RouterView:
         self._touched.clear()
 
     def forget(self, gone: Collection[int]) -> None:
-        """Give prefixes whose nodes stand for others now a number that is nobody's; forget names of what is not told."""
+        """Give prefixes whose nodes stand for others now a number that is nobody's; forget names
+        of what is not told.
+        """
         there = {node for _, node in self._told}
-        renamed = {node: self._another() for node in sorted(there.union(node for _, node in self._touched)) if node in gone}
+        renamed = {
+            node: self._another()
+            for node in sorted(there.union(node for _, node in self._touched))
+            if node in gone
+        }
         self._prefix_of = {
             name: renamed.get(node, node)
             for name, node in self._prefix_of.items()
             if node in renamed or (node not in gone and (node >= 0 or node in there))
         }
-        self._told = Counter({(group, renamed.get(node, node)): told for (group, node), told in self._told.items()})
+        self._told = Counter(
+            {(group, renamed.get(node, node)): told for (group, node), told in self._told.items()}
+        )
         self._touched = {(group, renamed.get(node, node)) for group, node in self._touched}
         self._unclear = {place for place in self._unclear if place[1] not in gone}
 
@@ -134,23 +154,37 @@ class Untold:
         start = self.length - len(tokens)
         if start < 0 or self.request.tokens[start : self.length] != tokens:
             return False
-        return behind == ANYWHERE or (start == 0 if behind == BEGINNING else self.request.nodes[start] == behind)
+        return behind == ANYWHERE or (
+            start == 0 if behind == BEGINNING else self.request.nodes[start] == behind
+        )
 
     def media(self, size: int) -> list[tuple[str, int]]:
-        """Return the multimodal items in its last `size` tokens, and where they begin, counted from the first of these."""
+        """Return the multimodal items in its last `size` tokens, and where they begin, counted
+        from the first of these.
+        """
         start = self.length - size
-        items = [item for item in self.request.media if item.at < self.length and start < item.at + item.length]
+        items = [
+            item
+            for item in self.request.media
+            if item.at < self.length and start < item.at + item.length
+        ]
         return [(item.hash, item.at - start) for item in items]
 
     def wrong_identity(self, event: KvStored, place: int) -> str:
-        """Return what the event says of its block number `place` that is not so; empty if all is."""
+        """Return what the event says of its block number `place` that is not so; empty if all
+        is.
+        """
         _, salt, adapter, _, _ = self.request.identity
         if event.adapter != adapter:
             return f"it names the adapter {event.adapter!r}, and the prefix is of {adapter!r}"
         if self.length == event.block_size and event.salt != salt:
             return f"it names the salt {event.salt!r}, and the prefix has {salt!r}"
         said, items = event.media[place] if event.media else [], self.media(event.block_size)
-        return "" if said == items else f"it names the multimodal items {said} in a block that has {items}"
+        return (
+            ""
+            if said == items
+            else f"it names the multimodal items {said} in a block that has {items}"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,19 +213,31 @@ class UntoldKeys:
 
     def _of(self, group: int, request: RequestRecord, length: int) -> Untold:
         node = request.nodes[length]
-        return self._keys.setdefault(group, {}).setdefault(length, {}).setdefault(node, Untold(request, length, node))
+        return (
+            self._keys.setdefault(group, {})
+            .setdefault(length, {})
+            .setdefault(node, Untold(request, length, node))
+        )
 
     def has(self, group: int, length: int, node: int) -> bool:
         """Whether a page that has a key of a prefix was not told."""
         return node in self._keys.get(group, {}).get(length, {})
 
-    def take(self, group: int, event: KvStored, behind: int, start: int, view: RouterView) -> Iterator[Meant]:
-        """Yield for each hash of an event the keys that it may mean; a key that is surely meant is told with that.
+    def take(
+        self, group: int, event: KvStored, behind: int, start: int, view: RouterView
+    ) -> Iterator[Meant]:
+        """Yield for each hash of an event the keys that it may mean; a key that is surely meant is
+        told with that.
 
-        `behind` is the prefix that its parent names, of `start` tokens; `view` says for which prefix a name stood before.
+        `behind` is the prefix that its parent names, of `start` tokens; `view` says for which
+        prefix a name stood before.
         """
         whole = behind != ANYWHERE and len(event.hashes) * event.block_size == len(event.tokens)
-        named = self._one_by_one(group, event, behind, start) if whole else self._out_of(group, event, behind, start, view)
+        named = (
+            self._one_by_one(group, event, behind, start)
+            if whole
+            else self._out_of(group, event, behind, start, view)
+        )
         for meant in named:
             for key in meant.keys if meant.sure else ():
                 key.pages -= 1
@@ -208,14 +254,20 @@ class UntoldKeys:
                 return
             behind, start = named[0].node, named[0].length
 
-    def _out_of(self, group: int, event: KvStored, behind: int, start: int, view: RouterView) -> Iterator[Meant]:
-        """Yield the keys out of all that the blocks may have, where some are left out, or nobody knows the parent.
+    def _out_of(
+        self, group: int, event: KvStored, behind: int, start: int, view: RouterView
+    ) -> Iterator[Meant]:
+        """Yield the keys out of all that the blocks may have, where some are left out, or nobody
+        knows the parent.
 
-        A name that could mean several prefixes before may mean one of those again: its key may have ended and begun on the
-        same page. Then no other key is told by it, and of the names beside it nobody can say which keys are theirs.
+        A name that could mean several prefixes before may mean one of those again: its key may have
+        ended and begun on the same page. Then no other key is told by it, and of the names beside
+        it nobody can say which keys are theirs.
         """
         left = self._candidates(group, event, behind, start)
-        by_name = {name: key for name in event.hashes for key in left if key.node == view.prefix(name)}
+        by_name = {
+            name: key for name in event.hashes for key in left if key.node == view.prefix(name)
+        }
         left = [key for key in left if key not in by_name.values()]
         others = [name for name in event.hashes if name not in by_name]
         exact = len(left) <= len(others) and not any(view.is_unclear(name) for name in others)
@@ -228,7 +280,9 @@ class UntoldKeys:
                 yield Meant(list(left), sure=False)
 
     def _candidates(self, group: int, event: KvStored, behind: int, start: int) -> list[Untold]:
-        """Return the keys that end with a block of the event, of those that its adapter and its images allow if any do."""
+        """Return the keys that end with a block of the event, of those that its adapter and its
+        images allow if any do.
+        """
         blocks = len(event.tokens) // event.block_size
         known, every = behind != ANYWHERE, blocks == len(event.hashes)
         found = []
@@ -261,12 +315,18 @@ class UntoldKeys:
                 for node in [node for node in prefixes if node in gone]:
                     self._forgotten[group] += prefixes.pop(node).pages
 
-    def _find(self, group: int, event: KvStored, blocks: tuple[int, int], behind: int, start: int) -> list[Untold]:
-        """Return the keys that end with the tokens of some blocks of the event, the first and the last, behind a prefix."""
+    def _find(
+        self, group: int, event: KvStored, blocks: tuple[int, int], behind: int, start: int
+    ) -> list[Untold]:
+        """Return the keys that end with the tokens of some blocks of the event, the first and
+        the last, behind a prefix.
+        """
         tokens = event.tokens[blocks[0] * event.block_size : (blocks[1] + 1) * event.block_size]
         lengths = self._keys.get(group, {})
         asked = lengths.values() if behind == ANYWHERE else (lengths.get(start + len(tokens), {}),)
-        return [key for prefixes in asked for key in prefixes.values() if key.ends_with(tokens, behind)]
+        return [
+            key for prefixes in asked for key in prefixes.values() if key.ends_with(tokens, behind)
+        ]
 
 
 def _as_told(keys: list[Untold], event: KvStored, block: int) -> list[Untold]:

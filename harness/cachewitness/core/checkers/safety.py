@@ -1,8 +1,8 @@
 """The safety law: a request reads exactly the content of its own prefix.
 
-Several checkers share the law, and each answers for its own anomalies of an invalid read, so that a run shows which part of
-the law had opportunities and which had none. The panel diagnoses the read and gives the finding to the checker that answers for
-its anomaly.
+Several checkers share the law, and each answers for its own anomalies of an invalid read, so that a
+run shows which part of the law had opportunities and which had none. The panel diagnoses the read
+and gives the finding to the checker that answers for its anomaly.
 """
 
 from __future__ import annotations
@@ -22,8 +22,17 @@ class SafetyLaw(Checker):
     """Every read lies on pages that hold what the request needs."""
 
     name = "safety-law"
-    summary = "every read lies on pages whose content is of exactly this request's prefix, at the position it resumes at"
-    anomalies = ("stale-hit", "use-after-free", "state-position-skew", "group-misalignment", "nothing-to-compute")
+    summary = (
+        "every read lies on pages whose content is of exactly this request's prefix, at the"
+        " position it resumes at"
+    )
+    anomalies = (
+        "stale-hit",
+        "use-after-free",
+        "state-position-skew",
+        "group-misalignment",
+        "nothing-to-compute",
+    )
     answers_for_reads = True
 
     def handlers(self) -> dict[type, Handler]:
@@ -40,16 +49,18 @@ class SafetyLaw(Checker):
         request = ledger.requests[event.r]
         if event.resume >= len(request.tokens) and not ledger.header.rules.stores_logits:
             sentence = (
-                f"Let {event.r} have {count(len(request.tokens), 'token')}. The engine stores no logits, so one token must be "
-                f"left to compute; however {event.r} was told to resume at {event.resume}: a contradiction."
+                f"Let {event.r} have {count(len(request.tokens), 'token')}. The engine stores no"
+                f" logits, so one token must be left to compute; however {event.r} was told to"
+                f" resume at {event.resume}: a contradiction."
             )
             return (Finding(anomaly="nothing-to-compute", r=event.r, sentence=sentence),)
         key = _invalidated(ledger, event, "reset")
         if key is None:
             return None
         sentence = (
-            f"Let {key.r} have published its {_first(key)} in page {key.page} of group {key.group}. A reset that "
-            f"returned success ended that key; however {event.r} hit it in step {event.step}: a contradiction."
+            f"Let {key.r} have published its {_first(key)} in page {key.page} of group {key.group}."
+            f" A reset that returned success ended that key; however {event.r} hit it in step"
+            f" {event.step}: a contradiction."
         )
         return (Finding(anomaly="stale-hit", r=event.r, sentence=sentence),)
 
@@ -80,7 +91,10 @@ class NoFabricatedSnapshots(Checker):
     """No fabricated snapshots: a state that can be hit was written, at exactly that boundary."""
 
     name = "no-fabricated-snapshots"
-    summary = "no key is ever committed or hit over a page whose state was not written at exactly that boundary"
+    summary = (
+        "no key is ever committed or hit over a page whose state was not written at exactly that"
+        " boundary"
+    )
     anomalies = ("fabricated-snapshot",)
     answers_for_reads = True
 
@@ -90,7 +104,11 @@ class NoFabricatedSnapshots(Checker):
     def on_read(self, ledger: Ledger, event: Read) -> Found:
         """Count states that a hit restored."""
         request = ledger.requests[event.r]
-        if not request.ran_steps and ledger.groups[event.group].kind == "recurrent" and event.stop == request.resume:
+        if (
+            not request.ran_steps
+            and ledger.groups[event.group].kind == "recurrent"
+            and event.stop == request.resume
+        ):
             self.opportunities += 1
         return None
 
@@ -98,19 +116,29 @@ class NoFabricatedSnapshots(Checker):
         if ledger.record(event.group, event.page) is not None:
             before, state = ledger.before(event), ledger.groups[event.group].kind == "recurrent"
             self.opportunities += state and before.late
-            return (_committed(ledger, event, "fabricated-snapshot", event.step),) if state and before.unbacked else None
+            return (
+                (_committed(ledger, event, "fabricated-snapshot", event.step),)
+                if state and before.unbacked
+                else None
+            )
         sentence = (
-            f"Let {event.r} have published its {_first(event)} in group {event.group}. The ledger says that page "
-            f"{event.page} is the null block, where nothing is ever stored; however it can now be hit: a contradiction."
+            f"Let {event.r} have published its {_first(event)} in group {event.group}. The ledger"
+            f" says that page {event.page} is the null block, where nothing is ever stored; however"
+            " it can now be hit: a contradiction."
         )
         return (Finding(anomaly="fabricated-snapshot", r=event.r, sentence=sentence),)
 
     def on_step_end(self, ledger: Ledger, event: StepEnd) -> Found:
         before = ledger.before(event)
-        self.opportunities += sum([ledger.groups[key.group].kind == "recurrent" for key in before.pending])
+        self.opportunities += sum(
+            [ledger.groups[key.group].kind == "recurrent" for key in before.pending]
+        )
         if not before.unbacked:
             return None
-        return [_committed(ledger, key, "fabricated-snapshot", event.step) for key in _unbacked(ledger, event, recurrent=True)]
+        return [
+            _committed(ledger, key, "fabricated-snapshot", event.step)
+            for key in _unbacked(ledger, event, recurrent=True)
+        ]
 
 
 class CommitOrder(Checker):
@@ -118,13 +146,16 @@ class CommitOrder(Checker):
 
     name = "commit-order"
     summary = (
-        "a key is hit only if the step that writes it comes first; keys of a withdrawn step vanish before anyone hits them"
+        "a key is hit only if the step that writes it comes first; keys of a withdrawn step vanish"
+        " before anyone hits them"
     )
     anomalies = ("uncommitted-hit", "partial-commit")
     answers_for_reads = True
 
     def not_applicable(self, header: Header) -> str:
-        return super().not_applicable(header) or ("" if header.rules.caching else "prefix caching is off")
+        return super().not_applicable(header) or (
+            "" if header.rules.caching else "prefix caching is off"
+        )
 
     def handlers(self) -> dict[type, Handler]:
         return {StepEnd: self.on_step_end, Publish: self.on_publish, Hit: self.on_hit}
@@ -142,16 +173,19 @@ class CommitOrder(Checker):
         self.opportunities += len(before.pending)
         if not before.unbacked:
             return None
-        return [_committed(ledger, key, "partial-commit", event.step) for key in _unbacked(ledger, event, recurrent=False)]
+        return [
+            _committed(ledger, key, "partial-commit", event.step)
+            for key in _unbacked(ledger, event, recurrent=False)
+        ]
 
     def on_hit(self, ledger: Ledger, event: Hit) -> Found:
         key = _invalidated(ledger, event, "withdrawn")
         if key is None:
             return None
         sentence = (
-            f"Let {key.r} have been scheduled in step {key.step}, which was to write its {_first(key)} into page "
-            f"{key.page} of group {key.group}. It was withdrawn before it ran; however {event.r} hit that key in step "
-            f"{event.step}: a contradiction."
+            f"Let {key.r} have been scheduled in step {key.step}, which was to write its"
+            f" {_first(key)} into page {key.page} of group {key.group}. It was withdrawn before it"
+            f" ran; however {event.r} hit that key in step {event.step}: a contradiction."
         )
         return (Finding(anomaly="uncommitted-hit", r=event.r, sentence=sentence),)
 
@@ -160,7 +194,10 @@ class Identity(Checker):
     """A prefix is its tokens and their identity, position by position."""
 
     name = "identity"
-    summary = "salt, adapter, multimodal content, weights and kernels are part of a prefix, each from where it begins"
+    summary = (
+        "salt, adapter, multimodal content, weights and kernels are part of a prefix, each from"
+        " where it begins"
+    )
     anomalies = ("cross-identity-hit",)
     answers_for_reads = True
 
@@ -184,8 +221,9 @@ class Identity(Checker):
         if key is None:
             return None
         sentence = (
-            f"Let {key.r} have published its {_first(key)} in page {key.page} of group {key.group}. New weights or "
-            f"a new version of its adapter ended that key; however {event.r} hit it in step {event.step}: a contradiction."
+            f"Let {key.r} have published its {_first(key)} in page {key.page} of group {key.group}."
+            f" New weights or a new version of its adapter ended that key; however {event.r} hit it"
+            f" in step {event.step}: a contradiction."
         )
         return (Finding(anomaly="cross-identity-hit", r=event.r, sentence=sentence),)
 
@@ -195,8 +233,14 @@ def _invalidated(ledger: Ledger, event: Hit, state: str) -> Key | None:
 
 
 def _unbacked(ledger: Ledger, event: StepEnd, *, recurrent: bool) -> list[Key]:
-    """Return the keys without content that the step commits, except those over the null block, reported when published."""
-    keys = [key for key in ledger.before(event).unbacked if ledger.record(key.group, key.page) is not None]
+    """Return the keys without content that the step commits, except those over the null block,
+    reported when published.
+    """
+    keys = [
+        key
+        for key in ledger.before(event).unbacked
+        if ledger.record(key.group, key.page) is not None
+    ]
     return [key for key in keys if (ledger.groups[key.group].kind == "recurrent") == recurrent]
 
 
@@ -210,8 +254,15 @@ def _short_of(ledger: Ledger, key: Key | Publish, record: Content) -> str:
     if record.node != NOTHING and record.group not in (key.group, group.of):
         return f", for group {record.group}"
     if key.length >= len(request.nodes):
-        return f" ({key.r} has {count(len(request.nodes) - 1, 'token')}; what lies behind them are drafts)"
-    start = key.length if group.kind == "recurrent" else (key.length - 1) // group.block_size * group.block_size
+        return (
+            f" ({key.r} has {count(len(request.nodes) - 1, 'token')}; what lies behind them are"
+            " drafts)"
+        )
+    start = (
+        key.length
+        if group.kind == "recurrent"
+        else (key.length - 1) // group.block_size * group.block_size
+    )
     told = difference(ledger.trie, record, request.nodes, start, key.length, key.r)
     return f" (of {key.r}, {told})" if told else ""
 
@@ -220,9 +271,15 @@ def _committed(ledger: Ledger, key: Key | Publish, anomaly: str, step: int) -> F
     """Return the finding that a step committed a key over other content than the key names."""
     record, group = ledger.record(key.group, key.page), ledger.groups[key.group]
     assert record is not None
-    what, short = "the state after" if group.kind == "recurrent" else "the block that ends", _short_of(ledger, key, record)
-    sentence = (
-        f"Let {key.r} have published {what} its {_first(key)} in page {key.page} of group {key.group}. "
-        f"Step {step} committed it; however the ledger says that the page holds {content_of(record)}{short}: a contradiction."
+    what, short = (
+        ("the state after" if group.kind == "recurrent" else "the block that ends"),
+        _short_of(ledger, key, record),
     )
-    return Finding(anomaly=anomaly, r=key.r, sentence=sentence, cause=EARLY_COPY if record.early else "")
+    sentence = (
+        f"Let {key.r} have published {what} its {_first(key)} in page {key.page} of group"
+        f" {key.group}. Step {step} committed it; however the ledger says that the page holds"
+        f" {content_of(record)}{short}: a contradiction."
+    )
+    return Finding(
+        anomaly=anomaly, r=key.r, sentence=sentence, cause=EARLY_COPY if record.early else ""
+    )

@@ -1,14 +1,16 @@
 """What an engine tells of its use and of its hits, held against what happened.
 
-Operators scale by the share of the pool that is in use and by the hit rate, and clients pay for tokens that no cache had. So
-the share has to be that of the pages that somebody holds, a look-up counts once, when its request is admitted, and a client is
-told how many tokens of its prompt were restored when it was first admitted.
+Operators scale by the share of the pool that is in use and by the hit rate, and clients pay for
+tokens that no cache had. So the share has to be that of the pages that somebody holds, a look-up
+counts once, when its request is admitted, and a client is told how many tokens of its prompt were
+restored when it was first admitted.
 
-A load from another tier that fails has its request looked up again, and engines do not agree whether it came back or is new. So
-where there are tiers, both kinds are judged together, a client may be told of any of its admissions, and what the device had of
-a hit lies between nothing and all.
+A load from another tier that fails has its request looked up again, and engines do not agree
+whether it came back or is new. So where there are tiers, both kinds are judged together, a client
+may be told of any of its admissions, and what the device had of a hit lies between nothing and all.
 
-Sources: vLLM 0.33.0, `v1/core/sched/scheduler.py`, `make_stats`; `v1/metrics/stats.py`; vllm-project/vllm#43736.
+Sources: vLLM 0.33.0, `v1/core/sched/scheduler.py`, `make_stats`; `v1/metrics/stats.py`;
+vllm-project/vllm#43736.
 """
 
 from __future__ import annotations
@@ -39,7 +41,10 @@ class LookUps(NamedTuple):
         return LookUps(*(mine + its for mine, its in zip(self, other, strict=True)))
 
     def __str__(self) -> str:
-        return f"{count(self.requests, 'look-up')} of {count(self.tokens, 'token')}, of which {self.found} were found"
+        return (
+            f"{count(self.requests, 'look-up')} of {count(self.tokens, 'token')}, of which"
+            f" {self.found} were found"
+        )
 
 
 NONE = LookUps(0, 0, 0)
@@ -49,7 +54,10 @@ class StatisticsTrue(Checker):
     """Operators and clients are told what happened."""
 
     name = "statistics"
-    summary = "what operators are told of pages in use and tokens found, and clients of tokens restored, is what happened"
+    summary = (
+        "what operators are told of pages in use and tokens found, and clients of tokens restored,"
+        " is what happened"
+    )
     anomalies = ("false-statistics",)
 
     def __init__(self) -> None:
@@ -58,7 +66,8 @@ class StatisticsTrue(Checker):
         self._back: set[str] = set()
         """Requests that lost their place since they came."""
         self._first, self._again = NONE, NONE
-        """Look-ups of requests admitted since operators were told last: of those that had not lost their place, of others."""
+        """Look-ups of requests admitted since operators were told last: of those that had not lost
+        their place, of others."""
         self._hits: dict[str, list[int]] = {}
         """What each request hit, of what its client may be told."""
         self._silent = 0
@@ -109,12 +118,15 @@ class StatisticsTrue(Checker):
         return None
 
     def on_step_end(self, ledger: Ledger, event: StepEnd) -> Iterator[Finding]:
-        """Hold an engine that tells operators of its use to that: where it stops, nothing of it is judged any more."""
+        """Hold an engine that tells operators of its use to that: where it stops, nothing of it
+        is judged any more.
+        """
         self._silent += any(ledger.requests.ran_in(event))
         if self._silent == STEPS_MAX + 1:
             sentence = (
-                f"Let an engine declare that it tells operators of its use. However in {self._silent} steps in which somebody "
-                f"ran, up to step {event.step}, it told nothing: a contradiction."
+                "Let an engine declare that it tells operators of its use. However in"
+                f" {self._silent} steps in which somebody ran, up to step {event.step}, it told"
+                " nothing: a contradiction."
             )
             yield Finding(anomaly="false-statistics", sentence=sentence)
 
@@ -122,10 +134,15 @@ class StatisticsTrue(Checker):
         """Compare what is told with what is held and was admitted."""
         self.opportunities += 1
         self._silent = 0
-        pages = sum(pool.pages - len(pool.null) for pool in ledger.header.pools if pool.id == event.pool)
+        pages = sum(
+            pool.pages - len(pool.null) for pool in ledger.header.pools if pool.id == event.pool
+        )
         held = ledger.holdings.held[event.pool]
         if abs(event.usage * pages - held) > NEARLY * max(pages, 1):
-            told = f"that {event.usage:.4f} of the pool is in use, {event.usage * pages:.2f} of {count(pages, 'page')}"
+            told = (
+                f"that {event.usage:.4f} of the pool is in use, {event.usage * pages:.2f} of"
+                f" {count(pages, 'page')}"
+            )
             yield _wrong("operators", event, told, f"{held} of them are held")
         if event.requests >= 0:
             yield from self._look_ups(event)
@@ -140,16 +157,27 @@ class StatisticsTrue(Checker):
         else:
             pairs = [(told, self._first, ""), (again, self._again, " of requests that came back")]
         for said, happened, whose in pairs:
-            if said[:2] != happened[:2] or not (0 if self._tiered else happened.found) <= said.found <= happened.found:
+            if (
+                said[:2] != happened[:2]
+                or not (0 if self._tiered else happened.found) <= said.found <= happened.found
+            ):
                 yield _wrong("operators", event, f"of {said}{whose}", f"there were {happened}")
 
     def _restored(self, event: Stats, r: str, tokens: int) -> Iterator[Finding]:
-        """Compare what the client of a request is told with its last admission before it lost its place."""
+        """Compare what the client of a request is told with its last admission before it lost
+        its place.
+        """
         self.opportunities += 1
         hits = self._hits.get(r) or [0]
         if tokens not in (hits if self._tiered else hits[-1:]):
             told = f"that {count(tokens, 'token')} of its prompt came from a cache"
-            yield _wrong(f"the client of {r}", event, told, f"it was admitted with {' and '.join(map(str, hits))}", r)
+            yield _wrong(
+                f"the client of {r}",
+                event,
+                told,
+                f"it was admitted with {' and '.join(map(str, hits))}",
+                r,
+            )
 
 
 def _wrong(who: str, event: Stats, what: str, why: str, r: str = "") -> Finding:

@@ -1,17 +1,20 @@
 """Compares two detectors, the ledger and the tensors: each must find what the other finds.
 
-An engine that computes reports how its logits compare with those of the model's definition (`compare`). If they differ although
-every read of the request was right, then the device computes something else than the model: `silent-divergence`, a fault of the
-engine. If the ledger calls a read wrong and the logits of the same step are right, then either the wrong page held equal
-content, in one of the ways listed here, or the ledger is wrong: `unfelt-fault`, a failure of the harness.
+An engine that computes reports how its logits compare with those of the model's definition
+(`compare`). If they differ although every read of the request was right, then the device computes
+something else than the model: `silent-divergence`, a fault of the engine. If the ledger calls a
+read wrong and the logits of the same step are right, then either the wrong page held equal content,
+in one of the ways listed here, or the ledger is wrong: `unfelt-fault`, a failure of the harness.
 
 A wrong read leaves the logits unchanged if it is of one of these classes:
 
 * same-content: a page of the same tokens, media, adapter and weights; only the salt differs;
-* not-held: the right content in a page that the request no longer holds and that nobody has overwritten;
-* freed-in-flight: a page that the request gave back while the step was in flight. Steps are carried out in the order in which
-  they were scheduled, so the page's next holder has not written it yet;
-* exchanged: blocks of full attention in each other's columns. Keys carry their position, and attention sums over a set.
+* not-held: the right content in a page that the request no longer holds and that nobody has
+  overwritten;
+* freed-in-flight: a page that the request gave back while the step was in flight. Steps are carried
+  out in the order in which they were scheduled, so the page's next holder has not written it yet;
+* exchanged: blocks of full attention in each other's columns. Keys carry their position, and
+  attention sums over a set.
 """
 
 from __future__ import annotations
@@ -28,7 +31,8 @@ from cachewitness.core.ledger.records import NOTHING, PageRecord
 from cachewitness.core.trace_format import COMPARE
 
 RESOLUTION = 1e-6
-"""A coarser tolerance, in logits, may hide what a wrong read does; the ledger is then not accused."""
+"""A coarser tolerance, in logits, may hide what a wrong read does; the ledger is then not accused.
+"""
 SILENT, UNFELT = "silent-divergence", "unfelt-fault"
 
 GivenBack = dict[tuple[int, int, str], set[int]]
@@ -39,7 +43,9 @@ class TensorsAgree(Checker):
     """Logits differ from those of the definition if, and only if, the ledger knows why."""
 
     name = "tensors"
-    summary = "logits are those of the model's definition, and differ where the ledger finds a wrong read"
+    summary = (
+        "logits are those of the model's definition, and differ where the ledger finds a wrong read"
+    )
     anomalies = (SILENT, UNFELT)
 
     def __init__(self) -> None:
@@ -70,9 +76,13 @@ class TensorsAgree(Checker):
         return None
 
     def note_invalid_read(self, ledger: Ledger, event: Read) -> None:
-        """Remember that the step's logits must show it, unless it is of a class that they cannot show."""
+        """Remember that the step's logits must show it, unless it is of a class that they cannot
+        show.
+        """
         if not unfelt(ledger, event, self._given_back):
-            self._felt.setdefault((event.step, event.r), f"group {event.group} ({ledger.groups[event.group].kind})")
+            self._felt.setdefault(
+                (event.step, event.r), f"group {event.group} ({ledger.groups[event.group].kind})"
+            )
 
     def close(self, ledger: Ledger) -> Found:
         """Complete what was measured by what was restored."""
@@ -99,28 +109,50 @@ class TensorsAgree(Checker):
 
 
 def unfelt(ledger: Ledger, read: Read, given_back: GivenBack) -> str:
-    """Return the class by which a wrong read leaves the numbers as they are; empty if they must change."""
+    """Return the class by which a wrong read leaves the numbers as they are; empty if they must
+    change.
+    """
     invalid, group = ledger.before(read).invalid, ledger.groups[read.group]
-    bad = [i for i in invalid if read.step not in given_back.get((read.pool, read.pages[i], read.r), ())]
+    bad = [
+        i
+        for i in invalid
+        if read.step not in given_back.get((read.pool, read.pages[i], read.r), ())
+    ]
     if not bad:
         return "freed-in-flight"
     records = [ledger.record(read.group, read.pages[index]) for index in bad]
-    if any(record is None or record.node == NOTHING or record.group != read.group for record in records):
+    if any(
+        record is None or record.node == NOTHING or record.group != read.group for record in records
+    ):
         return ""
     spans = [span_of(group, read, index) for index in bad]
     held = [record for record in records if record is not None]
-    if all(_has(ledger, record, read, span, group) for record, span in zip(held, spans, strict=True)):
-        return "not-held" if all(read.r not in record.holders for record in held) else "same-content"
-    exchanged = all(any(_has(ledger, record, read, span, group) for record in held) for span in spans)
+    if all(
+        _has(ledger, record, read, span, group) for record, span in zip(held, spans, strict=True)
+    ):
+        return (
+            "not-held" if all(read.r not in record.holders for record in held) else "same-content"
+        )
+    exchanged = all(
+        any(_has(ledger, record, read, span, group) for record in held) for span in spans
+    )
     return "exchanged" if group.kind == "full" and exchanged else ""
 
 
-def _has(ledger: Ledger, record: PageRecord, read: Read, span: tuple[int, int], group: Group) -> bool:
-    """Whether a page's newest run covers a span of what the request's own prefix computes to, salts aside."""
+def _has(
+    ledger: Ledger, record: PageRecord, read: Read, span: tuple[int, int], group: Group
+) -> bool:
+    """Whether a page's newest run covers a span of what the request's own prefix computes to,
+    salts aside.
+    """
     start, stop = span
     nodes = ledger.requests.prefixes_of_run(read)
     if group.kind == "recurrent":
-        return record.state and record.stop == stop and _computes_alike(ledger, record.node, nodes[stop])
+        return (
+            record.state
+            and record.stop == stop
+            and _computes_alike(ledger, record.node, nodes[stop])
+        )
     if record.state or not record.start <= start <= stop <= record.stop:
         return False
     return _computes_alike(ledger, ledger.trie.ancestor(record.node, stop), nodes[stop])
@@ -137,7 +169,10 @@ def _computes_alike(ledger: Ledger, node: int, other: int) -> bool:
         node, other = trie.parent[node], trie.parent[other]
     roots = {trie.symbol[node], trie.symbol[other]}
     identities: list[Any] = [mark for mark, symbol in trie.marks() if symbol in roots]
-    return len({(weights, adapter, version) for _, (weights, _, adapter, version, _) in identities}) == 1
+    return (
+        len({(weights, adapter, version) for _, (weights, _, adapter, version, _) in identities})
+        == 1
+    )
 
 
 def measured(event: Compare, restored_rows: int) -> Measured:
@@ -161,8 +196,9 @@ def measured(event: Compare, restored_rows: int) -> Measured:
 def _silent(event: Compare, resume: int) -> Finding:
     how = f"after a hit of {resume} tokens" if resume else "without a hit"
     sentence = (
-        f"Let {event.r} compute tokens [{event.start}, {event.stop}) in step {event.step}, {how}. "
-        f"Its block tables name the right pages wherever it reads; however {divergence(event)}: a contradiction."
+        f"Let {event.r} compute tokens [{event.start}, {event.stop}) in step {event.step}, {how}."
+        f" Its block tables name the right pages wherever it reads; however {divergence(event)}: a"
+        " contradiction."
     )
     return Finding(anomaly=SILENT, r=event.r, sentence=sentence)
 
@@ -171,7 +207,7 @@ def _unfelt(event: Compare, where: str) -> Finding:
     sentence = (
         f"Let {event.r} compute tokens [{event.start}, {event.stop}) in step {event.step}. "
         f"The ledger says that what it read of {where} was wrong, in a way that changes results; "
-        f"however its logits are those of the definition within the tolerance "
+        "however its logits are those of the definition within the tolerance "
         f"{event.tolerance:.1e} (largest difference {event.largest:.1e}): a contradiction."
     )
     return Finding(anomaly=UNFELT, r=event.r, sentence=sentence)

@@ -1,11 +1,13 @@
-"""Victims: who goes first, by the order that an engine declares, as far as the ledger knows of last uses.
+"""Victims: who goes first, by the order that an engine declares, as far as the ledger knows of last
+uses.
 
-The ledger knows when a page was taken, keyed, hit and given back, but not what else an engine counts as a use. So a page has
-two times: by the first it was certainly used, after the second it certainly was not. A page is the wrong victim only if another
-was certainly not used after the victim certainly was; then that other one was to go first, whatever the engine counts.
+The ledger knows when a page was taken, keyed, hit and given back, but not what else an engine
+counts as a use. So a page has two times: by the first it was certainly used, after the second it
+certainly was not. A page is the wrong victim only if another was certainly not used after the
+victim certainly was; then that other one was to go first, whatever the engine counts.
 
-Times are numbers of operations. What happens in one operation is of one time, so there the order is free, save that of full
-attention a longer prefix goes before a shorter one, which it needs.
+Times are numbers of operations. What happens in one operation is of one time, so there the order is
+free, save that of full attention a longer prefix goes before a shorter one, which it needs.
 """
 
 from __future__ import annotations
@@ -20,7 +22,9 @@ from cachewitness.core.ledger.records import Key, PageRecord
 
 
 class Times(msgspec.Struct, gc=False):
-    """The operations in which a page was used last, and how often it was hit, as in `PageRecord`."""
+    """The operations in which a page was used last, and how often it was hit, as in
+    `PageRecord`.
+    """
 
     taken: int
     restored: int
@@ -34,7 +38,9 @@ NOBODY: frozenset[str] = frozenset()
 
 
 class Ended(msgspec.Struct, eq=False):
-    """A key that ended in an operation, and how its page stood before: its holders, its uses, and the steps since the last."""
+    """A key that ended in an operation, and how its page stood before: its holders, its uses,
+    and the steps since the last.
+    """
 
     key: Key
     pool: int
@@ -46,7 +52,14 @@ class Ended(msgspec.Struct, eq=False):
     @staticmethod
     def of(key: Key, pool: int, record: PageRecord, step: int) -> Ended:
         """Return what is to be known of a key that is about to end in a step."""
-        times = Times(record.taken, record.restored, record.released, record.keyed, record.asked_for, record.hits)
+        times = Times(
+            record.taken,
+            record.restored,
+            record.released,
+            record.keyed,
+            record.asked_for,
+            record.hits,
+        )
         holders = frozenset(record.holders) if record.holders else NOBODY
         return Ended(key, pool, record, holders, times, step - record.used_in)
 
@@ -59,7 +72,9 @@ def _perhaps_used(times: Times | PageRecord) -> int:
     return max(times.taken, times.restored, times.keyed, times.released, times.asked_for)
 
 
-TIMES: dict[Order, tuple[Callable[[Times | PageRecord], int], Callable[[Times | PageRecord], int]]] = {
+TIMES: dict[
+    Order, tuple[Callable[[Times | PageRecord], int], Callable[[Times | PageRecord], int]]
+] = {
     "lru": (lambda times: times.released, lambda times: times.released),
     "lru-used": (_used, _perhaps_used),
     "lru-leaves": (_used, _perhaps_used),
@@ -67,16 +82,21 @@ TIMES: dict[Order, tuple[Callable[[Times | PageRecord], int], Callable[[Times | 
     "lfu": (lambda times: times.hits, lambda times: times.hits),
     "fifo": (lambda times: times.keyed, lambda times: times.keyed),
 }
-"""By order: by when a page was certainly used, and after when it certainly was not. In the order `random` nobody is wrong.
+"""By order: by when a page was certainly used, and after when it certainly was not. In the order
+`random` nobody is wrong.
 
 Of `lfu` it is not when, but how often.
 """
 
 
-def spared_instead(ledger: Ledger, pool: int, eviction: Eviction, victims: list[Ended]) -> tuple[Ended, int, str] | None:
-    """Return a victim, a page of the pool that was to go before it and stayed, and why; None if there is no such pair.
+def spared_instead(
+    ledger: Ledger, pool: int, eviction: Eviction, victims: list[Ended]
+) -> tuple[Ended, int, str] | None:
+    """Return a victim, a page of the pool that was to go before it and stayed, and why; None if
+    there is no such pair.
 
-    `victims` are keys over pages that nobody held when the operation began. If keys go together, who went first is the oldest.
+    `victims` are keys over pages that nobody held when the operation began. If keys go together,
+    who went first is the oldest.
     """
     order, idle = eviction.order, ledger.holdings.idle[pool]
     if not victims or not idle or order == "random":
@@ -85,21 +105,41 @@ def spared_instead(ledger: Ledger, pool: int, eviction: Eviction, victims: list[
     worst = (min if eviction.together else max)(victims, key=lambda one: certain(one.times))
     latest = certain(worst.times)
     for page, record in _older(idle, latest, possible, in_order=order == "lru"):
-        if any(key.usable for key in record.keys) and not (order != "lru" and _asked_for(ledger, record)):
-            return worst, page, "was hit less often" if order == "lfu" else "was certainly not used after the other one was"
+        if any(key.usable for key in record.keys) and not (
+            order != "lru" and _asked_for(ledger, record)
+        ):
+            return (
+                worst,
+                page,
+                (
+                    "was hit less often"
+                    if order == "lfu"
+                    else "was certainly not used after the other one was"
+                ),
+            )
     if order == "lru":
-        together = [one for one in victims if one.times.released == latest and _by_request(one.record)]
+        together = [
+            one for one in victims if one.times.released == latest and _by_request(one.record)
+        ]
         if not any(ledger.groups[one.key.group].kind == "full" for one in together):
             return None
-        tied = {page: r for page, r in _upto(idle, latest) if r.released == latest and _by_request(r)}
+        tied = {
+            page: r for page, r in _upto(idle, latest) if r.released == latest and _by_request(r)
+        }
         return _longer_stays(ledger, together, tied)
     return _longer_stays(ledger, victims, ledger.records[pool]) if order == "lru-leaves" else None
 
 
 def _older(
-    idle: dict[int, PageRecord], latest: int, possible: Callable[[PageRecord], int], *, in_order: bool
+    idle: dict[int, PageRecord],
+    latest: int,
+    possible: Callable[[PageRecord], int],
+    *,
+    in_order: bool,
 ) -> Iterator[tuple[int, PageRecord]]:
-    """Yield the idle pages that were not used any more by then. `in_order`: they stand in the order of that time."""
+    """Yield the idle pages that were not used any more by then. `in_order`: they stand in the
+    order of that time.
+    """
     for page, record in idle.items():
         if possible(record) < latest:
             yield page, record
@@ -115,18 +155,30 @@ def _upto(idle: dict[int, PageRecord], latest: int) -> Iterator[tuple[int, PageR
 
 
 def _by_request(record: PageRecord) -> bool:
-    """Whether a request let the page go, its table from the end on; copies that are over give theirs back as it comes."""
+    """Whether a request let the page go, its table from the end on; copies that are over give
+    theirs back as it comes.
+    """
     return ":" not in record.released_by
 
 
 def _asked_for(ledger: Ledger, record: PageRecord) -> bool:
-    """Whether a request that is live begins with what the page is kept for: a look-up may have counted as a use."""
+    """Whether a request that is live begins with what the page is kept for: a look-up may have
+    counted as a use.
+    """
     live = [request.nodes for request in ledger.requests.values() if request.live]
-    return any(key.length < len(nodes) and nodes[key.length] == key.node for key in record.keys for nodes in live)
+    return any(
+        key.length < len(nodes) and nodes[key.length] == key.node
+        for key in record.keys
+        for nodes in live
+    )
 
 
-def _longer_stays(ledger: Ledger, victims: Iterable[Ended], others: dict[int, PageRecord]) -> tuple[Ended, int, str] | None:
-    """Return a victim and a page that keeps a longer prefix, which nobody can hit without the victim: full attention alone."""
+def _longer_stays(
+    ledger: Ledger, victims: Iterable[Ended], others: dict[int, PageRecord]
+) -> tuple[Ended, int, str] | None:
+    """Return a victim and a page that keeps a longer prefix, which nobody can hit without the
+    victim: full attention alone.
+    """
     parent, depth = ledger.trie.parent, ledger.trie.depth
     full = [one for one in victims if ledger.groups[one.key.group].kind == "full"]
     shortest = min((one.key.length for one in full), default=0)

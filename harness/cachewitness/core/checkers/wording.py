@@ -11,7 +11,9 @@ def count(number: int, what: str) -> str:
 
 
 def kept(interval: int, boundaries: Collection[int]) -> str:
-    """Return what a retention interval keeps of a prompt that can be resumed at some boundaries, all of them in tokens."""
+    """Return what a retention interval keeps of a prompt that can be resumed at some boundaries,
+    all of them in tokens.
+    """
     places = " or ".join(str(boundary) for boundary in sorted(boundaries) if boundary)
     told = [f"multiples of {interval}"] if interval else []
     told += [f"what a request needs to resume at {places}"] if places else []

@@ -1,6 +1,7 @@
 """What can be known of an event only before it happens: the event itself destroys the answer.
 
-`Ledger.before` returns one of these views. It refuses an event that the ledger is already past, so nobody asks too late.
+`Ledger.before` returns one of these views. It refuses an event that the ledger is already past, so
+nobody asks too late.
 """
 
 from __future__ import annotations
@@ -15,7 +16,9 @@ from cachewitness.core.ledger.records import Content, Key, Span
 
 @dataclass(frozen=True, slots=True)
 class BeforeRead:
-    """`invalid` are the indices into the read's pages whose content is not what it needs, or that the reader does not hold."""
+    """`invalid` are the indices into the read's pages whose content is not what it needs, or
+    that the reader does not hold.
+    """
 
     invalid: Sequence[int] = ()
 
@@ -35,7 +38,9 @@ class BeforeWrite:
 
 @dataclass(frozen=True, slots=True)
 class BeforePublish:
-    """`late`: the step that wrote the content is over, so the key is committed at once; `unbacked`: over other content."""
+    """`late`: the step that wrote the content is over, so the key is committed at once;
+    `unbacked`: over other content.
+    """
 
     late: bool
     unbacked: bool
@@ -43,16 +48,20 @@ class BeforePublish:
 
 @dataclass(frozen=True, slots=True)
 class BeforeHit:
-    """`invalidated` are the keys under the hit's pages that were withdrawn, reset or outdated, where no usable key is left."""
+    """`invalidated` are the keys under the hit's pages that were withdrawn, reset or outdated,
+    where no usable key is left.
+    """
 
     invalidated: Sequence[Key] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class BeforeStepEnd:
-    """`pending` are the keys that the end of the step decides, `unbacked` those that it commits without their content.
+    """`pending` are the keys that the end of the step decides, `unbacked` those that it commits
+    without their content.
 
-    `withdrawn` are those of requests that were taken out of the step, and of whose content nothing came by other ways.
+    `withdrawn` are those of requests that were taken out of the step, and of whose content nothing
+    came by other ways.
     """
 
     pending: Sequence[Key] = ()

@@ -1,9 +1,11 @@
-"""Lets the ledger forget what is over, so that its size is that of what is live and not that of the history.
+"""Lets the ledger forget what is over, so that its size is that of what is live and not that of the
+history.
 
-A prefix matters while a page holds it, a key names it or a request that has not ended spells it; a request matters while it may
-be spoken of: it is live, holds something, runs, or is the one that wrote a page or published a key. Everything else is
-forgotten, not at once but when as many prefixes have come as there were, so that it costs little; and a request only the
-second time, since an engine may say the last of it a little after its end.
+A prefix matters while a page holds it, a key names it or a request that has not ended spells it; a
+request matters while it may be spoken of: it is live, holds something, runs, or is the one that
+wrote a page or published a key. Everything else is forgotten, not at once but when as many prefixes
+have come as there were, so that it costs little; and a request only the second time, since an
+engine may say the last of it a little after its end.
 """
 
 from __future__ import annotations
@@ -30,10 +32,16 @@ class Collector:
         return len(self._ledger.trie) > self.limit
 
     def collect(self) -> Collection[int]:
-        """Forget requests that are over and prefixes that are nobody's; return the nodes that stand for nothing now."""
+        """Forget requests that are over and prefixes that are nobody's; return the nodes that
+        stand for nothing now.
+        """
         ledger = self._ledger
         self._forget_requests()
-        live = {node for content in self._contents() for node in (content.node, *(span.node for span in content.older))}
+        live = {
+            node
+            for content in self._contents()
+            for node in (content.node, *(span.node for span in content.older))
+        }
         live.update(node for prefixes in ledger.keys.published for node in prefixes)
         live.update(request.nodes[-1] for request in ledger.requests.values())
         live.update(nodes[-1] for nodes in ledger.requests.draft_prefixes.values())
@@ -56,10 +64,19 @@ class Collector:
 
     def _forget_requests(self) -> None:
         ledger, pages_of = self._ledger, self._ledger.holdings.pages_of
-        named = {key.r for records in ledger.records.values() for record in records.values() for key in record.keys}
+        named = {
+            key.r
+            for records in ledger.records.values()
+            for record in records.values()
+            for key in record.keys
+        }
         named |= {content.writer for content in self._contents() if content.node != NOTHING}
         named |= {run.r for begun in ledger.open_steps.values() for run in begun.runs}
-        over = {r for r, request in ledger.requests.items() if not (request.live or pages_of.get(r) or r in named)}
+        over = {
+            r
+            for r, request in ledger.requests.items()
+            if not (request.live or pages_of.get(r) or r in named)
+        }
         for r in over & self._over:
             del ledger.requests[r]
             pages_of.pop(r, None)

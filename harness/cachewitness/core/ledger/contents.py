@@ -1,8 +1,9 @@
 """What every page holds, kept from the worker's writes, copies and zeros alone.
 
-A token lies in its page at its position modulo the block size, so a ring overwrites what left its window, and a page that
-stands for two blocks at once destroys one of them. What a step writes after reading something invalid is tainted, so that one
-fault is reported once and not again by everything that follows from it.
+A token lies in its page at its position modulo the block size, so a ring overwrites what left its
+window, and a page that stands for two blocks at once destroys one of them. What a step writes after
+reading something invalid is tainted, so that one fault is reported once and not again by everything
+that follows from it.
 """
 
 from __future__ import annotations
@@ -10,7 +11,14 @@ from __future__ import annotations
 from collections import Counter
 
 from cachewitness.core.events import Copy, Group, Header, Read, Write, Zero
-from cachewitness.core.ledger.records import NOTHING, UNKNOWN, Content, PageRecord, PoolRecords, Span
+from cachewitness.core.ledger.records import (
+    NOTHING,
+    UNKNOWN,
+    Content,
+    PageRecord,
+    PoolRecords,
+    Span,
+)
 from cachewitness.core.ledger.trie import Trie
 
 
@@ -31,10 +39,12 @@ class Contents:
         self.any_taint = False
         """Whether anything was ever tainted."""
 
-    # --- questions ----------------------------------------------------------------------------------------------------------
+    # --- questions --------------------------------------------------------------------------------
 
     def covers(self, content: Content, node: int, start: int, stop: int) -> bool:
-        """Whether a page holds attention content of tokens [start, stop) of exactly the prefix `node` (`stop` or longer)."""
+        """Whether a page holds attention content of tokens [start, stop) of exactly the prefix
+        `node` (`stop` or longer).
+        """
         if content.state or content.node == NOTHING:
             return False
         ancestor = self._trie.ancestor
@@ -49,11 +59,15 @@ class Contents:
         return missing >= stop
 
     def holds_state(self, content: Content, node: int, length: int) -> bool:
-        """Whether a page holds a recurrent state, taken after exactly the prefix `node` of `length` tokens."""
+        """Whether a page holds a recurrent state, taken after exactly the prefix `node` of
+        `length` tokens.
+        """
         return content.state and content.node == node and content.stop == length
 
     def content_matches(self, group: Group, page: int, node: int, length: int) -> bool:
-        """Whether a page holds what a key of the group for the prefix `node` of `length` tokens claims."""
+        """Whether a page holds what a key of the group for the prefix `node` of `length` tokens
+        claims.
+        """
         record = self._records[group.pool].find(page)
         if record is None or node == UNKNOWN:
             return False
@@ -64,8 +78,11 @@ class Contents:
         start = (length - 1) // group.block_size * group.block_size
         return self.covers(record, node, start, length)
 
-    def destroyed(self, content: Content, event: Write, nodes: list[int], start: int, stop: int) -> list[Span]:
-        """Return what of a page's content the write of tokens [start, stop) ends; what it repeats is not ended.
+    def destroyed(
+        self, content: Content, event: Write, nodes: list[int], start: int, stop: int
+    ) -> list[Span]:
+        """Return what of a page's content the write of tokens [start, stop) ends; what it repeats
+        is not ended.
 
         `nodes` are the prefixes of the run that writes.
         """
@@ -84,7 +101,7 @@ class Contents:
                 lost.append(Span(low, high, ancestor(span.node, high)))
         return lost
 
-    # --- writes -------------------------------------------------------------------------------------------------------------
+    # --- writes -----------------------------------------------------------------------------------
 
     def write_state(self, event: Write, node: int, tainted: bool) -> None:
         """Write the recurrent state after the prefix `node` into the one page of a write."""
@@ -93,12 +110,20 @@ class Contents:
         if record is not None:
             records.changes(record)
             record.poison()
-            record.state, record.node, record.start, record.stop, record.group = True, node, stop, stop, event.group
+            record.state, record.node, record.start, record.stop, record.group = (
+                True,
+                node,
+                stop,
+                stop,
+                event.group,
+            )
             record.writer, record.step, record.tainted = event.r, event.step, tainted
             self._written.setdefault(event.r, []).append(record)
 
     def write_tokens(self, event: Write, nodes: list[int], tainted: bool) -> None:
-        """Write the attention content of a run into the pages of one group. `nodes` are the prefixes of the run."""
+        """Write the attention content of a run into the pages of one group. `nodes` are the
+        prefixes of the run.
+        """
         group, r, step, start, last = event.group, event.r, event.step, event.start, event.stop
         size, records = self._places[group]
         written = self._written.setdefault(r, [])
@@ -120,7 +145,9 @@ class Contents:
             start, stop = stop, stop + size
 
     def _lay(self, record: PageRecord, nodes: list[int], start: int, stop: int, size: int) -> None:
-        """Lay a run, tokens [start, stop) of the prefix that `nodes` spells, into a page of `size` tokens of attention."""
+        """Lay a run, tokens [start, stop) of the prefix that `nodes` spells, into a page of
+        `size` tokens of attention.
+        """
         node = record.node
         if start % size == 0:
             record.early = False
@@ -140,10 +167,14 @@ class Contents:
         else:
             self._overwrite(record, nodes, start, stop, size)
 
-    def _overwrite(self, record: PageRecord, nodes: list[int], start: int, stop: int, size: int) -> None:
-        """Lay a run over other content; what is left of that content on either side stays, joined to the run where it fits.
+    def _overwrite(
+        self, record: PageRecord, nodes: list[int], start: int, stop: int, size: int
+    ) -> None:
+        """Lay a run over other content; what is left of that content on either side stays, joined
+        to the run where it fits.
 
-        A token lies in the page at its position modulo `size`, so a run of another column destroys what lies at its places.
+        A token lies in the page at its position modulo `size`, so a run of another column destroys
+        what lies at its places.
         """
         low, high, node, ancestor = start, stop, nodes[stop], self._trie.ancestor
         rest = []
@@ -164,7 +195,7 @@ class Contents:
                     rest.append(Span(max(span.start, last), span.stop, span.node))
         record.older, record.start, record.stop, record.node = tuple(rest), low, high, node
 
-    # --- taint --------------------------------------------------------------------------------------------------------------
+    # --- taint ------------------------------------------------------------------------------------
 
     def reads_taint(self, event: Read) -> bool:
         """Whether a read sees content that follows from an earlier fault."""
@@ -181,18 +212,22 @@ class Contents:
         """Forget who wrote what: a later fault does not concern it."""
         self._written.clear()
 
-    # --- copies and zeros ---------------------------------------------------------------------------------------------------
+    # --- copies and zeros -------------------------------------------------------------------------
 
     def copy(self, event: Copy) -> None:
-        """Copy pages. Of an asynchronous copy nothing has arrived that failed, or that was not there from its begin to its end.
+        """Copy pages. Of an asynchronous copy nothing has arrived that failed, or that was not
+        there from its begin to its end.
 
-        Until it ends, the pages that it fills hold nothing. Tokens added behind those that were there at the begin do no harm.
+        Until it ends, the pages that it fills hold nothing. Tokens added behind those that were
+        there at the begin do no harm.
         """
         images = [Content() for _ in event.moves]
         for move, image in zip(event.moves, images, strict=True):
             source = self._records[move.src_pool][move.src]
             image.copy_content(source.readable)
-            image.early |= any(key.state == "pending" and key.step == event.step for key in source.keys)
+            image.early |= any(
+                key.state == "pending" and key.step == event.step for key in source.keys
+            )
         targets = [(move.dst_pool, move.dst) for move in event.moves]
         if event.phase == "begin":
             self.copying[event.id] = images
@@ -218,7 +253,11 @@ class Contents:
     def _keep_what_stayed(self, before: Content, now: Content) -> None:
         """Leave of a page, as it was before, the runs that it still has now."""
         spans = [] if before.state or before.node == NOTHING else before.spans()
-        stayed = [span for span in spans if before.group == now.group and self.covers(now, span.node, span.start, span.stop)]
+        stayed = [
+            span
+            for span in spans
+            if before.group == now.group and self.covers(now, span.node, span.start, span.stop)
+        ]
         if not stayed:
             before.poison()
             return
@@ -235,9 +274,15 @@ class Contents:
             record.zeroed = True
 
 
-def _adds(record: PageRecord, group: int, nodes: list[int], start: int, stop: int, size: int) -> bool:
-    """Whether a write of tokens [start, stop) of the prefix that `nodes` spells leaves all that a page holds as it is."""
+def _adds(
+    record: PageRecord, group: int, nodes: list[int], start: int, stop: int, size: int
+) -> bool:
+    """Whether a write of tokens [start, stop) of the prefix that `nodes` spells leaves all that
+    a page holds as it is.
+    """
     if record.node == NOTHING:
         return True
-    same_place = record.group == group and not record.older and record.start // size == start // size
+    same_place = (
+        record.group == group and not record.older and record.start // size == start // size
+    )
     return same_place and start <= record.stop <= stop and nodes[record.stop] == record.node

@@ -1,9 +1,11 @@
-"""Who holds which page, and for which group; how many pages are held, and which are idle: kept for a key alone.
+"""Who holds which page, and for which group; how many pages are held, and which are idle: kept for
+a key alone.
 
-Time is counted in operations of the engine, which no event begins: one ends where the engine counts its pages, and where a step
-begins. A page that nobody holds and no key names is poisoned: whoever gets it next must write it before it reads it. If a step
-in flight copies from it, that is when the step has ended: who has the page next writes it in a later one. Where copies are
-fenced (`TierRules`), what lies there is kept for them until it is overwritten.
+Time is counted in operations of the engine, which no event begins: one ends where the engine counts
+its pages, and where a step begins. A page that nobody holds and no key names is poisoned: whoever
+gets it next must write it before it reads it. If a step in flight copies from it, that is when the
+step has ended: who has the page next writes it in a later one. Where copies are fenced
+(`TierRules`), what lies there is kept for them until it is overwritten.
 """
 
 from __future__ import annotations
@@ -22,7 +24,8 @@ class Holdings:
         self.held: dict[int, int] = dict.fromkeys(records, 0)
         """Per pool: how many pages somebody holds."""
         self.idle: dict[int, dict[int, PageRecord]] = {pool: {} for pool in records}
-        """Per pool: the pages that nobody holds and a key keeps, in the order in which they came to be so."""
+        """Per pool: the pages that nobody holds and a key keeps, in the order in which they came to
+        be so."""
         self.operation = 0
         """The number of the operation under way."""
         self.pages_of: dict[str, int] = {}
@@ -30,7 +33,8 @@ class Holdings:
         self._copied_from: dict[tuple[int, int], int] = {}
         """(pool, page) -> the latest of the steps in flight that copy from the page."""
         self.left: set[tuple[int, int, int]] = set()
-        """(step, pool, page) of pages that were given up while that step was the latest to copy from them."""
+        """(step, pool, page) of pages that were given up while that step was the latest to copy
+        from them."""
 
     def grow(self, event: Grow) -> None:
         """Add pages to a pool in the operation under way."""
@@ -38,7 +42,12 @@ class Holdings:
 
     def take(self, event: Take) -> None:
         """Give pages to a holder."""
-        records, holder, idle, operation = self._records[event.pool], event.holder, self.idle[event.pool], self.operation
+        records, holder, idle, operation = (
+            self._records[event.pool],
+            event.holder,
+            self.idle[event.pool],
+            self.operation,
+        )
         group, step = event.group, event.step
         self.pages_of[holder] = self.pages_of.get(holder, 0) + len(event.pages)
         for page in event.pages:
@@ -84,7 +93,9 @@ class Holdings:
             self._leave(pool, page, record)
 
     def _leave(self, pool: int, page: int, record: PageRecord) -> None:
-        """Poison a page that nobody holds and no living key names, now or when the steps have ended that copy from it."""
+        """Poison a page that nobody holds and no living key names, now or when the steps have
+        ended that copy from it.
+        """
         if (step := self._copied_from.get((pool, page))) is not None:
             self.left.add((step, pool, page))
         elif self._fenced:
@@ -94,7 +105,9 @@ class Holdings:
 
     def begin_step(self, event: StepBegin) -> None:
         """Note from which pages a step copies when it runs."""
-        self._copied_from.update(dict.fromkeys(((move.src_pool, move.src) for move in event.copies), event.step))
+        self._copied_from.update(
+            dict.fromkeys(((move.src_pool, move.src) for move in event.copies), event.step)
+        )
 
     def end_step(self, event: StepBegin) -> None:
         """Poison what was given up while a step that has ended was the latest to copy from it.
@@ -111,7 +124,9 @@ class Holdings:
             record.poison()
 
     def reset(self, pools: Iterable[int]) -> None:
-        """Poison the pages that only a key kept: the reset has ended it, and a key published later does not bring them back."""
+        """Poison the pages that only a key kept: the reset has ended it, and a key published
+        later does not bring them back.
+        """
         for pool in pools:
             for page, record in self.idle[pool].items():
                 self._leave(pool, page, record)

@@ -1,8 +1,9 @@
 """Which prefixes the engine published, and what became of each key.
 
-A key is pending until the step that writes its content ends. Then it is committed if the content is there, whoever was taken
-out of the step: a copy to another tier is made all the same. If not, it is withdrawn with its request, or unbacked. A reset,
-new weights or a new version of an adapter end it; `Unpublish` takes it away and says why.
+A key is pending until the step that writes its content ends. Then it is committed if the content is
+there, whoever was taken out of the step: a copy to another tier is made all the same. If not, it is
+withdrawn with its request, or unbacked. A reset, new weights or a new version of an adapter end it;
+`Unpublish` takes it away and says why.
 """
 
 from __future__ import annotations
@@ -25,7 +26,9 @@ class Ended(NamedTuple):
 class Keys:
     """The engine's keys, by group and prefix."""
 
-    def __init__(self, groups: list[Group], records: dict[int, PoolRecords], holdings: Holdings) -> None:
+    def __init__(
+        self, groups: list[Group], records: dict[int, PoolRecords], holdings: Holdings
+    ) -> None:
         self._groups, self._records, self._holdings = groups, records, holdings
         self.published: list[dict[int, dict[int, Key]]] = [{} for _ in groups]
         """Per group: node -> page -> key, of everything published."""
@@ -38,8 +41,16 @@ class Keys:
         return self._pending.get(step, [])
 
     def awaiting(self, r: str, step: int) -> Key | None:
-        """Return the longest key of a request that waits for the end of a step, or of a later one; None if there is none."""
-        keys = [key for late, keys in self._pending.items() if late >= step for key in keys if key.r == r and key.node >= 0]
+        """Return the longest key of a request that waits for the end of a step, or of a later
+        one; None if there is none.
+        """
+        keys = [
+            key
+            for late, keys in self._pending.items()
+            if late >= step
+            for key in keys
+            if key.r == r and key.node >= 0
+        ]
         return max(keys, key=lambda key: key.length, default=None)
 
     def publish(self, event: Publish, node: int, state: KeyState) -> None:
@@ -54,7 +65,9 @@ class Keys:
             self._holdings.add_key(key, pool, named)
 
     def unpublish(self, event: Unpublish) -> None:
-        """End the keys of a group that name a page: those of a length, or all of them if it is 0."""
+        """End the keys of a group that name a page: those of a length, or all of them if it is
+        0.
+        """
         records = self._records[self._groups[event.group].pool]
         if event.page in records.null:
             return
@@ -78,7 +91,9 @@ class Keys:
             self._holdings.remove_key(key, pool, page)
 
     def _places(self, key: Key) -> list[int]:
-        """Return the pages that a key occupies, each once; in a null page nothing is ever stored."""
+        """Return the pages that a key occupies, each once; in a null page nothing is ever
+        stored.
+        """
         null = self._records[self._groups[key.group].pool].null
         return [page for page in dict.fromkeys((key.page, *key.companions)) if page not in null]
 
@@ -111,7 +126,9 @@ class Keys:
             keys[:] = [key for key in keys if key.state == "pending"]
 
     def _all(self) -> Iterator[Key]:
-        """Yield all keys, some of them twice. One that was published again for the same page is known to the page alone."""
+        """Yield all keys, some of them twice. One that was published again for the same page is
+        known to the page alone.
+        """
         for prefixes in self.published:
             for pages in prefixes.values():
                 yield from pages.values()

@@ -1,8 +1,9 @@
 """The ghost ledger: what every physical page truly holds.
 
-It is kept from the worker's writes alone; the engine's claims (keys, hits) are remembered beside it and never believed. Its
-parts can be read one by one: what pages hold (`contents`), who holds them (`holdings`), what was published (`keys`), what is
-known of requests (`requests`). This file hands each event to the parts that it concerns.
+It is kept from the worker's writes alone; the engine's claims (keys, hits) are remembered beside it
+and never believed. Its parts can be read one by one: what pages hold (`contents`), who holds them
+(`holdings`), what was published (`keys`), what is known of requests (`requests`). This file hands
+each event to the parts that it concerns.
 
 The ledger knows no policy: no retention mask, no look-up, no block hash.
 """
@@ -63,18 +64,26 @@ _INVALIDATED = ("withdrawn", "reset", "outdated")
 
 
 class Ledger:
-    """Holds the truth about pages, and the engine's claims beside it. Feed it every event, in order, with `apply`."""
+    """Holds the truth about pages, and the engine's claims beside it. Feed it every event, in
+    order, with `apply`.
+    """
 
     def __init__(self, header: Header) -> None:
         self.header = header
         self.groups: list[Group] = header.groups
         self.pools = {pool.id: pool for pool in header.pools}
         self.local: list[Group] = header.local_groups()
-        self.stored: list[list[int]] = [[other.id for other in header.groups if other.of == g.id] for g in header.groups]
+        self.stored: list[list[int]] = [
+            [other.id for other in header.groups if other.of == g.id] for g in header.groups
+        ]
         """Per group: the groups of other tiers that keep copies of its pages."""
         self.aside: list[int] = [group.id for group in header.groups if group not in self.local]
         """The groups in pools of other tiers."""
-        unseen = [pool.id for pool in header.pools if pool.eviction and pool.eviction.order in ("lru-used", "lru-leaves")]
+        unseen = [
+            pool.id
+            for pool in header.pools
+            if pool.eviction and pool.eviction.order in ("lru-used", "lru-leaves")
+        ]
         self._counting_uses = [group.id for group in header.groups if group.pool in unseen]
         """The groups of whose pages the engine counts uses that no event shows."""
         self.records = records_of(header)
@@ -82,7 +91,9 @@ class Ledger:
         self.requests = Requests()
         self.trie = self.requests.trie
         self.open_steps = self.requests.open_steps
-        self.holdings = Holdings(self.records, fenced=header.rules.tier is not None and header.rules.tier.fenced)
+        self.holdings = Holdings(
+            self.records, fenced=header.rules.tier is not None and header.rules.tier.fenced
+        )
         self.keys = Keys(header.groups, self.records, self.holdings)
         self.contents = Contents(header, self.records, self.trie)
         self._pool_of = [self.records[group.pool] for group in header.groups]
@@ -92,7 +103,8 @@ class Ledger:
         """The event that was applied last, for whoever applies events by `moves` to keep."""
         self._asked: Event | None = None
         self._asked_after: Event | None = None
-        """The event whose view was worked out last, and the one that had been applied last by then."""
+        """The event whose view was worked out last, and the one that had been applied last by then.
+        """
         self._view: View = SOUND_READ
         self._ask: dict[type, Callable[[Any], View]] = {
             Read: self._before_read,
@@ -126,10 +138,13 @@ class Ledger:
             ResetDone: self._reset,
             Version: self._version,
         }
-        """By kind of event: what moves the ledger past one; events of other kinds do not move it."""
+        """By kind of event: what moves the ledger past one; events of other kinds do not move it.
+        """
 
     def record(self, group: int, page: int) -> PageRecord | None:
-        """Return the record of a page of a group; None for a null page or a column that does not exist."""
+        """Return the record of a page of a group; None for a null page or a column that does not
+        exist.
+        """
         return self._pool_of[group].find(page)
 
     def apply(self, event: Event) -> None:
@@ -139,7 +154,7 @@ class Ledger:
             handler(event)
         self.applied = event
 
-    # --- before an event ----------------------------------------------------------------------------------------------------
+    # --- before an event --------------------------------------------------------------------------
 
     @overload
     def before(self, event: Read) -> BeforeRead: ...
@@ -173,18 +188,27 @@ class Ledger:
         nodes = requests[read.r].nodes
         if requests.draft_prefixes or read.stop >= len(nodes):
             nodes = requests.prefixes_of_run(read)
-        invalid = invalid_columns(read, self.groups[group], nodes, self._pool_of[group], self.contents)
+        invalid = invalid_columns(
+            read, self.groups[group], nodes, self._pool_of[group], self.contents
+        )
         return BeforeRead(invalid) if invalid else SOUND_READ
 
     def _before_lost_read(self, read: Read) -> BeforeRead:
-        """Look at what a run reads that its request did not outlive, if a key stays of what it or a later run then writes."""
+        """Look at what a run reads that its request did not outlive, if a key stays of what it
+        or a later run then writes.
+        """
         key = self.keys.awaiting(read.r, read.step)
         if key is None:
             return SOUND_READ
         group, length = read.group, min(read.stop, key.length)
-        node, since = self.trie.ancestor(key.node, length), self.requests.ended_in_flight[read.step, read.r]
+        node, since = (
+            self.trie.ancestor(key.node, length),
+            self.requests.ended_in_flight[read.step, read.r],
+        )
         records, contents = self._pool_of[group], self.contents
-        invalid = surely_invalid_columns(read, self.groups[group], node, length, records, contents, since)
+        invalid = surely_invalid_columns(
+            read, self.groups[group], node, length, records, contents, since
+        )
         return BeforeRead(invalid) if invalid else SOUND_READ
 
     def _before_write(self, event: Write) -> BeforeWrite:
@@ -194,7 +218,9 @@ class Ledger:
         if event.step > self.requests.last_step_ended or event.step in self.open_steps:
             return IN_ITS_STEP
         node = self.requests[event.r].node_of(event.length)
-        matches = self.contents.content_matches(self.groups[event.group], event.page, node, event.length)
+        matches = self.contents.content_matches(
+            self.groups[event.group], event.page, node, event.length
+        )
         return BeforePublish(late=True, unbacked=not matches)
 
     def _before_hit(self, event: Hit) -> BeforeHit:
@@ -203,8 +229,13 @@ class Ledger:
             for page in pages:
                 record = self._pool_of[group].usable.get(page)
                 keys = record.keys if record is not None else ()
-                if not any(key.usable and key.length < len(nodes) and nodes[key.length] == key.node for key in keys):
-                    invalidated += [key for key in keys if key.state in _INVALIDATED and key.group == group]
+                if not any(
+                    key.usable and key.length < len(nodes) and nodes[key.length] == key.node
+                    for key in keys
+                ):
+                    invalidated += [
+                        key for key in keys if key.state in _INVALIDATED and key.group == group
+                    ]
         return BeforeHit(invalidated) if invalidated else SOUND_HIT
 
     def _before_step_end(self, event: StepEnd) -> BeforeStepEnd:
@@ -213,12 +244,14 @@ class Ledger:
             return NO_KEYS
         missing = [key for key in pending if not self._content_matches(key)]
         unbacked = [key for key in missing if key.r not in event.withdrawn]
-        return BeforeStepEnd(pending, unbacked, [key for key in missing if key.r in event.withdrawn])
+        return BeforeStepEnd(
+            pending, unbacked, [key for key in missing if key.r in event.withdrawn]
+        )
 
     def _content_matches(self, key: Key) -> bool:
         return self.contents.content_matches(self.groups[key.group], key.page, key.node, key.length)
 
-    # --- pages --------------------------------------------------------------------------------------------------------------
+    # --- pages ------------------------------------------------------------------------------------
 
     def _write(self, event: Write) -> None:
         requests, request = self.requests, self.requests[event.r]
@@ -238,11 +271,13 @@ class Ledger:
                 self.requests[event.r].tainted = True
             contents.taint_written(event.r)
 
-    # --- claims -------------------------------------------------------------------------------------------------------------
+    # --- claims -----------------------------------------------------------------------------------
 
     def _publish(self, event: Publish) -> None:
         before = self.before(event)
-        state: KeyState = "pending" if not before.late else "unbacked" if before.unbacked else "committed"
+        state: KeyState = (
+            "pending" if not before.late else "unbacked" if before.unbacked else "committed"
+        )
         node = self.requests[event.r].node_of(event.length)
         self.keys.publish(event, node, state)
         for other in self.stored[event.group]:
@@ -260,7 +295,7 @@ class Ledger:
                 record.restored = self.holdings.operation
         self.requests.resume_at(event, tainted=bool(self.before(event).invalidated))
 
-    # --- life ---------------------------------------------------------------------------------------------------------------
+    # --- life -------------------------------------------------------------------------------------
 
     def _counts(self, event: Counts) -> None:
         self.holdings.operation += 1

@@ -1,9 +1,11 @@
-"""Which columns of a read are invalid: their page is not the request's, or does not hold what the request needs of it.
+"""Which columns of a read are invalid: their page is not the request's, or does not hold what the
+request needs of it.
 
-A request that decodes reads its whole prefix again for every token. So what was right in a long read is remembered
-(`Verified`), and not looked at again while it is read over the same pages and as the same prefix. Whatever changes a page that
-the request holds, or takes the page from it, ends that memory first (`PoolRecords.changes`, `PoolRecords.parts`). The last
-blocks are always looked at: they are still being written, and drafts in them fall.
+A request that decodes reads its whole prefix again for every token. So what was right in a long
+read is remembered (`Verified`), and not looked at again while it is read over the same pages and as
+the same prefix. Whatever changes a page that the request holds, or takes the page from it, ends
+that memory first (`PoolRecords.changes`, `PoolRecords.parts`). The last blocks are always looked
+at: they are still being written, and drafts in them fall.
 """
 
 from __future__ import annotations
@@ -18,7 +20,9 @@ OPEN = 4
 """So many blocks at the end of a read are not remembered."""
 
 
-def invalid_columns(read: Read, group: Group, nodes: list[int], records: PoolRecords, contents: Contents) -> list[int]:
+def invalid_columns(
+    read: Read, group: Group, nodes: list[int], records: PoolRecords, contents: Contents
+) -> list[int]:
     """Return the indices into `read.pages` that are invalid, in ascending order.
 
     `nodes` are the prefixes of the run that reads, `records` those of the group's pool.
@@ -35,7 +39,14 @@ def invalid_columns(read: Read, group: Group, nodes: list[int], records: PoolRec
         del records.verified[read.r, read.group]
         known = None
     first = read.start // group.block_size
-    invalid = _invalid_from(known.stop // group.block_size - first if known else 0, read, group, nodes, records, contents)
+    invalid = _invalid_from(
+        known.stop // group.block_size - first if known else 0,
+        read,
+        group,
+        nodes,
+        records,
+        contents,
+    )
     if invalid:
         records.verified.pop((read.r, read.group), None)
     else:
@@ -44,20 +55,32 @@ def invalid_columns(read: Read, group: Group, nodes: list[int], records: PoolRec
 
 
 def span_of(group: Group, read: Read, index: int) -> tuple[int, int]:
-    """Return the tokens [start, stop) that a column of a read must hold; for a state, start == stop."""
+    """Return the tokens [start, stop) that a column of a read must hold; for a state, start ==
+    stop.
+    """
     if group.kind == "recurrent":
         return read.stop, read.stop
     column = read.start // group.block_size + index
-    return max(read.start, column * group.block_size), min(read.stop, (column + 1) * group.block_size)
+    return max(read.start, column * group.block_size), min(
+        read.stop, (column + 1) * group.block_size
+    )
 
 
 def surely_invalid_columns(
-    read: Read, group: Group, node: int, length: int, records: PoolRecords, contents: Contents, since: int
+    read: Read,
+    group: Group,
+    node: int,
+    length: int,
+    records: PoolRecords,
+    contents: Contents,
+    since: int,
 ) -> list[int]:
-    """Return the indices into `read.pages` that are invalid beyond doubt, of a run that its request did not outlive.
+    """Return the indices into `read.pages` that are invalid beyond doubt, of a run that its request
+    did not outlive.
 
-    It runs as the prefix `node` of `length` tokens. What it held was given back, so nothing is said of pages of which the
-    content is forgotten, was written in the step `since` or later, or that somebody took in a later step than that of the run.
+    It runs as the prefix `node` of `length` tokens. What it held was given back, so nothing is said
+    of pages of which the content is forgotten, was written in the step `since` or later, or that
+    somebody took in a later step than that of the run.
     """
     state, invalid = group.kind == "recurrent", []
     for index, page in enumerate(read.pages):
@@ -68,7 +91,11 @@ def surely_invalid_columns(
         if record is None:
             invalid.append(index)
         elif record.node != NOTHING and record.step < since and record.used_in <= read.step:
-            right = contents.holds_state(record, node, stop) if state else contents.covers(record, node, start, stop)
+            right = (
+                contents.holds_state(record, node, stop)
+                if state
+                else contents.covers(record, node, start, stop)
+            )
             if not right or record.group != read.group:
                 invalid.append(index)
     return invalid
@@ -79,10 +106,16 @@ def _still_right(known: Verified, read: Read, nodes: list[int], size: int) -> bo
     if read.start != known.start or read.stop < known.stop or nodes[known.stop] != known.node:
         return False
     columns = known.stop // size - known.start // size
-    return read.pages is known.pages or read.pages == known.pages or read.pages[:columns] == known.pages[:columns]
+    return (
+        read.pages is known.pages
+        or read.pages == known.pages
+        or read.pages[:columns] == known.pages[:columns]
+    )
 
 
-def _remember(known: Verified | None, read: Read, nodes: list[int], group: Group, records: PoolRecords) -> None:
+def _remember(
+    known: Verified | None, read: Read, nodes: list[int], group: Group, records: PoolRecords
+) -> None:
     """Remember a read that is right, but for its last blocks."""
     stop = (read.stop // group.block_size - OPEN) * group.block_size
     if known is None and stop > read.start:
@@ -94,7 +127,12 @@ def _remember(known: Verified | None, read: Read, nodes: list[int], group: Group
 
 
 def _invalid_from(
-    column: int, read: Read, group: Group, nodes: list[int], records: PoolRecords, contents: Contents
+    column: int,
+    read: Read,
+    group: Group,
+    nodes: list[int],
+    records: PoolRecords,
+    contents: Contents,
 ) -> list[int]:
     """Return the indices into `read.pages` from `column` on that are invalid."""
     touched, r, size, last = records.usable.get, read.r, group.block_size, read.stop
@@ -119,7 +157,14 @@ def _invalid_from(
     return invalid
 
 
-def _block_is_valid(record: PageRecord | None, read: Read, nodes: list[int], start: int, stop: int, contents: Contents) -> bool:
+def _block_is_valid(
+    record: PageRecord | None,
+    read: Read,
+    nodes: list[int],
+    start: int,
+    stop: int,
+    contents: Contents,
+) -> bool:
     """Look again at a page whose newest run is not just what tokens [start, stop) need."""
     if record is None or read.r not in record.holders:
         return False

@@ -1,7 +1,8 @@
 """The record of one physical page: what it holds, who holds it, which keys name it.
 
-A page belongs to no group, because groups alias one pool; what is in it belongs to the group whose layers wrote it. A record is
-made when its page is first asked for, so memory follows the pages that are used and not the pool that was declared.
+A page belongs to no group, because groups alias one pool; what is in it belongs to the group whose
+layers wrote it. A record is made when its page is first asked for, so memory follows the pages that
+are used and not the pool that was declared.
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ KeyState = Literal["pending", "committed", "unbacked", "withdrawn", "reset", "ou
 
 @dataclass(slots=True)
 class Span:
-    """A run of content in a page: tokens [start, stop) of the prefix `node`; for a state, start == stop."""
+    """A run of content in a page: tokens [start, stop) of the prefix `node`; for a state, start
+    == stop.
+    """
 
     start: int
     stop: int
@@ -45,17 +48,21 @@ class Key:
 
     @property
     def usable(self) -> bool:
-        """Whether a hit on it is allowed: pending in a step that may yet run, or committed over content."""
+        """Whether a hit on it is allowed: pending in a step that may yet run, or committed over
+        content.
+        """
         return self.state == "committed" or self.state == "pending"
 
 
 @dataclass(slots=True, eq=False)
 class Content:
-    """What a page holds. `node`, `start`, `stop` describe the newest run; `older` the rest, if runs disagree.
+    """What a page holds. `node`, `start`, `stop` describe the newest run; `older` the rest, if runs
+    disagree.
 
-    `group` is the group whose layers wrote it: to another one it is noise. `state` tells a recurrent state from attention
-    content, `zeroed` marks explicit zeros, `writer` and `step` say who wrote last, and when. `early` marks what was copied
-    from a page that had a key for what the same step was yet to write there.
+    `group` is the group whose layers wrote it: to another one it is noise. `state` tells a
+    recurrent state from attention content, `zeroed` marks explicit zeros, `writer` and `step` say
+    who wrote last, and when. `early` marks what was copied from a page that had a key for what the
+    same step was yet to write there.
     """
 
     node: int = NOTHING
@@ -83,21 +90,33 @@ class Content:
 
     def copy_content(self, other: Content) -> None:
         """Take over the content of another page."""
-        self.node, self.start, self.stop, self.group = other.node, other.start, other.stop, other.group
+        self.node, self.start, self.stop, self.group = (
+            other.node,
+            other.start,
+            other.stop,
+            other.group,
+        )
         self.older = other.older
         self.state, self.tainted, self.zeroed = other.state, other.tainted, other.zeroed
         self.writer, self.step, self.early = other.writer, other.step, other.early
 
     def same_content(self, other: Content) -> bool:
         """Whether two pages hold the same, as far as the newest run tells."""
-        return (self.node, self.start, self.stop, self.group) == (other.node, other.start, other.stop, other.group)
+        return (self.node, self.start, self.stop, self.group) == (
+            other.node,
+            other.start,
+            other.stop,
+            other.group,
+        )
 
 
 @dataclass(slots=True, eq=False)
 class Verified:
-    """What was right when a request read it for a group: tokens [start, stop) of the prefix `node`, which end with a block.
+    """What was right when a request read it for a group: tokens [start, stop) of the prefix `node`,
+    which end with a block.
 
-    `pages` were read then, by column from that of `start` on; there may be more of them than hold these tokens.
+    `pages` were read then, by column from that of `start` on; there may be more of them than hold
+    these tokens.
     """
 
     start: int
@@ -108,14 +127,17 @@ class Verified:
 
 @dataclass(slots=True, eq=False)
 class PageRecord(Content):
-    """One physical page. `holders` says how often each holder took it, `held_for` for which group, `keys` what names it.
+    """One physical page. `holders` says how often each holder took it, `held_for` for which group,
+    `keys` what names it.
 
-    The others are the numbers of operations, −1 if there was none: `taken` when it was last taken by a first holder,
-    `restored` if a key named it then or it was fetched from another tier, `released` when it was last given up by the last
-    holder (`released_by`), or lost its last key while nobody held it, `keyed` when it was last keyed, `asked_for` when the
-    device last keyed the prefix that it keeps a copy of, or a request ended that begins with it: that may count as a use.
-    `used_in` is the step in which it was taken or keyed last, `hits` how often it was taken since it was keyed. `left` is what
-    lies there still since nobody had a claim to it any more, until it is written again; a copy that is fenced may read it.
+    The others are the numbers of operations, −1 if there was none: `taken` when it was last taken
+    by a first holder, `restored` if a key named it then or it was fetched from another tier,
+    `released` when it was last given up by the last holder (`released_by`), or lost its last key
+    while nobody held it, `keyed` when it was last keyed, `asked_for` when the device last keyed the
+    prefix that it keeps a copy of, or a request ended that begins with it: that may count as a use.
+    `used_in` is the step in which it was taken or keyed last, `hits` how often it was taken since
+    it was keyed. `left` is what lies there still since nobody had a claim to it any more, until it
+    is written again; a copy that is fenced may read it.
     """
 
     holders: dict[str, int] = field(default_factory=dict)
@@ -141,11 +163,16 @@ class PageRecord(Content):
     @property
     def readable(self) -> Content:
         """What a copy reads there: the content, or what was left there and not overwritten."""
-        return self.left if self.node == NOTHING and not self.zeroed and self.left is not None else self
+        return (
+            self.left
+            if self.node == NOTHING and not self.zeroed and self.left is not None
+            else self
+        )
 
 
 class PoolRecords(dict[int, PageRecord]):
-    """The records of a pool by page; `records[page]` makes one for a page that was not touched before.
+    """The records of a pool by page; `records[page]` makes one for a page that was not touched
+    before.
 
     Raises IndexError for a page that the pool does not have.
     """
@@ -160,7 +187,8 @@ class PoolRecords(dict[int, PageRecord]):
         self.usable: dict[int, PageRecord] = {}
         """The records without those of null pages."""
         self.verified: dict[tuple[str, int], Verified] = {}
-        """Per request and group: what need not be looked at again when it is read, as nothing of it changed since (`reads`)."""
+        """Per request and group: what need not be looked at again when it is read, as nothing of it
+        changed since (`reads`)."""
         self.grows = pool.grows
         self._grown: tuple[int, int] = (-1, pool.pages)
         """The operation in which the pool grew last, and how many pages it had before."""
@@ -177,12 +205,16 @@ class PoolRecords(dict[int, PageRecord]):
         return self._grown[1] if self._grown[0] == operation else self.pages
 
     def changes(self, record: PageRecord) -> None:
-        """Let whoever holds a page look at it again, since what it holds is about to change. To be said before it does."""
+        """Let whoever holds a page look at it again, since what it holds is about to change. To
+        be said before it does.
+        """
         for holder in record.holders if self.verified else ():
             self.parts(record, holder)
 
     def parts(self, record: PageRecord, holder: str) -> None:
-        """Let a holder of a page look at it again, since it is about to hold it no more. To be said before it does."""
+        """Let a holder of a page look at it again, since it is about to hold it no more. To be
+        said before it does.
+        """
         verified = self.verified.get((holder, record.group))
         if verified is not None and (record.older or record.start < verified.stop):
             del self.verified[holder, record.group]
@@ -196,7 +228,9 @@ class PoolRecords(dict[int, PageRecord]):
         return record
 
     def find(self, page: int) -> PageRecord | None:
-        """Return the record of a page that can hold something; None for a null page or one that does not exist."""
+        """Return the record of a page that can hold something; None for a null page or one that
+        does not exist.
+        """
         record = self.usable.get(page)
         if record is None and 0 <= page < self.pages and page not in self.null:
             record = self[page]

@@ -1,7 +1,9 @@
-"""What is known of every request: its prefixes, how far it has been computed, and the steps in flight that run it.
+"""What is known of every request: its prefixes, how far it has been computed, and the steps in
+flight that run it.
 
-The prefixes of a request are nodes of one trie, so that two requests share a node exactly where they share content. A step may
-compute drafts, which branch off until they stand, and it may end after its request: what it then computes is nobody's.
+The prefixes of a request are nodes of one trie, so that two requests share a node exactly where
+they share content. A step may compute drafts, which branch off until they stand, and it may end
+after its request: what it then computes is nobody's.
 """
 
 from __future__ import annotations
@@ -10,23 +12,38 @@ from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
-from cachewitness.core.events import Accept, Extended, Hit, Read, Run, Settled, StepBegin, StepEnd, Submitted, Version, Write
+from cachewitness.core.events import (
+    Accept,
+    Extended,
+    Hit,
+    Read,
+    Run,
+    Settled,
+    StepBegin,
+    StepEnd,
+    Submitted,
+    Version,
+    Write,
+)
 from cachewitness.core.ledger.records import UNKNOWN
 from cachewitness.core.ledger.trie import Trie
 from cachewitness.core.trace_format import Media
 
 Identity = tuple[int, str, str, int, str]
-"""What a token is computed with: weights, salt, adapter, the adapter's version, and the kernels that write its pages."""
+"""What a token is computed with: weights, salt, adapter, the adapter's version, and the kernels
+that write its pages."""
 
 
 @dataclass(slots=True, eq=False)
 class RequestRecord:
-    """What is known of a request: `nodes[i]` is its prefix of i tokens, `computed` how many of them have been run.
+    """What is known of a request: `nodes[i]` is its prefix of i tokens, `computed` how many of them
+    have been run.
 
-    `identity` is that of the first token, `drafted` where the last run ended, drafts included. `states` are, per group, the
-    lengths at which a recurrent state was written. The first `shared` tokens are a part that others
-    have too, as the client says. A session whose answer is over is `paused`: it holds its pages and waits for its client.
-    `went_on` is how many of its tokens had been computed when it got more input last.
+    `identity` is that of the first token, `drafted` where the last run ended, drafts included.
+    `states` are, per group, the lengths at which a recurrent state was written. The first `shared`
+    tokens are a part that others have too, as the client says. A session whose answer is over is
+    `paused`: it holds its pages and waits for its client. `went_on` is how many of its tokens had
+    been computed when it got more input last.
     """
 
     r: str
@@ -79,17 +96,20 @@ class Requests(dict[str, RequestRecord]):
         self.draft_prefixes: dict[tuple[int, str], list[int]] = {}
         """Per step in flight and request that drafts in it: the prefixes of its run."""
         self.ended_in_flight: dict[tuple[int, str], int] = {}
-        """(step, r) of requests that ended, or lost their pages, while the step was in flight: it still runs, over pages that
-        they gave back. Nobody waits for its tokens, and whoever has those pages next writes them in a later step, be it r
-        itself come back; so what it reads is not judged, unless keys of what it writes stay. The oldest step in flight by then.
+        """(step, r) of requests that ended, or lost their pages, while the step was in flight: it
+        still runs, over pages that they gave back. Nobody waits for its tokens, and whoever has
+        those pages next writes them in a later step, be it r itself come back; so what it reads
+        is not judged, unless keys of what it writes stay. The oldest step in flight by then.
         """
 
-    # --- questions ----------------------------------------------------------------------------------------------------------
+    # --- questions --------------------------------------------------------------------------------
 
     def prefixes_of_run(self, event: Read | Write) -> list[int]:
-        """Return the prefixes that a run computes, by length: those of its request, and behind them a branch for its drafts.
+        """Return the prefixes that a run computes, by length: those of its request, and behind them
+        a branch for its drafts.
 
-        A run may go past the tokens known without drafts if its request ended meanwhile; what it computes is like nothing else.
+        A run may go past the tokens known without drafts if its request ended meanwhile; what it
+        computes is like nothing else.
         """
         nodes = self[event.r].nodes
         if self.draft_prefixes:
@@ -97,22 +117,39 @@ class Requests(dict[str, RequestRecord]):
         return nodes if event.stop < len(nodes) else self._with_drafts(event, nodes)
 
     def _with_drafts(self, event: Read | Write, nodes: list[int]) -> list[int]:
-        """Return the prefixes of a run beyond the tokens known, and remember them until its step ends."""
+        """Return the prefixes of a run beyond the tokens known, and remember them until its step
+        ends.
+        """
         begun = self.open_steps.get(event.step)
         run = next((run for run in begun.runs if run.r == event.r), None) if begun else None
         symbols = list(run.drafts) if run and run.known < len(nodes) else []
         known = run.known if run and symbols else len(nodes) - 1
-        symbols += [self.trie.marked(("unknown", event.step, event.r))] * (event.stop - known - len(symbols))
+        symbols += [self.trie.marked(("unknown", event.step, event.r))] * (
+            event.stop - known - len(symbols)
+        )
         branch = nodes[: known + 1] + self.trie.extend(nodes[known], symbols)
         self.draft_prefixes[event.step, event.r] = branch
         return branch
 
-    # --- life ---------------------------------------------------------------------------------------------------------------
+    # --- life -------------------------------------------------------------------------------------
 
     def submit(self, event: Submitted) -> None:
         """Take in a request under the adapter and weights of now."""
-        identity = (self.weights, event.salt, event.adapter, self.adapters.get(event.adapter, 0), event.kernels)
-        request = RequestRecord(event.r, list(event.tokens), len(event.tokens), event.media, identity, shared=event.shared)
+        identity = (
+            self.weights,
+            event.salt,
+            event.adapter,
+            self.adapters.get(event.adapter, 0),
+            event.kernels,
+        )
+        request = RequestRecord(
+            event.r,
+            list(event.tokens),
+            len(event.tokens),
+            event.media,
+            identity,
+            shared=event.shared,
+        )
         self[event.r] = request
         self._rebuild_prefix(request, 0)
 
@@ -130,7 +167,9 @@ class Requests(dict[str, RequestRecord]):
         self[r].paused = True
 
     def extend(self, event: Extended) -> None:
-        """Let a session go on with more input; steps in flight still compute the tokens that it had."""
+        """Let a session go on with more input; steps in flight still compute the tokens that it
+        had.
+        """
         request = self[event.r]
         for place in self.ended_in_flight:
             if place[1] == event.r:
@@ -169,7 +208,7 @@ class Requests(dict[str, RequestRecord]):
         if event.stop < len(request.nodes) and (event.step, event.r) not in self.ended_in_flight:
             request.states.setdefault(event.group, set()).add(event.stop)
 
-    # --- steps --------------------------------------------------------------------------------------------------------------
+    # --- steps ------------------------------------------------------------------------------------
 
     def begin_step(self, event: StepBegin) -> None:
         """Note who runs, and what of it is computed from other tokens than the request's own."""
@@ -177,16 +216,27 @@ class Requests(dict[str, RequestRecord]):
         for run in event.runs:
             if run.fed:
                 nodes = self[run.r].nodes[: run.start + 1]
-                self.draft_prefixes[event.step, run.r] = nodes + self.trie.extend(nodes[-1], [*run.fed, *run.drafts])
+                self.draft_prefixes[event.step, run.r] = nodes + self.trie.extend(
+                    nodes[-1], [*run.fed, *run.drafts]
+                )
 
     def settle(self, event: Settled) -> None:
-        """Note how the runs of a step in flight turned out, which is known before any of them reads or writes."""
+        """Note how the runs of a step in flight turned out, which is known before any of them
+        reads or writes.
+        """
         begun = self.open_steps[event.step]
         self.open_steps[event.step] = replace(begun, runs=event.runs_of(begun))
 
     def ran_in(self, event: StepEnd) -> list[Run]:
-        """Return the runs of a step that is about to end whose requests are still there and were not withdrawn from it."""
-        step, begun, withdrawn, ended = event.step, self.open_steps.get(event.step), event.withdrawn, self.ended_in_flight
+        """Return the runs of a step that is about to end whose requests are still there and were
+        not withdrawn from it.
+        """
+        step, begun, withdrawn, ended = (
+            event.step,
+            self.open_steps.get(event.step),
+            event.withdrawn,
+            self.ended_in_flight,
+        )
         if begun is None:
             return []
         if not withdrawn and not ended:
@@ -202,16 +252,22 @@ class Requests(dict[str, RequestRecord]):
             request.ran_steps += 1
         self.open_steps.pop(step, None)
         if self.ended_in_flight:
-            self.ended_in_flight = {place: since for place, since in self.ended_in_flight.items() if place[0] != step}
+            self.ended_in_flight = {
+                place: since for place, since in self.ended_in_flight.items() if place[0] != step
+            }
         if self.draft_prefixes:
-            self.draft_prefixes = {place: nodes for place, nodes in self.draft_prefixes.items() if place[0] != step}
+            self.draft_prefixes = {
+                place: nodes for place, nodes in self.draft_prefixes.items() if place[0] != step
+            }
         if step > self.last_step_ended:
             self.last_step_ended = step
 
-    # --- identity -----------------------------------------------------------------------------------------------------------
+    # --- identity ---------------------------------------------------------------------------------
 
     def load_version(self, event: Version) -> None:
-        """Load weights or an adapter; what live requests have yet to compute is computed with them."""
+        """Load weights or an adapter; what live requests have yet to compute is computed with
+        them.
+        """
         self._renewed = True
         if event.adapter:
             self.adapters[event.adapter] = event.weights
@@ -227,7 +283,9 @@ class Requests(dict[str, RequestRecord]):
         return (self.weights, salt, adapter, self.adapters.get(adapter, 0), kernels)
 
     def _renew(self, request: RequestRecord) -> None:
-        """Rebuild the prefixes that a request has yet to compute under the weights and the adapter of now."""
+        """Rebuild the prefixes that a request has yet to compute under the weights and the
+        adapter of now.
+        """
         now = self._identity_now(request)
         if now != request.identity:
             if request.computed == 0:
@@ -238,10 +296,14 @@ class Requests(dict[str, RequestRecord]):
         """Rebuild the request's prefixes from `start` on, under the adapter and weights of now."""
         if start == 0:
             request.nodes = [self.trie.root(request.identity)]
-        request.nodes[start + 1 :] = self.trie.extend(request.nodes[start], self._symbols(request, start))
+        request.nodes[start + 1 :] = self.trie.extend(
+            request.nodes[start], self._symbols(request, start)
+        )
 
     def _symbols(self, request: RequestRecord, start: int) -> list[int]:
-        """Return what tells the tokens from `start` on apart: each token, its image, and an identity that changed midway."""
+        """Return what tells the tokens from `start` on apart: each token, its image, and an
+        identity that changed midway.
+        """
         symbols = request.tokens[start:]
         now = self._identity_now(request) if self._renewed else request.identity
         mixed = now != request.identity

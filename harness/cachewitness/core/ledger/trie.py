@@ -1,10 +1,13 @@
-"""The trie of all prefixes: two prefixes are the same content if and only if they are the same node.
+"""The trie of all prefixes: two prefixes are the same content if and only if they are the same
+node.
 
-Identity that is not tokens belongs to positions, so it is part of the path: salt, adapter and weights choose the root, a
-multimodal item marks the positions that it covers. A request that shares the tokens of another but not its salt therefore
-never shares a node with it, and one whose image comes late shares every node before the image.
+Identity that is not tokens belongs to positions, so it is part of the path: salt, adapter and
+weights choose the root, a multimodal item marks the positions that it covers. A request that shares
+the tokens of another but not its salt therefore never shares a node with it, and one whose image
+comes late shares every node before the image.
 
-Prefixes that nobody names any more can be forgotten (`collect`), so a long history takes no more room than what is live in it.
+Prefixes that nobody names any more can be forgotten (`collect`), so a long history takes no more
+room than what is live in it.
 """
 
 from __future__ import annotations
@@ -64,14 +67,19 @@ class Trie:
         return out
 
     def _branch(self, node: int, symbols: Sequence[int]) -> list[int]:
-        """Return new nodes, the first of them a child of `node` that it did not have, each other a child of the one before."""
+        """Return new nodes, the first of them a child of `node` that it did not have, each other
+        a child of the one before.
+        """
         first, depth = len(self.parent), self.depth[node] + 1
         nodes = list(range(first, first + len(symbols)))
         parents = [node, *nodes[:-1]]
         self.parent += parents
         self.depth += range(depth, depth + len(symbols))
         self.symbol += symbols
-        keys = [(parent << _SYMBOL_BITS) | symbol for parent, symbol in zip(parents, symbols, strict=True)]
+        keys = [
+            (parent << _SYMBOL_BITS) | symbol
+            for parent, symbol in zip(parents, symbols, strict=True)
+        ]
         self._children.update(zip(keys, nodes, strict=True))
         return nodes
 
@@ -80,7 +88,8 @@ class Trie:
         return len(self.parent) - len(self._free)
 
     def collect(self, live: Iterable[int]) -> Collection[int]:
-        """Forget every prefix that is neither live nor begins a live one, and return those that were forgotten.
+        """Forget every prefix that is neither live nor begins a live one, and return those that
+        were forgotten.
 
         Their numbers come to stand for others.
         """
@@ -109,7 +118,9 @@ class Trie:
         return len(self.parent) - 1
 
     def ancestor(self, node: int, depth: int) -> int:
-        """Return the prefix of `node` that is `depth` tokens long (node itself if it is not longer)."""
+        """Return the prefix of `node` that is `depth` tokens long (node itself if it is not
+        longer).
+        """
         while self.depth[node] > depth:
             node = self.parent[node]
         return node
@@ -118,7 +129,9 @@ class Trie:
         """Whether two prefixes differ in identity at most; for explanations, not for speed."""
         if self.depth[node] != self.depth[other]:
             return False
-        plain = {symbol: mark[0] for mark, symbol in self._symbols.items() if isinstance(mark, tuple)}
+        plain = {
+            symbol: mark[0] for mark, symbol in self._symbols.items() if isinstance(mark, tuple)
+        }
         while self.depth[node] > 0:
             mine, its = self.symbol[node], self.symbol[other]
             if plain.get(mine, mine) != plain.get(its, its):

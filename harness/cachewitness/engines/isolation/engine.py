@@ -1,6 +1,8 @@
-"""An engine in a process of its own, as the harness sees it: the same three methods, and two ways to fail more.
+"""An engine in a process of its own, as the harness sees it: the same three methods, and two ways
+to fail more.
 
-A child serves one trace after another. One that died, hung or was left in the middle of something is ended and replaced.
+A child serves one trace after another. One that died, hung or was left in the middle of something
+is ended and replaced.
 """
 
 from __future__ import annotations
@@ -39,17 +41,26 @@ from cachewitness.engines.isolation.messages import (
     Ready,
     Refused,
 )
-from cachewitness.engines.isolation.process import LINE_MAX, Ended, Overlong, Process, Silent, Unasked
+from cachewitness.engines.isolation.process import (
+    LINE_MAX,
+    Ended,
+    Overlong,
+    Process,
+    Silent,
+    Unasked,
+)
 
 HURRY, HURRIED_MIN = 30, 1.0
-"""Who is in a hurry waits for a part of the deadline, of one in so many, but so many seconds at least."""
+"""Who is in a hurry waits for a part of the deadline, of one in so many, but so many seconds at
+least."""
 HERE = "import json, sys; sys.path[:] = json.loads(sys.argv.pop()); "
 SERVE = "from cachewitness.engines.isolation.{} import main; main()"
 """What runs in a child: `serve`; in a process of which children are forked: `template`."""
 STACK = re.compile(r"^Current thread .*\n +File (.+)$", re.MULTILINE)
 """The innermost frame in what Python's fault handler writes."""
 IDLE_MAX = 8
-"""Children that wait for another trace at once: a process that opens many engines does not keep one of each."""
+"""Children that wait for another trace at once: a process that opens many engines does not keep one
+of each."""
 TOLD = 1000
 """Characters of a message of the child's that are told."""
 QUOTED = 80
@@ -58,12 +69,15 @@ QUOTED = 80
 
 @dataclass(frozen=True)
 class Isolation:
-    """How a child is held: `deadline` in seconds for an operation, `memory_gib` for its data (0: as much as there is).
+    """How a child is held: `deadline` in seconds for an operation, `memory_gib` for its data (0: as
+    much as there is).
 
-    `opening` is the deadline in seconds for opening an engine, which is imported when it opens for the first time. `command` is
-    the user's own child; empty: a Python that opens the engine as it is registered, `python` or else the one that runs here.
-    `engines` is the file that the user named for it. `named` are variables of the environment that it gets although they look
-    like secrets (`cachewitness.engines.isolation.surroundings`). `imports` are modules that are imported once for all such processes.
+    `opening` is the deadline in seconds for opening an engine, which is imported when it opens for
+    the first time. `command` is the user's own child; empty: a Python that opens the engine as it
+    is registered, `python` or else the one that runs here. `engines` is the file that the user
+    named for it. `named` are variables of the environment that it gets although they look like
+    secrets (`cachewitness.engines.isolation.surroundings`). `imports` are modules that are imported
+    once for all such processes.
     """
 
     deadline: float = 60.0
@@ -80,10 +94,18 @@ class Isolation:
         return replace(self, deadline=min(self.deadline, max(HURRIED_MIN, self.deadline / HURRY)))
 
     def argv(self, module: str = "serve") -> Sequence[str]:
-        """Return the command of a child. Another Python has its own path, and this package installed on it."""
+        """Return the command of a child. Another Python has its own path, and this package
+        installed on it.
+        """
         if self.python:
             return [self.python, "-P", "-u", "-c", SERVE.format(module)]
-        return self.command or [sys.executable, "-u", "-c", HERE + SERVE.format(module), json.dumps(sys.path)]
+        return self.command or [
+            sys.executable,
+            "-u",
+            "-c",
+            HERE + SERVE.format(module),
+            json.dumps(sys.path),
+        ]
 
 
 class Refusal(UsageError):
@@ -93,7 +115,8 @@ class Refusal(UsageError):
 class Child:
     """A child process that speaks the protocol.
 
-    `name` is the engine in messages; `busy`: it owes an answer; `heard` is the line that it said last, as it came.
+    `name` is the engine in messages; `busy`: it owes an answer; `heard` is the line that it said
+    last, as it came.
     """
 
     def __init__(self, name: str, isolation: Isolation) -> None:
@@ -103,30 +126,40 @@ class Child:
         self._lines = 0
         try:
             forks = Forks(isolation.argv("template"), isolation.imports, isolation.opening)
-            self._process = Process(isolation.argv(), int(isolation.memory_gib * (1 << 30)), isolation.named, forks)
+            self._process = Process(
+                isolation.argv(), int(isolation.memory_gib * (1 << 30)), isolation.named, forks
+            )
         except OSError as error:
-            raise UsageError(f"--engine {name}: {isolation.argv()[0]} cannot be started ({error.strerror})") from None
+            raise UsageError(
+                f"--engine {name}: {isolation.argv()[0]} cannot be started ({error.strerror})"
+            ) from None
         self.heard = b""
         ready = self.said_to(b"", isolation.opening)
         if not isinstance(ready, Ready) or (ready.protocol, ready.version) != (PROTOCOL, VERSION):
             self.end()
             raise UsageError(
                 f"--engine {name}: the first line of its process must be "
-                f'{{"is":"ready","protocol":"{PROTOCOL}","version":{VERSION},…}}, not {msgspec.json.encode(ready).decode()}'
+                f'{{"is":"ready","protocol":"{PROTOCOL}","version":{VERSION},…}}, not'
+                f" {msgspec.json.encode(ready).decode()}"
             )
         self.ready = ready
 
     def ask(self, question: Question, seconds: float) -> Answer:
         """Ask and return the answer.
 
-        Raises EngineFailure if none comes, UsageError if the engine refuses what was asked, NoAnswer if its answer is none
-        of the protocol, OwnMistake if this package's own adapter failed in the child.
+        Raises EngineFailure if none comes, UsageError if the engine refuses what was asked,
+        NoAnswer if its answer is none of the protocol, OwnMistake if this package's own adapter
+        failed in the child.
         """
         answer = self.said_to(self._encoder.encode(question) + b"\n", seconds)
         if isinstance(answer, Raised) and answer.ours and not self._isolation.command:
             raise OwnMistake(answer.error)
         if isinstance(answer, Raised):
-            raise EngineFailure("died", f"raised {shortened(answer.error, TOLD)}{self._limit(answer.error)}", self.output())
+            raise EngineFailure(
+                "died",
+                f"raised {shortened(answer.error, TOLD)}{self._limit(answer.error)}",
+                self.output(),
+            )
         if isinstance(answer, Refused):
             if answer.missing:
                 raise EngineMissing(shortened(answer.message, TOLD), shortened(answer.mend, TOLD))
@@ -134,13 +167,17 @@ class Child:
         return answer
 
     def said_to(self, line: bytes, seconds: float) -> Answer:
-        """Return what it says to a line, empty for none, whatever that means. Raises as `ask`, but for what it refuses."""
+        """Return what it says to a line, empty for none, whatever that means. Raises as `ask`,
+        but for what it refuses.
+        """
         self.busy, self._lines, self.heard = True, self._lines + 1, b""
         try:
             self.heard = said = self._process.ask(line, seconds)
         except Ended:
             how = self._process.how_it_ended()
-            raise self._lost(EngineFailure("died", f"{how}{self._last_words()}", self.output())) from None
+            raise self._lost(
+                EngineFailure("died", f"{how}{self._last_words()}", self.output())
+            ) from None
         except Silent:
             self._process.show_stack()
             told = f"gave no answer within {seconds:g} seconds{self._last_words()}"
@@ -148,7 +185,9 @@ class Child:
         except Overlong:
             raise self._lost(self._garbage(f"has more than {LINE_MAX} bytes", b"")) from None
         except Unasked as unasked:
-            raise self._lost(self._garbage("answers nothing that was asked", unasked.args[0])) from None
+            raise self._lost(
+                self._garbage("answers nothing that was asked", unasked.args[0])
+            ) from None
         try:
             answer: Answer = self._decoder.decode(said)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -157,7 +196,11 @@ class Child:
         return answer
 
     def _garbage(self, why: str, said: bytes) -> NoAnswer:
-        begins = f"; it begins with {said[:QUOTED].decode('utf-8', 'backslashreplace')!r}" if said else ""
+        begins = (
+            f"; it begins with {said[:QUOTED].decode('utf-8', 'backslashreplace')!r}"
+            if said
+            else ""
+        )
         return NoAnswer(f"--engine {self.name}: line {self._lines} of its answers {why}{begins}")
 
     def _lost(self, error: Exception) -> Exception:
@@ -165,12 +208,18 @@ class Child:
         return error
 
     def _last_words(self) -> str:
-        """Return where a Python that was ended says that it was, else the last line of standard error."""
+        """Return where a Python that was ended says that it was, else the last line of standard
+        error.
+        """
         text = self._process.complained.text().strip()
         frames = STACK.findall(text)
         if frames:
             return f"; it was in {frames[-1]}"
-        return f"; the last line of its standard error is {text.splitlines()[-1].strip()[:QUOTED]!r}" if text else ""
+        return (
+            f"; the last line of its standard error is {text.splitlines()[-1].strip()[:QUOTED]!r}"
+            if text
+            else ""
+        )
 
     def _limit(self, error: str) -> str:
         limit = self._isolation.memory_gib
@@ -178,7 +227,10 @@ class Child:
 
     def output(self) -> str:
         """Return what the child printed since it was started, bounded."""
-        streams = {"standard output": self._process.printed, "standard error": self._process.complained}
+        streams = {
+            "standard output": self._process.printed,
+            "standard error": self._process.complained,
+        }
         texts = {name: output.text().rstrip() for name, output in streams.items()}
         return "\n".join(f"--- {name} ---\n{text}" for name, text in texts.items() if text)
 
@@ -195,12 +247,21 @@ class Isolated:
     """An engine in a child; see `cachewitness.core.engine.Engine`."""
 
     def __init__(
-        self, text: str, header: TraceHeader, isolation: Isolation, options: Mapping[str, str], kept: Sequence[str] = ()
+        self,
+        text: str,
+        header: TraceHeader,
+        isolation: Isolation,
+        options: Mapping[str, str],
+        kept: Sequence[str] = (),
     ) -> None:
-        """Open it in a child that waits, if there is one: one whose traces had the same values of the options in `kept`."""
+        """Open it in a child that waits, if there is one: one whose traces had the same values
+        of the options in `kept`.
+        """
         values = tuple(str(header.options.get(name, "")) for name in kept)
         self._isolation, self._child = isolation, _CHILDREN.take(text, isolation, values)
-        self._release = weakref.finalize(self, _CHILDREN.give_back, self._child, text, isolation, values)
+        self._release = weakref.finalize(
+            self, _CHILDREN.give_back, self._child, text, isolation, values
+        )
         self.engine_seconds: float | None = None
         answer = self._expect(Opened, Open(text, header, dict(options)), isolation.opening)
         self._header: Header = answer.header
@@ -212,8 +273,8 @@ class Isolated:
     def apply(self, op: Op) -> list[Event]:
         """Have one operation carried out.
 
-        Raises EngineFailure if the engine raised, died or hung, BadEvents if it refuses the operation, which stops this trace
-        alone, NoAnswer if it answers what is no answer.
+        Raises EngineFailure if the engine raised, died or hung, BadEvents if it refuses the
+        operation, which stops this trace alone, NoAnswer if it answers what is no answer.
         """
         try:
             answer = self._expect(Happened, Apply(op), self._isolation.deadline)
@@ -251,7 +312,9 @@ class _Children:
         self._idle: list[tuple[_Of, Child]] = []
 
     def take(self, text: str, isolation: Isolation, kept: Sequence[str] = ()) -> Child:
-        """Return a child that waits for this engine, the one that has waited least, or a new one."""
+        """Return a child that waits for this engine, the one that has waited least, or a new
+        one.
+        """
         idle, wanted = self._own(), _of(text, isolation, kept)
         for place in reversed(range(len(idle))):
             if idle[place][0] == wanted:
@@ -259,8 +322,12 @@ class _Children:
         self.started += 1
         return Child(text, isolation)
 
-    def give_back(self, child: Child, text: str, isolation: Isolation, kept: Sequence[str] = ()) -> None:
-        """Keep a child for the next trace, or end it if it is in the middle of something; the oldest make room."""
+    def give_back(
+        self, child: Child, text: str, isolation: Isolation, kept: Sequence[str] = ()
+    ) -> None:
+        """Keep a child for the next trace, or end it if it is in the middle of something; the
+        oldest make room.
+        """
         if child.busy:
             child.end()
         else:
@@ -298,7 +365,8 @@ atexit.register(_CHILDREN.end)
 def ready(text: str, isolation: Isolation) -> Ready:
     """Start an engine's process, which then waits for a trace, and return what it says of itself.
 
-    Raises UsageError if it says nothing of the kind, or cannot be started; EngineFailure if it died or hung.
+    Raises UsageError if it says nothing of the kind, or cannot be started; EngineFailure if it died
+    or hung.
     """
     child = _CHILDREN.take(text, isolation)
     _CHILDREN.give_back(child, text, isolation)
@@ -306,7 +374,9 @@ def ready(text: str, isolation: Isolation) -> Ready:
 
 
 def begin_afresh() -> None:
-    """Have the next engine served by a process that has served no trace: end those that wait for one."""
+    """Have the next engine served by a process that has served no trace: end those that wait for
+    one.
+    """
     _CHILDREN.end()
 
 

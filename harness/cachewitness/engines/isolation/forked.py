@@ -1,8 +1,10 @@
-"""Engines' processes that are forked from a template, which has imported what they need: importing torch takes seconds.
+"""Engines' processes that are forked from a template, which has imported what they need: importing
+torch takes seconds.
 
-A template is started for a command, an environment and the modules. It opens no engine, so whatever an engine does to its own
-process is not in the next one. Where it cannot be had (another system than Linux, a module that cannot be imported or starts
-threads), `template_of` says so and processes are started one by one; what is wrong is then told by the first of them.
+A template is started for a command, an environment and the modules. It opens no engine, so whatever
+an engine does to its own process is not in the next one. Where it cannot be had (another system
+than Linux, a module that cannot be imported or starts threads), `template_of` says so and processes
+are started one by one; what is wrong is then told by the first of them.
 """
 
 from __future__ import annotations
@@ -32,7 +34,9 @@ KEPT = 2
 
 
 class Forks(NamedTuple):
-    """What a template is started for: its command, the modules that it imports, and the seconds that it has for that."""
+    """What a template is started for: its command, the modules that it imports, and the seconds
+    that it has for that.
+    """
 
     command: Sequence[str] = ()
     modules: Sequence[str] = ()
@@ -40,7 +44,9 @@ class Forks(NamedTuple):
 
 
 class Template:
-    """A process of which others are forked. Raises OwnMistake when it is gone: no verdict on an engine."""
+    """A process of which others are forked. Raises OwnMistake when it is gone: no verdict on an
+    engine.
+    """
 
     def __init__(self, asked: Forks, environment: Mapping[str, str]) -> None:
         self._asks, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -66,7 +72,8 @@ class Template:
         return False
 
     def fork(self, told: Mapping[str, str], streams: Sequence[int]) -> int:
-        """Fork a process with these variables besides, standard output and error, and the two pipes of its conversation.
+        """Fork a process with these variables besides, standard output and error, and the two pipes
+        of its conversation.
 
         Return its id. Raises OSError.
         """
@@ -82,7 +89,9 @@ class Template:
         self.living -= code is not None
         return code
 
-    def _asked(self, question: Mapping[str, Any], descriptors: Sequence[int], seconds: float = 0.0) -> Any:
+    def _asked(
+        self, question: Mapping[str, Any], descriptors: Sequence[int], seconds: float = 0.0
+    ) -> Any:
         with self._lock:
             try:
                 self._asks.settimeout(seconds or ANSWER_S)
@@ -116,10 +125,14 @@ def _folder() -> str:
 
 
 class Forked:
-    """A process that was forked of a template, with the part of `subprocess.Popen` that is needed."""
+    """A process that was forked of a template, with the part of `subprocess.Popen` that is
+    needed.
+    """
 
     def __init__(self, template: Template, told: Mapping[str, str], pipes: Sequence[int]) -> None:
-        """Fork it with the `pipes` of its conversation, whose numbers it is told instead of what `told` has."""
+        """Fork it with the `pipes` of its conversation, whose numbers it is told instead of what
+        `told` has.
+        """
         self._template = template
         self._code: int | None = None
         ours, theirs = zip(os.pipe(), os.pipe(), strict=True)
@@ -140,7 +153,9 @@ class Forked:
         return self._ended(hang=False)
 
     def wait(self) -> int | None:
-        """Wait until it has ended, and return the same; None if nobody can know, as its template is gone, and so is it."""
+        """Wait until it has ended, and return the same; None if nobody can know, as its template
+        is gone, and so is it.
+        """
         with suppress(OwnMistake):
             return self._ended(hang=True)
         return None
@@ -157,7 +172,9 @@ _TEMPLATES: dict[int, dict[_Key, Template]] = {}
 
 
 def template_of(asked: Forks, environment: Mapping[str, str]) -> Template | None:
-    """Return a template for an environment, started if there is none; None if there cannot be one, or nothing is to import."""
+    """Return a template for an environment, started if there is none; None if there cannot be
+    one, or nothing is to import.
+    """
     if not asked.modules or not sys.platform.startswith("linux"):
         return None
     own = _TEMPLATES.setdefault(os.getpid(), {})

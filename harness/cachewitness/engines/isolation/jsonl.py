@@ -1,4 +1,6 @@
-"""The engine `jsonl`: a program of the user's, in any language, that answers in JSON lines. docs/protocol.md is its manual."""
+"""The engine `jsonl`: a program of the user's, in any language, that answers in JSON lines.
+docs/protocol.md is its manual.
+"""
 
 from __future__ import annotations
 
@@ -26,19 +28,31 @@ def open_engine(header: TraceHeader, options: Mapping[str, str]) -> Engine:
 
 
 def introduced(kind: EngineKind, text: str, isolation: Isolation) -> EngineKind:
-    """Start a program and return what it says of itself: the heights of its engine, and the layouts that it runs on.
+    """Start a program and return what it says of itself: the heights of its engine, and the layouts
+    that it runs on.
 
     Raises UsageError if it says nothing of the kind, EngineBroken if it dies or hangs instead.
     """
     try:
         ready = child.ready(text, isolation)
     except EngineFailure as failure:
-        raise EngineBroken(f"--engine {text}: its process does not say that it is ready: it {failure}") from None
+        raise EngineBroken(
+            f"--engine {text}: its process does not say that it is ready: it {failure}"
+        ) from None
     if problem := unready(ready):
         raise UsageError(f"--engine {text}: {problem}; {PAGE} says what belongs there")
     policies = ["" if height == "answers" else "vllm" for height in ready.heights]
-    own = [Configuration(layout, {}, policy) for policy in dict.fromkeys(policies) for layout in ready.layouts]
-    return replace(kind, heights=tuple(dict.fromkeys(ready.heights)), configurations=lambda: own, own_layouts=bool(own))
+    own = [
+        Configuration(layout, {}, policy)
+        for policy in dict.fromkeys(policies)
+        for layout in ready.layouts
+    ]
+    return replace(
+        kind,
+        heights=tuple(dict.fromkeys(ready.heights)),
+        configurations=lambda: own,
+        own_layouts=bool(own),
+    )
 
 
 def unready(ready: Ready) -> str:
@@ -46,9 +60,17 @@ def unready(ready: Ready) -> str:
     if not ready.heights:
         return "its `ready` names no heights"
     if "answers" in ready.heights and not ready.layouts:
-        return "its `ready` names no layouts, but prompts for who only answers are cut at the boundaries of its blocks"
+        return (
+            "its `ready` names no layouts, but prompts for who only answers are cut at the"
+            " boundaries of its blocks"
+        )
     names = [layout.name for layout in ready.layouts]
-    return next(filter(None, (_misshapen(layout, names, index) for index, layout in enumerate(ready.layouts))), "")
+    return next(
+        filter(
+            None, (_misshapen(layout, names, index) for index, layout in enumerate(ready.layouts))
+        ),
+        "",
+    )
 
 
 def _misshapen(layout: Layout, names: list[str], index: int) -> str:
@@ -65,8 +87,13 @@ ENGINE = EngineKind(
     heights=("manager", "scheduler", "answers"),
     open=open_engine,
     options={
-        "command": "the command that starts it; words are split at blanks, quotes hold them together",
-        "caching": "what it is told: on (default), or off, the uncached twin of an engine that only answers",
+        "command": (
+            "the command that starts it; words are split at blanks, quotes hold them together"
+        ),
+        "caching": (
+            "what it is told: on (default), or off, the uncached twin of an engine that only"
+            " answers"
+        ),
     },
     policies=None,
     replays=False,

@@ -1,7 +1,9 @@
-"""What the harness asks an engine in another process, and what it may answer: a line of JSON each, on two pipes.
+"""What the harness asks an engine in another process, and what it may answer: a line of JSON each,
+on two pipes.
 
-The child says first that it is `ready`. Then it is asked to `open` an engine for a trace, to `apply` one operation after
-another, and to `close`; every question has one answer. docs/protocol.md is the manual for engines in other languages.
+The child says first that it is `ready`. Then it is asked to `open` an engine for a trace, to
+`apply` one operation after another, and to `close`; every question has one answer. docs/protocol.md
+is the manual for engines in other languages.
 """
 
 from __future__ import annotations
@@ -16,15 +18,19 @@ from cachewitness.core.trace_format import Height, Layout, Op, TraceHeader
 PROTOCOL = "cachewitness.engine"
 VERSION = 1
 ASKED, ANSWERS = "CACHEWITNESS_ASKED", "CACHEWITNESS_ANSWERS"
-"""The environment variables that tell a child its two file descriptors: where it is asked, and where it answers."""
+"""The environment variables that tell a child its two file descriptors: where it is asked, and
+where it answers."""
 TEMPLATE = "CACHEWITNESS_TEMPLATE"
-"""The environment variable that tells a template the descriptor of the socket on which it is asked."""
+"""The environment variable that tells a template the descriptor of the socket on which it is asked.
+"""
 MARK = "CACHEWITNESS_CHILD"
 """The environment variable by which a child, and whatever descends from it, is known."""
 
 
 class Open(msgspec.Struct, frozen=True, tag_field="do", tag="open"):
-    """Build the engine, as the user named it, for a trace; one that is open is let go of. `options` are those of its name."""
+    """Build the engine, as the user named it, for a trace; one that is open is let go of.
+    `options` are those of its name.
+    """
 
     engine: str
     trace: TraceHeader
@@ -44,7 +50,8 @@ class Close(msgspec.Struct, frozen=True, tag_field="do", tag="close"):
 class Ready(msgspec.Struct, frozen=True, tag_field="is", tag="ready", omit_defaults=True):
     """The child speaks this protocol, in this version.
 
-    A program of the user's says at which `heights` its engine runs, and on which `layouts` unless the user names others.
+    A program of the user's says at which `heights` its engine runs, and on which `layouts` unless
+    the user names others.
     """
 
     protocol: str
@@ -60,9 +67,11 @@ class Opened(msgspec.Struct, frozen=True, tag_field="is", tag="opened"):
 
 
 class Happened(msgspec.Struct, frozen=True, tag_field="is", tag="happened", omit_defaults=True):
-    """What happened in an operation, in order. `engine_seconds` were spent in the engine's own code since it was opened.
+    """What happened in an operation, in order. `engine_seconds` were spent in the engine's own code
+    since it was opened.
 
-    `events` are whatever the engine says; they are taken in as input where they are judged (`cachewitness.core.intake`).
+    `events` are whatever the engine says; they are taken in as input where they are judged
+    (`cachewitness.core.intake`).
     """
 
     events: Any
@@ -74,10 +83,11 @@ class Closed(msgspec.Struct, frozen=True, tag_field="is", tag="closed"):
 
 
 class Refused(msgspec.Struct, frozen=True, tag_field="is", tag="refused", omit_defaults=True):
-    """What was asked does not fit the engine, which is told in one line. `missing`: something has to be installed first.
+    """What was asked does not fit the engine, which is told in one line. `missing`: something has
+    to be installed first.
 
-    `mend` is then the command that installs it. `bad_events`: it was done, and what the engine says of it cannot be written
-    down.
+    `mend` is then the command that installs it. `bad_events`: it was done, and what the engine says
+    of it cannot be written down.
     """
 
     message: str

@@ -1,7 +1,9 @@
-"""A child process: it is started, asked line by line under a deadline, and ended with everything that it started.
+"""A child process: it is started, asked line by line under a deadline, and ended with everything
+that it started.
 
-The two pipes of the conversation are not its standard streams, which belong to the engine and are captured. It has a session of
-its own, so that Ctrl-C is the harness's alone to handle, and so that whatever the engine forked ends with it.
+The two pipes of the conversation are not its standard streams, which belong to the engine and are
+captured. It has a session of its own, so that Ctrl-C is the harness's alone to handle, and so that
+whatever the engine forked ends with it.
 """
 
 from __future__ import annotations
@@ -26,9 +28,11 @@ LINE_MAX = 64 << 20
 """Bytes of one answer; more than that is no answer."""
 CHUNK = 1 << 16
 TICK = 0.25
-"""Seconds after which somebody looks whether a silent child is still there: its descendants may hold its pipes open."""
+"""Seconds after which somebody looks whether a silent child is still there: its descendants may
+hold its pipes open."""
 GRACE = 3.0
-"""Seconds that a child has to end after it closed its pipe, or to write where it hangs; a busy machine needs some."""
+"""Seconds that a child has to end after it closed its pipe, or to write where it hangs; a busy
+machine needs some."""
 
 
 class Silent(Exception):
@@ -50,8 +54,8 @@ class Unasked(Exception):
 class Process:
     """A command that runs as a child. `memory` limits its data, in bytes; 0: it does not.
 
-    `named` are variables of the environment that it gets although they look like secrets. With `forks` it is forked of
-    a template where it can be.
+    `named` are variables of the environment that it gets although they look like secrets. With
+    `forks` it is forked of a template where it can be.
     """
 
     def __init__(
@@ -66,7 +70,9 @@ class Process:
         self._mark = strays.new()
         told = {ASKED: str(asked), ANSWERS: str(answers), MARK: self._mark}
         try:
-            self._process = self._started(command, surroundings.passed(named=named), told, (asked, answers), forks)
+            self._process = self._started(
+                command, surroundings.passed(named=named), told, (asked, answers), forks
+            )
         except BaseException:
             os.close(self._asks)
             os.close(self._answers)
@@ -112,7 +118,9 @@ class Process:
             self._poll.register(descriptor, select.POLLIN)
 
     def _limit(self, memory: int) -> None:
-        """Limit memory and core files where the system can do that from outside, and offer the child to the OOM killer."""
+        """Limit memory and core files where the system can do that from outside, and offer the
+        child to the OOM killer.
+        """
         if hasattr(resource, "prlimit"):
             pid = self._process.pid
             with suppress(OSError):
@@ -122,13 +130,14 @@ class Process:
             with suppress(OSError):
                 Path(f"/proc/{pid}/oom_score_adj").write_text("1000")
 
-    # --- the conversation ----------------------------------------------------------------------------------------------
+    # --- the conversation -------------------------------------------------------------------------
 
     def ask(self, question: bytes, seconds: float) -> bytes:
         """Send a line, empty for none, and return the line that answers it.
 
-        Raises Silent if none came in so many seconds, Ended if none will come, Overlong if it does not end, and Unasked if
-        there was one before. Whatever it raises, the child is of no further use.
+        Raises Silent if none came in so many seconds, Ended if none will come, Overlong if it does
+        not end, and Unasked if there was one before. Whatever it raises, the child is of no further
+        use.
         """
         end = monotonic() + seconds
         if question:
@@ -190,10 +199,12 @@ class Process:
             self._streams[descriptor].add(data)
         return bool(data)
 
-    # --- the end -------------------------------------------------------------------------------------------------------
+    # --- the end ----------------------------------------------------------------------------------
 
     def how_it_ended(self) -> str:
-        """Return how the process ended, in words; one that closed its pipe and runs on is said to have done that."""
+        """Return how the process ended, in words; one that closed its pipe and runs on is said
+        to have done that.
+        """
         self._hear(GRACE)
         code = self._process.poll()
         if code is None:
@@ -205,30 +216,44 @@ class Process:
         return f"was ended by signal {-code}"
 
     def show_stack(self) -> None:
-        """Have a child that hangs write where it is, which Python's fault handler does when it is aborted."""
+        """Have a child that hangs write where it is, which Python's fault handler does when it
+        is aborted.
+        """
         with suppress(ProcessLookupError):
             os.kill(self._process.pid, signal.SIGABRT)
         self._hear(GRACE)
 
     def hung_up(self) -> bool:
-        """Close the pipe of questions; return whether the process ends, for which it has a while."""
+        """Close the pipe of questions; return whether the process ends, for which it has a
+        while.
+        """
         os.close(self._asks)
         self._asks = -1
         self._hear(GRACE)
         return self._process.poll() is not None
 
     def _hear(self, seconds: float) -> None:
-        """Take in what is still printed, until the process has ended and nothing is left to be read."""
+        """Take in what is still printed, until the process has ended and nothing is left to be
+        read.
+        """
         end = monotonic() + seconds
         while (left := end - monotonic()) > 0:
             gone = self._process.poll() is not None
-            ready = [descriptor for descriptor, _ in self._poll.poll(0 if gone else min(1000 * left, 50))]
-            heard = [self._take(descriptor) for descriptor in ready if descriptor in self._streams or not gone]
+            ready = [
+                descriptor for descriptor, _ in self._poll.poll(0 if gone else min(1000 * left, 50))
+            ]
+            heard = [
+                self._take(descriptor)
+                for descriptor in ready
+                if descriptor in self._streams or not gone
+            ]
             if gone and not any(heard):
                 return
 
     def kill(self) -> None:
-        """End the process, everything in its session and whatever else descends from it; once is enough."""
+        """End the process, everything in its session and whatever else descends from it; once is
+        enough.
+        """
         if self._killed:
             return
         self._killed = True

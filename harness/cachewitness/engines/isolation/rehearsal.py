@@ -1,4 +1,5 @@
-"""Asks a program every question of the protocol once, and says in plain sentences what it answers wrongly.
+"""Asks a program every question of the protocol once, and says in plain sentences what it answers
+wrongly.
 
 Nothing is judged here but the protocol: whether the engine's cache is right is for a run to say.
 """
@@ -42,9 +43,11 @@ PAGES = 4096
 
 
 class Problem(NamedTuple):
-    """What a program does wrongly: in which `part`, what it was asked and what came of it, and where its author reads on.
+    """What a program does wrongly: in which `part`, what it was asked and what came of it, and
+    where its author reads on.
 
-    `asked` and `came` are lines as they went over the pipes; empty for nothing. `section` is a heading of docs/protocol.md.
+    `asked` and `came` are lines as they went over the pipes; empty for nothing. `section` is a
+    heading of docs/protocol.md.
     """
 
     part: str
@@ -69,7 +72,9 @@ class Rehearsal:
 
 
 def rehearse(command: Sequence[str], isolation: Isolation) -> Rehearsal:
-    """Walk through the protocol with a program. Raises UsageError if the command cannot be started."""
+    """Walk through the protocol with a program. Raises UsageError if the command cannot be
+    started.
+    """
     talk = _Talk(command, isolation)
     try:
         talk.run()
@@ -79,7 +84,9 @@ def rehearse(command: Sequence[str], isolation: Isolation) -> Rehearsal:
 
 
 class _Talk:
-    """The conversation. A program that did something wrong is ended, and the next part begins with a fresh one."""
+    """The conversation. A program that did something wrong is ended, and the next part begins
+    with a fresh one.
+    """
 
     def __init__(self, command: Sequence[str], isolation: Isolation) -> None:
         self.told = Rehearsal()
@@ -97,7 +104,9 @@ class _Talk:
         for height in ready[0].heights:
             for layout in ready[0].layouts or self._taken(height):
                 header = TraceHeader(name="rehearsal", layout=layout, pages=PAGES, height=height)
-                header = msgspec.structs.replace(header, policy="" if height == "answers" else "vllm")
+                header = msgspec.structs.replace(
+                    header, policy="" if height == "answers" else "vllm"
+                )
                 self._try(f"{height} height, layout {layout.name}", partial(self._whole, header))
         if self.told.problems:
             return
@@ -122,7 +131,7 @@ class _Talk:
             self.told.problems.append(wrong.args[0])
             self.end()
 
-    # --- the parts ----------------------------------------------------------------------------------------------------------
+    # --- the parts --------------------------------------------------------------------------------
 
     def _ready(self) -> Ready:
         child = self._started()
@@ -142,7 +151,9 @@ class _Talk:
             if isinstance(self._say(Open(self._name, header), "Open"), Opened):
                 taken.append(layout)
         if not taken:
-            raise self._wrong(f"it opens none of the layouts {', '.join(TRIED)}; name its own in `ready`", "Ready")
+            raise self._wrong(
+                f"it opens none of the layouts {', '.join(TRIED)}; name its own in `ready`", "Ready"
+            )
 
     def _whole(self, header: TraceHeader) -> None:
         """Ask for a trace from `open` to `close`, and for one that is left without `close`."""
@@ -166,7 +177,9 @@ class _Talk:
         """Offer a trace that it cannot run, which it has to refuse."""
         answer = self._say(Open(self._name, header), "Open")
         if not isinstance(answer, Refused):
-            raise self._wrong(f"it was to refuse a trace with {what}, by `refused` with a message", "Open")
+            raise self._wrong(
+                f"it was to refuse a trace with {what}, by `refused` with a message", "Open"
+            )
 
     def _new_fields(self, header: TraceHeader) -> None:
         self._open(header)
@@ -176,11 +189,13 @@ class _Talk:
         if not self._started().ends_by_itself():
             self._asked = b""
             raise self._wrong(
-                "nothing more is asked, as the pipe of questions was closed, and its process goes on", "Start and end"
+                "nothing more is asked, as the pipe of questions was closed, and its process"
+                " goes on",
+                "Start and end",
             )
         self.end()
 
-    # --- what is said -------------------------------------------------------------------------------------------------------
+    # --- what is said -----------------------------------------------------------------------------
 
     def _open(self, header: TraceHeader) -> Header:
         answer = self._expect(Open(self._name, header), Opened, "Open")
@@ -190,7 +205,10 @@ class _Talk:
             raise self._wrong(str(bad), "Open") from None
 
     def _carried_out(self, declared: Header, ops: list[Op]) -> None:
-        engine, section = followed(declared), "Answers height" if declared.height == "answers" else "Events"
+        engine, section = (
+            followed(declared),
+            ("Answers height" if declared.height == "answers" else "Events"),
+        )
         for index, op in enumerate(ops):
             if declared.rules.answering is not None:
                 op = spelled(op, declared.rules.answering.vocabulary)
@@ -209,7 +227,9 @@ class _Talk:
         answer = self._say(question, section)
         wanted = f"`{kind.__name__.lower()}` was expected"
         if isinstance(answer, Refused):
-            raise self._wrong(f"{wanted}; it refuses what it says that it can do: {answer.message}", section)
+            raise self._wrong(
+                f"{wanted}; it refuses what it says that it can do: {answer.message}", section
+            )
         if isinstance(answer, Raised):
             raise self._wrong(f"{wanted}; its engine failed: {answer.error}", section)
         if not isinstance(answer, kind):
@@ -221,9 +241,13 @@ class _Talk:
         self._asked = msgspec.json.encode(question)
         opens = isinstance(question, Open)
         try:
-            answer = child.said_to(self._asked + b"\n", self._isolation.opening if opens else self._isolation.deadline)
+            answer = child.said_to(
+                self._asked + b"\n", self._isolation.opening if opens else self._isolation.deadline
+            )
         except EngineFailure as failure:
-            raise self._wrong(f"an answer was expected; however the program {failure}", section) from None
+            raise self._wrong(
+                f"an answer was expected; however the program {failure}", section
+            ) from None
         except UsageError as error:
             raise self._wrong(self._plain(error), section) from None
         self._count()
@@ -235,7 +259,10 @@ class _Talk:
             try:
                 self._child = Child(self._name, self._isolation)
             except EngineFailure as failure:
-                raise self._wrong(f"`ready` was expected as its first line; however the program {failure}", "Ready") from None
+                raise self._wrong(
+                    f"`ready` was expected as its first line; however the program {failure}",
+                    "Ready",
+                ) from None
             except UsageError as error:
                 if "cannot be started" in str(error):
                     raise
@@ -250,5 +277,8 @@ class _Talk:
         return str(error).removeprefix(f"--engine {self._name}: ")
 
     def _wrong(self, what: str, section: str) -> Wrong:
-        asked, came = self._asked.decode(), self._child.heard.decode("utf-8", "backslashreplace") if self._child else ""
+        asked, came = (
+            self._asked.decode(),
+            (self._child.heard.decode("utf-8", "backslashreplace") if self._child else ""),
+        )
         return Wrong(Problem(self._part, asked, came, what, f"{PAGE}, section {section}"))

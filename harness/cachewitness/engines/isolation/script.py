@@ -1,4 +1,6 @@
-"""What a program is asked in a rehearsal: each operation of its height once, with every part of a request's identity."""
+"""What a program is asked in a rehearsal: each operation of its height once, with every part of
+a request's identity.
+"""
 
 from __future__ import annotations
 
@@ -31,20 +33,37 @@ GENERATE = 3
 
 
 def script(header: TraceHeader, prompt: str = "") -> list[Op]:
-    """Return the operations of a trace for the height and the layout of a header; of a `prompt` alone, if one is given."""
+    """Return the operations of a trace for the height and the layout of a header; of a `prompt`
+    alone, if one is given.
+    """
     unit = Shape(header.layout).unit
-    ops: list[Op] = [Submit("a", prompt), Finish("a")] if prompt else [*_lives(unit), *_identities(unit), *_taken_back(unit)]
+    ops: list[Op] = (
+        [Submit("a", prompt), Finish("a")]
+        if prompt
+        else [*_lives(unit), *_identities(unit), *_taken_back(unit)]
+    )
     if header.height == "manager":
         return ops
     if header.height == "scheduler":
         return [replace(op, run=[]) if isinstance(op, Step) else op for op in ops]
     kinds = (Submit, Step, Finish, Abort)
     ops = [op for op in ops if isinstance(op, kinds)]
-    return [replace(op, generate=GENERATE) if isinstance(op, Submit) else Step() if isinstance(op, Step) else op for op in ops]
+    return [
+        (
+            replace(op, generate=GENERATE)
+            if isinstance(op, Submit)
+            else Step()
+            if isinstance(op, Step)
+            else op
+        )
+        for op in ops
+    ]
 
 
 def _lives(unit: int) -> list[Op]:
-    """Return two requests that share a block, one of them cut into chunks, and all that may happen to them."""
+    """Return two requests that share a block, one of them cut into chunks, and all that may
+    happen to them.
+    """
     return [
         Submit("a", f"sys:{unit} a:3"),
         Step([("a", unit + 3)]),
@@ -69,7 +88,9 @@ def _lives(unit: int) -> list[Op]:
 
 
 def _identities(unit: int) -> list[Op]:
-    """Return requests with one prompt and other identities, and one that generates a stream of another name."""
+    """Return requests with one prompt and other identities, and one that generates a stream of
+    another name.
+    """
     media = [Media(at=1, length=2, hash="picture")]
     submits = [
         Submit("d", f"sys:{unit} d:1", salt="tenant"),
@@ -77,11 +98,15 @@ def _identities(unit: int) -> list[Op]:
         Submit("f", f"sys:{unit} d:1", media=media),
         Submit("g", f"sys[1]:{unit} d:1", stream="said"),
     ]
-    return [op for submit in submits for op in (submit, Step([(submit.r, unit + 1)]), Finish(submit.r))]
+    return [
+        op for submit in submits for op in (submit, Step([(submit.r, unit + 1)]), Finish(submit.r))
+    ]
 
 
 def _taken_back(unit: int) -> list[Op]:
-    """Return a step that is scheduled and taken back, and one whose client goes away while it is scheduled."""
+    """Return a step that is scheduled and taken back, and one whose client goes away while it is
+    scheduled.
+    """
     return [
         Submit("h", f"h:{unit + 1}"),
         Step([("h", unit + 1)], withdraw=["h"]),
@@ -94,7 +119,11 @@ def refusable(header: TraceHeader, heights: Collection[Height]) -> dict[str, Tra
     """Return traces that a program has to refuse, by what is in them."""
     unknown = next((height for height in get_args(Height) if height not in heights), None)
     found = {"an option that no engine has": replace(header, options={"no_such_option": 1})}
-    return found | ({f"the height {unknown}, which it did not name": replace(header, height=unknown)} if unknown else {})
+    return found | (
+        {f"the height {unknown}, which it did not name": replace(header, height=unknown)}
+        if unknown
+        else {}
+    )
 
 
 def followed(header: Header) -> Followed:
@@ -125,13 +154,23 @@ class _Answers(Followed):
         self._answered: set[str] = set()
 
     def take(self, events: Any, op: Op, index: int) -> None:
-        """Take in the answers that came with an operation. Raises BadEvents if they cannot be followed, or one is missing."""
+        """Take in the answers that came with an operation. Raises BadEvents if they cannot be
+        followed, or one is missing.
+        """
         if isinstance(op, Submit):
-            self._intake.note(Submitted(r=op.r, tokens=op.tokens, salt=op.salt, media=op.media, generate=op.generate))
-        self._answered |= {getattr(event, "r", "") for event in self._intake.take(events, op, index)}
+            self._intake.note(
+                Submitted(
+                    r=op.r, tokens=op.tokens, salt=op.salt, media=op.media, generate=op.generate
+                )
+            )
+        self._answered |= {
+            getattr(event, "r", "") for event in self._intake.take(events, op, index)
+        }
         if isinstance(op, Finish):
             if op.r not in self._answered:
-                raise self._intake.bad(op, index, f"no `answer` of {op.r!r}; it comes with its `finish` at the latest")
+                raise self._intake.bad(
+                    op, index, f"no `answer` of {op.r!r}; it comes with its `finish` at the latest"
+                )
             self._intake.note(Finished(r=op.r))
         elif isinstance(op, Abort):
             self._intake.note(Aborted(r=op.r))
@@ -139,4 +178,8 @@ class _Answers(Followed):
 
 def spelled(op: Op, vocabulary: int) -> Op:
     """Return a submit with the ids of its prompt, as an engine at answers height is asked."""
-    return replace(op, tokens=Spelling(vocabulary).tokens(op.prompt, (), {})) if isinstance(op, Submit) else op
+    return (
+        replace(op, tokens=Spelling(vocabulary).tokens(op.prompt, (), {}))
+        if isinstance(op, Submit)
+        else op
+    )

@@ -1,4 +1,5 @@
-"""What runs in the child of an engine that is written in Python: opens it, and carries out what the harness asks.
+"""What runs in the child of an engine that is written in Python: opens it, and carries out what the
+harness asks.
 
     python -c "…; from cachewitness.engines.isolation.serve import main; main()"
 
@@ -40,7 +41,10 @@ def main() -> None:
     """Answer until nobody asks any more."""
     faulthandler.enable()
     die_with_the_parent()
-    asked, answers = os.fdopen(int(os.environ.pop(ASKED)), "rb"), os.fdopen(int(os.environ.pop(ANSWERS)), "wb")
+    asked, answers = (
+        os.fdopen(int(os.environ.pop(ASKED)), "rb"),
+        os.fdopen(int(os.environ.pop(ANSWERS)), "wb"),
+    )
     for pipe in (asked, answers):
         os.set_inheritable(pipe.fileno(), False)
     _Server(answers).run(asked)
@@ -59,7 +63,9 @@ class _Server:
         for line in asked:
             answer = self._answer(decoder.decode(line))
             if os.getpid() != own:
-                os._exit(0)  # the engine forked and let the copy return: only one of the two answers
+                os._exit(
+                    0
+                )  # the engine forked and let the copy return: only one of the two answers
             self._say(answer)
 
     def _say(self, answer: Answer) -> None:
@@ -67,7 +73,9 @@ class _Server:
             line = self._encoder.encode(answer)
         except (TypeError, ValueError, RecursionError) as error:
             said = f"what the engine returned is not made of events: {told(error)}"
-            line = self._encoder.encode(Refused(said, bad_events=isinstance(answer, Happened | Opened)))
+            line = self._encoder.encode(
+                Refused(said, bad_events=isinstance(answer, Happened | Opened))
+            )
         self._answers.write(line + b"\n")
         self._answers.flush()
 

@@ -1,9 +1,10 @@
-"""What runs in a template: a process that imports modules once, and of which the processes of engines are forked.
+"""What runs in a template: a process that imports modules once, and of which the processes of
+engines are forked.
 
     python -c "…; from cachewitness.engines.isolation.template import main; main()"
 
-It opens no engine. It forks only while it has one thread, so that nothing is copied in the middle of what another one does.
-`cachewitness.engines.isolation.forked` is the harness's side.
+It opens no engine. It forks only while it has one thread, so that nothing is copied in the middle
+of what another one does. `cachewitness.engines.isolation.forked` is the harness's side.
 """
 
 from __future__ import annotations
@@ -30,7 +31,9 @@ TICK = 0.5
 
 
 def main() -> None:
-    """Import what is named, fork whenever that is asked for, and be an engine's process in every copy."""
+    """Import what is named, fork whenever that is asked for, and be an engine's process in every
+    copy.
+    """
     asks = socket.socket(fileno=int(os.environ.pop(TEMPLATE)))
     asks.set_inheritable(False)
     parent = os.getppid()
@@ -47,7 +50,8 @@ def main() -> None:
 def _asked(asks: socket.socket, parent: int) -> tuple[dict[str, Any], list[int]]:
     """Return the next question with its descriptors.
 
-    End when the harness is gone, though a copy of it may hold the socket, or closed the socket; and with that all copies.
+    End when the harness is gone, though a copy of it may hold the socket, or closed the socket; and
+    with that all copies.
     """
     while not select.select([asks], [], [], TICK)[0]:
         if os.getppid() != parent:
@@ -63,9 +67,11 @@ def _say(asks: socket.socket, what: Any) -> None:
 
 
 def _imported(names: list[str]) -> bool:
-    """Import modules; return whether that went well, and left this process so that it can be copied.
+    """Import modules; return whether that went well, and left this process so that it can be
+    copied.
 
-    A thread that knows of forks ends before one, as those of OpenBLAS do, so they are counted after a first fork.
+    A thread that knows of forks ends before one, as those of OpenBLAS do, so they are counted after
+    a first fork.
     """
     try:
         for name in names:
@@ -86,7 +92,9 @@ def _ended(wait: int, hang: bool) -> int | None:
 
 
 def _forked(asks: socket.socket, question: dict[str, Any], descriptors: list[int]) -> bool:
-    """Fork; return whether this is the copy, in a session of its own, which then is all that a process of an engine is."""
+    """Fork; return whether this is the copy, in a session of its own, which then is all that a
+    process of an engine is.
+    """
     parent = os.getpid()
     try:
         copy = os.fork()
@@ -114,7 +122,9 @@ def _forked(asks: socket.socket, question: dict[str, Any], descriptors: list[int
 
 
 def _marked(mark: str) -> None:
-    """Write the mark into the environment that the system shows of this process, and of whatever it forks."""
+    """Write the mark into the environment that the system shows of this process, and of whatever
+    it forks.
+    """
     libc = ctypes.CDLL(None)
     libc.getenv.restype = ctypes.c_void_p
     place = libc.getenv(MARK.encode())
@@ -123,7 +133,9 @@ def _marked(mark: str) -> None:
 
 
 def _taken_over(descriptor: int, stream: int) -> None:
-    """Make a descriptor a standard stream, with what was printed while modules were imported in front."""
+    """Make a descriptor a standard stream, with what was printed while modules were imported in
+    front.
+    """
     with suppress(OSError):
         os.write(descriptor, os.pread(stream, KEPT, 0))
     os.dup2(descriptor, stream)

@@ -1,7 +1,9 @@
-"""Drives a trace through an engine that only answers, and puts every answer beside that of its uncached twin.
+"""Drives a trace through an engine that only answers, and puts every answer beside that of its
+uncached twin.
 
-The harness spells prompts (`cachewitness.workloads.spelling`) and writes down what it asked and what the twin said; the engine says
-`answer` and nothing else. What came of it is a history like any other, which `check` can judge again.
+The harness spells prompts (`cachewitness.workloads.spelling`) and writes down what it asked and
+what the twin said; the engine says `answer` and nothing else. What came of it is a history like any
+other, which `check` can judge again.
 """
 
 from __future__ import annotations
@@ -14,7 +16,15 @@ from msgspec.structs import replace
 from cachewitness._util.errors import UsageError
 from cachewitness.core.checkers.finding import Finding
 from cachewitness.core.checkers.protocol import Checker
-from cachewitness.core.driving import Applicable, Observer, applied, described, drive, failed, letting_go
+from cachewitness.core.driving import (
+    Applicable,
+    Observer,
+    applied,
+    described,
+    drive,
+    failed,
+    letting_go,
+)
 from cachewitness.core.engine import Engine
 from cachewitness.core.engine_failure import OwnMistake, of_ours, told
 from cachewitness.core.events import Aborted, Answer, Cold, Event, Finished, Submitted
@@ -35,25 +45,36 @@ def answered(
     until: Callable[[Finding], bool] | None = None,
     keep: bool = True,
 ) -> Result:
-    """Run a trace at answers height on an engine that was opened as `spec`, and return the judged result.
+    """Run a trace at answers height on an engine that was opened as `spec`, and return the judged
+    result.
 
-    `until` ends the run with the operation that raised a finding of that kind. Raises UsageError if the engine has no twin, and
-    Stopped as `drive` does.
+    `until` ends the run with the operation that raised a finding of that kind. Raises UsageError if
+    the engine has no twin, and Stopped as `drive` does.
     """
     return _Talk(trace, engine, spec, checkers, keep=keep).run(until)
 
 
 def runs(trace: Trace, spec: EngineSpec) -> Result:
-    """Run a trace on a fresh engine at whatever height it is of, and return the judged result. Raises as `drive`."""
+    """Run a trace on a fresh engine at whatever height it is of, and return the judged result.
+    Raises as `drive`.
+    """
     engine = spec.open(trace.header)
-    return answered(trace, engine, spec) if trace.header.height == "answers" else drive(trace, engine)
+    return (
+        answered(trace, engine, spec) if trace.header.height == "answers" else drive(trace, engine)
+    )
 
 
 class _Talk:
     """One trace under way."""
 
     def __init__(
-        self, trace: Trace, engine: Engine, spec: EngineSpec, checkers: Iterable[Checker] | None, *, keep: bool
+        self,
+        trace: Trace,
+        engine: Engine,
+        spec: EngineSpec,
+        checkers: Iterable[Checker] | None,
+        *,
+        keep: bool,
     ) -> None:
         self._trace, self._engine, self._spec = trace, engine, spec
         header = described(engine, trace.header)
@@ -64,7 +85,10 @@ class _Talk:
         self._observer, self._applicable = Observer(header, checkers, keep=keep), Applicable()
         intake = self._observer.intake
         if answering is None or not isinstance(intake, AnswerIntake):
-            raise UsageError(f"--engine {spec.text}: does not answer; {trace.header.name} is a trace for answers height")
+            raise UsageError(
+                f"--engine {spec.text}: does not answer; {trace.header.name} is a trace for answers"
+                " height"
+            )
         self._intake, self._spelling = intake, Spelling(answering.vocabulary, answering.texts)
         self._asked: dict[str, Submitted] = {}
         self._answers: dict[str, Answer] = {}
@@ -88,18 +112,29 @@ class _Talk:
         return observer.close(trace)
 
     def _spelled(self, op: Op) -> Op | None:
-        """Return a submit with the ids of its prompt; None, which is counted, if it continues an answer that is not there."""
+        """Return a submit with the ids of its prompt; None, which is counted, if it continues an
+        answer that is not there.
+        """
         if not isinstance(op, Submit):
             return op
-        said = {r: answer.tokens for r, answer in self._answers.items() if answer.ended in ("length", "stop")}
-        tokens, activity = self._spelling.tokens(op.prompt, self._asked, said), self._observer.activity
+        said = {
+            r: answer.tokens
+            for r, answer in self._answers.items()
+            if answer.ended in ("length", "stop")
+        }
+        tokens, activity = (
+            self._spelling.tokens(op.prompt, self._asked, said),
+            self._observer.activity,
+        )
         goes_on = continues(op.prompt, self._asked)
         activity.continued += goes_on and bool(tokens)
         activity.left_out += goes_on and not tokens
         return replace(op, tokens=tokens) if tokens else None
 
     def _carried_out(self, op: Op, index: int) -> bool:
-        """Carry one operation out and judge what came of it; return whether the engine and its twin are still there."""
+        """Carry one operation out and judge what came of it; return whether the engine and its
+        twin are still there.
+        """
         observer, events = self._observer, list[Event]()
         if isinstance(op, Submit):
             self._asked[op.r] = _submitted(op)
@@ -127,7 +162,9 @@ class _Talk:
         return True
 
     def _now_or_later(self, act: Callable[[], bool]) -> bool:
-        """Act; where the twin is the server that others are being answered by, when they are. Return what that returns."""
+        """Act; where the twin is the server that others are being answered by, when they are.
+        Return what that returns.
+        """
         if not self._spec.kind.one_server:
             return act()
         self._later.append(act)
@@ -144,7 +181,9 @@ class _Talk:
         return True
 
     def _compared(self, answer: Answer, index: int) -> bool:
-        """Ask the twin for the same answer and judge the two; return whether the twin is still there."""
+        """Ask the twin for the same answer and judge the two; return whether the twin is still
+        there.
+        """
         try:
             if answer.ended == "refused":
                 alone = refuses_alone(self._spec, self._trace.header, self._asked[answer.r])
@@ -161,10 +200,23 @@ class _Talk:
                 raise OwnMistake(told(error)) from error
             if self._twin is not None:
                 drop(self._twin)
-            failed(self._observer, index, f"Let the engine answer {answer.r} without its cache", error, answer.r)
+            failed(
+                self._observer,
+                index,
+                f"Let the engine answer {answer.r} without its cache",
+                error,
+                answer.r,
+            )
             return False
         return True
 
 
 def _submitted(op: Submit) -> Submitted:
-    return Submitted(r=op.r, tokens=op.tokens, salt=op.salt, adapter=op.adapter, media=op.media, generate=op.generate)
+    return Submitted(
+        r=op.r,
+        tokens=op.tokens,
+        salt=op.salt,
+        adapter=op.adapter,
+        media=op.media,
+        generate=op.generate,
+    )

@@ -1,7 +1,8 @@
-"""Why a trace at answers height fails: what it does that, left out, makes the same request come out right.
+"""Why a trace at answers height fails: what it does that, left out, makes the same request come out
+right.
 
-One fault hides the others. With its cause a failure can be listed as expected without listing the configuration, and traces can
-be drawn without the cause (`avoid`).
+One fault hides the others. With its cause a failure can be listed as expected without listing the
+configuration, and traces can be drawn without the cause (`avoid`).
 """
 
 from __future__ import annotations
@@ -31,21 +32,28 @@ from cachewitness.workloads.avoided import (
 )
 
 UNCACHED = "uncached"
-"""The control that runs a trace without the cache in its own pool, where an engine has one; else the twin does."""
+"""The control that runs a trace without the cache in its own pool, where an engine has one; else
+the twin does."""
 REPEATS = 4
 """So often a trace is run without the cache where answers may depend on the batch."""
 
 
 def explain(result: Result, spec: EngineSpec) -> None:
-    """Find the causes of what a trace at answers height came to, and take out what is no contradiction. Raises as `runs`.
+    """Find the causes of what a trace at answers height came to, and take out what is no
+    contradiction. Raises as `runs`.
 
-    A history that was kept has the causes behind it, so that whoever judges it again comes to the same.
+    A history that was kept has the causes behind it, so that whoever judges it again comes to the
+    same.
     """
     if result.trace is None or result.trace.header.height != "answers":
         return
     find(result.trace, spec, result.findings)
     for finding in result.findings:
-        event = result.history.events[finding.seq] if 0 <= finding.seq < len(result.history.events) else None
+        event = (
+            result.history.events[finding.seq]
+            if 0 <= finding.seq < len(result.history.events)
+            else None
+        )
         if isinstance(event, Cold):
             event.cause = finding.cause
     leave_open(result)
@@ -56,26 +64,42 @@ def find(trace: Trace, spec: EngineSpec, findings: Sequence[Finding]) -> None:
 
     The trace is run again once without the cache, and once without each thing that can be avoided.
     """
-    asked, kind = [finding for finding in findings if finding.anomaly in AnswersAgree.anomalies], spec.kind
+    asked, kind = (
+        [finding for finding in findings if finding.anomaly in AnswersAgree.anomalies],
+        spec.kind,
+    )
     if not asked:
         return
     bare = spec.variant(kind.controls.get(UNCACHED, kind.cold))
     uncached = _still(trace, bare)
     avoidable = {name: avoid for name, (_, avoid) in AVOIDABLE.items() if _tells(name, kind)}
-    without = {name: _still(other, spec) for name, avoid in avoidable.items() if (other := avoid(trace)) != trace}
+    without = {
+        name: _still(other, spec)
+        for name, avoid in avoidable.items()
+        if (other := avoid(trace)) != trace
+    }
     for finding in asked:
         place = finding.anomaly, finding.r
-        found = [name for name, still in without.items() if still is not None and place not in still]
-        finding.cause = BATCH if uncached is not None and place in uncached else "+".join(found) or CACHE
+        found = [
+            name for name, still in without.items() if still is not None and place not in still
+        ]
+        finding.cause = (
+            BATCH if uncached is not None and place in uncached else "+".join(found) or CACHE
+        )
     if not kind.exact_batches:
-        _blame_the_batch(trace, spec, bare, [finding for finding in asked if finding.cause != BATCH])
-        _blame_decoding(trace, spec, [finding for finding in asked if CONTINUATIONS in finding.cause.split("+")])
+        _blame_the_batch(
+            trace, spec, bare, [finding for finding in asked if finding.cause != BATCH]
+        )
+        _blame_decoding(
+            trace, spec, [finding for finding in asked if CONTINUATIONS in finding.cause.split("+")]
+        )
 
 
 def _tells(name: str, kind: EngineKind) -> bool:
     """Whether something is learned of an engine by avoiding that.
 
-    Nothing is of the pressure on a server whose pool is not chosen, nor of continuations where batches compute alike.
+    Nothing is of the pressure on a server whose pool is not chosen, nor of continuations where
+    batches compute alike.
     """
     if name == PRESSURE:
         return not kind.one_server
@@ -83,9 +107,11 @@ def _tells(name: str, kind: EngineKind) -> bool:
 
 
 def _blame_decoding(trace: Trace, spec: EngineSpec, findings: Sequence[Finding]) -> None:
-    """Make decoding the cause of what takes prompts behind answers, if uncached it moves logprobs beyond the tolerance.
+    """Make decoding the cause of what takes prompts behind answers, if uncached it moves logprobs
+    beyond the tolerance.
 
-    An engine that fails when it is asked for that has not excused itself: the findings stay what they are.
+    An engine that fails when it is asked for that has not excused itself: the findings stay what
+    they are.
     """
     differing = [finding for finding in findings if finding.anomaly == DIFFERS]
     if not differing:
@@ -103,15 +129,25 @@ def _blame_decoding(trace: Trace, spec: EngineSpec, findings: Sequence[Finding])
         finding.cause = DECODING
 
 
-def _blame_the_batch(trace: Trace, spec: EngineSpec, bare: EngineSpec, findings: Sequence[Finding]) -> None:
-    """Make the batch the cause where an engine without its cache differs from itself as well, in one of several runs.
+def _blame_the_batch(
+    trace: Trace, spec: EngineSpec, bare: EngineSpec, findings: Sequence[Finding]
+) -> None:
+    """Make the batch the cause where an engine without its cache differs from itself as well, in
+    one of several runs.
 
-    Who shares a batch depends on the moment, so it need not be the same request. What fails though nobody shares a batch is the
-    cache's. A client that went away may share one for a while, so for that all of them wait.
+    Who shares a batch depends on the moment, so it need not be the same request. What fails though
+    nobody shares a batch is the cache's. A client that went away may share one for a while, so for
+    that all of them wait.
     """
     alone = _still(without_company(without_aborts(trace)), spec) or set()
-    open_ones = [finding for finding in findings if finding.anomaly == DIFFERS and (DIFFERS, finding.r) not in alone]
-    if open_ones and (bare.options == spec.options or any(_differs(trace, bare) for _ in range(REPEATS))):
+    open_ones = [
+        finding
+        for finding in findings
+        if finding.anomaly == DIFFERS and (DIFFERS, finding.r) not in alone
+    ]
+    if open_ones and (
+        bare.options == spec.options or any(_differs(trace, bare) for _ in range(REPEATS))
+    ):
         for finding in open_ones:
             finding.cause = BATCH
 

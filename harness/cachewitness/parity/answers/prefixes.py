@@ -1,10 +1,13 @@
-"""Names the prefixes that keys stand for, so that the keys of two engines can be compared without their pages.
+"""Names the prefixes that keys stand for, so that the keys of two engines can be compared without
+their pages.
 
-A key is the first `length` tokens of a request, with whatever else its content depends on. Two requests that agree so far name
-one prefix; it is called after the one of them that was asked about first.
+A key is the first `length` tokens of a request, with whatever else its content depends on. Two
+requests that agree so far name one prefix; it is called after the one of them that was asked about
+first.
 
-A page that loses a key and gains it again within one call shows neither event, which depends on the page and not on the
-decision. So what an operation changed is the keys that are more or fewer than before it.
+A page that loses a key and gains it again within one call shows neither event, which depends on the
+page and not on the decision. So what an operation changed is the keys that are more or fewer than
+before it.
 """
 
 from __future__ import annotations
@@ -36,12 +39,16 @@ class Prefixes:
                 self._tokens[event.r].extend(event.tokens)
 
     def name(self, r: str, length: int) -> str:
-        """Return the request that the first `length` tokens of a request are called after; itself if it is not known."""
+        """Return the request that the first `length` tokens of a request are called after;
+        itself if it is not known.
+        """
         asked = self._submitted.get(r)
         if asked is None:
             return r
         media = tuple((item.at, item.length, item.hash) for item in asked.media if item.at < length)
-        return self._names.setdefault((asked.salt, asked.adapter, asked.kernels, media, self._tokens[r][:length].tobytes()), r)
+        return self._names.setdefault(
+            (asked.salt, asked.adapter, asked.kernels, media, self._tokens[r][:length].tobytes()), r
+        )
 
 
 class Keys:
@@ -52,7 +59,9 @@ class Keys:
         self._of: defaultdict[tuple[int, int], dict[int, str]] = defaultdict(dict)
 
     def changes(self, events: Iterable[Event]) -> tuple[list[Key], list[Key]]:
-        """Return the keys that there are more of after an operation, and those that there are fewer of, in order."""
+        """Return the keys that there are more of after an operation, and those that there are
+        fewer of, in order.
+        """
         changed: Counter[Key] = Counter()
         for event in events:
             if isinstance(event, Publish):

@@ -1,8 +1,10 @@
-"""The uncached twin of an engine that answers: what it says of the same tokens, alone, in a roomy pool, in one chunk.
+"""The uncached twin of an engine that answers: what it says of the same tokens, alone, in a roomy
+pool, in one chunk.
 
-A twin is kept for the run, as nothing of one request is left for the next. How far two right answers of it lie apart is
-measured before it is believed: by asking again, and by asking beside others. Computation that resumes or continues a chunk is
-no part of that, since it would take a fault that is looked for into the tolerance.
+A twin is kept for the run, as nothing of one request is left for the next. How far two right
+answers of it lie apart is measured before it is believed: by asking again, and by asking beside
+others. Computation that resumes or continues a chunk is no part of that, since it would take a
+fault that is looked for into the tolerance.
 """
 
 from __future__ import annotations
@@ -35,17 +37,20 @@ KEPT = 6
 FACTOR = 8
 """The tolerance is so many times the floor."""
 DECODED = 8
-"""So many prompts are asked that continue an answer, to see how far apart decoding and prefill lie."""
+"""So many prompts are asked that continue an answer, to see how far apart decoding and prefill lie.
+"""
 BOUNDS: dict[str, tuple[float, float]] = {
     "float64": (1e-9, 1e-6),
     "float32": (2e-4, 2e-3),
     "float16": (1.6e-2, 6.4e-2),
     "bfloat16": (1.25e-1, 5e-1),
 }
-"""For logprobs in a dtype: the least tolerance, which other chunks and longer prompts take, and its ceiling.
+"""For logprobs in a dtype: the least tolerance, which other chunks and longer prompts take, and its
+ceiling.
 
-In half precision the least is the distance of two neighbouring logits between 16 and 32 (2^-6 and 2^-3): one that rounds the
-other way moves its logprob by so much, seldom, so that the few prompts of a floor may not show it.
+In half precision the least is the distance of two neighbouring logits between 16 and 32 (2^-6
+and 2^-3): one that rounds the other way moves its logprob by so much, seldom, so that the few
+prompts of a floor may not show it.
 """
 COMPANIES = (2, 4)
 """The floor is measured alone, again, and beside so many others."""
@@ -53,7 +58,9 @@ GENERATED = 8
 
 
 class Floor(NamedTuple):
-    """How far right answers lie apart, what is tolerated for it, and the most that may be tolerated."""
+    """How far right answers lie apart, what is tolerated for it, and the most that may be
+    tolerated.
+    """
 
     floor: float
     tolerance: float
@@ -96,16 +103,19 @@ class Twin:
 
     @property
     def decoded(self) -> float:
-        """By how much logprobs differ behind tokens that were generated, and behind the same tokens in a prompt.
+        """By how much logprobs differ behind tokens that were generated, and behind the same tokens
+        in a prompt.
 
-        Both without the cache. A block that an answer filled is cached as decoding computed it, and its twin's is not.
+        Both without the cache. A block that an answer filled is cached as decoding computed it, and
+        its twin's is not.
         """
         if self._decoded is None:
             self._decoded = self._behind_answers()
         return self._decoded
 
     def cold(self, asked: Submitted, answer: Answer) -> list[Cold]:
-        """Return what it answers to the tokens of a request: all of it, and what follows the engine's own token at a tie.
+        """Return what it answers to the tokens of a request: all of it, and what follows the
+        engine's own token at a tie.
 
         Raises TwinFailed if it gives no answer, and whatever the engine raises.
         """
@@ -149,7 +159,11 @@ class Twin:
             self._asked += 1
             names.append(f"cold{self._asked}")
             submit = question.submit(names[-1])
-            self._intake.note(Submitted(r=submit.r, tokens=submit.tokens, media=submit.media, generate=submit.generate))
+            self._intake.note(
+                Submitted(
+                    r=submit.r, tokens=submit.tokens, media=submit.media, generate=submit.generate
+                )
+            )
             self._take(submit, answers)
         for r in names:
             if r not in answers:
@@ -165,15 +179,20 @@ class Twin:
             assert isinstance(event, Answer | Resumed)
             kept = event.restored if isinstance(event, Answer) else event.at
             if kept > 0:
-                raise self._unfit(f"{event.r} goes on from {kept} tokens that are kept; it must compute every prompt whole")
+                raise self._unfit(
+                    f"{event.r} goes on from {kept} tokens that are kept; it must compute every"
+                    " prompt whole"
+                )
             if isinstance(event, Answer):
                 answers[event.r] = event
                 self._again += event.again
 
     def _unfit(self, why: str) -> BadEvents:
-        return BadEvents(f"engine {self._header.engine}, asked without its cache ({self._spec.text}): {why}")
+        return BadEvents(
+            f"engine {self._header.engine}, asked without its cache ({self._spec.text}): {why}"
+        )
 
-    # --- the floor ------------------------------------------------------------------------------------------------------------
+    # --- the floor --------------------------------------------------------------------------------
 
     def _texts(self, name: str, *lengths: int) -> list[list[int]]:
         answering = self._header.rules.answering
@@ -190,7 +209,12 @@ class Twin:
             behind = len(said.tokens) - GENERATED
             if behind > 0:
                 (read,) = self._together([_Question([*text, *said.tokens[:behind]], GENERATED)])
-                apart.append(_apart(replace(said, tokens=said.tokens[behind:], logprobs=said.logprobs[behind:]), read))
+                apart.append(
+                    _apart(
+                        replace(said, tokens=said.tokens[behind:], logprobs=said.logprobs[behind:]),
+                        read,
+                    )
+                )
         return max(apart)
 
     def _measured(self) -> float:
@@ -202,15 +226,25 @@ class Twin:
         self._check_that_prompts_matter(alone)
         runs = [[self._together([question])[0] for question in questions]]
         for company in COMPANIES:
-            others = [_Question([*tokens, *tokens[:3]], GENERATED) for tokens in (texts * company)[:company]]
+            others = [
+                _Question([*tokens, *tokens[:3]], GENERATED)
+                for tokens in (texts * company)[:company]
+            ]
             runs.append([self._together([question, *others])[0] for question in questions])
-        return max(_apart(first, other) for run in runs for first, other in zip(alone, run, strict=True))
+        return max(
+            _apart(first, other) for run in runs for first, other in zip(alone, run, strict=True)
+        )
 
     def _check_that_prompts_matter(self, answers: Sequence[Answer]) -> None:
-        """Raise BadEvents if different prompts are answered alike: such answers show nothing of what was read."""
+        """Raise BadEvents if different prompts are answered alike: such answers show nothing of
+        what was read.
+        """
         if len({(*answer.tokens, *filter(is_number, answer.logprobs)) for answer in answers}) == 1:
             said = f"with {answers[0].tokens[:3]} …" if answers[0].tokens else "with no token"
-            why = f"it answers {len(answers)} different prompts alike, {said}; take a model whose answers depend on the prompt"
+            why = (
+                f"it answers {len(answers)} different prompts alike, {said}; take a model whose"
+                " answers depend on the prompt"
+            )
             raise self._unfit(why)
 
 
@@ -224,11 +258,15 @@ class _Question(NamedTuple):
     def submit(self, r: str) -> Submit:
         """Return the operation that asks it."""
         adapter, media = (self.like.adapter, self.like.media) if self.like else ("", [])
-        return Submit(r=r, prompt="", adapter=adapter, media=media, generate=self.generate, tokens=self.tokens)
+        return Submit(
+            r=r, prompt="", adapter=adapter, media=media, generate=self.generate, tokens=self.tokens
+        )
 
 
 def _apart(one: Answer, other: Answer) -> float:
-    """Return the largest difference of two answers' logprobs; BEYOND where one has another token that is no near-tie."""
+    """Return the largest difference of two answers' logprobs; BEYOND where one has another token
+    that is no near-tie.
+    """
     parted = compare(other, Cold(r=one.r, tokens=one.tokens, logprobs=one.logprobs, tolerance=inf))
     return min(parted.largest, BEYOND) if parted.kind in ("", "near-tie") else BEYOND
 
@@ -248,7 +286,8 @@ def twin_of(spec: EngineSpec, header: TraceHeader) -> Twin:
     """
     if not spec.kind.cold:
         raise UsageError(
-            f"--engine {spec.text}: declares no uncached twin (EngineKind.cold), so its answers cannot be compared"
+            f"--engine {spec.text}: declares no uncached twin (EngineKind.cold), so its answers"
+            " cannot be compared"
         )
     cold = spec.variant(spec.kind.cold)
     options = {name: value for name, value in header.options.items() if name != CHUNK}
@@ -264,12 +303,17 @@ def twin_of(spec: EngineSpec, header: TraceHeader) -> Twin:
 
 
 def refuses_alone(spec: EngineSpec, header: TraceHeader, asked: Submitted) -> bool:
-    """Return whether a fresh engine with the same pool gives up a request that is alone. Raises what the engine raises."""
+    """Return whether a fresh engine with the same pool gives up a request that is alone. Raises
+    what the engine raises.
+    """
     engine = spec.open(header)
     intake = AnswerIntake(taken_in(engine.describe(), header))
     submit = _Question(asked.tokens, asked.generate, asked).submit(asked.r)
     intake.note(asked)
-    said = [*intake.take(engine.apply(submit), submit, 0), *intake.take(engine.apply(Finish(asked.r)), Finish(asked.r), 1)]
+    said = [
+        *intake.take(engine.apply(submit), submit, 0),
+        *intake.take(engine.apply(Finish(asked.r)), Finish(asked.r), 1),
+    ]
     engine.close()
     return any(isinstance(event, Answer) and event.ended == "refused" for event in said)
 
@@ -287,7 +331,9 @@ def _let_go(place: tuple[Any, ...]) -> None:
 
 @cache
 def _end_with_the_process() -> None:
-    """Have `_end` called, once, before the finalizers of the first twin's engine, which would end its process."""
+    """Have `_end` called, once, before the finalizers of the first twin's engine, which would
+    end its process.
+    """
     atexit.register(_end)
 
 

@@ -1,8 +1,9 @@
 """Answers on disk, as they come: a run that was cut short does not ask again what it has scored.
 
-A run lives in a folder named by its engine and a hash of everything that its answers depend on. While it lasts, every answer is
-a line of `answers-ARM.jsonl`. The same command goes on from there; once a run is finished (`report.json` exists), the same
-command starts a new run, since the engine may have been mended since.
+A run lives in a folder named by its engine and a hash of everything that its answers depend on.
+While it lasts, every answer is a line of `answers-ARM.jsonl`. The same command goes on from there;
+once a run is finished (`report.json` exists), the same command starts a new run, since the engine
+may have been mended since.
 """
 
 from __future__ import annotations
@@ -27,7 +28,9 @@ SIZE_MAX = 1 << 28
 
 
 class Line(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One line: an answer with the hash of its prompt and the salt it was asked with, or what the backend says of itself."""
+    """One line: an answer with the hash of its prompt and the salt it was asked with, or what
+    the backend says of itself.
+    """
 
     answer: Answer | None = None
     prompt_hash: str = ""
@@ -83,7 +86,9 @@ class AnswerStore:
         return [Line(versions=self.versions), *self.lines.values()]
 
     def _read(self) -> list[Line]:
-        texts = reading.whole(self.path, SIZE_MAX).split(b"\n") if os.path.lexists(self.path) else [b""]
+        texts = (
+            reading.whole(self.path, SIZE_MAX).split(b"\n") if os.path.lexists(self.path) else [b""]
+        )
         return [self._line(number, text) for number, text in enumerate(texts[:-1], 1)]
 
     def _line(self, number: int, text: bytes) -> Line:
@@ -92,15 +97,21 @@ class AnswerStore:
         except jsonl.UNREADABLE as error:
             raise self._foreign(number, str(error)) from None
         if line.answer is not None and not line.answer.id.isdecimal():
-            raise self._foreign(number, f"{line.answer.id!r} is no question's number - at `$.answer.id`")
+            raise self._foreign(
+                number, f"{line.answer.id!r} is no question's number - at `$.answer.id`"
+            )
         return line
 
     def _foreign(self, number: int, why: str) -> UsageError:
-        return UsageError(f"{self.path}:{number}: no answer of this run ({why}); remove the file to ask its questions again")
+        return UsageError(
+            f"{self.path}:{number}: no answer of this run ({why}); remove the file to ask its"
+            " questions again"
+        )
 
 
 def folder_of(base: Path, engine: str, settings: Mapping[str, Any]) -> Path:
-    """Return the folder of a run with these settings, made and ready: emptied of answers if the run in it was finished.
+    """Return the folder of a run with these settings, made and ready: emptied of answers if the run
+    in it was finished.
 
     Raises UsageError if it cannot be made.
     """

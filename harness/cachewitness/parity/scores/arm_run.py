@@ -1,8 +1,8 @@
 """Runs one arm through lm-eval, which builds the prompts, asks, filters and scores.
 
-Its `evaluate` is called rather than `simple_evaluate`, which adds a survey of the machine that takes seconds for every arm.
-What is scored comes back as its samples: one row for each question and filter, with the hash of the prompt, by which rows of
-two arms are paired.
+Its `evaluate` is called rather than `simple_evaluate`, which adds a survey of the machine that
+takes seconds for every arm. What is scored comes back as its samples: one row for each question and
+filter, with the hash of the prompt, by which rows of two arms are paired.
 """
 
 from __future__ import annotations
@@ -29,7 +29,9 @@ OPENED = ("caching", "tier", "preempt", "drafts", "scarce")
 
 
 class Questions(msgspec.Struct, frozen=True, kw_only=True):
-    """What every arm of a run has in common. `nonce` tells its salts from those of any other run."""
+    """What every arm of a run has in common. `nonce` tells its salts from those of any other
+    run.
+    """
 
     task: Task
     opener: Open
@@ -39,7 +41,9 @@ class Questions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ArmRun(msgspec.Struct, frozen=True, kw_only=True):
-    """What an arm answered, in how many seconds, and with which salts by question; `reused` answers are an earlier run's."""
+    """What an arm answered, in how many seconds, and with which salts by question; `reused`
+    answers are an earlier run's.
+    """
 
     scores: Scores
     seconds: float
@@ -55,10 +59,11 @@ def run_arm(
     begins: Callable[[int], None] = lambda reused: None,
     tell: Callable[[int], None] = lambda count: None,
 ) -> ArmRun:
-    """Ask the questions of an arm and have them scored. `model` makes lm-eval's model; None: the one that asks in this process.
+    """Ask the questions of an arm and have them scored. `model` makes lm-eval's model; None: the
+    one that asks in this process.
 
-    `begins(reused)` is called before the first question, `tell(n)` for n new answers. Raises BackendError if the engine does
-    not answer; what was answered is kept.
+    `begins(reused)` is called before the first question, `tell(n)` for n new answers. Raises
+    BackendError if the engine does not answer; what was answered is kept.
     """
     kept = AnswerStore(asked.folder, arm.name)
     opening = msgspec.structs.replace(asked.opening, **{key: getattr(arm, key) for key in OPENED})
@@ -69,7 +74,9 @@ def run_arm(
         samples = _evaluate(asked.task, (model or _in_process)(asking), asked.opening.seed)
     finally:
         asking.close()
-    answers = {doc: asking.answer(asking.ask(doc, *arguments)) for doc, arguments in _arguments(samples)}
+    answers = {
+        doc: asking.answer(asking.ask(doc, *arguments)) for doc, arguments in _arguments(samples)
+    }
     return ArmRun(
         scores=_scores(arm.name, samples, answers),
         seconds=time.monotonic() - started,
@@ -79,7 +86,9 @@ def run_arm(
     )
 
 
-def _scores(arm: str, samples: Sequence[Mapping[str, Any]], answers: Mapping[int, Answer]) -> Scores:
+def _scores(
+    arm: str, samples: Sequence[Mapping[str, Any]], answers: Mapping[int, Answer]
+) -> Scores:
     """Return lm-eval's samples of an arm as scores."""
     rows = tuple(
         Scored(
@@ -111,11 +120,19 @@ def _evaluate(task: Task, model: Any, seed: int) -> list[Mapping[str, Any]]:
         loaded = TaskManager(include_defaults=False).load([task.config()])
         for each in loaded["tasks"].values():
             each.set_fewshot_seed(seed=seed)
-        result = evaluator.evaluate(lm=model, task_dict=loaded, limit=task.limit or None, bootstrap_iters=0, log_samples=True)
+        result = evaluator.evaluate(
+            lm=model,
+            task_dict=loaded,
+            limit=task.limit or None,
+            bootstrap_iters=0,
+            log_samples=True,
+        )
     (samples,) = result["samples"].values()
     return list(samples)
 
 
-def _arguments(samples: Sequence[Mapping[str, Any]]) -> list[tuple[int, tuple[str, Mapping[str, Any]]]]:
+def _arguments(
+    samples: Sequence[Mapping[str, Any]],
+) -> list[tuple[int, tuple[str, Mapping[str, Any]]]]:
     """Return each question's arguments once, although its sample comes once for each filter."""
     return list({int(sample["doc_id"]): sample["arguments"][0] for sample in samples}.items())

@@ -1,4 +1,6 @@
-"""Asks the questions of one arm: opens the engine, warms its cache, and keeps every answer as it comes."""
+"""Asks the questions of one arm: opens the engine, warms its cache, and keeps every answer as it
+comes.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ MAX_TOKENS = 256
 
 
 class Asking:
-    """One arm while it runs. `nonce` makes its salts differ from those of any other run; `tell(n)` hears of n new answers."""
+    """One arm while it runs. `nonce` makes its salts differ from those of any other run;
+    `tell(n)` hears of n new answers.
+    """
 
     def __init__(
         self,
@@ -51,14 +55,17 @@ class Asking:
 
     def salt(self, doc: int | str) -> str:
         """Return the salt of a question: its own, or that of the arm."""
-        return ".".join(filter(None, (self._nonce, self.arm.name, str(doc) if self.arm.own_salts else "")))
+        return ".".join(
+            filter(None, (self._nonce, self.arm.name, str(doc) if self.arm.own_salts else ""))
+        )
 
     def missing(self, asks: Sequence[Ask]) -> list[Ask]:
         """Return what has no answer yet."""
         return [ask for ask in asks if self.kept.answer_to(ask) is None]
 
     def begin(self, asks: Sequence[Ask], prefixes: Sequence[str]) -> None:
-        """Open the engine and warm its cache as the arm demands, unless everything is answered already.
+        """Open the engine and warm its cache as the arm demands, unless everything is answered
+        already.
 
         Raises BackendError if the engine does not answer or refuses to forget.
         """
@@ -67,12 +74,22 @@ class Asking:
         self._prefixes = prefixes
         self._backend = self._open()
         self.kept.keep_versions(self._backend.versions())
-        salted = {"": [], "prefix": [(p, self.salt("")) for p in prefixes], "replay": [(a.prompt, a.salt) for a in asks]}
-        warming = [Ask(f"warm-{i}", p, max_tokens=1, salt=salt) for i, (p, salt) in enumerate(salted[self.arm.warm])]
+        salted = {
+            "": [],
+            "prefix": [(p, self.salt("")) for p in prefixes],
+            "replay": [(a.prompt, a.salt) for a in asks],
+        }
+        warming = [
+            Ask(f"warm-{i}", p, max_tokens=1, salt=salt)
+            for i, (p, salt) in enumerate(salted[self.arm.warm])
+        ]
         for start in range(0, len(warming), BATCH):
             self._answers(warming[start : start + BATCH])
         if self.arm.reset and not self._backend.reset():
-            raise BackendError(f"arm {self.arm.name}: the engine did not forget its cached prefixes when it was told to")
+            raise BackendError(
+                f"arm {self.arm.name}: the engine did not forget its cached prefixes when it was"
+                " told to"
+            )
 
     def ask_missing(self, asks: Sequence[Ask]) -> None:
         """Ask what has no answer yet, and keep what comes.
@@ -86,7 +103,9 @@ class Asking:
                 self.keep(ask, answer)
 
     def _answers(self, asks: Sequence[Ask]) -> list[Answer]:
-        """Let the engine answer; one that dies at it, in whatever way, is an engine that did not answer."""
+        """Let the engine answer; one that dies at it, in whatever way, is an engine that did not
+        answer.
+        """
         assert self._backend is not None, "begin() opens the engine if anything is missing"
         try:
             answers = self._backend.answer([self._told(ask) for ask in asks])
@@ -96,12 +115,17 @@ class Asking:
             why = f"{type(error).__name__}: {error}".removesuffix(": ")
             raise BackendError(f"arm {self.arm.name}: the engine died: {why}") from error
         if [answer.id for answer in answers] != [ask.id for ask in asks]:
-            raise BackendError(f"arm {self.arm.name}: {self._backend.name} answered other questions than it was asked")
+            raise BackendError(
+                f"arm {self.arm.name}: {self._backend.name} answered other questions than it was"
+                " asked"
+            )
         return answers
 
     def _told(self, ask: Ask) -> Ask:
         """Return the question, saying how much of it others share."""
-        shared = max((len(prefix) for prefix in self._prefixes if ask.prompt.startswith(prefix)), default=0)
+        shared = max(
+            (len(prefix) for prefix in self._prefixes if ask.prompt.startswith(prefix)), default=0
+        )
         return msgspec.structs.replace(ask, shared=shared)
 
     def keep(self, ask: Ask, answer: Answer) -> None:

@@ -1,8 +1,10 @@
-"""What is sent for a completion and what is read of its body, as OpenAI's interface has it and vLLM's extends it.
+"""What is sent for a completion and what is read of its body, as OpenAI's interface has it and
+vLLM's extends it.
 
-A server is asked for the two best tokens of every step, by their numbers (`logprobs`, `return_tokens_as_token_ids`): where
-answers part, they say whether rounding can have done it. One that does not offer this answers without, or says no, and is then
-asked without; its answers are compared as texts.
+A server is asked for the two best tokens of every step, by their numbers (`logprobs`,
+`return_tokens_as_token_ids`): where answers part, they say whether rounding can have done it. One
+that does not offer this answers without, or says no, and is then asked without; its answers are
+compared as texts.
 """
 
 from __future__ import annotations
@@ -53,7 +55,9 @@ class Completion(msgspec.Struct, frozen=True):
     def answer(self, name: str) -> Answer:
         """Return the answer to one prompt."""
         usage, choice = self.usage or _Usage(), self.choices[0]
-        cached = (usage.prompt_tokens_details.cached_tokens if usage.prompt_tokens_details else 0) or 0
+        cached = (
+            usage.prompt_tokens_details.cached_tokens if usage.prompt_tokens_details else 0
+        ) or 0
         tokens, margins = steps(choice.logprobs) if choice.logprobs else ((), ())
         return Answer(
             id=name,
@@ -66,9 +70,11 @@ class Completion(msgspec.Struct, frozen=True):
 
 
 def steps(found: _Logprobs) -> tuple[tuple[int, ...], tuple[float, ...]]:
-    """Return the chosen tokens and how far each was ahead of the next one; nothing if the server names them by their text.
+    """Return the chosen tokens and how far each was ahead of the next one; nothing if the server
+    names them by their text.
 
-    The logarithms of two tokens of one step differ as their logits do. Of a step with one token alone nothing is near.
+    The logarithms of two tokens of one step differ as their logits do. Of a step with one token
+    alone nothing is near.
     """
     if not all(_NUMBERED.fullmatch(token) for token in found.tokens):
         return (), ()
@@ -91,8 +97,12 @@ def read(content: Any, name: str) -> Answer:
     try:
         found = msgspec.convert(content, Completion)
     except msgspec.ValidationError as error:
-        why = "with an empty body" if content is None else f"but its body is no completion ({error})"
+        why = (
+            "with an empty body" if content is None else f"but its body is no completion ({error})"
+        )
         raise BackendError(f"question {name}: the server answered 200 {why}") from None
     if len(found.choices) != 1:
-        raise BackendError(f"question {name}: the server answered 200 with {len(found.choices)} choices, not 1")
+        raise BackendError(
+            f"question {name}: the server answered 200 with {len(found.choices)} choices, not 1"
+        )
     return found.answer(name)

@@ -1,9 +1,11 @@
-"""lm-eval's own client of servers (`local-completions`), which counts what each of its requests restored.
+"""lm-eval's own client of servers (`local-completions`), which counts what each of its requests
+restored.
 
-lm-eval hands a completion's text on and drops the rest of the body, and of a server's refusal it keeps the status alone. So the
-class that it registers is taken further where it meets the server: a request carries the arm's salt and asks for tokens, what
-comes back is read for `usage` and tokens as well, and a failure is repeated or told in the server's words. lm-eval still builds
-the requests and their generation parameters, and has them under way together.
+lm-eval hands a completion's text on and drops the rest of the body, and of a server's refusal it
+keeps the status alone. So the class that it registers is taken further where it meets the server: a
+request carries the arm's salt and asks for tokens, what comes back is read for `usage` and tokens
+as well, and a failure is repeated or told in the server's words. lm-eval still builds the requests
+and their generation parameters, and has them under way together.
 """
 
 from __future__ import annotations
@@ -51,16 +53,20 @@ class CompletionsLM(LocalCompletionsAPI):  # type: ignore[misc]
         self._asks: dict[str, list[Ask]] = {}
 
     def generate_until(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[str]:
-        """Return the text that answers each request; those that were answered before are not sent again.
+        """Return the text that answers each request; those that were answered before are not sent
+        again.
 
-        Raises BackendError if the server does not answer; what it answered before that is kept. Raises UsageError for a prompt
-        that is longer than the server's context, if the server tells its length, before anything is asked.
+        Raises BackendError if the server does not answer; what it answered before that is kept.
+        Raises UsageError for a prompt that is longer than the server's context, if the server tells
+        its length, before anything is asked.
         """
         asks = asks_of(requests, self._asking)
         missing = {ask.id for ask in self._asking.missing(asks)}
         self._server.context.prepare([ask for ask in asks if ask.id in missing])
         self._asking.begin(asks, prefixes(requests))
-        waiting = [(request, ask) for request, ask in zip(requests, asks, strict=True) if ask.id in missing]
+        waiting = [
+            (request, ask) for request, ask in zip(requests, asks, strict=True) if ask.id in missing
+        ]
         self._asks = {}
         for _, ask in waiting:
             self._asks.setdefault(ask.prompt, []).append(ask)
@@ -68,15 +74,22 @@ class CompletionsLM(LocalCompletionsAPI):  # type: ignore[misc]
             super().generate_until([request for request, _ in waiting], disable_tqdm=disable_tqdm)
         return self._asking.texts(asks)
 
-    async def amodel_call(self, messages: Sequence[str], *, gen_kwargs: Any = None, eos: Any = None, **_: Any) -> list[str]:
+    async def amodel_call(
+        self, messages: Sequence[str], *, gen_kwargs: Any = None, eos: Any = None, **_: Any
+    ) -> list[str]:
         """Answer one request: send it, and keep what comes with what it restored.
 
-        A server does not say which tier that came from. In an arm of the second tier it can have come from nowhere else: the
-        server's own pools were reset, and the request's salt was not used since.
+        A server does not say which tier that came from. In an arm of the second tier it can have
+        come from nowhere else: the server's own pools were reset, and the request's salt was not
+        used since.
         """
         ask = self._asks[messages[0]].pop()
         own: Mapping[str, Any] = self._create_payload(
-            self.create_message(messages), generate=True, gen_kwargs=copy.deepcopy(gen_kwargs), seed=self._seed, eos=eos
+            self.create_message(messages),
+            generate=True,
+            gen_kwargs=copy.deepcopy(gen_kwargs),
+            seed=self._seed,
+            eos=eos,
         )
         payload = {**own, "prompt": self._server.context.prompt(ask)}
         async with self._room:
@@ -86,8 +99,12 @@ class CompletionsLM(LocalCompletionsAPI):  # type: ignore[misc]
         self._asking.keep(ask, answer)
         return [answer.text]
 
-    async def _unless_failed(self, answering: Coroutine[Any, Any, tuple[Ask, Answer]]) -> tuple[Ask, Answer]:
-        """Answer a request. Once one has failed the others are over: nobody waits for them, and one line is told, not many."""
+    async def _unless_failed(
+        self, answering: Coroutine[Any, Any, tuple[Ask, Answer]]
+    ) -> tuple[Ask, Answer]:
+        """Answer a request. Once one has failed the others are over: nobody waits for them, and
+        one line is told, not many.
+        """
         if self._failed:
             answering.close()
             raise asyncio.CancelledError
@@ -100,9 +117,11 @@ class CompletionsLM(LocalCompletionsAPI):  # type: ignore[misc]
             raise
 
     async def _answered(self, ask: Ask, payload: Mapping[str, Any]) -> tuple[Ask, Answer]:
-        """Send a request until it is answered; return it as it was sent at last. Raises BackendError if it is not answered.
+        """Send a request until it is answered; return it as it was sent at last. Raises
+        BackendError if it is not answered.
 
-        What a failed attempt left in the cache must not warm the next one of a cold arm, so that has another salt.
+        What a failed attempt left in the cache must not warm the next one of a cold arm, so that
+        has another salt.
         """
         arm, first = self._asking.arm, ask
         for attempt in itertools.count(1):
@@ -110,7 +129,9 @@ class CompletionsLM(LocalCompletionsAPI):  # type: ignore[misc]
                 ask = msgspec.structs.replace(first, salt=f"{first.salt}.{attempt}")
             with_tokens = self._server.tells_tokens
             extras = EXTRAS if with_tokens else {}
-            status, content, retry_after = await self._sent(ask, {**payload, "cache_salt": ask.salt, **extras})
+            status, content, retry_after = await self._sent(
+                ask, {**payload, "cache_salt": ask.salt, **extras}
+            )
             if status == 200:
                 return ask, read(content, ask.id)
             if with_tokens and status in REFUSED:
@@ -118,28 +139,47 @@ class CompletionsLM(LocalCompletionsAPI):  # type: ignore[misc]
                 continue
             wait = wait_s(attempt, status, retry_after)
             if wait is None:
-                told = f"the server answered {status}: {content}" if status else f"{self.base_url} does not answer ({content})"
+                told = (
+                    f"the server answered {status}: {content}"
+                    if status
+                    else f"{self.base_url} does not answer ({content})"
+                )
                 raise BackendError(f"question {ask.id}: {told}")
             await asyncio.sleep(wait)
         raise AssertionError("attempts end")
 
     async def _sent(self, ask: Ask, payload: Mapping[str, Any]) -> tuple[int, Any, str]:
-        """Send a request once and return status, body and Retry-After; a broken connection is status 0, the body says how.
+        """Send a request once and return status, body and Retry-After; a broken connection is
+        status 0, the body says how.
 
-        Each has a connection of its own: one that is kept may have been closed by the server meanwhile, without a word.
+        Each has a connection of its own: one that is kept may have been closed by the server
+        meanwhile, without a word.
         """
-        fresh = ClientSession(connector=TCPConnector(force_close=True), timeout=ClientTimeout(total=self.timeout))
+        fresh = ClientSession(
+            connector=TCPConnector(force_close=True), timeout=ClientTimeout(total=self.timeout)
+        )
         try:
-            async with fresh as session, session.post(self.base_url, json=payload, headers=self.header) as response:
+            async with (
+                fresh as session,
+                session.post(self.base_url, json=payload, headers=self.header) as response,
+            ):
                 if response.status != 200:
-                    return response.status, said(await response.read()), response.headers.get("Retry-After", "")
+                    return (
+                        response.status,
+                        said(await response.read()),
+                        response.headers.get("Retry-After", ""),
+                    )
                 return 200, await response.json(content_type=None), ""
         except TimeoutError:
-            raise BackendError(f"question {ask.id}: {self.base_url} does not answer within {self.timeout} s") from None
+            raise BackendError(
+                f"question {ask.id}: {self.base_url} does not answer within {self.timeout} s"
+            ) from None
         except (ClientError, OSError) as error:
             return 0, str(error) or type(error).__name__, ""
         except ValueError:
-            raise BackendError(f"question {ask.id}: the server answered 200, but its body is no JSON") from None
+            raise BackendError(
+                f"question {ask.id}: the server answered 200, but its body is no JSON"
+            ) from None
 
 
 register_model("cachewitness-completions")(CompletionsLM)

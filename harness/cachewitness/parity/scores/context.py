@@ -1,7 +1,9 @@
-"""A server's context and tokens: what is too long for it is said before anything is asked, and prompts are sent as tokens.
+"""A server's context and tokens: what is too long for it is said before anything is asked, and
+prompts are sent as tokens.
 
-`/v1/models` tells the length of the context (`max_model_len`) and `/tokenize` the tokens of a text, on vLLM's server and those
-that follow it. Without them prompts are sent as texts, and the server says itself which one is too long.
+`/v1/models` tells the length of the context (`max_model_len`) and `/tokenize` the tokens of a text,
+on vLLM's server and those that follow it. Without them prompts are sent as texts, and the server
+says itself which one is too long.
 """
 
 from __future__ import annotations
@@ -19,7 +21,8 @@ from cachewitness.engines.answers import Ask, BackendError
 TIMEOUT_S = 300
 """How long an answer may take, in seconds."""
 Post = Callable[[str, Mapping[str, Any], str], Any]
-"""Sends a body to a path and returns what comes back; what it is for is named in the BackendError that it raises."""
+"""Sends a body to a path and returns what comes back; what it is for is named in the BackendError
+that it raises."""
 
 
 class _Tokenized(msgspec.Struct, frozen=True):
@@ -27,7 +30,9 @@ class _Tokenized(msgspec.Struct, frozen=True):
 
 
 class Context:
-    """What one server knows of lengths; `limit` is that of prompt and answer together, 0 if it does not say."""
+    """What one server knows of lengths; `limit` is that of prompt and answer together, 0 if it
+    does not say.
+    """
 
     def __init__(self, post: Post, model: str, limit: int, concurrent: int) -> None:
         self._post, self._model = post, model
@@ -52,7 +57,9 @@ class Context:
         return self._tokens.get(ask.prompt) or ask.prompt
 
     def _learn(self, prompt: str) -> bool:
-        """Ask for the tokens of a prompt, and return whether they came; after one that did not, none is asked for."""
+        """Ask for the tokens of a prompt, and return whether they came; after one that did not,
+        none is asked for.
+        """
         if self._offered is False:
             return False
         try:
@@ -67,9 +74,10 @@ class Context:
         length = len(self._tokens.get(ask.prompt, ()))
         if self.limit and length and length + ask.max_tokens > self.limit:
             raise UsageError(
-                f"question {ask.id}: its prompt has {length:,} tokens and its answer may have {ask.max_tokens:,}, and the "
-                f"server's context is {self.limit:,} long (max_model_len in /v1/models); give fewer --shots or --max-tokens, "
-                "or it a longer context"
+                f"question {ask.id}: its prompt has {length:,} tokens and its answer may have"
+                f" {ask.max_tokens:,}, and the server's context is {self.limit:,} long"
+                " (max_model_len in /v1/models); give fewer --shots or --max-tokens, or it a"
+                " longer context"
             )
 
 

@@ -22,7 +22,9 @@ _Waiting = tuple[Ask, Future[Answer]]
 
 
 class Dispatcher:
-    """Calls a backend for whoever asks, and counts what it answered: in tokens, but for `requests` and `batches`."""
+    """Calls a backend for whoever asks, and counts what it answered: in tokens, but for
+    `requests` and `batches`.
+    """
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
@@ -34,14 +36,18 @@ class Dispatcher:
         self._thread.start()
 
     def answer(self, asks: Sequence[Ask]) -> list[Answer]:
-        """Answer prompts, together with whatever else is waiting. Raises what the backend raises."""
+        """Answer prompts, together with whatever else is waiting. Raises what the backend
+        raises.
+        """
         futures: list[Future[Answer]] = [Future() for _ in asks]
         for ask, future in zip(asks, futures, strict=True):
             self._waiting.put((msgspec.structs.replace(ask, id=f"{next(self._numbers)}"), future))
         return [future.result() for future in futures]
 
     def reset(self, *, external: bool = False) -> bool:
-        """Forget every cached prefix, those of a second tier too if `external`, between two calls of the backend."""
+        """Forget every cached prefix, those of a second tier too if `external`, between two
+        calls of the backend.
+        """
         with self._lock:
             return self._backend.reset(external=external)
 
@@ -82,7 +88,9 @@ class Dispatcher:
             future.set_result(answer)
 
     def _gather(self) -> list[_Waiting]:
-        """Return the requests that wait now or come within a moment; none once the dispatcher is closed."""
+        """Return the requests that wait now or come within a moment; none once the dispatcher is
+        closed.
+        """
         first = self._waiting.get()
         batch = [first] if first else []
         until = time.monotonic() + GATHER_S

@@ -1,7 +1,8 @@
 """Tails and quantiles of the binomial and of Student's distribution, in plain Python.
 
-Sources: Clopper and Pearson, Biometrika 26 (1934) 404-413; for Student's distribution with whole degrees of freedom the finite
-sums of Abramowitz and Stegun, Handbook of Mathematical Functions (1964), 26.7.3 and 26.7.4.
+Sources: Clopper and Pearson, Biometrika 26 (1934) 404-413; for Student's distribution with whole
+degrees of freedom the finite sums of Abramowitz and Stegun, Handbook of Mathematical Functions
+(1964), 26.7.3 and 26.7.4.
 """
 
 from __future__ import annotations
@@ -30,7 +31,9 @@ def binomial_tail(at_least: int, n: int, chance: float) -> float:
 
 
 def _sum(first: int, n: int, chance: float) -> float:
-    """Add up the probabilities of `first` successes and more, which is above the mean, so that they fall."""
+    """Add up the probabilities of `first` successes and more, which is above the mean, so that
+    they fall.
+    """
     term = math.exp(
         math.lgamma(n + 1) - math.lgamma(first + 1) - math.lgamma(n - first + 1)
         + first * math.log(chance) + (n - first) * math.log1p(-chance)
@@ -55,7 +58,9 @@ def binomial_most(n: int, chance: float, beta: float) -> int:
 
 @lru_cache(_CACHED)
 def binomial_upper(successes: int, n: int, alpha: float) -> float:
-    """Return the upper end of the exact one-sided interval (Clopper and Pearson) of a share of which so many of n were seen."""
+    """Return the upper end of the exact one-sided interval (Clopper and Pearson) of a share of
+    which so many of n were seen.
+    """
     if successes >= n:
         return 1.0
     return bisect(lambda share: 1 - binomial_tail(successes + 1, n, share) > alpha, 0.0, 1.0)
@@ -63,7 +68,9 @@ def binomial_upper(successes: int, n: int, alpha: float) -> float:
 
 @lru_cache(_CACHED)
 def student(degrees: int, alpha: float) -> float:
-    """Return what Student's t with so many degrees of freedom exceeds with probability `alpha`, below one half."""
+    """Return what Student's t with so many degrees of freedom exceeds with probability `alpha`,
+    below one half.
+    """
     high = 1.0
     while _student_tail(high, degrees) > alpha:
         high *= 2

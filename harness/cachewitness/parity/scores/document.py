@@ -1,4 +1,6 @@
-"""A score as one JSON document: verdicts, figures, and every answer that was lost or gained, with both transcripts."""
+"""A score as one JSON document: verdicts, figures, and every answer that was lost or gained,
+with both transcripts.
+"""
 
 from __future__ import annotations
 
@@ -83,13 +85,19 @@ def document(engine: str, outcome: Outcome, rules: Rules, settings: Mapping[str,
 
 
 def changed(outcome: Outcome, primary: str) -> list[Changed]:
-    """Return every answer that an arm lost or gained against the cold one, the lost ones of each arm first."""
+    """Return every answer that an arm lost or gained against the cold one, the lost ones of each
+    arm first.
+    """
     cold = outcome.scores[OFF]
     found = []
     for arm, scores in outcome.scores.items():
         if arm in (OFF, AGAIN):
             continue
-        pairs = [pair for pair in pair_up(cold, scores) if pair.cold.filter == primary and (pair.lost or pair.gained)]
+        pairs = [
+            pair
+            for pair in pair_up(cold, scores)
+            if pair.cold.filter == primary and (pair.lost or pair.gained)
+        ]
         for pair in sorted(pairs, key=lambda pair: not pair.lost):
             row = pair.cold
             found.append(

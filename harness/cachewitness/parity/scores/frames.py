@@ -1,8 +1,9 @@
 """Every answered question as a table: for notebooks and other statistics.
 
-One row for each arm, question and filter, with what identifies the question (prompt hash, row, tenant), what was answered, what
-was restored, and what a repetition needs (salt, seed, versions). Its `id`, `arm/question/filter`, is the same in every run.
-Written as Parquet, which keeps types, and as CSV, which opens anywhere.
+One row for each arm, question and filter, with what identifies the question (prompt hash, row,
+tenant), what was answered, what was restored, and what a repetition needs (salt, seed, versions).
+Its `id`, `arm/question/filter`, is the same in every run. Written as Parquet, which keeps types,
+and as CSV, which opens anywhere.
 """
 
 from __future__ import annotations
@@ -21,7 +22,9 @@ def answers(outcome: Outcome, engine: str, seed: int) -> Any:
     """Return a pandas.DataFrame of all rows of all arms."""
     import pandas
 
-    constant = {"engine": engine, "seed": seed} | {f"version_{name}": text for name, text in outcome.versions.items()}
+    constant = {"engine": engine, "seed": seed} | {
+        f"version_{name}": text for name, text in outcome.versions.items()
+    }
     return pandas.DataFrame([row | constant for row in _rows(outcome)])
 
 
@@ -42,13 +45,21 @@ def write(outcome: Outcome, engine: str, seed: int, folder: Path) -> list[Path]:
 
 def _rows(outcome: Outcome) -> list[dict[str, Any]]:
     groups = sorted(
-        {name for scores in outcome.scores.values() for a in scores.answers.values() for name in a.restored if name}
+        {
+            name
+            for scores in outcome.scores.values()
+            for a in scores.answers.values()
+            for name in a.restored
+            if name
+        }
     )
     found = []
     for arm, scores in outcome.scores.items():
         for row in scores.rows:
             answer = scores.answers[row.doc]
-            restored: Mapping[str, int] = {f"restored_{name}": answer.restored.get(name, 0) for name in groups}
+            restored: Mapping[str, int] = {
+                f"restored_{name}": answer.restored.get(name, 0) for name in groups
+            }
             found.append(
                 {"id": f"{arm}/{row.doc}/{row.filter}", "arm": arm}
                 | msgspec.to_builtins(row)

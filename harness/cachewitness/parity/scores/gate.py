@@ -2,15 +2,20 @@
 
 Asked in this order, the first that answers decides:
 
-1. Did the arm do what it is for? A warm arm that restored little, or a cold one that restored much, has checked nothing.
-2. Is the model good enough? If both arms answer next to nothing right, there is nothing to lose: nothing checked.
-3. Do tokens decide? They do if the engine declares that its answers do not depend on chance (or the user says that they shall):
-   then one answer that differs beyond a near-tie fails the arm, and it passes if no token differs. That two cold runs agree is
-   no such declaration: none in n that differ bounds the true share by three in n, no lower.
-4. Otherwise the score does: lost answers fail the arm, a loss that is surely less than the margin passes, all else is unknown
-   (`cachewitness.parity.scores.decision`), and the report names the number of questions that would decide.
+1. Did the arm do what it is for? A warm arm that restored little, or a cold one that restored much,
+   has checked nothing.
+2. Is the model good enough? If both arms answer next to nothing right, there is nothing to lose:
+   nothing checked.
+3. Do tokens decide? They do if the engine declares that its answers do not depend on chance (or the
+   user says that they shall): then one answer that differs beyond a near-tie fails the arm, and it
+   passes if no token differs. That two cold runs agree is no such declaration: none in n that
+   differ bounds the true share by three in n, no lower.
+4. Otherwise the score does: lost answers fail the arm, a loss that is surely less than the margin
+   passes, all else is unknown (`cachewitness.parity.scores.decision`), and the report names the
+   number of questions that would decide.
 
-An engine that declares to be bit-exact and answers otherwise the second time does not pass, whatever its score.
+An engine that declares to be bit-exact and answers otherwise the second time does not pass,
+whatever its score.
 """
 
 from __future__ import annotations
@@ -36,7 +41,16 @@ from cachewitness.parity.scores.decision import (
 )
 from cachewitness.parity.scores.distributions import binomial_tail, binomial_upper
 from cachewitness.parity.scores.groups import GroupScore, group_scores, suspects
-from cachewitness.parity.scores.pairs import NEAR_TIE, Divergence, Pair, Scores, counts, divergences, pair_up, right_in_both
+from cachewitness.parity.scores.pairs import (
+    NEAR_TIE,
+    Divergence,
+    Pair,
+    Scores,
+    counts,
+    divergences,
+    pair_up,
+    right_in_both,
+)
 from cachewitness.parity.scores.restored import MIN_SHARE, Need, Restored, measure, shortfalls
 from cachewitness.parity.scores.statistics import mde
 
@@ -50,14 +64,17 @@ EXIT_CODES: Mapping[Verdict, int] = {
 }
 """The exit code of each verdict, the worst first."""
 PRIMARY = "strict-match"
-UNTOUCHED = "nothing came from the second tier, in which this policy keeps its prefixes; run the arm tier"
+UNTOUCHED = (
+    "nothing came from the second tier, in which this policy keeps its prefixes; run the arm tier"
+)
 
 
 class Rules(Risk, frozen=True, kw_only=True):
     """What a verdict depends on.
 
-    `tokens`: they decide since the engine declares to be bit-exact, or since the user is strict; else they are reported.
-    `tiered`: the policy keeps its prefixes in a second tier, so that nothing passes if nothing came from there.
+    `tokens`: they decide since the engine declares to be bit-exact, or since the user is strict;
+    else they are reported. `tiered`: the policy keeps its prefixes in a second tier, so that
+    nothing passes if nothing came from there.
     """
 
     floor: float = 0.1
@@ -71,12 +88,13 @@ class Rules(Risk, frozen=True, kw_only=True):
 class Judged(msgspec.Struct, frozen=True, kw_only=True):
     """One arm against the cold one, under the primary filter.
 
-    `lost` were right without the cache and are wrong with it, `gained` the reverse; `alone` of the lost were right in the
-    second cold run too, and `again` were lost by that run and not by this arm. `p` is the smallest p value of a loss, that of
-    `test`, `p_adjusted` the same corrected for the number of arms, `lower` the lower bound of the change as a share of the
-    questions, `prefixes` how many they share, `needed` the number of questions that would decide (0 if decided).
-    `suspects` are the groups that lost significantly, the worst first. `anomalies` are what a failure is called; `expected` is
-    the listed reason if all of them are expected.
+    `lost` were right without the cache and are wrong with it, `gained` the reverse; `alone` of the
+    lost were right in the second cold run too, and `again` were lost by that run and not by this
+    arm. `p` is the smallest p value of a loss, that of `test`, `p_adjusted` the same corrected for
+    the number of arms, `lower` the lower bound of the change as a share of the questions,
+    `prefixes` how many they share, `needed` the number of questions that would decide (0 if
+    decided). `suspects` are the groups that lost significantly, the worst first. `anomalies` are
+    what a failure is called; `expected` is the listed reason if all of them are expected.
     """
 
     arm: str
@@ -106,9 +124,11 @@ class Judged(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Noise(msgspec.Struct, frozen=True, kw_only=True):
-    """How much two cold runs differ: in how many answers the tokens do, in how many the score. `n` is 0 if not measured.
+    """How much two cold runs differ: in how many answers the tokens do, in how many the score. `n`
+    is 0 if not measured.
 
-    `tokens_upper` and `scores_upper` are the shares that these counts do not exclude, with 95 % confidence each.
+    `tokens_upper` and `scores_upper` are the shares that these counts do not exclude, with 95 %
+    confidence each.
     """
 
     n: int = 0
@@ -129,7 +149,11 @@ def noise_floor(cold: Scores, again: Scores | None, rules: Rules) -> Noise:
 
 
 def _noise(cold: Scores, again: Scores, pairs: list[Pair], rules: Rules) -> Noise:
-    n, tokens, scores = len(pairs), len(divergences(cold.answers, again.answers, rules.near_tie)), sum(counts(pairs))
+    n, tokens, scores = (
+        len(pairs),
+        len(divergences(cold.answers, again.answers, rules.near_tie)),
+        sum(counts(pairs)),
+    )
     upper = [binomial_upper(found, n, rules.alpha) for found in (tokens, scores)]
     return Noise(n=n, tokens=tokens, scores=scores, tokens_upper=upper[0], scores_upper=upper[1])
 
@@ -143,27 +167,39 @@ def judge(
     """
     repeated = _primary(pair_up(cold, again), rules) if again else None
     noise = _noise(cold, again, repeated, rules) if again and repeated is not None else Noise()
-    warm = [f"arm {arm.arm}: {line}" for arm in (cold, again) if arm for line in shortfalls(measure(arm.answers), "cold")]
+    warm = [
+        f"arm {arm.arm}: {line}"
+        for arm in (cold, again)
+        if arm
+        for line in shortfalls(measure(arm.answers), "cold")
+    ]
     seen = [_look(cold, repeated, scores, need, rules) for scores, need in others]
     short = [[*warm, *look.short] for look in seen]
     tested = [index for index, lines in enumerate(short) if not lines]
-    decided = dict(zip(tested, decide([seen[index].counts for index in tested], rules), strict=True))
+    decided = dict(
+        zip(tested, decide([seen[index].counts for index in tested], rules), strict=True)
+    )
     judged = [
-        _judge(look, short[i], noise, decided.get(i) or decide([look.counts], rules)[0], rules) for i, look in enumerate(seen)
+        _judge(look, short[i], noise, decided.get(i) or decide([look.counts], rules)[0], rules)
+        for i, look in enumerate(seen)
     ]
     untouched = rules.tiered and not any(arm.restored.from_tier for arm in judged)
     return noise, [_vacuous(arm) for arm in judged] if untouched else judged
 
 
 def _vacuous(arm: Judged) -> Judged:
-    """Return an arm of a run in which nothing came from the tier that the run is about: it has not passed."""
+    """Return an arm of a run in which nothing came from the tier that the run is about: it has
+    not passed.
+    """
     if arm.verdict != "pass":
         return arm
     return msgspec.structs.replace(arm, verdict="nothing checked", reasons=[UNTOUCHED])
 
 
 def overall(judged: Sequence[Judged]) -> Verdict:
-    """Return the verdict of a run: the worst that any arm has that is not expected to, nothing checked without any."""
+    """Return the verdict of a run: the worst that any arm has that is not expected to, nothing
+    checked without any.
+    """
     verdicts = {"pass" if arm.expected else arm.verdict for arm in judged}
     return next((verdict for verdict in EXIT_CODES if verdict in verdicts), "nothing checked")
 
@@ -189,7 +225,9 @@ class _Look(msgspec.Struct, frozen=True, kw_only=True):
         return [found.doc for found in self.differing if found.kind == "hard"]
 
 
-def _look(cold: Scores, repeated: list[Pair] | None, scores: Scores, need: Need, rules: Rules) -> _Look:
+def _look(
+    cold: Scores, repeated: list[Pair] | None, scores: Scores, need: Need, rules: Rules
+) -> _Look:
     pairs = _primary(pair_up(cold, scores), rules)
     restored = measure(scores.answers)
     return _Look(
@@ -226,7 +264,11 @@ def _judge(look: _Look, short: list[str], noise: Noise, decided: Decision, rules
         p_adjusted=decided.p_adjusted,
         lower=decided.lower,
         mde=mde(whole.n, (whole.lost + whole.gained) / whole.n, rules.alpha) if whole.n else None,
-        needed=decides_at(look.counts, rules) if verdict == "unknown" and _wide(look.counts, noise, decided, rules) else 0,
+        needed=(
+            decides_at(look.counts, rules)
+            if verdict == "unknown" and _wide(look.counts, noise, decided, rules)
+            else 0
+        ),
         restored=look.restored,
         near_ties=len(look.differing) - len(look.hard),
         hard=look.hard,
@@ -236,7 +278,9 @@ def _judge(look: _Look, short: list[str], noise: Noise, decided: Decision, rules
     )
 
 
-def _verdict(look: _Look, short: list[str], noise: Noise, decided: Decision, rules: Rules) -> tuple[Verdict, list[str]]:
+def _verdict(
+    look: _Look, short: list[str], noise: Noise, decided: Decision, rules: Rules
+) -> tuple[Verdict, list[str]]:
     if short or not look.pairs:
         return "nothing checked", short or [f"no question under filter {rules.primary}"]
     if _by_tokens(noise, rules) and look.hard:
@@ -245,23 +289,36 @@ def _verdict(look: _Look, short: list[str], noise: Noise, decided: Decision, rul
         return "fail", [_lost(look.counts, decided)]
     right = max(right_in_both(look.pairs))
     if not right or right < rules.floor * len(look.pairs):
-        told = f"the model is too weak to judge by: at most {right} of {len(look.pairs)} answers right in either arm"
+        told = (
+            f"the model is too weak to judge by: at most {right} of {len(look.pairs)} answers right"
+            " in either arm"
+        )
         return "nothing checked", [f"{told}, less than {rules.floor:.0%}" if right else told]
     if len(look.pairs) < MIN_QUESTIONS:
-        return "unknown", [f"{len(look.pairs)} questions are too few to pass by; ask {MIN_QUESTIONS} or more"]
+        return "unknown", [
+            f"{len(look.pairs)} questions are too few to pass by; ask {MIN_QUESTIONS} or more"
+        ]
     if _by_tokens(noise, rules) and not look.differing:
         return "pass", ["every token is the same as without a cache"]
     if _refuted(noise, rules):
-        told = f"the engine is declared bit-exact, but {noise.tokens:,} of {noise.n:,} answers differ between two cold runs"
+        told = (
+            f"the engine is declared bit-exact, but {noise.tokens:,} of {noise.n:,} answers differ"
+            " between two cold runs"
+        )
         return "unknown", [f"{told}; without the declaration the score decides"]
     if decided.outcome == "kept" and noise.discordance > NOISE_MAX:
-        told = f"two cold runs disagree about {noise.scores:,} of {noise.n:,} scores: what is compared with is damaged itself"
+        told = (
+            f"two cold runs disagree about {noise.scores:,} of {noise.n:,} scores: what is compared"
+            " with is damaged itself"
+        )
         return "unknown", [f"{told}; run the cold arms without a cache (of a server: --cold-url)"]
     return _by_score(look.counts, decided, rules)
 
 
 def _by_tokens(noise: Noise, rules: Rules) -> bool:
-    """Whether tokens decide: on request, or by a declaration that two cold runs have not refuted."""
+    """Whether tokens decide: on request, or by a declaration that two cold runs have not
+    refuted.
+    """
     return rules.tokens == "strict" or (rules.tokens == "declared" and not _refuted(noise, rules))
 
 
@@ -271,8 +328,14 @@ def _refuted(noise: Noise, rules: Rules) -> bool:
 
 
 def _wide(found: Counts, noise: Noise, decided: Decision, rules: Rules) -> bool:
-    """Whether an open verdict is for want of questions: the bound is beyond the margin, and nothing else is in the way."""
-    return found.whole.n >= MIN_QUESTIONS and decided.lower <= -rules.margin and not _refuted(noise, rules)
+    """Whether an open verdict is for want of questions: the bound is beyond the margin, and
+    nothing else is in the way.
+    """
+    return (
+        found.whole.n >= MIN_QUESTIONS
+        and decided.lower <= -rules.margin
+        and not _refuted(noise, rules)
+    )
 
 
 def _changed(look: _Look, noise: Noise) -> str:
@@ -287,14 +350,20 @@ def _lost(found: Counts, decided: Decision) -> str:
     if decided.test == "net":
         return f"{whole.lost:,} answers lost and {whole.gained:,} gained: {p}"
     if decided.test == "noise":
-        told = f"{whole.lost:,} answers lost, {whole.alone:,} of which a second run without a cache keeps"
+        told = (
+            f"{whole.lost:,} answers lost, {whole.alone:,} of which a second run without a cache"
+            " keeps"
+        )
         return f"{told}, while it loses {whole.again:,} others: {p}"
     return f"{_worst(found)}, more than noise takes: {p}"
 
 
 def _worst(found: Counts) -> str:
     """Return the loss behind one prefix that chance explains least, in words."""
-    worst = min(found.prefixes or (found.whole,), key=lambda tally: binomial_tail(tally.lost, tally.right, NOISE_SHARE))
+    worst = min(
+        found.prefixes or (found.whole,),
+        key=lambda tally: binomial_tail(tally.lost, tally.right, NOISE_SHARE),
+    )
     where = "behind one shared prefix " if found.prefixes else ""
     return f"{where}{worst.lost:,} of {worst.right:,} right answers are lost"
 
@@ -304,10 +373,15 @@ def _by_score(found: Counts, decided: Decision, rules: Rules) -> tuple[Verdict, 
     if decided.outcome == "kept":
         return "pass", [f"at most {worst} are lost, less than the margin of {100 * rules.margin:g}"]
     if suspect(found, rules):
-        told = "which chance may do to one prefix, and a bad block does; ask behind that prefix again"
+        told = (
+            "which chance may do to one prefix, and a bad block does; ask behind that prefix again"
+        )
         return "unknown", [f"{_worst(found)}, {told}"]
     if found.prefixes and len(found.prefixes) < MIN_PREFIXES and decided.lower > -rules.margin:
-        few = f"the questions share {len(found.prefixes)} prefixes, which is too few to judge a score by"
+        few = (
+            f"the questions share {len(found.prefixes)} prefixes, which is too few to judge a"
+            " score by"
+        )
         return "unknown", [f"{few}; ask behind {MIN_PREFIXES} or more"]
     return "unknown", [f"up to {worst} may be lost, more than the margin of {100 * rules.margin:g}"]
 

@@ -1,4 +1,5 @@
-"""What each group of questions lost: it needs one kind of cache more than the others, so where it loses, that cache is suspect.
+"""What each group of questions lost: it needs one kind of cache more than the others, so where it
+loses, that cache is suspect.
 
 A hint and no verdict: the questions of a group are taken for independent here.
 """
@@ -32,15 +33,23 @@ def group_scores(pairs: Sequence[Pair]) -> list[GroupScore]:
         if pair.cold.group:
             members.setdefault(pair.cold.group, []).append(pair)
     adjusted = holm([mcnemar(*counts(group)) for group in members.values()])
-    return [_group_score(name, group, p) for (name, group), p in zip(members.items(), adjusted, strict=True)]
+    return [
+        _group_score(name, group, p)
+        for (name, group), p in zip(members.items(), adjusted, strict=True)
+    ]
 
 
 def suspects(groups: Sequence[GroupScore], alpha: float) -> list[str]:
     """Return the groups that lost significantly, the worst first."""
     significant = [group for group in groups if group.p < alpha]
-    return [group.group for group in sorted(significant, key=lambda group: (group.gained - group.lost) / group.n)]
+    return [
+        group.group
+        for group in sorted(significant, key=lambda group: (group.gained - group.lost) / group.n)
+    ]
 
 
 def _group_score(name: str, pairs: Sequence[Pair], p: float) -> GroupScore:
     (lost, gained), (right_cold, right) = counts(pairs), right_in_both(pairs)
-    return GroupScore(group=name, n=len(pairs), right_cold=right_cold, right=right, lost=lost, gained=gained, p=p)
+    return GroupScore(
+        group=name, n=len(pairs), right_cold=right_cold, right=right, lost=lost, gained=gained, p=p
+    )

@@ -30,7 +30,9 @@ class BackendLM(LM):  # type: ignore[misc]
         """Refuse: scores are of generated answers."""
         raise NotImplementedError("answers are generated; likelihoods are not compared here")
 
-    def loglikelihood_rolling(self, requests: Sequence[Any], disable_tqdm: bool = False) -> NoReturn:
+    def loglikelihood_rolling(
+        self, requests: Sequence[Any], disable_tqdm: bool = False
+    ) -> NoReturn:
         """Refuse: scores are of generated answers."""
         raise NotImplementedError("answers are generated; likelihoods are not compared here")
 
@@ -44,7 +46,9 @@ def asks_of(requests: Sequence[Any], asking: Asking) -> list[Ask]:
 
 
 def prefixes(requests: Sequence[Any]) -> list[str]:
-    """Return the texts that several prompts begin with: the tenants' contexts, or what all prompts have in common."""
+    """Return the texts that several prompts begin with: the tenants' contexts, or what all
+    prompts have in common.
+    """
     contexts = list(dict.fromkeys(request.doc["context"] for request in requests))
     if all(contexts):
         return contexts
@@ -55,5 +59,8 @@ def prefixes(requests: Sequence[Any]) -> list[str]:
 def _common(prompts: Sequence[str]) -> str:
     """Return what all texts begin with: what the first and the last in order have in common."""
     first, last = min(prompts), max(prompts)
-    length = next((i for i, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), min(len(first), len(last)))
+    length = next(
+        (i for i, (a, b) in enumerate(zip(first, last, strict=False)) if a != b),
+        min(len(first), len(last)),
+    )
     return first[:length]

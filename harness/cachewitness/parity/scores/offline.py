@@ -1,8 +1,9 @@
 """lm-eval without its surroundings: no network, no cache in the user's home, no chatter.
 
-The variables that keep `datasets` and `huggingface_hub` off the network are read when these are imported, so `prepare` comes
-first. What lm-eval prints while it evaluates (task listings, progress bars of its own, advice on options that nobody set) would
-drown the report; it is kept back, and whatever goes wrong reaches the caller as an exception all the same.
+The variables that keep `datasets` and `huggingface_hub` off the network are read when these are
+imported, so `prepare` comes first. What lm-eval prints while it evaluates (task listings, progress
+bars of its own, advice on options that nobody set) would drown the report; it is kept back, and
+whatever goes wrong reaches the caller as an exception all the same.
 """
 
 from __future__ import annotations
@@ -23,11 +24,12 @@ _QUIET = {"TOKENIZERS_PARALLELISM": "false", "HF_HUB_DISABLE_TELEMETRY": "1", "T
 _NEEDED = ("lm_eval", "datasets", "pandas")
 _NEEDED_BY_CLIENT = ("aiohttp", "requests", "tenacity", "tqdm")
 _LOUD = ("lm_eval", "datasets", "huggingface_hub", "asyncio")
-_FOREIGN = r"(lm_eval|datasets|evaluate|multiprocess|dill|sacrebleu|rouge_score|sklearn|aiohttp|tqdm|huggingface_hub)\b"
+_FOREIGN = r"(lm_eval|datasets|evaluate|multiprocess|dill|sacrebleu|rouge_score|sklearn|aiohttp|tqdm|huggingface_hub)\b"  # noqa: E501
 
 
 def prepare(*, online: bool = False, client: bool = False) -> None:
-    """Make the process ready to import lm-eval; `online` leaves the network open, `client` is for scores of a server.
+    """Make the process ready to import lm-eval; `online` leaves the network open, `client` is for
+    scores of a server.
 
     Raises EngineMissing if something has to be installed first.
     """
@@ -44,7 +46,11 @@ def prepare(*, online: bool = False, client: bool = False) -> None:
 def quiet() -> Iterator[None]:
     """Keep lm-eval's logs, progress bars and warnings back while it runs."""
     levels = {name: logging.getLogger(name).level for name in _LOUD}
-    with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+    with (
+        warnings.catch_warnings(),
+        contextlib.redirect_stdout(io.StringIO()),
+        contextlib.redirect_stderr(io.StringIO()),
+    ):
         warnings.filterwarnings("ignore", module=_FOREIGN)
         for name in _LOUD:
             logging.getLogger(name).setLevel(logging.CRITICAL + 1)

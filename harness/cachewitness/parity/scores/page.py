@@ -1,4 +1,6 @@
-"""The page of a score: each arm beside the cold one, and every lost or gained answer beside what the cold run answered."""
+"""The page of a score: each arm beside the cold one, and every lost or gained answer beside what
+the cold run answered.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,15 @@ def of_score(score: Document) -> bytes:
     more = len(score.changed) - len(shown)
     filters = list(dict.fromkeys(name for arm in score.arms for name in arm.right))
     verdict = (word, score.exit_code, "")
-    return rendered("score.html.j2", films=False, score=score, verdict=verdict, shown=shown, more=more, filters=filters)
+    return rendered(
+        "score.html.j2",
+        films=False,
+        score=score,
+        verdict=verdict,
+        shown=shown,
+        more=more,
+        filters=filters,
+    )
 
 
 def parted(one: str, other: str) -> tuple[list[Words], list[Words]]:
@@ -47,7 +57,9 @@ def parted(one: str, other: str) -> tuple[list[Words], list[Words]]:
     if max(map(len, words)) > WORDS_MAX:
         return [Words(texts[0], False)], [Words(texts[1], False)]
     sides: tuple[list[Words], list[Words]] = ([], [])
-    for tag, a, b, c, d in difflib.SequenceMatcher(None, words[0], words[1], autojunk=False).get_opcodes():
+    for tag, a, b, c, d in difflib.SequenceMatcher(
+        None, words[0], words[1], autojunk=False
+    ).get_opcodes():
         for side, own, (first, last) in zip(sides, words, ((a, b), (c, d)), strict=True):
             if first < last:
                 side.append(Words(" ".join(own[first:last]), tag != "equal"))

@@ -1,13 +1,15 @@
 """Pairs of answers to one question, cold and cached.
 
-Two accuracies say little: a cache that spoils some answers and luckily mends others looks innocent. What is compared is each
-question with itself, so both runs must have asked the same: the same question under the same filter, with a prompt of the same
-hash. Whatever has no such counterpart is refused, not left out, since the questions that are missing may be the damaged ones.
+Two accuracies say little: a cache that spoils some answers and luckily mends others looks innocent.
+What is compared is each question with itself, so both runs must have asked the same: the same
+question under the same filter, with a prompt of the same hash. Whatever has no such counterpart is
+refused, not left out, since the questions that are missing may be the damaged ones.
 
-Where two answers part, rounding may have done that. A cached run may cut the prompt at other places than a cold one, which
-changes the last bits of the logits. Where the two best tokens are all but equal, that may exchange them: a near-tie. It needs
-both runs to have been undecided at the very step at which they part; everything else is a hard divergence, and so is one whose
-margins are unknown.
+Where two answers part, rounding may have done that. A cached run may cut the prompt at other places
+than a cold one, which changes the last bits of the logits. Where the two best tokens are all but
+equal, that may exchange them: a near-tie. It needs both runs to have been undecided at the very
+step at which they part; everything else is a hard divergence, and so is one whose margins are
+unknown.
 """
 
 from __future__ import annotations
@@ -22,7 +24,8 @@ from cachewitness.engines.answers import Answer
 NEAR_TIE = 1e-3
 """The margin, in logits, up to which two tokens are all but equal, in float32."""
 _NEAR_TIES = {"bfloat16": 0.25, "bf16-state": 0.25, "float16": 0.03125}
-"""The same where logits, or the memories that they are read from, are rounded: twice the step between numbers from 16 to 32."""
+"""The same where logits, or the memories that they are read from, are rounded: twice the step
+between numbers from 16 to 32."""
 
 
 class Unpaired(RuntimeError):
@@ -30,7 +33,9 @@ class Unpaired(RuntimeError):
 
 
 class Scored(msgspec.Struct, frozen=True, kw_only=True):
-    """An answer as one filter read it. `row` counts the lines of the file, from 1; `doc` the questions asked, from 0."""
+    """An answer as one filter read it. `row` counts the lines of the file, from 1; `doc` the
+    questions asked, from 0.
+    """
 
     doc: int
     filter: str
@@ -46,7 +51,9 @@ class Scored(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Scores(msgspec.Struct, frozen=True, kw_only=True):
-    """All that one arm answered: rows by question and filter, and the answers themselves by question."""
+    """All that one arm answered: rows by question and filter, and the answers themselves by
+    question.
+    """
 
     arm: str
     rows: tuple[Scored, ...]
@@ -77,27 +84,34 @@ class Pair(msgspec.Struct, frozen=True):
 def pair_up(cold: Scores, other: Scores) -> list[Pair]:
     """Return the pairs of two arms, in the cold arm's order.
 
-    Raises Unpaired if a question is missing in either arm, occurs twice, or was asked with another prompt.
+    Raises Unpaired if a question is missing in either arm, occurs twice, or was asked with another
+    prompt.
     """
     first, second = _by_key(cold), _by_key(other)
-    for one, arm, against in ((first.keys() - second.keys(), other, cold), (second.keys() - first.keys(), cold, other)):
+    for one, arm, against in (
+        (first.keys() - second.keys(), other, cold),
+        (second.keys() - first.keys(), cold, other),
+    ):
         if one:
             doc, name = min(one)
             more = f" and {len(one) - 1} more" if len(one) > 1 else ""
             raise Unpaired(
-                f"arm {arm.arm}: question {doc} ({name}){more} of arm {against.arm} is not there; nothing to pair it with"
+                f"arm {arm.arm}: question {doc} ({name}){more} of arm {against.arm} is not there;"
+                " nothing to pair it with"
             )
     for key, row in first.items():
         if row.prompt_hash != second[key].prompt_hash:
             raise Unpaired(
-                f"arm {other.arm}: question {key[0]} was asked with another prompt than in arm {cold.arm} "
-                f"(hash {second[key].prompt_hash[:12]}, not {row.prompt_hash[:12]})"
+                f"arm {other.arm}: question {key[0]} was asked with another prompt than in arm"
+                f" {cold.arm} (hash {second[key].prompt_hash[:12]}, not {row.prompt_hash[:12]})"
             )
     return [Pair(row, second[key]) for key, row in first.items()]
 
 
 def near_tie_of(dtype: str) -> float:
-    """Return the margin up to which two tokens are all but equal, for a model that computes in `dtype`."""
+    """Return the margin up to which two tokens are all but equal, for a model that computes in
+    `dtype`.
+    """
     return _NEAR_TIES.get(dtype, NEAR_TIE)
 
 
@@ -119,16 +133,19 @@ def _by_key(scores: Scores) -> dict[tuple[int, str], Scored]:
     found: dict[tuple[int, str], Scored] = {}
     for row in scores.rows:
         if (row.doc, row.filter) in found:
-            raise Unpaired(f"arm {scores.arm}: question {row.doc} ({row.filter}) was answered twice")
+            raise Unpaired(
+                f"arm {scores.arm}: question {row.doc} ({row.filter}) was answered twice"
+            )
         found[row.doc, row.filter] = row
     return found
 
 
-# --- where answers part -------------------------------------------------------------------------------------------------------
+# --- where answers part ---------------------------------------------------------------------------
 
 
 class Divergence(msgspec.Struct, frozen=True):
-    """Where the answers to a question part: the step of the first differing token, -1 if only the texts are known.
+    """Where the answers to a question part: the step of the first differing token, -1 if only the
+    texts are known.
 
     Texts that differ though no token does part behind the last one.
     """
@@ -138,9 +155,17 @@ class Divergence(msgspec.Struct, frozen=True):
     kind: Literal["near-tie", "hard"]
 
 
-def divergences(cold: Mapping[int, Answer], other: Mapping[int, Answer], near_tie: float = NEAR_TIE) -> list[Divergence]:
-    """Return the questions whose answers differ, in the cold arm's order; both arms must have answered the same ones."""
-    return [found for doc, answer in cold.items() if (found := _compare(doc, answer, other[doc], near_tie))]
+def divergences(
+    cold: Mapping[int, Answer], other: Mapping[int, Answer], near_tie: float = NEAR_TIE
+) -> list[Divergence]:
+    """Return the questions whose answers differ, in the cold arm's order; both arms must have
+    answered the same ones.
+    """
+    return [
+        found
+        for doc, answer in cold.items()
+        if (found := _compare(doc, answer, other[doc], near_tie))
+    ]
 
 
 def _compare(doc: int, cold: Answer, other: Answer, near_tie: float) -> Divergence | None:
@@ -150,5 +175,7 @@ def _compare(doc: int, cold: Answer, other: Answer, near_tie: float) -> Divergen
         return None if cold.text == other.text else Divergence(doc, len(cold.tokens), "hard")
     shorter = min(len(cold.tokens), len(other.tokens))
     step = next((i for i in range(shorter) if cold.tokens[i] != other.tokens[i]), shorter)
-    tied = all(step < len(answer.margins) and answer.margins[step] <= near_tie for answer in (cold, other))
+    tied = all(
+        step < len(answer.margins) and answer.margins[step] <= near_tie for answer in (cold, other)
+    )
     return Divergence(doc, step, "near-tie" if tied else "hard")

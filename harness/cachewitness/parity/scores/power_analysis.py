@@ -13,7 +13,8 @@ def before(n: int, rules: Rules) -> list[str]:
     """Return what n questions can show for several shares of answers that differ by chance."""
     told = "; ".join(f"{share:.1%}: {_loss(n, share, rules)}" for share in ASSUMED)
     return [
-        f"smallest loss that {n:,} questions show (power {POWER:.0%}), by the share of answers that differ by chance: {told}"
+        f"smallest loss that {n:,} questions show (power {POWER:.0%}), by the share of answers that"
+        f" differ by chance: {told}"
     ]
 
 
@@ -22,7 +23,10 @@ def measured(noise: Noise, rules: Rules) -> list[str]:
     if not noise.n:
         head = "noise floor not measured (no arm off-again)"
         return [f"{head}: {_deciding(noise, rules) or 'all that is lost counts, be it by chance'}"]
-    told = f"noise floor {noise.tokens:,} of {noise.n:,} answers (with 95 % confidence under {noise.tokens_upper:.1%})"
+    told = (
+        f"noise floor {noise.tokens:,} of {noise.n:,} answers (with 95 % confidence under"
+        f" {noise.tokens_upper:.1%})"
+    )
     if deciding := _deciding(noise, rules):
         return [f"{told}: {deciding}"]
     told += f", {noise.scores:,} scores (under {noise.scores_upper:.1%})"
@@ -31,7 +35,10 @@ def measured(noise: Noise, rules: Rules) -> list[str]:
     told += f": the smallest loss that shows is {_loss(noise.n, share, rules)}"
     if needed <= noise.n:
         return [told]
-    return [f"{told}; a margin of {100 * rules.margin:g} points takes {needed:,} questions, so `unknown` is likely"]
+    return [
+        f"{told}; a margin of {100 * rules.margin:g} points takes {needed:,} questions, so"
+        " `unknown` is likely"
+    ]
 
 
 def _deciding(noise: Noise, rules: Rules) -> str:

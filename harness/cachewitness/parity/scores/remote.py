@@ -1,11 +1,12 @@
 """A server as a backend: vLLM's, ours, any that speaks OpenAI's completions.
 
 With every answer it must report how many tokens of the prompt came from its cache, in
-`usage.prompt_tokens_details.cached_tokens` (vLLM: `--enable-prompt-tokens-details`; it leaves the field out where nothing was
-cached, so an absent field counts as none, and a server that never sends it restored nothing by any evidence).
+`usage.prompt_tokens_details.cached_tokens` (vLLM: `--enable-prompt-tokens-details`; it leaves the
+field out where nothing was cached, so an absent field counts as none, and a server that never sends
+it restored nothing by any evidence).
 
-A server cannot be opened anew for every arm. Its cold arms give every request a salt of its own (`cache_salt`), or go to a
-second server of the same model that has no prefix cache.
+A server cannot be opened anew for every arm. Its cold arms give every request a salt of its own
+(`cache_salt`), or go to a second server of the same model that has no prefix cache.
 """
 
 from __future__ import annotations
@@ -38,9 +39,13 @@ ANSWER_MAX = 1 << 26
 
 
 class RemoteBackend:
-    """A server that answers prompts; `concurrent` of them at a time, each within `timeout` seconds."""
+    """A server that answers prompts; `concurrent` of them at a time, each within `timeout`
+    seconds.
+    """
 
-    def __init__(self, url: str, model: str, concurrent: int = 16, timeout: int = TIMEOUT_S) -> None:
+    def __init__(
+        self, url: str, model: str, concurrent: int = 16, timeout: int = TIMEOUT_S
+    ) -> None:
         self.url = url
         self.timeout = timeout
         self.model = model
@@ -58,7 +63,8 @@ class RemoteBackend:
         content = self.post(f"/reset_prefix_cache{query}", {}, "reset_prefix_cache")
         if content is None:
             raise BackendError(
-                "reset_prefix_cache: the server does not say whether it forgot anything (no `success` in its body)"
+                "reset_prefix_cache: the server does not say whether it forgot anything (no"
+                " `success` in its body)"
             )
         return bool(isinstance(content, dict) and content.get("success"))
 
@@ -69,19 +75,28 @@ class RemoteBackend:
             told = _request(f"{self.url}/version", None, self.timeout)
         except (OSError, http.client.HTTPException, ValueError):
             return found
-        return found | ({"engine": str(told["version"])} if isinstance(told, dict) and "version" in told else {})
+        return found | (
+            {"engine": str(told["version"])} if isinstance(told, dict) and "version" in told else {}
+        )
 
     def close(self) -> None:
         """Do nothing: the server is somebody else's."""
 
     def _one(self, ask: Ask) -> Answer:
-        body: dict[str, Any] = {"model": self.model, "prompt": ask.prompt, "max_tokens": ask.max_tokens, "temperature": 0.0}
+        body: dict[str, Any] = {
+            "model": self.model,
+            "prompt": ask.prompt,
+            "max_tokens": ask.max_tokens,
+            "temperature": 0.0,
+        }
         body |= {"stop": list(ask.stop)} if ask.stop else {}
         body |= {"cache_salt": ask.salt} if ask.salt else {}
         return read(self.post("/v1/completions", body, f"question {ask.id}"), ask.id)
 
     def post(self, path: str, body: Mapping[str, Any], what: str) -> Any:
-        """Send a body, again if what failed may pass, and return what comes back. Raises BackendError if nothing does."""
+        """Send a body, again if what failed may pass, and return what comes back. Raises
+        BackendError if nothing does.
+        """
         for attempt in itertools.count(1):
             try:
                 return _request(f"{self.url}{path}", body, self.timeout)
@@ -90,11 +105,16 @@ class RemoteBackend:
                     wait = wait_s(attempt, error.code, error.headers.get("Retry-After", ""))
                     told = f"the server answered {error.code}: {said(error.read(BODY_MAX))}"
             except ValueError:
-                raise BackendError(f"{what}: the server answered 200, but its body is no JSON") from None
+                raise BackendError(
+                    f"{what}: the server answered 200, but its body is no JSON"
+                ) from None
             except (OSError, http.client.HTTPException) as error:
                 slow = isinstance(getattr(error, "reason", error), TimeoutError)
                 wait = None if slow else wait_s(attempt, 0)
-                told = f"{self.url} does not answer {f'within {self.timeout} s' if slow else f'({error})'}"
+                told = (
+                    f"{self.url} does not answer"
+                    f" {f'within {self.timeout} s' if slow else f'({error})'}"
+                )
             if wait is None:
                 raise BackendError(f"{what}: {told}")
             time.sleep(wait)
@@ -102,26 +122,52 @@ class RemoteBackend:
 
 
 class Server:
-    """The server that the user named, perhaps with a second one for the cold arms, as a run wants it."""
+    """The server that the user named, perhaps with a second one for the cold arms, as a run
+    wants it.
+    """
 
-    def __init__(self, url: str, cold_url: str = "", model: str = "", concurrent: int = 16, timeout: int = TIMEOUT_S) -> None:
-        """Ask the servers for their models. Raises UsageError if one does not answer, or has not got the model."""
+    def __init__(
+        self,
+        url: str,
+        cold_url: str = "",
+        model: str = "",
+        concurrent: int = 16,
+        timeout: int = TIMEOUT_S,
+    ) -> None:
+        """Ask the servers for their models. Raises UsageError if one does not answer, or has not
+        got the model.
+        """
         self.url = base_of(url, "--base-url")
         self.cold_url = base_of(cold_url, "--cold-url") if cold_url else ""
         self.model, limit = _model(self.url, model, "--base-url")
         if self.cold_url:
             _, cold_limit = _model(self.cold_url, self.model, "--cold-url")
             limit = min(filter(None, (limit, cold_limit)), default=0)
-        context = Context(RemoteBackend(self.url, self.model, timeout=timeout).post, self.model, limit, concurrent)
+        context = Context(
+            RemoteBackend(self.url, self.model, timeout=timeout).post, self.model, limit, concurrent
+        )
         self.offer = Offer(self.model, concurrent, timeout, context)
         self.name = f"{self.model} at {self.url}"
 
     def open(self, opening: Opening) -> Backend:
-        """Return the server for an arm. Raises UsageError for an arm that a server cannot be brought to."""
-        for asked, arm in ((opening.preempt, "preempted"), (opening.drafts, "drafts"), (opening.scarce, "scarce")):
+        """Return the server for an arm. Raises UsageError for an arm that a server cannot be
+        brought to.
+        """
+        for asked, arm in (
+            (opening.preempt, "preempted"),
+            (opening.drafts, "drafts"),
+            (opening.scarce, "scarce"),
+        ):
             if asked:
-                raise UsageError(f"--arms: a server cannot be brought to that from outside; leave `{arm}` out")
-        return RemoteBackend(self._url(caching=opening.caching), self.model, self.offer.concurrent, self.offer.timeout)
+                raise UsageError(
+                    f"--arms: a server cannot be brought to that from outside; leave `{arm}` out"
+                )
+        return RemoteBackend(
+            self._url(caching=opening.caching),
+            self.model,
+            self.offer.concurrent,
+            self.offer.timeout,
+        )
 
     @property
     def lm(self) -> Callable[[Asking], Any]:
@@ -139,14 +185,20 @@ class Server:
 
 
 def _model(url: str, model: str, option: str) -> tuple[str, int]:
-    """Return the model that the server is to answer with, the one named or its first, and its context's length, 0: not told."""
+    """Return the model that the server is to answer with, the one named or its first, and its
+    context's length, 0: not told.
+    """
     try:
         listed = msgspec.convert(_request(f"{url}/v1/models", None, LIST_TIMEOUT_S), _Models).data
     except (OSError, http.client.HTTPException, ValueError) as error:
-        raise UsageError(f"{option}: {url} lists no models ({error}); is a server running there?") from None
+        raise UsageError(
+            f"{option}: {url} lists no models ({error}); is a server running there?"
+        ) from None
     limits = {entry.id: entry.max_model_len or 0 for entry in listed}
     if (model and model not in limits) or not limits:
-        raise UsageError(f"{option}: {url} has no model {model!r}; it has {', '.join(limits) or 'none'}")
+        raise UsageError(
+            f"{option}: {url} has no model {model!r}; it has {', '.join(limits) or 'none'}"
+        )
     name = model or listed[0].id
     return name, limits[name]
 
@@ -161,7 +213,8 @@ class _Models(msgspec.Struct, frozen=True):
 
 
 def _request(url: str, body: Mapping[str, Any] | None, timeout: int) -> Any:
-    """Return the decoded body of an answer, None if it is empty; without a body to send it is a GET.
+    """Return the decoded body of an answer, None if it is empty; without a body to send it is a
+    GET.
 
     Raises what urllib does, and ValueError for a body that is no JSON, or larger than ANSWER_MAX.
     """

@@ -1,9 +1,10 @@
 """How much of the prompts an arm took from its cache, and whether that is what the arm was to do.
 
-An equal score proves nothing about a cache that was never read: the two most used gates of this kind accept one restored block
-in three hundred requests, or a cold run that was warm from its second question on. So each arm states what it needs (cold: next
-to nothing restored; restored: much, of every cache group, and some of it in every request; the others alike), and an
-arm that did not get it has checked nothing.
+An equal score proves nothing about a cache that was never read: the two most used gates of this
+kind accept one restored block in three hundred requests, or a cold run that was warm from its
+second question on. So each arm states what it needs (cold: next to nothing restored; restored:
+much, of every cache group, and some of it in every request; the others alike), and an arm that did
+not get it has checked nothing.
 """
 
 from __future__ import annotations
@@ -18,18 +19,21 @@ from cachewitness.engines.answers import Answer
 Need = Literal["cold", "restored", "tier", "preempted", "drafted", "evicted"]
 
 MIN_SHARE = 0.5
-"""The share of prompt tokens that an arm with a warm cache restores at least, overall and of each cache group."""
+"""The share of prompt tokens that an arm with a warm cache restores at least, overall and of each
+cache group."""
 COLD_SHARE = 0.01
 """What a cold arm may restore: a preempted request may find what it wrote itself."""
 HAPPENED_SHARE = 0.1
-"""The share of requests that lose their place at least, in an arm under preemption; of other mechanisms alike."""
+"""The share of requests that lose their place at least, in an arm under preemption; of other
+mechanisms alike."""
 
 
 class Restored(msgspec.Struct, frozen=True, kw_only=True):
-    """What one arm restored, in tokens; `least` by the request that restored least, `groups…` by cache group.
+    """What one arm restored, in tokens; `least` by the request that restored least, `groups…` by
+    cache group.
 
-    `preempted`, `drafted` and `evicted` count the requests to which it happened: that lost their place, that went on with a
-    guessed token, and while which a cached block made room.
+    `preempted`, `drafted` and `evicted` count the requests to which it happened: that lost their
+    place, that went on with a guessed token, and while which a cached block made room.
     """
 
     requests: int
@@ -50,7 +54,9 @@ class Restored(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def measure(answers: Mapping[int, Answer]) -> Restored:
-    """Count what the answers say was restored; a group that a request does not name restored nothing in it."""
+    """Count what the answers say was restored; a group that a request does not name restored
+    nothing in it.
+    """
     names = sorted({name for answer in answers.values() for name in answer.restored if name})
     least_doc = min(answers, key=lambda doc: (answers[doc].restored.get("", 0), doc), default=-1)
     return Restored(
@@ -60,7 +66,9 @@ def measure(answers: Mapping[int, Answer]) -> Restored:
         least=answers[least_doc].restored.get("", 0) if answers else 0,
         least_doc=least_doc,
         groups={name: _sum(answers.values(), name) for name in names},
-        groups_least={name: min(answer.restored.get(name, 0) for answer in answers.values()) for name in names},
+        groups_least={
+            name: min(answer.restored.get(name, 0) for answer in answers.values()) for name in names
+        },
         from_tier=sum(answer.from_tier for answer in answers.values()),
         preempted=sum(answer.preemptions > 0 for answer in answers.values()),
         drafted=sum(answer.drafted > 0 for answer in answers.values()),
@@ -77,14 +85,21 @@ def shortfalls(found: Restored, need: Need, min_share: float = MIN_SHARE) -> lis
     if need in ("preempted", "evicted"):
         return _rare(found, need)
     short = [_below("restored", found.share(found.tokens), min_share)]
-    short += [_below(f"group {name} restored", found.share(tokens), min_share) for name, tokens in found.groups.items()]
+    short += [
+        _below(f"group {name} restored", found.share(tokens), min_share)
+        for name, tokens in found.groups.items()
+    ]
     if need == "tier":
         short.append(_below("the second tier gave", found.share(found.from_tier), min_share))
     if need == "drafted":
         short += _rare(found, need)
     if not found.least:
         short.append(f"question {found.least_doc} restored nothing")
-    short += [f"group {name} restored nothing in some request" for name, least in found.groups_least.items() if not least]
+    short += [
+        f"group {name} restored nothing in some request"
+        for name, least in found.groups_least.items()
+        if not least
+    ]
     return [line for line in short if line]
 
 
@@ -94,14 +109,20 @@ def _rare(found: Restored, need: Need) -> list[str]:
         "drafted": (found.drafted, "requests went on with a guessed token"),
         "evicted": (found.evicted, "requests saw a cached block make room"),
     }[need]
-    return [] if happened / found.requests >= HAPPENED_SHARE else [f"{happened} of {found.requests} {told}"]
+    return (
+        []
+        if happened / found.requests >= HAPPENED_SHARE
+        else [f"{happened} of {found.requests} {told}"]
+    )
 
 
 def _too_warm(found: Restored) -> list[str]:
     share = found.share(found.tokens)
     if share <= COLD_SHARE:
         return []
-    return [f"a cold arm restored {share:.1%} of its prompts: caching was not off, or salts are ignored"]
+    return [
+        f"a cold arm restored {share:.1%} of its prompts: caching was not off, or salts are ignored"
+    ]
 
 
 def _below(what: str, share: float, least: float) -> str:

@@ -58,10 +58,17 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Runner:
-    """Runs the arms. `model` makes lm-eval's model for an arm; with `jobs` over 1, arms run in so many processes at a time."""
+    """Runs the arms. `model` makes lm-eval's model for an arm; with `jobs` over 1, arms run in
+    so many processes at a time.
+    """
 
     def __init__(
-        self, asked: Questions, *, listener: Listener, model: Callable[[Asking], Any] | None = None, jobs: int = 1
+        self,
+        asked: Questions,
+        *,
+        listener: Listener,
+        model: Callable[[Asking], Any] | None = None,
+        jobs: int = 1,
     ) -> None:
         self._asked = asked
         self._listener = listener
@@ -71,7 +78,8 @@ class Runner:
     def run(self, arms: Sequence[Arm], rules: Rules) -> Outcome:
         """Run every arm and judge those that are compared.
 
-        Raises BackendError if the engine does not answer (what was answered is kept), Unpaired if two arms cannot be compared.
+        Raises BackendError if the engine does not answer (what was answered is kept), Unpaired if
+        two arms cannot be compared.
         """
         runs: dict[str, ArmRun] = {}
         with self._starting(arms) as run:
@@ -87,7 +95,8 @@ class Runner:
             noise=noise,
             judged=judged,
             scores=scores,
-            versions=installed() | {key: value for one in runs.values() for key, value in one.versions.items()},
+            versions=installed()
+            | {key: value for one in runs.values() for key, value in one.versions.items()},
             salts={name: one.salts for name, one in runs.items()},
             reused=sum(one.reused for one in runs.values()),
             seconds={name: one.seconds for name, one in runs.items()},
@@ -95,7 +104,9 @@ class Runner:
 
     @contextmanager
     def _starting(self, arms: Sequence[Arm]) -> Iterator[Callable[[Arm], ArmRun]]:
-        """Yield what runs an arm, here or in a process that began with it before it was asked for."""
+        """Yield what runs an arm, here or in a process that began with it before it was asked
+        for.
+        """
         if self._jobs == 1:
             yield self._here
             return

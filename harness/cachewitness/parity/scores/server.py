@@ -1,12 +1,15 @@
-"""An OpenAI-compatible server over any backend: what talks to a server can be tried, and tested, where there is none.
+"""An OpenAI-compatible server over any backend: what talks to a server can be tried, and tested,
+where there is none.
 
-It answers `POST /v1/completions` (one prompt or a list; stop, max_tokens, cache_salt; greedy only) with
-`usage.prompt_tokens_details.cached_tokens`, `POST /reset_prefix_cache` with `{"success": …}`, `GET /v1/models`, `/health`,
-`/version` and `/metrics`, whose counters have vLLM's names and count tokens. Requests that arrive together are answered by one
-call of the backend, which is never called by two threads at once.
+It answers `POST /v1/completions` (one prompt or a list; stop, max_tokens, cache_salt; greedy only)
+with `usage.prompt_tokens_details.cached_tokens`, `POST /reset_prefix_cache` with `{"success": …}`,
+`GET /v1/models`, `/health`, `/version` and `/metrics`, whose counters have vLLM's names and count
+tokens. Requests that arrive together are answered by one call of the backend, which is never called
+by two threads at once.
 
-A reset takes vLLM's two parameters, `?reset_external=true` for the second tier as well and `?reset_running_requests=…`; since a
-reset waits here until nothing runs, the second has nothing to do (vLLM 0.33.0, entrypoints/serve/dev/cache/api_router.py).
+A reset takes vLLM's two parameters, `?reset_external=true` for the second tier as well and
+`?reset_running_requests=…`; since a reset waits here until nothing runs, the second has nothing to
+do (vLLM 0.33.0, entrypoints/serve/dev/cache/api_router.py).
 """
 
 from __future__ import annotations
@@ -48,7 +51,8 @@ class _Body(msgspec.Struct, frozen=True):
 
 
 class LocalServer:
-    """A server on a port of this machine, to be used as a context manager; `url` is where it listens.
+    """A server on a port of this machine, to be used as a context manager; `url` is where it
+    listens.
 
     Raises OSError if the port cannot be had.
     """
@@ -72,18 +76,27 @@ class LocalServer:
         self.dispatcher.close()
 
     def completion(self, content: bytes) -> dict[str, Any]:
-        """Answer the body of a completion request. Raises Refused if it does not fit, BackendError if there is no answer."""
+        """Answer the body of a completion request. Raises Refused if it does not fit,
+        BackendError if there is no answer.
+        """
         answers = self.dispatcher.answer(self._asks(content))
-        prompt_tokens, tokens = sum(a.prompt_tokens for a in answers), sum(len(a.tokens) for a in answers)
+        prompt_tokens, tokens = (
+            sum(a.prompt_tokens for a in answers),
+            sum(len(a.tokens) for a in answers),
+        )
         return {
             "object": "text_completion",
             "model": self.model,
-            "choices": [{"index": i, "text": a.text, "finish_reason": "stop"} for i, a in enumerate(answers)],
+            "choices": [
+                {"index": i, "text": a.text, "finish_reason": "stop"} for i, a in enumerate(answers)
+            ],
             "usage": {
                 "prompt_tokens": prompt_tokens,
                 "completion_tokens": tokens,
                 "total_tokens": prompt_tokens + tokens,
-                "prompt_tokens_details": {"cached_tokens": sum(restored(answer) for answer in answers)},
+                "prompt_tokens_details": {
+                    "cached_tokens": sum(restored(answer) for answer in answers)
+                },
             },
         }
 
@@ -102,25 +115,38 @@ class LocalServer:
         prompts = [body.prompt] if isinstance(body.prompt, str) else body.prompt
         if not all(prompts) or not prompts:
             raise Refused(400, "prompt is empty")
-        return [Ask(id="", prompt=p, stop=tuple(stop), max_tokens=body.max_tokens, salt=body.cache_salt) for p in prompts]
+        return [
+            Ask(id="", prompt=p, stop=tuple(stop), max_tokens=body.max_tokens, salt=body.cache_salt)
+            for p in prompts
+        ]
 
     def reset(self, query: str) -> dict[str, Any]:
-        """Forget what is cached, as the query of the request says. Raises Refused for a flag that is none."""
-        flags = {key: _flag(key, values[-1]) for key, values in parse_qs(query, keep_blank_values=True).items()}
+        """Forget what is cached, as the query of the request says. Raises Refused for a flag
+        that is none.
+        """
+        flags = {
+            key: _flag(key, values[-1])
+            for key, values in parse_qs(query, keep_blank_values=True).items()
+        }
         return {"success": self.dispatcher.reset(external=flags.get("reset_external", False))}
 
     def metrics(self) -> str:
-        """Return the counters as Prometheus reads them: the engine's own cache, and the one beside it for what is left."""
+        """Return the counters as Prometheus reads them: the engine's own cache, and the one
+        beside it for what is left.
+        """
         counted = self.dispatcher
         counters = {
             "vllm:prefix_cache_queries_total": counted.queries,
             "vllm:prefix_cache_hits_total": counted.hits - counted.from_tier,
-            "vllm:external_prefix_cache_queries_total": counted.queries - counted.hits + counted.from_tier,
+            "vllm:external_prefix_cache_queries_total": (
+                counted.queries - counted.hits + counted.from_tier
+            ),
             "vllm:external_prefix_cache_hits_total": counted.from_tier,
             "vllm:request_success_total": counted.requests,
         }
         return "".join(
-            f'# TYPE {name} counter\n{name}{{model_name="{self.model}"}} {count}\n' for name, count in counters.items()
+            f'# TYPE {name} counter\n{name}{{model_name="{self.model}"}} {count}\n'
+            for name, count in counters.items()
         )
 
 
@@ -149,7 +175,8 @@ class _Http(ThreadingHTTPServer):
 
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
-    wbufsize = -1  # headers and body in one packet: apart, the second waits 40 ms for the first to be acknowledged
+    # headers and body in one packet: apart, the second waits 40 ms for the first to be acknowledged
+    wbufsize = -1
     disable_nagle_algorithm = True
     server: _Http
 

@@ -1,7 +1,7 @@
 """Arms in processes of their own, since one arm keeps one core busy.
 
-Each process keeps the answers of its arm as they come, in the file that a run in one process would write; so a run that is cut
-short goes on from there, whichever way it is repeated.
+Each process keeps the answers of its arm as they come, in the file that a run in one process would
+write; so a run that is cut short goes on from there, whichever way it is repeated.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 
 
 def jobs_for(asked: Questions, arms: Sequence[Arm], wanted: int | None) -> int:
-    """Return how many arms to run at a time: as many as wanted, or as there are cores if that is worth the start.
+    """Return how many arms to run at a time: as many as wanted, or as there are cores if that is
+    worth the start.
 
     1 where the engine cannot be opened in another process.
     """
@@ -41,8 +42,12 @@ def jobs_for(asked: Questions, arms: Sequence[Arm], wanted: int | None) -> int:
 
 
 @contextmanager
-def side_by_side(arms: Sequence[Arm], asked: Questions, jobs: int) -> Iterator[Mapping[str, Callable[[], ArmRun]]]:
-    """Begin with all arms, `jobs` at a time; yield by arm how to wait for it, which raises BackendError if the engine died."""
+def side_by_side(
+    arms: Sequence[Arm], asked: Questions, jobs: int
+) -> Iterator[Mapping[str, Callable[[], ArmRun]]]:
+    """Begin with all arms, `jobs` at a time; yield by arm how to wait for it, which raises
+    BackendError if the engine died.
+    """
     with workers(jobs, _one_thread, method="spawn") as pool:
         yield {arm.name: partial(_result, arm, pool.submit(run_arm, arm, asked)) for arm in arms}
 
@@ -57,4 +62,6 @@ def _result(arm: Arm, run: Future[ArmRun]) -> ArmRun:
     try:
         return run.result()
     except BrokenProcessPool:
-        raise BackendError(f"arm {arm.name}: the engine ended the process that it answered in") from None
+        raise BackendError(
+            f"arm {arm.name}: the engine ended the process that it answered in"
+        ) from None

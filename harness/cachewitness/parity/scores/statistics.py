@@ -1,19 +1,24 @@
 """Statistics of paired right-or-wrong answers, in plain Python.
 
-Two runs answered the same n questions. `lost` were right in the first and wrong in the second, `gained` the other way round;
-all others say nothing about a difference. What is asked of these two counts:
+Two runs answered the same n questions. `lost` were right in the first and wrong in the second,
+`gained` the other way round; all others say nothing about a difference. What is asked of these two
+counts:
 
-* Did the second run lose answers? Exact McNemar: given that m = lost + gained answers differ, each is as likely lost as gained.
-* By how much can it be worse at most? Tango's score interval, since the usual one (Wald) has no width at all where nothing
-  differs, which is where a cache is most often.
-* What could have been seen? The minimum detectable effect of a one-sided test with that many questions.
-* And if questions share a prefix, so that chance may change many answers at once? Then the prefix is what counts: the sign of
-  its whole loss is flipped (McNemar's test is this with prefixes of one question), and the interval is that of their mean.
+* Did the second run lose answers? Exact McNemar: given that m = lost + gained answers differ, each
+  is as likely lost as gained.
+* By how much can it be worse at most? Tango's score interval, since the usual one (Wald) has no
+  width at all where nothing differs, which is where a cache is most often.
+* What could have been seen? The minimum detectable effect of a one-sided test with that many
+  questions.
+* And if questions share a prefix, so that chance may change many answers at once? Then the prefix
+  is what counts: the sign of its whole loss is flipped (McNemar's test is this with prefixes of one
+  question), and the interval is that of their mean.
 
-Sources: McNemar, Psychometrika 12 (1947); Fisher, The Design of Experiments (1935), chapter 3, for sign flips; Tango,
-Statistics in Medicine 17 (1998) 891-908; Connor, Biometrics 43 (1987) 207-211 for sample sizes; Cochran, Sampling Techniques
-(1977), chapter 9, for the variance between clusters; Holm, Scandinavian Journal of Statistics 6 (1979) 65-70. Effects and
-margins are shares of the questions, 0.01 is one point.
+Sources: McNemar, Psychometrika 12 (1947); Fisher, The Design of Experiments (1935), chapter 3, for
+sign flips; Tango, Statistics in Medicine 17 (1998) 891-908; Connor, Biometrics 43 (1987) 207-211
+for sample sizes; Cochran, Sampling Techniques (1977), chapter 9, for the variance between clusters;
+Holm, Scandinavian Journal of Statistics 6 (1979) 65-70. Effects and margins are shares of the
+questions, 0.01 is one point.
 """
 
 from __future__ import annotations
@@ -33,16 +38,20 @@ _CACHED = 1 << 16
 
 @lru_cache(_CACHED)
 def mcnemar(lost: int, gained: int) -> float:
-    """Return the exact one-sided p value of so many losses or more among all answers that differ."""
+    """Return the exact one-sided p value of so many losses or more among all answers that
+    differ.
+    """
     differing = lost + gained
     at_least: int = sum(math.comb(differing, k) for k in range(lost, differing + 1))
     return at_least / (1 << differing)
 
 
 def sign_flips(losses: Sequence[int]) -> float:
-    """Return the exact one-sided p value of what the prefixes lost net, each being as likely to have gained as much.
+    """Return the exact one-sided p value of what the prefixes lost net, each being as likely to
+    have gained as much.
 
-    Right however strongly the answers behind one prefix hang together, as long as those of different prefixes do not.
+    Right however strongly the answers behind one prefix hang together, as long as those of
+    different prefixes do not.
     """
     return _sign_flips(tuple(sorted(abs(loss) for loss in losses if loss)), sum(losses))
 
@@ -60,9 +69,11 @@ def _sign_flips(sizes: tuple[int, ...], total: int) -> float:
 
 
 def clustered_lower(losses: Sequence[int], questions: Sequence[int], alpha: float = ALPHA) -> float:
-    """Return the lower end of the one-sided interval of the mean change of a question, prefixes being what varies.
+    """Return the lower end of the one-sided interval of the mean change of a question, prefixes
+    being what varies.
 
-    The variance is that of a ratio between clusters, with Student's t for so many prefixes less one; there must be two.
+    The variance is that of a ratio between clusters, with Student's t for so many prefixes less
+    one; there must be two.
     """
     count, n = len(losses), sum(questions)
     mean = sum(losses) / n
@@ -74,16 +85,20 @@ def clustered_lower(losses: Sequence[int], questions: Sequence[int], alpha: floa
 def tango_lower(lost: int, gained: int, n: int, alpha: float = ALPHA) -> float:
     """Return the lower end of Tango's one-sided interval of the difference (gained - lost) / n.
 
-    With 1 - alpha confidence the true difference is above it. Raises ValueError if n is smaller than the counts.
+    With 1 - alpha confidence the true difference is above it. Raises ValueError if n is smaller
+    than the counts.
     """
     if lost < 0 or gained < 0 or n < max(1, lost + gained):
         raise ValueError(f"{lost} lost and {gained} gained of {n} questions")
     z = NormalDist().inv_cdf(1 - alpha)
-    return bisect(lambda difference: _tango(lost, gained, n, difference) >= z, -1.0, (gained - lost) / n)
+    return bisect(
+        lambda difference: _tango(lost, gained, n, difference) >= z, -1.0, (gained - lost) / n
+    )
 
 
 def mde(n: int, discordance: float, alpha: float = ALPHA, power: float = POWER) -> float | None:
-    """Return the smallest true loss that n questions show with this power if a share `discordance` of the answers differs.
+    """Return the smallest true loss that n questions show with this power if a share `discordance`
+    of the answers differs.
 
     None if none is: even if every differing answer were a loss, the power would be less.
     """
@@ -92,13 +107,19 @@ def mde(n: int, discordance: float, alpha: float = ALPHA, power: float = POWER) 
     return bisect(lambda loss: _questions(loss, discordance, alpha, power) > n, 0.0, discordance)
 
 
-def n_for_margin(discordance: float, margin: float, alpha: float = ALPHA, power: float = POWER) -> int:
-    """Return how many questions show with this power that less than `margin` is lost, if in truth nothing is."""
+def n_for_margin(
+    discordance: float, margin: float, alpha: float = ALPHA, power: float = POWER
+) -> int:
+    """Return how many questions show with this power that less than `margin` is lost, if in
+    truth nothing is.
+    """
     return math.ceil((_z(alpha) + _z(1 - power)) ** 2 * discordance / margin**2)
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Return Holm's adjusted p values, in the order given: those of at most alpha stay significant among all the others."""
+    """Return Holm's adjusted p values, in the order given: those of at most alpha stay
+    significant among all the others.
+    """
     adjusted = [0.0] * len(p_values)
     largest = 0.0
     for rank, index in enumerate(sorted(range(len(p_values)), key=p_values.__getitem__)):
@@ -108,19 +129,32 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 def _tango(lost: int, gained: int, n: int, difference: float) -> float:
-    """Return the score statistic of a true difference; `rate` is the most likely rate of losses under it."""
+    """Return the score statistic of a true difference; `rate` is the most likely rate of losses
+    under it.
+    """
     a = 2 * n
     b = (2 * n - gained + lost) * difference - (gained + lost)
     c = -lost * difference * (1 - difference)
     rate = (math.sqrt(max(0.0, b * b - 4 * a * c)) - b) / (2 * a)
     variance = n * (2 * rate + difference * (1 - difference))
     distance = gained - lost - n * difference
-    return distance / math.sqrt(variance) if variance > 0 else math.copysign(math.inf, distance) if distance else 0.0
+    return (
+        distance / math.sqrt(variance)
+        if variance > 0
+        else math.copysign(math.inf, distance)
+        if distance
+        else 0.0
+    )
 
 
 def _questions(loss: float, discordance: float, alpha: float, power: float) -> float:
-    """Return the questions that show a loss, if a share `discordance` of the answers differs (Connor's formula)."""
-    return (_z(alpha) * math.sqrt(discordance) + _z(1 - power) * math.sqrt(max(0.0, discordance - loss**2))) ** 2 / loss**2
+    """Return the questions that show a loss, if a share `discordance` of the answers differs
+    (Connor's formula).
+    """
+    return (
+        _z(alpha) * math.sqrt(discordance)
+        + _z(1 - power) * math.sqrt(max(0.0, discordance - loss**2))
+    ) ** 2 / loss**2
 
 
 def _z(alpha: float) -> float:

@@ -1,13 +1,15 @@
-"""What is asked: the problems of the fixture, or gsm8k itself, as tasks of lm-eval made without its index of fourteen thousand.
+"""What is asked: the problems of the fixture, or gsm8k itself, as tasks of lm-eval made without its
+index of fourteen thousand.
 
-Prompt, metric and both filters (`strict-match`, `flexible-extract`) are gsm8k's, read from the definition that lm-eval ships.
-What differs, and why:
+Prompt, metric and both filters (`strict-match`, `flexible-extract`) are gsm8k's, read from the
+definition that lm-eval ships. What differs, and why:
 
-* Problems bring their context, which all questions of a tenant share, so there are no further examples (0 shots), and an answer
-  ends with an empty line.
-* gsm8k draws other examples for every question, so its prompts share ten characters and a prefix cache has nothing to do. Here
-  the examples are the first rows unless random ones are asked for. They come from a file of their own, or from the hub's
-  training split; without either they are rows of the questions' file and not asked (random ones: all rows but the question).
+* Problems bring their context, which all questions of a tenant share, so there are no further
+  examples (0 shots), and an answer ends with an empty line.
+* gsm8k draws other examples for every question, so its prompts share ten characters and a prefix
+  cache has nothing to do. Here the examples are the first rows unless random ones are asked for.
+  They come from a file of their own, or from the hub's training split; without either they are rows
+  of the questions' file and not asked (random ones: all rows but the question).
 """
 
 from __future__ import annotations
@@ -28,7 +30,8 @@ MAX_TOKENS = {"problems": 64, "gsm8k": 256}
 """The most tokens of an answer; lm-eval's own default for gsm8k."""
 HUB = "hub"
 FLOOR, KNOWN = 0.1, 0.9
-"""The share of right answers under which nothing passes; and that of problems which a model that knows their language has."""
+"""The share of right answers under which nothing passes; and that of problems which a model that
+knows their language has."""
 
 
 class Doc(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,9 +49,9 @@ class Doc(msgspec.Struct, frozen=True, kw_only=True):
 class Task(msgspec.Struct, frozen=True, kw_only=True):
     """What is asked, and how.
 
-    `shots` are the examples in front of every question, or, if they are random, what they are drawn from: without any, the
-    other questions. `limit` says how many of `docs` are asked, 0: all. Of what a server is asked, a model that knows the task
-    answers the share `known` right.
+    `shots` are the examples in front of every question, or, if they are random, what they are drawn
+    from: without any, the other questions. `limit` says how many of `docs` are asked, 0: all. Of
+    what a server is asked, a model that knows the task answers the share `known` right.
     """
 
     name: str
@@ -68,9 +71,11 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
         return self.docs[: self.limit] if self.limit else self.docs
 
     def floor(self, *, server: bool) -> float:
-        """Return the share of right answers under which nothing passes: the model is too weak, or wrong cold and cached alike.
+        """Return the share of right answers under which nothing passes: the model is too weak, or
+        wrong cold and cached alike.
 
-        The toy's models are this package's own, and one without recurrent layers knows half of the problems.
+        The toy's models are this package's own, and one without recurrent layers knows half of the
+        problems.
         """
         return max(self.known, FLOOR) if server else FLOOR
 
@@ -102,7 +107,10 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
         from datasets import Dataset
 
         splits = {"test": self.docs, "train": self.shots or self.docs[:1]}
-        return {name: Dataset.from_list([msgspec.to_builtins(doc) for doc in docs]) for name, docs in splits.items()}
+        return {
+            name: Dataset.from_list([msgspec.to_builtins(doc) for doc in docs])
+            for name, docs in splits.items()
+        }
 
 
 def problems(limit: int = 0, folder: Path | None = None) -> Task:
@@ -112,7 +120,11 @@ def problems(limit: int = 0, folder: Path | None = None) -> Task:
     """
     items = fixture.load(folder)
     docs = [
-        Doc(row=number, context=item.context, **{key: getattr(item.row, key) for key in fixture.Row.__struct_fields__})
+        Doc(
+            row=number,
+            context=item.context,
+            **{key: getattr(item.row, key) for key in fixture.Row.__struct_fields__},
+        )
         for number, item in enumerate(items, start=1)
     ]
     return Task(
@@ -129,8 +141,16 @@ def _prompt(doc: Mapping[str, Any]) -> str:
     return fixture.PROMPT.format(context=doc["context"], question=doc["question"])
 
 
-def gsm8k(source: str, *, limit: int = 0, shots: int = SHOTS, random_shots: bool = False, shots_from: str = "") -> Task:
-    """Return gsm8k, from a file of JSON lines or from the hub (`hub`), with examples from another file if one is named.
+def gsm8k(
+    source: str,
+    *,
+    limit: int = 0,
+    shots: int = SHOTS,
+    random_shots: bool = False,
+    shots_from: str = "",
+) -> Task:
+    """Return gsm8k, from a file of JSON lines or from the hub (`hub`), with examples from another
+    file if one is named.
 
     Raises UsageError if a file cannot be read, a line does not fit, or too few questions are left.
     """
@@ -158,7 +178,10 @@ def _file(path: Path) -> list[Doc]:
     docs = []
     for number, row in jsonl.rows(path, _Row):
         if "####" not in row.answer:
-            raise UsageError(f"{path}:{number}: $.answer: ends without `#### NUMBER`, by which answers are compared")
+            raise UsageError(
+                f"{path}:{number}: $.answer: ends without `#### NUMBER`, by which answers are"
+                " compared"
+            )
         docs.append(Doc(question=row.question, answer=row.answer, row=number))
     return docs
 
@@ -174,9 +197,14 @@ def _hub() -> tuple[list[Doc], list[Doc]]:
     try:
         whole = load_dataset("openai/gsm8k", "main")
     except Exception as error:
-        raise UsageError(f"--gsm8k hub: cannot be had ({type(error).__name__}: {error}); give a file instead") from None
+        raise UsageError(
+            f"--gsm8k hub: cannot be had ({type(error).__name__}: {error}); give a file instead"
+        ) from None
     asked, examples = (
-        [Doc(question=row["question"], answer=row["answer"], row=i) for i, row in enumerate(whole[split], start=1)]
+        [
+            Doc(question=row["question"], answer=row["answer"], row=i)
+            for i, row in enumerate(whole[split], start=1)
+        ]
         for split in ("test", "train")
     )
     return asked, examples
@@ -195,7 +223,9 @@ def _even(docs: Sequence[Doc], limit: int) -> list[Doc]:
 
 
 def _compiled(template: str) -> Callable[[Mapping[str, Any]], str]:
-    """Return a template of lm-eval as a function; lm-eval itself compiles it anew for every question, a dozen times."""
+    """Return a template of lm-eval as a function; lm-eval itself compiles it anew for every
+    question, a dozen times.
+    """
     from lm_eval.utils import env
 
     compiled = env.from_string(template)

@@ -1,4 +1,6 @@
-"""Prints a score on a terminal: what every arm restored and lost, the groups, the questions that changed, the verdict."""
+"""Prints a score on a terminal: what every arm restored and lost, the groups, the questions that
+changed, the verdict.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,8 @@ from cachewitness.report.counterexample import wrapped
 from cachewitness.report.terminal import print_lines, print_objects, print_verdict
 
 SHOWN_MAX = 3
-"""How many lost questions are told in full, and as many gained ones, of the first arm that has any."""
+"""How many lost questions are told in full, and as many gained ones, of the first arm that has any.
+"""
 _PRIMARY = {
     "arm": "arm",
     "right": "right",
@@ -35,7 +38,10 @@ _HAPPENED = ("preempted", "drafted", "evicted")
 
 def heading(engine: str, task: str, questions: int, seed: int, out: Console) -> None:
     """Print what is about to be run."""
-    out.print(Text(f"engine {engine}, {questions:,} questions of {task}, seed {seed}", style="bold"), soft_wrap=True)
+    out.print(
+        Text(f"engine {engine}, {questions:,} questions of {task}, seed {seed}", style="bold"),
+        soft_wrap=True,
+    )
 
 
 def told(lines: list[str], out: Console) -> None:
@@ -54,12 +60,18 @@ def print_score(whole: Document, out: Console) -> None:
         _print_groups(arm, out)
     for change in ("lost", "gained"):
         _print_changed([entry for entry in whole.changed if entry.change == change], out)
-    print_verdict(whole.exit_code, out, reasons=_why(whole), passed="no arm lost an answer by its cache")
+    print_verdict(
+        whole.exit_code, out, reasons=_why(whole), passed="no arm lost an answer by its cache"
+    )
 
 
 def _why(whole: Document) -> list[str]:
     """Return why the verdict is what it is; nothing for a pass without an expected failure."""
-    known = [f"expected of arm {arm.arm}: {', '.join(arm.anomalies)} ({arm.expected})" for arm in whole.judged if arm.expected]
+    known = [
+        f"expected of arm {arm.arm}: {', '.join(arm.anomalies)} ({arm.expected})"
+        for arm in whole.judged
+        if arm.expected
+    ]
     if whole.exit_code == EXIT_USAGE:
         return ["the list of expected failures is out of date", *whole.broken_list]
     if whole.exit_code:
@@ -78,7 +90,9 @@ def _by_reason(whole: Document) -> list[str]:
 
 
 def _reasons(arm: Judged) -> list[str]:
-    blamed = [f"the questions that lost are of group {', '.join(arm.suspects)}"] if arm.suspects else []
+    blamed = (
+        [f"the questions that lost are of group {', '.join(arm.suspects)}"] if arm.suspects else []
+    )
     decides = [f"{arm.needed:,} questions would decide"] if arm.needed else []
     return arm.reasons + blamed + decides
 
@@ -119,21 +133,35 @@ def _print_restored(whole: Document, out: Console) -> None:
     rows = [
         {"arm": entry.arm, "tier": f"{entry.restored.share(entry.restored.from_tier):.1%}"}
         | {name: f"{getattr(entry.restored, name):,}" for name in _HAPPENED}
-        | {name: f"{entry.restored.share(tokens):.1%}" for name, tokens in entry.restored.groups.items()}
+        | {
+            name: f"{entry.restored.share(tokens):.1%}"
+            for name, tokens in entry.restored.groups.items()
+        }
         for entry in whole.arms
         if entry.restored.tokens or entry.restored.preempted
     ]
     names = dict.fromkeys(name for entry in whole.arms for name in entry.restored.groups)
     if rows:
         columns = {"arm": "restored by"} | {name: f"group {name}" for name in names}
-        print_objects(rows, columns | {"tier": "of a tier"} | {name: name for name in _HAPPENED}, out, justify="right")
+        print_objects(
+            rows,
+            columns | {"tier": "of a tier"} | {name: name for name in _HAPPENED},
+            out,
+            justify="right",
+        )
         out.print()
 
 
 def _print_groups(arm: Judged, out: Console) -> None:
     if not arm.groups or not (arm.lost or arm.gained):
         return
-    columns = {"group": f"{arm.arm}: questions of", "n": "n", "cold": "right cold", "right": "right", "lost": "lost"}
+    columns = {
+        "group": f"{arm.arm}: questions of",
+        "n": "n",
+        "cold": "right cold",
+        "right": "right",
+        "lost": "lost",
+    }
     rows = [
         {
             "group": group.group,
@@ -147,7 +175,9 @@ def _print_groups(arm: Judged, out: Console) -> None:
         }
         for group in arm.groups
     ]
-    print_objects(rows, columns | {"gained": "gained", "p": "p (Holm)", "note": ""}, out, justify="right")
+    print_objects(
+        rows, columns | {"gained": "gained", "p": "p (Holm)", "note": ""}, out, justify="right"
+    )
     out.print()
 
 
@@ -168,8 +198,14 @@ def _p(value: float) -> str:
 
 
 def _transcripts(entry: Changed) -> list[str]:
-    where = f"question {entry.doc} (row {entry.row}{', group ' + entry.group if entry.group else ''})"
+    where = (
+        f"question {entry.doc} (row {entry.row}{', group ' + entry.group if entry.group else ''})"
+    )
     lines = wrapped(f"{entry.change} in arm {entry.arm}: {where}: {entry.question}", "")
-    for name, text in (("right answer", entry.target), ("cold", entry.cold), (entry.arm, entry.other)):
+    for name, text in (
+        ("right answer", entry.target),
+        ("cold", entry.cold),
+        (entry.arm, entry.other),
+    ):
         lines += wrapped(f"{name}: {' | '.join(filter(None, text.strip().splitlines()))}", "  ")
     return lines

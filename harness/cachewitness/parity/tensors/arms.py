@@ -1,4 +1,6 @@
-"""The arms: how requests are answered, and what must have happened for an arm to count as checked."""
+"""The arms: how requests are answered, and what must have happened for an arm to count as
+checked.
+"""
 
 from __future__ import annotations
 
@@ -14,11 +16,12 @@ EVERYWHERE = ("prefix-end", "replay")
 
 
 class Happened(msgspec.Struct):
-    """What one run of a trace did. Tokens of lookups `asked` and, by group kind, `restored`; all others are counts.
+    """What one run of a trace did. Tokens of lookups `asked` and, by group kind, `restored`; all
+    others are counts.
 
-    `mid_prefill` and `mid_decode` count preemptions, `from_tier` pages brought back, `stood` and `fell` steps with such drafts,
-    `in_flight` steps scheduled before an earlier one had run; `unanswered` names requests whose prompt was never computed to
-    its end.
+    `mid_prefill` and `mid_decode` count preemptions, `from_tier` pages brought back, `stood` and
+    `fell` steps with such drafts, `in_flight` steps scheduled before an earlier one had run;
+    `unanswered` names requests whose prompt was never computed to its end.
     """
 
     lookups: int = 0
@@ -40,12 +43,14 @@ Missing = Callable[[Happened], str]
 
 @dataclass(frozen=True)
 class Arm:
-    """An arm by name. `options` are added to those of the configuration; `missing` says what did not happen, if anything.
+    """An arm by name. `options` are added to those of the configuration; `missing` says what did
+    not happen, if anything.
 
     `places` are the stories that it is told in, the two where faults differ most in every arm.
-    `salted`: every request has a salt of its own. `evicts`: the device's cache is reset between producer and consumer.
-    `preempts`: requests lose their pages in prefill and in decode. `odd_chunks`: steps have budgets of many sizes. `again`: the
-    trace is run twice, and the second time must repeat every bit.
+    `salted`: every request has a salt of its own. `evicts`: the device's cache is reset between
+    producer and consumer. `preempts`: requests lose their pages in prefill and in decode.
+    `odd_chunks`: steps have budgets of many sizes. `again`: the trace is run twice, and the second
+    time must repeat every bit.
     """
 
     name: str
@@ -69,7 +74,10 @@ def _nothing_restored(h: Happened) -> str:
 
 
 def _missed(h: Happened) -> str:
-    return _first((h.lookups > 0, "nobody looked anything up"), (h.hits == 0, "somebody hit in spite of salts"))
+    return _first(
+        (h.lookups > 0, "nobody looked anything up"),
+        (h.hits == 0, "somebody hit in spite of salts"),
+    )
 
 
 def _hit(h: Happened) -> str:
@@ -87,7 +95,8 @@ def _from_tier(h: Happened) -> str:
 
 def _preempted(h: Happened) -> str:
     return _hit(h) or _first(
-        (h.mid_prefill > 0, "nobody was preempted in its prefill"), (h.mid_decode > 0, "nobody was preempted in its decode")
+        (h.mid_prefill > 0, "nobody was preempted in its prefill"),
+        (h.mid_decode > 0, "nobody was preempted in its decode"),
     )
 
 
@@ -101,7 +110,13 @@ def _in_flight(h: Happened) -> str:
 
 ARMS: tuple[Arm, ...] = (
     Arm("off", "no caching", _nothing_restored, {"enable_caching": False}, places=EVERYWHERE),
-    Arm("off-again", "no caching, twice: every bit must be repeated", _nothing_restored, {"enable_caching": False}, again=True),
+    Arm(
+        "off-again",
+        "no caching, twice: every bit must be repeated",
+        _nothing_restored,
+        {"enable_caching": False},
+        again=True,
+    ),
     Arm("miss", "caching, a salt of its own for every request", _missed, salted=True),
     Arm(
         "hit",
@@ -124,7 +139,13 @@ ARMS: tuple[Arm, ...] = (
         preempts=True,
         places=(*EVERYWHERE, "together", "turns", "pressure"),
     ),
-    Arm("chunked", "warm, in chunks of other sizes", _hit, odd_chunks=True, places=(*EVERYWHERE, "siblings", "interrupted")),
+    Arm(
+        "chunked",
+        "warm, in chunks of other sizes",
+        _hit,
+        odd_chunks=True,
+        places=(*EVERYWHERE, "siblings", "interrupted"),
+    ),
     Arm(
         "drafts",
         "warm, with drafts that stand and fall",

@@ -1,8 +1,9 @@
 """Cold runs in the chunks of a cached run, which must agree in every bit.
 
-Other requests computed the cached prefix in chunks. If all of them used the same chunks, each alone in its step, then a cold
-run in those chunks and in the request's own does the same arithmetic, and every bit must be the same. A chunk is one step of
-the engine: other batches, and cuts at other places, round differently.
+Other requests computed the cached prefix in chunks. If all of them used the same chunks, each alone
+in its step, then a cold run in those chunks and in the request's own does the same arithmetic, and
+every bit must be the same. A chunk is one step of the engine: other batches, and cuts at other
+places, round differently.
 """
 
 from __future__ import annotations
@@ -22,13 +23,17 @@ Chain = tuple[tuple[int, int], ...]
 
 
 class ChunkHistory:
-    """Knows in which pieces everything was computed so far, life by life in order of their first piece."""
+    """Knows in which pieces everything was computed so far, life by life in order of their first
+    piece.
+    """
 
     def __init__(self) -> None:
         self._known: list[tuple[tuple[int, ...], int, Chain, bool]] = []
 
     def chain(self, life: RequestLifetime) -> Chain | None:
-        """Return the pieces that a life and what it found were computed in; None if they are not known. Remembers them."""
+        """Return the pieces that a life and what it found were computed in; None if they are not
+        known. Remembers them.
+        """
         tokens, version = life.pieces[-1].tokens, life.pieces[-1].version
         before = self._found(tokens, version, life.resume)
         own = tuple((piece.start, piece.stop) for piece in life.pieces)
@@ -53,10 +58,14 @@ class ChunkHistory:
 
 
 def _common(a: Sequence[int], b: Sequence[int]) -> int:
-    return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
+    return next(
+        (i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b))
+    )
 
 
-def again(model: Model, kernels: Kernels, pieces: Sequence[ComputedChunk], chain: Chain) -> tuple[list[Tensor], State]:
+def again(
+    model: Model, kernels: Kernels, pieces: Sequence[ComputedChunk], chain: Chain
+) -> tuple[list[Tensor], State]:
     """Compute a text cold in the pieces of a chain, by an engine's own kernels.
 
     Returns the logits of its last `pieces`, and the last states.
@@ -64,6 +73,8 @@ def again(model: Model, kernels: Kernels, pieces: Sequence[ComputedChunk], chain
     last = pieces[-1]
     tokens, weights = list(last.tokens), model.version(last.version)
     pools, (tables,) = model.fresh(last.stop)
-    chunks = [Chunk(tokens[start:stop], start, tables, outputs=stop - start) for start, stop in chain]
+    chunks = [
+        Chunk(tokens[start:stop], start, tables, outputs=stop - start) for start, stop in chain
+    ]
     logits = [step(pools, [chunk], weights, kernels=kernels) for chunk in chunks]
     return logits[len(chain) - len(pieces) :], states_of(pools, tables, last.stop)

@@ -1,7 +1,8 @@
-"""Judges one trace of an arm: every position against the model's definition, and bit by bit where chunks are alike.
+"""Judges one trace of an arm: every position against the model's definition, and bit by bit where
+chunks are alike.
 
-Tokens are compared as the choices that logits make: the likeliest token at every position that is sampled from. What a request
-generates is scripted, so one wrong choice does not hide later ones.
+Tokens are compared as the choices that logits make: the likeliest token at every position that is
+sampled from. What a request generates is scripted, so one wrong choice does not hide later ones.
 """
 
 from __future__ import annotations
@@ -36,7 +37,8 @@ DIVERGED, UNEQUAL = "cached-divergence", "unequal-bits"
 
 
 def judged(trace: Trace, engine: Engine, spec: EngineSpec, *, keep: bool = True) -> Compared:
-    """Run a trace on a fresh engine and, if its arm says so, on another that is opened as `spec`; return the judged result.
+    """Run a trace on a fresh engine and, if its arm says so, on another that is opened as `spec`;
+    return the judged result.
 
     Raises UsageError if the engine computes nothing.
     """
@@ -53,7 +55,9 @@ def judged(trace: Trace, engine: Engine, spec: EngineSpec, *, keep: bool = True)
     why = arm.missing(recorder.happened) if arm is not None else ""
     unanswered = recorder.happened.unanswered
     why = why or (f"{', '.join(unanswered)} never computed the whole prompt" if unanswered else "")
-    row.missing = [f"{trace.header.name}@{trace.header.layout.name}, {row.precision}: {why}"] if why else []
+    row.missing = (
+        [f"{trace.header.name}@{trace.header.layout.name}, {row.precision}: {why}"] if why else []
+    )
     tally = Tally(
         checker=NAME,
         opportunities=row.rows,
@@ -74,7 +78,8 @@ def judged(trace: Trace, engine: Engine, spec: EngineSpec, *, keep: bool = True)
 def _run(trace: Trace, engine: Engine, *, keep: bool) -> tuple[Recorder, Result]:
     if not isinstance(engine, ToyEngine):
         raise UsageError(
-            f"--engine {engine.describe().engine}: computes no logits; cold against cached needs an engine that does"
+            f"--engine {engine.describe().engine}: computes no logits; cold against cached needs an"
+            " engine that does"
         )
     recorder = Recorder(engine)
     result = drive(trace, engine, (), beside=recorder, keep=keep)
@@ -101,20 +106,26 @@ class _Judge:
         self.findings: list[Finding] = []
         self.measured: list[Measured] = []
 
-    # --- the definition -----------------------------------------------------------------------------------------------
+    # --- the definition ---------------------------------------------------------------------------
 
     def against_definition(self) -> None:
-        """Compare every row and every life's last state with what the definition says of the same tokens."""
+        """Compare every row and every life's last state with what the definition says of the
+        same tokens.
+        """
         after: dict[Text, int] = {}
         for life in self.lives:
             after |= {
-                _text(piece): piece.stop for piece in life.pieces if _text(piece) not in after and not _whole(life, piece)
+                _text(piece): piece.stop
+                for piece in life.pieces
+                if _text(piece) not in after and not _whole(life, piece)
             }
         ends = {_text(life.pieces[-1]): life.pieces[-1].known for life in self.lives}
         said = answers(self.model, after | ends)
         for life in self.lives:
             for piece in life.pieces:
-                self._piece(life, piece, said[_text(life.pieces[-1] if _whole(life, piece) else piece)])
+                self._piece(
+                    life, piece, said[_text(life.pieces[-1] if _whole(life, piece) else piece)]
+                )
             self._state(life, said)
         self.happened.restored_rows = self.row.restored_rows
         for entry in self.measured[:1]:
@@ -135,16 +146,21 @@ class _Judge:
         row.near, row.hard = row.near + near, row.hard + hard
         if event.beyond:
             event.at += piece.start
-            event.first = first_wrong(self.model, self.floors, piece.place, piece.tokens, piece.start, piece.version)
+            event.first = first_wrong(
+                self.model, self.floors, piece.place, piece.tokens, piece.start, piece.version
+            )
             self._find(
                 DIVERGED,
                 life,
                 piece,
-                f"{divergence(event)}; {near + hard} sampled tokens change, {hard} of them by more than a near-tie",
+                f"{divergence(event)}; {near + hard} sampled tokens change, {hard} of them by more"
+                " than a near-tie",
             )
 
     def _flips(self, life: RequestLifetime, piece: ComputedChunk, right: Tensor) -> tuple[int, int]:
-        """Return how many tokens are chosen otherwise: near-ties of the definition's logits, and others."""
+        """Return how many tokens are chosen otherwise: near-ties of the definition's logits, and
+        others.
+        """
         first = max(life.prompt - 1 - piece.start, 0)
         ours, exact = piece.logits[first:].cpu(), right[first:]
         self.row.sampled += len(ours)
@@ -156,11 +172,17 @@ class _Judge:
         return near, int(changed.sum()) - near
 
     def _state(self, life: RequestLifetime, said: dict[Text, Answer]) -> None:
-        """Compare the state after a life's last known token, layer by layer; the first that is wrong is told."""
+        """Compare the state after a life's last known token, layer by layer; the first that is
+        wrong is told.
+        """
         piece = life.pieces[-1]
         parts = by_layer(self.pools, piece.states)
         self.row.states += bool(parts)
-        wrong = [part for part in sorted(parts) if self._part(piece, *part, parts[part], said[_text(piece)])]
+        wrong = [
+            part
+            for part in sorted(parts)
+            if self._part(piece, *part, parts[part], said[_text(piece)])
+        ]
         self.row.states_beyond += bool(wrong)
         if wrong:
             layer, part = wrong[0]
@@ -171,11 +193,14 @@ class _Judge:
                 DIVERGED,
                 life,
                 piece,
-                f"after {piece.known} tokens the {part} of layer {layer} ({self.model.config.layer_types[layer]}) must be "
-                f"that of the definition within {noise.tolerance:.1e} (noise floor {noise.floor:.1e}); however it {how}",
+                f"after {piece.known} tokens the {part} of layer {layer}"
+                f" ({self.model.config.layer_types[layer]}) must be that of the definition within"
+                f" {noise.tolerance:.1e} (noise floor {noise.floor:.1e}); however it {how}",
             )
 
-    def _part(self, piece: ComputedChunk, layer: int, part: str, ours: Tensor, answer: Answer) -> bool:
+    def _part(
+        self, piece: ComputedChunk, layer: int, part: str, ours: Tensor, answer: Answer
+    ) -> bool:
         """Compare one part of one layer's state; return whether it is wrong."""
         noise, off = self.floors.layers[layer][part], distance(ours, answer.kept[layer][part])
         finite, share = (off, off / noise.tolerance) if math.isfinite(off) else (0.0, 0.0)
@@ -191,14 +216,19 @@ class _Judge:
         )
         self.measured = merge_measured([*self.measured, entry])
         row = self.row
-        row.state_largest, row.state_share = max(row.state_largest, finite), max(row.state_share, share)
+        row.state_largest, row.state_share = (
+            max(row.state_largest, finite),
+            max(row.state_share, share),
+        )
         row.no_number += not math.isfinite(off)
         return entry.beyond > 0
 
-    # --- the same chunks ----------------------------------------------------------------------------------------------
+    # --- the same chunks --------------------------------------------------------------------------
 
     def against_alike(self) -> None:
-        """Compare what was computed after a hit, bit by bit, with a cold run in the same chunks, where they are known."""
+        """Compare what was computed after a hit, bit by bit, with a cold run in the same chunks,
+        where they are known.
+        """
         chunk_history = ChunkHistory()
         for life in self.lives:
             chain = chunk_history.chain(life)
@@ -209,9 +239,16 @@ class _Judge:
     def against_itself(self, other: Recorder) -> None:
         """Compare every bit with another run of the same trace."""
         for life, its in zip(self.lives, other.lives, strict=True):
-            self._bits(life, [piece.logits for piece in its.pieces], its.pieces[-1].states, "another run of the same trace")
+            self._bits(
+                life,
+                [piece.logits for piece in its.pieces],
+                its.pieces[-1].states,
+                "another run of the same trace",
+            )
 
-    def _bits(self, life: RequestLifetime, logits: list[Tensor], states: list[list[Tensor]], of: str) -> None:
+    def _bits(
+        self, life: RequestLifetime, logits: list[Tensor], states: list[list[Tensor]], of: str
+    ) -> None:
         row = self.row
         for piece, its in zip(life.pieces, logits, strict=True):
             same = torch.equal(piece.logits, its)
@@ -219,12 +256,30 @@ class _Judge:
             row.bits_held += len(piece.logits) if same else 0
             if not same:
                 apart = float((piece.logits - its).abs().max())
-                how = "one holds NaN or infinity" if not math.isfinite(apart) else f"they differ by up to {apart:.1e}"
-                self._find(UNEQUAL, life, piece, f"its logits must be those of {of}, bit by bit; however {how}")
+                how = (
+                    "one holds NaN or infinity"
+                    if not math.isfinite(apart)
+                    else f"they differ by up to {apart:.1e}"
+                )
+                self._find(
+                    UNEQUAL,
+                    life,
+                    piece,
+                    f"its logits must be those of {of}, bit by bit; however {how}",
+                )
         last = life.pieces[-1]
-        pairs = [(a, b) for one, two in zip(last.states, states, strict=True) for a, b in zip(one, two, strict=True)]
+        pairs = [
+            (a, b)
+            for one, two in zip(last.states, states, strict=True)
+            for a, b in zip(one, two, strict=True)
+        ]
         if not all(torch.equal(a, b) for a, b in pairs):
-            self._find(UNEQUAL, life, last, f"its recurrent state must be that of {of}, bit by bit; however it is not")
+            self._find(
+                UNEQUAL,
+                life,
+                last,
+                f"its recurrent state must be that of {of}, bit by bit; however it is not",
+            )
 
     def _find(self, anomaly: str, life: RequestLifetime, piece: ComputedChunk, says: str) -> None:
         """Report a request's first difference of a kind."""
@@ -232,9 +287,12 @@ class _Judge:
             return
         resumed = f", which resumed at {life.resume}," if life.resume else ""
         sentence = (
-            f"Let {life.r}{resumed} compute tokens [{piece.start}, {piece.stop}) in step {piece.step}: {says}: a contradiction."
+            f"Let {life.r}{resumed} compute tokens [{piece.start}, {piece.stop}) in step"
+            f" {piece.step}: {says}: a contradiction."
         )
-        self.findings.append(Finding(anomaly=anomaly, checker=NAME, r=life.r, sentence=sentence, op=piece.op))
+        self.findings.append(
+            Finding(anomaly=anomaly, checker=NAME, r=life.r, sentence=sentence, op=piece.op)
+        )
 
 
 def _text(piece: ComputedChunk) -> Text:
@@ -242,6 +300,8 @@ def _text(piece: ComputedChunk) -> Text:
 
 
 def _whole(life: RequestLifetime, piece: ComputedChunk) -> bool:
-    """Whether a piece's tokens are those that its life ended with, so that one run of the definition serves both."""
+    """Whether a piece's tokens are those that its life ended with, so that one run of the
+    definition serves both.
+    """
     last = life.pieces[-1]
     return last.version == piece.version and last.tokens[: piece.stop] == piece.tokens

@@ -1,7 +1,9 @@
-"""Records what an engine with tensors computes: for each run of a request its logits, and the states that it left.
+"""Records what an engine with tensors computes: for each run of a request its logits, and the
+states that it left.
 
-A request has one lifetime for each time that it is admitted; a lifetime ends when the request finishes or loses its pages. The
-record keeps the chunks of each lifetime and the position that it resumed from, to be compared when the trace has ended.
+A request has one lifetime for each time that it is admitted; a lifetime ends when the request
+finishes or loses its pages. The record keeps the chunks of each lifetime and the position that it
+resumed from, to be compared when the trace has ended.
 """
 
 from __future__ import annotations
@@ -13,7 +15,16 @@ from typing import Any
 from torch import Tensor
 
 from cachewitness.core.checkers.finding import Finding
-from cachewitness.core.events import Aborted, Compare, Event, Hit, Preempted, StepBegin, StepEnd, Submitted
+from cachewitness.core.events import (
+    Aborted,
+    Compare,
+    Event,
+    Hit,
+    Preempted,
+    StepBegin,
+    StepEnd,
+    Submitted,
+)
 from cachewitness.core.restored import restored
 from cachewitness.core.trace_format import Op
 from cachewitness.engines.fault_tools import wrap
@@ -26,9 +37,9 @@ from cachewitness.toy.culprit import Place
 class ComputedChunk:
     """Tokens [start, stop) of a request, the last `drafts` of them guesses, computed in one step.
 
-    `tokens` are the model's from 0 to `stop`; `logits` [stop - start, vocab]. `states` are those after the known tokens,
-    `place` is where the step kept what it computed on its way, `alone` says that nobody else ran in the step, `op` is the
-    operation of the trace that it ran in.
+    `tokens` are the model's from 0 to `stop`; `logits` [stop - start, vocab]. `states` are those
+    after the known tokens, `place` is where the step kept what it computed on its way, `alone` says
+    that nobody else ran in the step, `op` is the operation of the trace that it ran in.
     """
 
     step: int
@@ -62,7 +73,8 @@ class RequestLifetime:
 class Recorder:
     """Stands beside an engine `toy` while a trace runs; `lives` and `happened` are what came of it.
 
-    The engine's own comparison is left out: the same numbers are judged here, and it would compute the same cold runs again.
+    The engine's own comparison is left out: the same numbers are judged here, and it would compute
+    the same cold runs again.
     """
 
     def __init__(self, engine: Any) -> None:
@@ -94,7 +106,9 @@ class Recorder:
             elif isinstance(event, StepBegin):
                 self._outstanding += 1
                 self.happened.in_flight += self._outstanding > 1
-                self.happened.from_tier += sum(move.src_pool != move.dst_pool for move in event.copies)
+                self.happened.from_tier += sum(
+                    move.src_pool != move.dst_pool for move in event.copies
+                )
             elif isinstance(event, StepEnd):
                 self._outstanding -= 1
                 for r, piece in self._pieces.pop(event.step, []):
@@ -102,8 +116,12 @@ class Recorder:
         return None
 
     def close(self) -> None:
-        """Name the requests that were not aborted and whose prompts were never computed to their end."""
-        reached = {life.r for life in self.lives if life.pieces and life.pieces[-1].known >= life.prompt}
+        """Name the requests that were not aborted and whose prompts were never computed to their
+        end.
+        """
+        reached = {
+            life.r for life in self.lives if life.pieces and life.pieces[-1].known >= life.prompt
+        }
         self.happened.unanswered = sorted(set(self._prompts) - reached - self._aborted)
 
     def _life(self, r: str, resume: int) -> RequestLifetime:
@@ -136,7 +154,11 @@ class Recorder:
         life.pieces.append(piece)
 
     def _execute(
-        self, original: Any, begin: StepBegin, withdrawn: Collection[str], tokens: Mapping[str, list[int]]
+        self,
+        original: Any,
+        begin: StepBegin,
+        withdrawn: Collection[str],
+        tokens: Mapping[str, list[int]],
     ) -> dict[str, Tensor]:
         logits: dict[str, Tensor] = original(begin, withdrawn, tokens)
         tensors = self.engine.tensors
@@ -163,6 +185,13 @@ def _left_out(*_: Any) -> None:
 
 
 def _not_compared(
-    original: Any, r: str, start: int, tokens: Sequence[int], logits: Tensor, version: int, step: int, place: Place | None
+    original: Any,
+    r: str,
+    start: int,
+    tokens: Sequence[int],
+    logits: Tensor,
+    version: int,
+    step: int,
+    place: Place | None,
 ) -> Compare:
     return Compare(step=step, r=r, start=start, stop=start)

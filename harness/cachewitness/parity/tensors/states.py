@@ -15,7 +15,9 @@ PARTS = ("conv", "memory")
 
 
 def states_of(pools: Pools, tables: Sequence[Sequence[int]], stop: int) -> State:
-    """Return the state after `stop` tokens; of a group whose table is too short, what the null page holds."""
+    """Return the state after `stop` tokens; of a group whose table is too short, what the null
+    page holds.
+    """
     states = []
     for g, group in enumerate(pools.groups):
         if recurrent.is_recurrent(pools.kinds[g]):
@@ -27,7 +29,9 @@ def states_of(pools: Pools, tables: Sequence[Sequence[int]], stop: int) -> State
 
 def by_layer(pools: Pools, states: State) -> dict[tuple[int, str], Tensor]:
     """Return the parts of states by layer and name."""
-    groups = [group for g, group in enumerate(pools.groups) if recurrent.is_recurrent(pools.kinds[g])]
+    groups = [
+        group for g, group in enumerate(pools.groups) if recurrent.is_recurrent(pools.kinds[g])
+    ]
     return {
         (layer, name): part[index]
         for group, parts in zip(groups, states, strict=True)

@@ -1,8 +1,9 @@
 """Traces for cold against cached, by which prefix the requests share.
 
-Faults show in different places: a lost window at the replay of a whole prompt, a swapped block at the end of a shared prefix.
-So there are several stories, each in the measures of the layout: the unit at which every group can be resumed, and lengths
-one token before, at and behind a multiple of it. A seed varies multiples, lengths, texts and order; seed 0 is no exception.
+Faults show in different places: a lost window at the replay of a whole prompt, a swapped block at
+the end of a shared prefix. So there are several stories, each in the measures of the layout: the
+unit at which every group can be resumed, and lengths one token before, at and behind a multiple of
+it. A seed varies multiples, lengths, texts and order; seed 0 is no exception.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ from cachewitness.workloads.scenarios.shape import Script, Shape, image
 SMALL_POOL = "pressure"
 """The story whose pool holds two requests and no more."""
 LATE_STEPS = 3
-"""Steps beyond those that a prefill needs, since an engine may stop at boundaries; what is left over decodes."""
+"""Steps beyond those that a prefill needs, since an engine may stop at boundaries; what is left
+over decodes."""
 
 
 class Story:
@@ -46,7 +48,9 @@ class Story:
 
     @property
     def own(self) -> int:
-        """Draw a length of its own for a request: so short that it ends in the block after a boundary at which others share."""
+        """Draw a length of its own for a request: so short that it ends in the block after a
+        boundary at which others share.
+        """
         return self.random.randint(2, max(2, self.unit // 2 - 1))
 
     def text(self, name: str, length: int) -> str:
@@ -61,10 +65,14 @@ class Story:
     def step(self, budget: int) -> None:
         """Run one step of so many tokens, or of another number where chunks are to be odd."""
         odd = (self.unit + 5, 2 * self.unit - 1, 7, 3 * self.unit + 1, self.unit)
-        self.script.ops.append(Step(budget=self.random.choice(odd) if self.arm.odd_chunks else budget))
+        self.script.ops.append(
+            Step(budget=self.random.choice(odd) if self.arm.odd_chunks else budget)
+        )
 
     def run(self, tokens: int, decode: int) -> None:
-        """Run steps enough to compute so many tokens from nothing, and some tokens more, one by one."""
+        """Run steps enough to compute so many tokens from nothing, and some tokens more, one by
+        one.
+        """
         chunk = 2 * self.unit
         least = 7 if self.arm.odd_chunks else chunk
         for _ in range(min(-(-tokens // least), 2 * -(-tokens // self.unit)) + LATE_STEPS):
@@ -91,7 +99,9 @@ class Story:
 
 
 def prefix_end(s: Story) -> None:
-    """Compare where prompts part: shared lengths around a boundary, of one token, and the whole of the second prompt."""
+    """Compare where prompts part: shared lengths around a boundary, of one token, and the whole
+    of the second prompt.
+    """
     k, u = s.blocks, s.unit
     shared = [k * u - 1, k * u, k * u + 1, 1]
     s.random.shuffle(shared)
@@ -121,7 +131,9 @@ def together(s: Story) -> None:
     shared = s.text("sys", k * u)
     s.serve("p", f"{shared} {s.text('p', s.own)}")
     s.evict()
-    prompts = {f"c{index}": f"{shared} {s.text(f'c{index}', s.own + index * u // 2)}" for index in range(4)}
+    prompts = {
+        f"c{index}": f"{shared} {s.text(f'c{index}', s.own + index * u // 2)}" for index in range(4)
+    }
     for r, prompt in prompts.items():
         s.submit(r, prompt)
     if s.arm.preempts:
@@ -155,7 +167,9 @@ def siblings(s: Story) -> None:
 
 
 def turns(s: Story) -> None:
-    """Hold a conversation: every request is the one before, what it generated, and something more."""
+    """Hold a conversation: every request is the one before, what it generated, and something
+    more.
+    """
     said, u = f"{s.text('sys', s.unit + 3)} {s.text('hello', s.own)}", s.unit
     for turn in range(3):
         decode = u // 2 + s.own
@@ -165,7 +179,9 @@ def turns(s: Story) -> None:
 
 
 def alike(s: Story) -> None:
-    """Send what looks like something else that is cached: behind other tokens, of an adapter, an image, other weights."""
+    """Send what looks like something else that is cached: behind other tokens, of an adapter, an
+    image, other weights.
+    """
     k, u = s.blocks, s.unit
     s.serve("a", f"{s.text('one', u)} {s.text('doc', k * u)} {s.text('a', s.own)}")
     s.evict()
@@ -186,7 +202,9 @@ def alike(s: Story) -> None:
 
 
 def pressure(s: Story) -> None:
-    """Ask again and again for prefixes that a small pool can only keep in part, two at a time, and for one twice in a row."""
+    """Ask again and again for prefixes that a small pool can only keep in part, two at a time,
+    and for one twice in a row.
+    """
     k, u = s.blocks, s.unit
     prefixes = [s.text(f"doc{index}", (k + 1) * u) for index in range(3)]
     for turn in range(4):
@@ -206,19 +224,26 @@ def pressure(s: Story) -> None:
 
 
 def guessed(s: Story) -> None:
-    """Let others go on as a drafter guessed, right up to a boundary and wrong from there or a little before."""
+    """Let others go on as a drafter guessed, right up to a boundary and wrong from there or a
+    little before.
+    """
     u = s.unit
     prompt = f"{s.text('sys', 2 * u)} {s.text('hello', u - 5)}"
     s.serve("g", prompt, decode=u)
     for wrong in range(1, 5):
         s.evict()
-        s.serve(f"w{wrong}", f"{prompt} @g:{5 - wrong} ~@g[{5 - wrong}]:{wrong} {s.text(f'w{wrong}', s.own)}")
+        s.serve(
+            f"w{wrong}",
+            f"{prompt} @g:{5 - wrong} ~@g[{5 - wrong}]:{wrong} {s.text(f'w{wrong}', s.own)}",
+        )
     s.evict()
     s.serve("r", f"{prompt} @g:5 {s.text('r', s.own)}")
 
 
 def interrupted(s: Story) -> None:
-    """Let producers be aborted in the middle of a block and withdrawn from a step; others then send the same prompt."""
+    """Let producers be aborted in the middle of a block and withdrawn from a step; others then
+    send the same prompt.
+    """
     k, u = s.blocks, s.unit
     for index, budget in enumerate((u + u // 2 + 1, 2 * u, 2 * u - 1)):
         prompt = f"{s.text(f'cut{index}', (k + 1) * u)} {s.text(f'cut{index}', s.own)}"
@@ -256,7 +281,9 @@ def write(shape: Shape, arm: Arm, where: str, seed: int) -> Trace:
         options.pop("retention_interval", None)
     story = Story(Shape(shape.layout, options, shape.height, shape.policy), arm, where, seed)
     STORIES[where][1](story)
-    lengths = [length_of(op.prompt) + 4 * shape.unit for op in story.script.ops if isinstance(op, Submit)]
+    lengths = [
+        length_of(op.prompt) + 4 * shape.unit for op in story.script.ops if isinstance(op, Submit)
+    ]
     tokens = max(lengths) * 6 // 5 if where == SMALL_POOL else sum(lengths)
     trace = story.script.trace(story.script.shape.pages(tokens) + 1)
     return Trace(msgspec.structs.replace(trace.header, seed=seed), trace.ops)

@@ -1,4 +1,6 @@
-"""The fields of a configuration: checked one by one, with a note of every value that the file leaves out."""
+"""The fields of a configuration: checked one by one, with a note of every value that the file
+leaves out.
+"""
 
 from __future__ import annotations
 
@@ -9,15 +11,20 @@ from cachewitness._util.errors import UsageError
 
 COUNT_MAX = 2**31 - 1
 LAYERS_MAX = 4096
-"""No model has more layers; a configuration that says so is refused before anything is made of it."""
+"""No model has more layers; a configuration that says so is refused before anything is made of it.
+"""
 LATEST = "transformers 5.23.0"
 """The release whose configuration classes the defaults are read from."""
 
 
 class Fields:
-    """One table of a configuration. `defaults` are those of its class in transformers, `notes` what was taken from them."""
+    """One table of a configuration. `defaults` are those of its class in transformers, `notes`
+    what was taken from them.
+    """
 
-    def __init__(self, where: str, raw: Mapping[str, Any], defaults: Mapping[str, int], notes: list[str]) -> None:
+    def __init__(
+        self, where: str, raw: Mapping[str, Any], defaults: Mapping[str, int], notes: list[str]
+    ) -> None:
         self._where = where
         self._raw = raw
         self._defaults = defaults
@@ -32,7 +39,9 @@ class Fields:
         return self._raw.get(field) is not None
 
     def settles(self, field: str) -> bool:
-        """Whether a field has a number: the file's, or where the file leaves it out its class's. Null is none."""
+        """Whether a field has a number: the file's, or where the file leaves it out its class's.
+        Null is none.
+        """
         return self._raw[field] is not None if field in self._raw else field in self._defaults
 
     def divided(self, field: str, by: str) -> int:
@@ -56,8 +65,8 @@ class Fields:
     def count(self, field: str, *, also: str = "", least: int = 1) -> int:
         """Return a whole number up to 2^31 - 1; `also` is another name that configurations give it.
 
-        A number that the file leaves out is the default of the class. Raises UsageError if there is none, or for what is no
-        such number.
+        A number that the file leaves out is the default of the class. Raises UsageError if there is
+        none, or for what is no such number.
         """
         named = also if also and field not in self._raw and also in self._raw else field
         if named in self._raw:
@@ -65,7 +74,9 @@ class Fields:
         if field not in self._defaults:
             raise self.refused(field, "missing")
         value = self._defaults[field]
-        self.notes.append(f"{field}: not in the configuration; {value} is the default of its class ({LATEST})")
+        self.notes.append(
+            f"{field}: not in the configuration; {value} is the default of its class ({LATEST})"
+        )
         return value
 
     def _counted(self, field: str, value: Any, least: int) -> int:
@@ -76,7 +87,9 @@ class Fields:
         return value
 
     def word(self, field: str, known: Sequence[str]) -> str | None:
-        """Return one of some words; None if the file leaves it out. Raises UsageError for anything else."""
+        """Return one of some words; None if the file leaves it out. Raises UsageError for
+        anything else.
+        """
         value = self._raw.get(field)
         if value is None or (isinstance(value, str) and value in known):
             return value
@@ -109,14 +122,22 @@ class Fields:
         return values
 
     def kinds(self, field: str, known: Mapping[str, str], length: int | None) -> list[str]:
-        """Return what each layer keeps, by the words that a list, or the letters of a text, says of it."""
+        """Return what each layer keeps, by the words that a list, or the letters of a text, says
+        of it.
+        """
         value = self._raw.get(field)
-        words = list(value) if isinstance(value, str) and len(value) <= LAYERS_MAX else self._listed(field)
+        words = (
+            list(value)
+            if isinstance(value, str) and len(value) <= LAYERS_MAX
+            else self._listed(field)
+        )
         if length is not None and len(words) != length:
             raise self.refused(field, f"{len(words)} layers, and num_hidden_layers says {length}")
         for number, word in enumerate(words):
             if not isinstance(word, str) or word not in known:
-                raise self.refused(f"{field}[{number}]", f"{_shown(word)} is none of {', '.join(known)}")
+                raise self.refused(
+                    f"{field}[{number}]", f"{_shown(word)} is none of {', '.join(known)}"
+                )
         return [known[word] for word in words]
 
     def _listed(self, field: str) -> list[Any]:
@@ -132,5 +153,9 @@ def _shown(value: Any) -> str:
     """Return a value of a file as a message can hold it."""
     if value is None:
         return "null"
-    text = f"a number of {value.bit_length()} bits" if isinstance(value, int) and value.bit_length() > 64 else repr(value)
+    text = (
+        f"a number of {value.bit_length()} bits"
+        if isinstance(value, int) and value.bit_length() > 64
+        else repr(value)
+    )
     return text if len(text) <= 40 else text[:36] + " …"

@@ -17,7 +17,8 @@ LETTERS = {"M": STATE, "*": FULL, "-": NOTHING, "E": NOTHING}
 
 
 def every(period: str | int, among: str, last: str, known: Mapping[str, str]) -> Kinds:
-    """Return the reader of `layer_types`; left out, every so many-th layer is of the kind `last`, the others `among`.
+    """Return the reader of `layer_types`; left out, every so many-th layer is of the kind `last`,
+    the others `among`.
 
     `period` is a number, or the field that has it.
     """
@@ -33,7 +34,9 @@ def every(period: str | int, among: str, last: str, known: Mapping[str, str]) ->
 
 
 def alike(fields: Fields) -> list[str]:
-    """Return the kinds of a model whose layers are alike: with windows if the file, or its class, names one that is not 0."""
+    """Return the kinds of a model whose layers are alike: with windows if the file, or its
+    class, names one that is not 0.
+    """
     layers = fields.layers()
     if fields.says("layer_types"):
         return fields.kinds("layer_types", WINDOWS, layers)
@@ -42,11 +45,19 @@ def alike(fields: Fields) -> list[str]:
 
 
 def qwen(fields: Fields) -> list[str]:
-    """Return the kinds of Qwen2 and Qwen3: full attention; a window counts only if `use_sliding_window` says so."""
+    """Return the kinds of Qwen2 and Qwen3: full attention; a window counts only if
+    `use_sliding_window` says so.
+    """
     if fields.true("use_sliding_window"):
-        raise fields.refused("use_sliding_window", "which layers vLLM gives the window is not worked out here")
+        raise fields.refused(
+            "use_sliding_window", "which layers vLLM gives the window is not worked out here"
+        )
     layers = fields.layers()
-    return fields.kinds("layer_types", ATTENTION, layers) if fields.says("layer_types") else [FULL] * layers
+    return (
+        fields.kinds("layer_types", ATTENTION, layers)
+        if fields.says("layer_types")
+        else [FULL] * layers
+    )
 
 
 def side_by_side(fields: Fields) -> list[str]:
@@ -57,7 +68,10 @@ def side_by_side(fields: Fields) -> list[str]:
 def gemma(fields: Fields) -> list[str]:
     """Return the kinds of Gemma 3: every sixth layer is full, unless the file says otherwise."""
     if fields.true("use_bidirectional_attention"):
-        raise fields.refused("use_bidirectional_attention", "a model that reads in both directions has no prefix cache")
+        raise fields.refused(
+            "use_bidirectional_attention",
+            "a model that reads in both directions has no prefix cache",
+        )
     return every("sliding_window_pattern", SLIDING, FULL, WINDOWS)(fields)
 
 
@@ -65,18 +79,26 @@ def jamba(fields: Fields) -> list[str]:
     """Return the kinds of Jamba: attention at an offset within every period."""
     period, offset = fields.count("attn_layer_period"), fields.count("attn_layer_offset", least=0)
     if offset >= period:
-        raise fields.refused("attn_layer_offset", f"{offset} is not below attn_layer_period {period}")
+        raise fields.refused(
+            "attn_layer_offset", f"{offset} is not below attn_layer_period {period}"
+        )
     return [FULL if layer % period == offset else STATE for layer in range(fields.layers())]
 
 
 def nemotron(fields: Fields) -> list[str]:
     """Return the kinds of Nemotron-H: a list of words, or a pattern of letters."""
     if fields.says("sliding_window"):
-        raise fields.refused("sliding_window", "what a window of Nemotron-H keeps is not worked out here")
+        raise fields.refused(
+            "sliding_window", "what a window of Nemotron-H keeps is not worked out here"
+        )
     for field in ("layers_block_type", "layer_types"):
         if fields.says(field):
             return fields.kinds(field, BLOCKS, None)
-    return fields.kinds("hybrid_override_pattern", LETTERS, fields.layers() if fields.says("num_hidden_layers") else None)
+    return fields.kinds(
+        "hybrid_override_pattern",
+        LETTERS,
+        fields.layers() if fields.says("num_hidden_layers") else None,
+    )
 
 
 def granite(fields: Fields) -> list[str]:
@@ -92,7 +114,10 @@ def kimi(fields: Fields) -> list[str]:
         return fields.kinds("layer_types", ATTENTION | RECURRENT, layers)
     full, kda = (inner.numbers(field, 1, layers) for field in ("full_attn_layers", "kda_layers"))
     if sorted(full + kda) != [*range(1, layers + 1)]:
-        raise inner.refused("full_attn_layers, kda_layers", f"together they do not name each of {layers} layers once")
+        raise inner.refused(
+            "full_attn_layers, kda_layers",
+            f"together they do not name each of {layers} layers once",
+        )
     return [FULL if layer in full else STATE for layer in range(1, layers + 1)]
 
 

@@ -1,6 +1,8 @@
-"""Opens a configuration and returns the model that it describes, as the table `[model]` of a layout does.
+"""Opens a configuration and returns the model that it describes, as the table `[model]` of a layout
+does.
 
-A configuration of a model with several parts (`text_config`) counts by its text part: what the others keep is no prefix cache.
+A configuration of a model with several parts (`text_config`) counts by its text part: what the
+others keep is no prefix cache.
 """
 
 from __future__ import annotations
@@ -27,8 +29,8 @@ SERVED = ("bfloat16", "float16", "float32")
 def table_of(path: Path) -> dict[str, Any]:
     """Return the table `[model]` of a configuration, as plain data.
 
-    Raises UsageError with the file and the field for one that cannot be read, is too large or does not fit, and with the known
-    ones for a `model_type` that is not.
+    Raises UsageError with the file and the field for one that cannot be read, is too large or does
+    not fit, and with the known ones for a `model_type` that is not.
     """
     raw = _parsed(path)
     notes: list[str] = []
@@ -41,7 +43,8 @@ def table_of(path: Path) -> dict[str, Any]:
     dtype = _dtype(Fields(f"{path}: ", raw | table, {}, notes))
     if raw.get("quantization_config") is not None or table.get("quantization_config") is not None:
         notes.append(
-            "dtype of keys and values: quantization_config is not read, and may make them smaller than the weights say"
+            "dtype of keys and values: quantization_config is not read, and may make them smaller"
+            " than the weights say"
         )
     caches = family.caches(fields, dtype)
     length = fields.count("max_position_embeddings", also=family.length)
@@ -63,7 +66,9 @@ def model(path: Path) -> Model:
 
 def _parsed(path: Path) -> dict[str, Any]:
     try:
-        raw = json.loads(reading.whole(path, SIZE_MAX))  # and not msgspec: published files have numbers such as Infinity
+        raw = json.loads(
+            reading.whole(path, SIZE_MAX)
+        )  # and not msgspec: published files have numbers such as Infinity
     except (ValueError, RecursionError) as error:
         raise UsageError(f"{path}: not JSON: {error}") from None
     if not isinstance(raw, dict):
@@ -72,23 +77,33 @@ def _parsed(path: Path) -> dict[str, Any]:
 
 
 def _family(path: Path, raw: dict[str, Any], table: dict[str, Any]) -> Family:
-    """Return the family of the inner table, or of the whole file if that says no type of its own."""
+    """Return the family of the inner table, or of the whole file if that says no type of its
+    own.
+    """
     kind = table.get("model_type", raw.get("model_type"))
     if not isinstance(kind, str):
         raise UsageError(f"{path}: model_type: missing, or no text; known: {', '.join(FAMILIES)}")
     if kind not in FAMILIES:
-        raise UsageError(f"{path}: model_type: {kind[:80]!r} is not known here; {choices(kind[:80], FAMILIES)}")
+        raise UsageError(
+            f"{path}: model_type: {kind[:80]!r} is not known here; {choices(kind[:80], FAMILIES)}"
+        )
     return FAMILIES[kind]
 
 
 def _dtype(fields: Fields) -> str:
-    """Return the type in which keys and values are kept: that of the weights, as vLLM's `auto` chooses it."""
+    """Return the type in which keys and values are kept: that of the weights, as vLLM's `auto`
+    chooses it.
+    """
     for field in ("dtype", "torch_dtype"):
         said = fields.word(field, SERVED)
         if said == "float32":
-            fields.notes.append(f"dtype: {field} is float32, which vLLM's `auto` serves in bfloat16")
+            fields.notes.append(
+                f"dtype: {field} is float32, which vLLM's `auto` serves in bfloat16"
+            )
             return "bfloat16"
         if said is not None:
             return said
-    fields.notes.append("dtype: not in the configuration; bfloat16 is what such weights are served in")
+    fields.notes.append(
+        "dtype: not in the configuration; bfloat16 is what such weights are served in"
+    )
     return "bfloat16"

@@ -1,8 +1,8 @@
 """What a recurrent layer keeps, as rows of `[[model.caches]]` without the number of layers.
 
-The shapes are vLLM 0.33.0's (`model_executor/layers/mamba/mamba_utils.py`), and so are the types where a configuration names
-none (`model_executor/models/config.py`). Every function takes the fields and the type of the weights, and raises UsageError
-naming the field that does not fit.
+The shapes are vLLM 0.33.0's (`model_executor/layers/mamba/mamba_utils.py`), and so are the types
+where a configuration names none (`model_executor/models/config.py`). Every function takes the
+fields and the type of the weights, and raises UsageError naming the field that does not fit.
 """
 
 from __future__ import annotations
@@ -31,14 +31,21 @@ def _typed(fields: Fields, field: str, otherwise: str, why: str) -> str:
 
 
 def gated_delta(field: str) -> Callable[[Fields, str], Row]:
-    """Return the reader of a gated DeltaNet layer; `field` names the type of its state, in configurations that say it."""
+    """Return the reader of a gated DeltaNet layer; `field` names the type of its state, in
+    configurations that say it.
+    """
 
     def state(fields: Fields, dtype: str) -> Row:
         keys, key = fields.count("linear_num_key_heads"), fields.count("linear_key_head_dim")
-        values, value = fields.count("linear_num_value_heads"), fields.count("linear_value_head_dim")
+        values, value = (
+            fields.count("linear_num_value_heads"),
+            fields.count("linear_value_head_dim"),
+        )
         kernel = fields.count("linear_conv_kernel_dim")
         kept = _typed(fields, field, dtype, AUTO)
-        return _row("gdn", 2 * keys * key + values * value, kernel, [values, value, key], (dtype, kept))
+        return _row(
+            "gdn", 2 * keys * key + values * value, kernel, [values, value, key], (dtype, kept)
+        )
 
     return state
 
@@ -50,7 +57,11 @@ def kda(fields: Fields, dtype: str) -> Row:
         heads, size = fields.count("linear_num_heads"), fields.count("linear_head_dim")
         kernel = fields.count("linear_conv_kernel_dim")
     else:
-        heads, size, kernel = inner.count("num_heads"), inner.count("head_dim"), inner.count("short_conv_kernel_size")
+        heads, size, kernel = (
+            inner.count("num_heads"),
+            inner.count("head_dim"),
+            inner.count("short_conv_kernel_size"),
+        )
     kept = _typed(fields, "", "float32", "what vLLM's `auto` means for KDA")
     return _row("kda", 3 * heads * size, kernel, [heads, size, size], (dtype, kept))
 
@@ -59,26 +70,53 @@ def mamba1(fields: Fields, dtype: str) -> Row:
     """Return what a Mamba layer keeps: every channel has a state of its own."""
     inner = fields.count("mamba_expand") * fields.count("hidden_size")
     kept = _typed(fields, "", dtype, AUTO)
-    return _row("mamba1", inner, fields.count("mamba_d_conv"), [inner, fields.count("mamba_d_state")], (dtype, kept))
+    return _row(
+        "mamba1",
+        inner,
+        fields.count("mamba_d_conv"),
+        [inner, fields.count("mamba_d_state")],
+        (dtype, kept),
+    )
 
 
 def mamba2(fields: Fields, dtype: str) -> Row:
     """Return what a Mamba-2 layer keeps, by the names of Falcon-H1 and Granite 4."""
     inner_field = "mamba_d_ssm" if fields.settles("mamba_d_ssm") else "hidden_size"
-    inner = fields.count(inner_field) * (1 if inner_field == "mamba_d_ssm" else fields.count("mamba_expand"))
+    inner = fields.count(inner_field) * (
+        1 if inner_field == "mamba_d_ssm" else fields.count("mamba_expand")
+    )
     heads = fields.count("mamba_n_heads")
     if inner % heads:
-        raise fields.refused("mamba_n_heads", f"{inner} channels cannot be divided by {heads} heads")
-    if fields.says("mamba_d_head") and not fields.auto("mamba_d_head") and fields.count("mamba_d_head") * heads != inner:
-        raise fields.refused("mamba_d_head", f"{heads} heads of this size are not the {inner} channels of {inner_field}")
-    groups, size, kernel = fields.count("mamba_n_groups"), fields.count("mamba_d_state"), fields.count("mamba_d_conv")
+        raise fields.refused(
+            "mamba_n_heads", f"{inner} channels cannot be divided by {heads} heads"
+        )
+    if (
+        fields.says("mamba_d_head")
+        and not fields.auto("mamba_d_head")
+        and fields.count("mamba_d_head") * heads != inner
+    ):
+        raise fields.refused(
+            "mamba_d_head",
+            f"{heads} heads of this size are not the {inner} channels of {inner_field}",
+        )
+    groups, size, kernel = (
+        fields.count("mamba_n_groups"),
+        fields.count("mamba_d_state"),
+        fields.count("mamba_d_conv"),
+    )
     kept = _typed(fields, "", dtype, AUTO)
-    return _row("mamba2", inner + 2 * groups * size, kernel, [heads, inner // heads, size], (dtype, kept))
+    return _row(
+        "mamba2", inner + 2 * groups * size, kernel, [heads, inner // heads, size], (dtype, kept)
+    )
 
 
 def nemotron(fields: Fields, dtype: str) -> Row:
     """Return what a Mamba-2 layer keeps, by the names of Nemotron-H."""
-    heads, size, width = fields.count("mamba_num_heads"), fields.count("mamba_head_dim"), fields.count("ssm_state_size")
+    heads, size, width = (
+        fields.count("mamba_num_heads"),
+        fields.count("mamba_head_dim"),
+        fields.count("ssm_state_size"),
+    )
     channels = heads * size + 2 * fields.count("n_groups", also="mamba_n_groups") * width
     kept = _typed(fields, "mamba_ssm_cache_dtype", "float32", "vLLM's choice for Nemotron-H")
     kernel = fields.count("conv_kernel", also="mamba_d_conv")

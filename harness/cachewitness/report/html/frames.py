@@ -1,8 +1,10 @@
-"""A history step by step: what each request's block table claims, and what the ledger knows of the pages in it.
+"""A history step by step: what each request's block table claims, and what the ledger knows of the
+pages in it.
 
-A frame is taken where something happened to requests, before the runs of a step, and when it has ended. A cell of a block table
-is wrong if a read of its step did not find there what it needs (`cells`); a page of a pool is shown with what it holds, who
-holds it and which keys name it. What is too long is folded, and says so.
+A frame is taken where something happened to requests, before the runs of a step, and when it has
+ended. A cell of a block table is wrong if a read of its step did not find there what it needs
+(`cells`); a page of a pool is shown with what it holds, who holds it and which keys name it. What
+is too long is folded, and says so.
 """
 
 from __future__ import annotations
@@ -32,7 +34,8 @@ from cachewitness.report.html import words
 from cachewitness.report.html.cells import Row, cell_of, folded, read_in_vain
 
 FRAMES_MAX = 240
-"""Frames of one picture; of a longer history those around the failure are shown, or the last ones."""
+"""Frames of one picture; of a longer history those around the failure are shown, or the last ones.
+"""
 PAGES_MAX = 512
 """Pages of one pool that are shown; the lowest numbers."""
 
@@ -55,7 +58,9 @@ class PageCell(msgspec.Struct, omit_defaults=True):
 
 
 class Frame(msgspec.Struct):
-    """One moment. `failing`: the one in which the failure was found. `pools` are the pages that anything ever touched."""
+    """One moment. `failing`: the one in which the failure was found. `pools` are the pages that
+    anything ever touched.
+    """
 
     title: str
     lanes: list[Lane]
@@ -64,7 +69,9 @@ class Frame(msgspec.Struct):
 
 
 class Sample(msgspec.Struct):
-    """Pages at the end of a step: by pool those that somebody holds, those kept for a key alone, and how many there are."""
+    """Pages at the end of a step: by pool those that somebody holds, those kept for a key alone,
+    and how many there are.
+    """
 
     step: int
     pools: list[tuple[int, int, int]]
@@ -87,7 +94,8 @@ class Film(msgspec.Struct):
 def film(header: Header, events: Sequence[Event], finding: Finding | None = None) -> Film:
     """Return a history as frames. `finding` is what was found in it; its event's `seq` says where.
 
-    The history is played twice: first to learn which moments there are, then to look at those alone that are shown.
+    The history is played twice: first to learn which moments there are, then to look at those alone
+    that are shown.
     """
     failing = finding.seq if finding else -1
     moments = list(_Projector(header, failing, range(0)).frames(events))
@@ -105,7 +113,9 @@ def film(header: Header, events: Sequence[Event], finding: Finding | None = None
 
 
 class _Projector:
-    """Plays events through a ledger and takes frames, of which only those that are `shown` have anything in them."""
+    """Plays events through a ledger and takes frames, of which only those that are `shown` have
+    anything in them.
+    """
 
     def __init__(self, header: Header, failing: int, shown: range) -> None:
         self._shown, self._taken = shown, 0
@@ -124,7 +134,8 @@ class _Projector:
         """The failing event, if the frame of its moment is still to be taken."""
 
     def frames(self, events: Iterable[Event]) -> Iterator[Frame]:
-        """Yield a frame for each moment: before the runs of a step, and when all has happened that an operation brought about.
+        """Yield a frame for each moment: before the runs of a step, and when all has happened that
+        an operation brought about.
 
         The frame of a step may be marked later, for a read or write of one of its runs.
         """
@@ -134,7 +145,9 @@ class _Projector:
                 yield from self._moment()
                 begun = self._ledger.requests.open_steps.get(event.step, self._begun[event.step])
                 del self._begun[event.step]
-                self._before[event.step] = self._frame(words.step(begun), {run.r: run for run in begun.runs})
+                self._before[event.step] = self._frame(
+                    words.step(begun), {run.r: run for run in begun.runs}
+                )
                 yield self._before[event.step]
             title = words.title(event)
             if title:
@@ -164,7 +177,13 @@ class _Projector:
     def _read(self, frame: Frame, event: Read) -> None:
         """Note in the frame of a step what a read of one of its runs does not find."""
         if frame.lanes and self._ledger.before(event).invalid:
-            rows = [row for lane in frame.lanes if lane.r == event.r for row in lane.rows if row.group == event.group]
+            rows = [
+                row
+                for lane in frame.lanes
+                if lane.r == event.r
+                for row in lane.rows
+                if row.group == event.group
+            ]
             for row in rows:
                 read_in_vain(self._ledger, self._header.groups[event.group], event, row)
 
@@ -198,25 +217,35 @@ class _Projector:
         self._begun.pop(event.step, None)
         self._before.pop(event.step, None)
         holdings, records = self._ledger.holdings, self._ledger.records
-        counts = [(holdings.held[pool], len(holdings.idle[pool]), records[pool].capacity) for pool in records]
+        counts = [
+            (holdings.held[pool], len(holdings.idle[pool]), records[pool].capacity)
+            for pool in records
+        ]
         self.samples.append(Sample(event.step, counts))
         for run in runs:
             self._upto[run.r] = run.known
             self._doing[run.r] = f"has computed tokens [{run.start}, {run.known})"
 
-    # --- one moment -----------------------------------------------------------------------------------------------------
+    # --- one moment -------------------------------------------------------------------------------
 
     def _frame(self, title: str, runs: Mapping[str, Run] | None = None) -> Frame:
         """Take the frame of this moment; who has ended is in it for the last time.
 
-        `runs` are those of the step that is about to run: one in flight behind it may have been scheduled already.
+        `runs` are those of the step that is about to run: one in flight behind it may have been
+        scheduled already.
         """
         shown = self._taken in self._shown
         self._taken += 1
-        lanes = [self._lane(r, doing, (runs or {}).get(r)) for r, doing in self._doing.items()] if shown else []
+        lanes = (
+            [self._lane(r, doing, (runs or {}).get(r)) for r, doing in self._doing.items()]
+            if shown
+            else []
+        )
         for r in [r for r, doing in self._doing.items() if doing in words.END.values()]:
             del self._doing[r]
-        return Frame(title, lanes, [self._pool(pool.id) if shown else [] for pool in self._header.pools])
+        return Frame(
+            title, lanes, [self._pool(pool.id) if shown else [] for pool in self._header.pools]
+        )
 
     def _lane(self, r: str, doing: str, run: Run | None) -> Lane:
         if r not in self._tables:
@@ -226,7 +255,8 @@ class _Projector:
         return Lane(r, words.computes(run) if run else doing, rows)
 
     def _mark(self, frame: Frame, event: Event) -> None:
-        """Mark what the failing event is about: the cells that are wrong in block tables with its pages, and the pages.
+        """Mark what the failing event is about: the cells that are wrong in block tables with its
+        pages, and the pages.
 
         Where a cell is wrong, the other pages that the event read beside it are not.
         """
@@ -243,7 +273,9 @@ class _Projector:
             and number in (-1, row.group)
             and name in ("", lane.r)
         ]
-        wrong, unread = ([found for found in cells if found[1].looks == looks] for looks in ("wrong", "unread"))
+        wrong, unread = (
+            [found for found in cells if found[1].looks == looks] for looks in ("wrong", "unread")
+        )
         for _, cell in wrong or unread or cells:
             cell.marked = True
         at_fault = {place for place, _ in wrong} or places
@@ -253,7 +285,13 @@ class _Projector:
 
     def _row(self, group: Group, r: str, tables: list[list[int]], upto: int) -> Row:
         pages = tables[group.id] if group.id < len(tables) else []
-        return Row(group.id, [cell_of(self._ledger, group, r, column, page, upto) for column, page in enumerate(pages)])
+        return Row(
+            group.id,
+            [
+                cell_of(self._ledger, group, r, column, page, upto)
+                for column, page in enumerate(pages)
+            ],
+        )
 
     def _pool(self, pool: int) -> list[PageCell]:
         records = self._ledger.records[pool]

@@ -1,4 +1,6 @@
-"""A film as the page carries it: what many frames have alike stands in it once, and frames refer to it by number."""
+"""A film as the page carries it: what many frames have alike stands in it once, and frames refer
+to it by number.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +13,11 @@ from cachewitness.report.html.frames import Film, Frame
 
 
 def packed(film: Film) -> dict[str, Any]:
-    """Return the film with its `cells`, `rows` and `pages` in lists of their own; a frame's lanes and pools have their numbers.
+    """Return the film with its `cells`, `rows` and `pages` in lists of their own; a frame's lanes
+    and pools have their numbers.
 
-    A lane is its request, what it does, and the numbers of its rows; a row is its group and the numbers of its cells.
+    A lane is its request, what it does, and the numbers of its rows; a row is its group and the
+    numbers of its cells.
     """
     cells, rows, pages = _Numbered(), _Numbered(), _Numbered()
 
@@ -27,7 +31,12 @@ def packed(film: Film) -> dict[str, Any]:
 
     frames = [frame(one) for one in film.frames]
     names = {"left_out": film.left_out, "groups": film.groups, "pools": film.pools}
-    return names | {"frames": frames, "cells": cells.known, "rows": rows.known, "pages": pages.known}
+    return names | {
+        "frames": frames,
+        "cells": cells.known,
+        "rows": rows.known,
+        "pages": pages.known,
+    }
 
 
 class _Numbered:

@@ -34,7 +34,9 @@ SHORT_MAX = 300
 
 
 class Picture(msgspec.Struct):
-    """One failure as the page shows it: what is said of it, its trace, and its history step by step."""
+    """One failure as the page shows it: what is said of it, its trace, and its history step by
+    step.
+    """
 
     id: str
     anomaly: str
@@ -55,7 +57,9 @@ class Picture(msgspec.Struct):
 
 
 def of_run(document: jsonreport.Document, folder: Path) -> bytes:
-    """Return the page of a run. `folder` has what was stored of its failures, by the names alone that the document gives."""
+    """Return the page of a run. `folder` has what was stored of its failures, by the names alone
+    that the document gives.
+    """
     failures = [failure for suite in document.suites for failure in suite.failures]
     first: dict[str, jsonreport.FailureEntry] = {}
     for failure in failures:
@@ -64,13 +68,27 @@ def of_run(document: jsonreport.Document, folder: Path) -> bytes:
     shown = list(first.values())[:FILMS_MAX]
     pictures = [_picture(failure, folder) for failure in shown]
     others = [failure for failure in failures if not any(failure is one for one in shown)]
-    crashed = [f"{suite.name}: checker {line}" for suite in document.suites for line in suite.crashed]
+    crashed = [
+        f"{suite.name}: checker {line}" for suite in document.suites for line in suite.crashed
+    ]
     stopped = [f"{suite.name}: {line}" for suite in document.suites for line in suite.bad_events]
     still_open = [*crashed, *stopped, *document.broken_list]
-    return _render(document=document, pictures=pictures, others=others, verdict=verdict(document.exit_code), open=still_open)
+    return _render(
+        document=document,
+        pictures=pictures,
+        others=others,
+        verdict=verdict(document.exit_code),
+        open=still_open,
+    )
 
 
-def of_history(header: Header, events: list[Event], name: str, result: Result, weighed: tuple[int, str] | None = None) -> bytes:
+def of_history(
+    header: Header,
+    events: list[Event],
+    name: str,
+    result: Result,
+    weighed: tuple[int, str] | None = None,
+) -> bytes:
     """Return the page of a recorded history and of what was found in it.
 
     `weighed` is the exit code by a list of expected failures, and what the list says.
@@ -81,7 +99,9 @@ def of_history(header: Header, events: list[Event], name: str, result: Result, w
     picture = _told(told, name)
     _show(picture, header, events, finding)
     code, picture.why = weighed or (exit_code(result), "")
-    return _render(document=None, pictures=[picture], others=[], verdict=verdict(code), open=crashed)
+    return _render(
+        document=None, pictures=[picture], others=[], verdict=verdict(code), open=crashed
+    )
 
 
 def verdict(code: int) -> tuple[str, int, str]:
@@ -98,7 +118,14 @@ def _told(finding: Finding, name: str) -> Picture:
 
 def _picture(failure: jsonreport.FailureEntry, folder: Path) -> Picture:
     """Return a failure of a run, with its trace and history if they are stored and can be read."""
-    picture = Picture(failure.id, failure.anomaly, failure.checker, failure.rule, failure.implies, failure.sentence)
+    picture = Picture(
+        failure.id,
+        failure.anomaly,
+        failure.checker,
+        failure.rule,
+        failure.implies,
+        failure.sentence,
+    )
     picture.operation, picture.cause = failure.operation, caused(failure.cause)
     return filmed(picture, failure.stored, folder)
 
@@ -120,7 +147,10 @@ def filmed(picture: Picture, stored: Stored | None, folder: Path) -> Picture:
         found = judge(header, iter(events)).findings
         alike = [one for one in found if one.anomaly == picture.anomaly] or found
         if not alike:
-            picture.why = "its history alone shows no contradiction: what was found needs more than the history"
+            picture.why = (
+                "its history alone shows no contradiction: what was found needs more than the"
+                " history"
+            )
         _show(picture, header, events, alike[0] if alike else None)
     except UsageError as error:
         picture.why = str(error)
@@ -140,13 +170,18 @@ def _render(**values: object) -> bytes:
 
 
 def rendered(template: str, *, films: bool, **values: object) -> bytes:
-    """Return a page of this folder's template, with the style of all pages and, for `films`, what plays them.
+    """Return a page of this folder's template, with the style of all pages and, for `films`, what
+    plays them.
 
     Every text in it is escaped. `verdict` is a word, the exit code, and what it means.
     """
     from cachewitness import __version__
 
-    common = {"style": _part("page.css"), "script": _part("page.js") if films else "", "made_by": __version__}
+    common = {
+        "style": _part("page.css"),
+        "script": _part("page.js") if films else "",
+        "made_by": __version__,
+    }
     return str(_environment().get_template(template).render(**values, **common)).encode()
 
 
@@ -160,9 +195,15 @@ def _environment() -> jinja2.Environment:
         lstrip_blocks=True,
     )
     environment.filters["data"] = lambda film: _data(packed(film))
-    environment.filters["svg"] = lambda parts: Markup("\n".join(parts))  # made by `charts`, which escapes what it is given
-    environment.filters["short"] = lambda text: text if len(text) <= SHORT_MAX else f"{text[:SHORT_MAX]} …"
-    environment.filters["thousands"] = lambda number: f"{number:,}" if isinstance(number, int) else f"{number:,.0f}"
+    environment.filters["svg"] = lambda parts: Markup(
+        "\n".join(parts)
+    )  # made by `charts`, which escapes what it is given
+    environment.filters["short"] = lambda text: (
+        text if len(text) <= SHORT_MAX else f"{text[:SHORT_MAX]} …"
+    )
+    environment.filters["thousands"] = lambda number: (
+        f"{number:,}" if isinstance(number, int) else f"{number:,.0f}"
+    )
     return environment
 
 
@@ -171,6 +212,8 @@ def _part(name: str) -> Markup:
 
 
 def _data(value: Any) -> Markup:
-    """Return a value as JSON that may stand inside a script element: no text in it ends that element."""
+    """Return a value as JSON that may stand inside a script element: no text in it ends that
+    element.
+    """
     text = msgspec.json.encode(value).decode()
     return Markup(text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026"))

@@ -15,7 +15,9 @@ ROWS_MAX, TOKENS_MAX = 24, 16
 
 
 class Token(msgspec.Struct, kw_only=True):
-    """A position of an answer, counted from 1: the token (logprob) with the cache and without it; empty where there is none."""
+    """A position of an answer, counted from 1: the token (logprob) with the cache and without
+    it; empty where there is none.
+    """
 
     at: int
     said: str
@@ -24,7 +26,9 @@ class Token(msgspec.Struct, kw_only=True):
 
 
 class Spoken(msgspec.Struct, kw_only=True):
-    """What one request was answered; `failing` marks the one that the finding names, `left_out` counts tokens not shown."""
+    """What one request was answered; `failing` marks the one that the finding names, `left_out`
+    counts tokens not shown.
+    """
 
     r: str
     prompt: int
@@ -36,7 +40,9 @@ class Spoken(msgspec.Struct, kw_only=True):
 
 
 def spoken(events: Sequence[Event], finding: Finding | None) -> tuple[list[Spoken], int]:
-    """Return what each request was answered, in the order in which they came, and how many of them are left out."""
+    """Return what each request was answered, in the order in which they came, and how many of
+    them are left out.
+    """
     submits = {event.r: event for event in events if isinstance(event, Submitted)}
     answers = {event.r: event for event in events if isinstance(event, Answer)}
     colds: dict[str, list[Cold]] = {}

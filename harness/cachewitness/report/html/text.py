@@ -1,4 +1,6 @@
-"""The moment of a failure as lines for a terminal: the block tables, and what the ledger knows of the pages in them."""
+"""The moment of a failure as lines for a terminal: the block tables, and what the ledger knows
+of the pages in them.
+"""
 
 from __future__ import annotations
 
@@ -18,13 +20,19 @@ INDENT = "  "
 
 
 def moment(film: Film) -> list[str]:
-    """Return the frame in which the failure was found: its marked requests, or all that have tables, or its marked pages."""
+    """Return the frame in which the failure was found: its marked requests, or all that have
+    tables, or its marked pages.
+    """
     frame = next((frame for frame in film.frames if frame.failing), None)
     if frame is None:
         return []
-    marked = [lane for lane in frame.lanes if any(cell.marked for row in lane.rows for cell in row.cells)]
+    marked = [
+        lane for lane in frame.lanes if any(cell.marked for row in lane.rows for cell in row.cells)
+    ]
     shown = marked or [lane for lane in frame.lanes if lane.rows]
-    lines = [line for lane in shown for line in _lane(lane, film)] + ([] if marked else _pages(frame, film))
+    lines = [line for lane in shown for line in _lane(lane, film)] + (
+        [] if marked else _pages(frame, film)
+    )
     return [f"{frame.title}, where it fails:", *lines] if lines else []
 
 
@@ -40,7 +48,9 @@ def _cell(cell: Cell) -> str:
     if cell.looks == "fold":
         return f"… {cell.claim}"
     if cell.page < 0:
-        return f"no page   {SIGNS[cell.looks]:<8} {cell.claim}" + ("  <-- here" if cell.marked else "")
+        return f"no page   {SIGNS[cell.looks]:<8} {cell.claim}" + (
+            "  <-- here" if cell.marked else ""
+        )
     told = f"page {cell.page:<4} {SIGNS[cell.looks]:<8} {cell.claim}"
     known = f"; but page {cell.page} {cell.known}" if cell.looks in ("wrong", "tainted") else ""
     return told + known + ("  <-- here" if cell.marked else "")

@@ -22,12 +22,23 @@ from cachewitness.core.events import (
 )
 from cachewitness.core.ledger.records import NOTHING, Content, Key, PageRecord
 
-PageState = Literal["free", "poisoned", "zeros", "written", "pending", "committed", "idle", "stale", "tainted"]
-"""free: nobody holds it and no key names it. poisoned: held and not written. idle: kept for its key alone. stale: a key names
-what it does not hold. tainted: computed from something wrong."""
-NAMES = {"full": "full attention", "sliding": "sliding window", "chunked": "chunked attention", "recurrent": "recurrent state"}
+PageState = Literal[
+    "free", "poisoned", "zeros", "written", "pending", "committed", "idle", "stale", "tainted"
+]
+"""free: nobody holds it and no key names it. poisoned: held and not written. idle: kept for its key
+alone. stale: a key names what it does not hold. tainted: computed from something wrong."""
+NAMES = {
+    "full": "full attention",
+    "sliding": "sliding window",
+    "chunked": "chunked attention",
+    "recurrent": "recurrent state",
+}
 NOT_YET = "nothing yet"
-END: dict[type[Event], str] = {Preempted: "was preempted", Finished: "has finished", Aborted: "was aborted"}
+END: dict[type[Event], str] = {
+    Preempted: "was preempted",
+    Finished: "has finished",
+    Aborted: "was aborted",
+}
 
 
 def group(one: Group) -> str:
@@ -38,7 +49,10 @@ def group(one: Group) -> str:
 
 def pools(header: Header) -> list[str]:
     """Return the names of the pools."""
-    return [f"pool {pool.id}" + ("" if pool.tier == "local" else f" (tier {pool.tier})") for pool in header.pools]
+    return [
+        f"pool {pool.id}" + ("" if pool.tier == "local" else f" (tier {pool.tier})")
+        for pool in header.pools
+    ]
 
 
 def step(begun: StepBegin) -> str:
@@ -54,7 +68,9 @@ def computes(run: Run) -> str:
 
 def hit(event: Hit) -> str:
     """Return what a request found."""
-    return f"finds {count(event.resume, 'token')} cached" if event.resume else "finds nothing cached"
+    return (
+        f"finds {count(event.resume, 'token')} cached" if event.resume else "finds nothing cached"
+    )
 
 
 def title(event: Event) -> str:
@@ -81,8 +97,14 @@ def places(header: Header, event: Event) -> set[tuple[int, int]]:
     """Return the pages, with their pools, that an event is about."""
     number = getattr(event, "group", -1)
     if isinstance(event, Hit):
-        return {(one.pool, page) for one, pages in zip(header.groups, event.pages, strict=False) for page in pages}
-    pool = getattr(event, "pool", header.groups[number].pool if 0 <= number < len(header.groups) else -1)
+        return {
+            (one.pool, page)
+            for one, pages in zip(header.groups, event.pages, strict=False)
+            for page in pages
+        }
+    pool = getattr(
+        event, "pool", header.groups[number].pool if 0 <= number < len(header.groups) else -1
+    )
     pages = getattr(event, "pages", None)
     found = pages if isinstance(pages, list) else [getattr(event, "page", -1)]
     return {(pool, page) for page in found if page >= 0}

@@ -1,9 +1,9 @@
 """The database of campaigns: a file of SQLite on one machine, PostgreSQL where there are several.
 
-Statements are written once, with `?` for values. Where the two differ is in `_Dialect`: what stands for a value,
-the type of bytes, the database's clock, how a row is skipped that somebody else is about to lease, how one of several writers
-goes first, and what is raised.
-All times are those of the database, so clocks of machines need not agree.
+Statements are written once, with `?` for values. Where the two differ is in `_Dialect`: what stands
+for a value, the type of bytes, the database's clock, how a row is skipped that somebody else is
+about to lease, how one of several writers goes first, and what is raised. All times are those of
+the database, so clocks of machines need not agree.
 """
 
 from __future__ import annotations
@@ -21,8 +21,14 @@ from cachewitness._util.errors import EngineMissing, UsageError
 
 SERVERS = ("postgresql://", "postgres://")
 """How the name of a database begins that is no file."""
-_ALIVE = {"keepalives_idle": 20, "keepalives_interval": 10, "keepalives_count": 3, "tcp_user_timeout": 60_000}
-"""A connection whose other end went away without a word ends within a minute; the last in milliseconds."""
+_ALIVE = {
+    "keepalives_idle": 20,
+    "keepalives_interval": 10,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 60_000,
+}
+"""A connection whose other end went away without a word ends within a minute; the last in
+milliseconds."""
 _SECRET = re.compile(r"([?&](?:ssl)?password=)[^&]*", re.IGNORECASE)
 LOCK = 1_702_195_311
 """The number of the lock of a server under which tables are made and units entered."""
@@ -47,7 +53,9 @@ class _Dialect:
 
 
 class Database:
-    """A connection, for one thread. Raises UsageError, one line, if the database cannot be opened or used."""
+    """A connection, for one thread. Raises UsageError, one line, if the database cannot be
+    opened or used.
+    """
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -60,7 +68,9 @@ class Database:
 
     @property
     def alone(self) -> str:
-        """The statement by which one of several transactions goes first; empty where there is one writer at a time anyway."""
+        """The statement by which one of several transactions goes first; empty where there is
+        one writer at a time anyway.
+        """
         return self._dialect.alone
 
     @property
@@ -73,7 +83,9 @@ class Database:
 
         It is carried out again if the server went away meanwhile, so it must do no harm twice.
         """
-        found: list[tuple[Any, ...]] = self._reached(lambda: self._execute(statement, values).fetchall())
+        found: list[tuple[Any, ...]] = self._reached(
+            lambda: self._execute(statement, values).fetchall()
+        )
         return found
 
     def changed(self, statement: str, *values: Any) -> int:
@@ -100,7 +112,11 @@ class Database:
 
     def _execute(self, statement: str, values: tuple[Any, ...]) -> Any:
         dialect = self._dialect
-        for word, meaning in (("{blob}", dialect.blob), ("{now}", dialect.now), ("{skip}", dialect.skip)):
+        for word, meaning in (
+            ("{blob}", dialect.blob),
+            ("{now}", dialect.now),
+            ("{skip}", dialect.skip),
+        ):
             statement = statement.replace(word, meaning)
         return self._connection.execute(statement.replace("?", dialect.placeholder), values)
 
@@ -116,11 +132,18 @@ class Database:
         self._connection.execute("COMMIT")
 
     def _reached(self, call: Callable[[], Any], patience: float = BUSY) -> Any:
-        """Return what `call` does, and call it again while the server is away, for so many seconds."""
+        """Return what `call` does, and call it again while the server is away, for so many
+        seconds.
+        """
         until = time.monotonic() + patience
         if self._connection is not None and not self.shared and self._file != _file(self._path):
-            gone = "its file was removed or replaced while it was in use, and what is in it now is not what was done"
-            raise UsageError(f"database {self.told}: {gone}; put the file back, or the same command begins anew")
+            gone = (
+                "its file was removed or replaced while it was in use, and what is in it now is not"
+                " what was done"
+            )
+            raise UsageError(
+                f"database {self.told}: {gone}; put the file back, or the same command begins anew"
+            )
         while True:
             try:
                 if self._connection is None and patience:
@@ -128,7 +151,9 @@ class Database:
                 return call()
             except self._dialect.lost as error:
                 if time.monotonic() >= until:
-                    raise UsageError(f"database {self.told}: cannot be reached ({_line(error)})") from None
+                    raise UsageError(
+                        f"database {self.told}: cannot be reached ({_line(error)})"
+                    ) from None
                 self.close()
                 time.sleep(PAUSE)
             except self._dialect.broken as error:
@@ -136,7 +161,9 @@ class Database:
 
 
 def _file(path: Path) -> tuple[int, int] | None:
-    """Return what tells a file from another one of its name; None if there is none. A file in use shares it with no other."""
+    """Return what tells a file from another one of its name; None if there is none. A file in
+    use shares it with no other.
+    """
     try:
         found = path.stat()
     except OSError:
@@ -157,14 +184,19 @@ def _line(error: Exception) -> str:
 
 def _sqlite(name: str) -> _Dialect:
     if "://" in name or name == ":memory:":
-        raise UsageError(f"database {told(name)}: it is a file, or the URL of a PostgreSQL server, postgresql://…")
+        raise UsageError(
+            f"database {told(name)}: it is a file, or the URL of a PostgreSQL server,"
+            " postgresql://…"
+        )
     path = Path(name)
 
     def connect() -> Any:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise UsageError(f"database {path}: its folder cannot be made ({error.strerror})") from None
+            raise UsageError(
+                f"database {path}: its folder cannot be made ({error.strerror})"
+            ) from None
         connection = sqlite3.connect(path, timeout=BUSY, isolation_level=None)
         try:
             connection.execute("PRAGMA journal_mode = WAL")
@@ -183,10 +215,14 @@ def _postgresql(name: str) -> _Dialect:
         import psycopg
     except ImportError:
         install = "pip install 'cachewitness[cluster]'"
-        raise EngineMissing(f"database {told(name)}: PostgreSQL needs psycopg; {install}", install) from None
+        raise EngineMissing(
+            f"database {told(name)}: PostgreSQL needs psycopg; {install}", install
+        ) from None
 
     def connect() -> Any:
-        return psycopg.connect(name, autocommit=True, connect_timeout=CONNECT, client_encoding="utf8", **_ALIVE)
+        return psycopg.connect(
+            name, autocommit=True, connect_timeout=CONNECT, client_encoding="utf8", **_ALIVE
+        )
 
     lost = (psycopg.OperationalError, psycopg.InterfaceError)
     now, skip = "extract(epoch from clock_timestamp())::float8", "FOR UPDATE OF units SKIP LOCKED"

@@ -1,6 +1,8 @@
-"""Drives a campaign: enters its units, keeps workers going, says how far it is, and adds up what came of it.
+"""Drives a campaign: enters its units, keeps workers going, says how far it is, and adds up what
+came of it.
 
-The driver may be killed at any time, too: all that it knows it can read again from the database, so the same command goes on.
+The driver may be killed at any time, too: all that it knows it can read again from the database, so
+the same command goes on.
 """
 
 from __future__ import annotations
@@ -29,17 +31,21 @@ from cachewitness.sessions.campaign.worker import FindingsLost, Given
 POLL = 0.2
 """Seconds between two looks at the database, at least."""
 RESTED = 4.0
-"""After a look the driver waits so many times as long as that took, so that a large campaign is not looked at all the time."""
+"""After a look the driver waits so many times as long as that took, so that a large campaign is not
+looked at all the time."""
 NOT_DONE = "not done"
 """What stands in the digest for the outcome of a unit that was not done."""
 FAR = 2.0
 """A lease that ends later than so many times its length from now was taken by another clock."""
 FRUITLESS = 10
-"""So many workers may end one after another, beyond the attempts of their units, before the campaign gives up."""
+"""So many workers may end one after another, beyond the attempts of their units, before the
+campaign gives up."""
 
 
 class Settings(NamedTuple):
-    """How a campaign is carried out, which does not change what comes of it. Times are in seconds; `seconds` 0: no end."""
+    """How a campaign is carried out, which does not change what comes of it. Times are in
+    seconds; `seconds` 0: no end.
+    """
 
     database: str
     traces: str
@@ -50,7 +56,9 @@ class Settings(NamedTuple):
     seconds: float = 0.0
 
     def given(self, campaign: str, worker: str, traces: str) -> Given:
-        """Return what a worker of a campaign has to know; `traces` is empty where it takes the store from the database."""
+        """Return what a worker of a campaign has to know; `traces` is empty where it takes the
+        store from the database.
+        """
         return Given(
             database=_anywhere(self.database),
             traces=traces and _anywhere(traces),
@@ -64,7 +72,9 @@ class Settings(NamedTuple):
 
 @dataclass
 class Progress:
-    """How far a campaign is. `before`: units that were done when it began; `left`: seconds for the rest, if known."""
+    """How far a campaign is. `before`: units that were done when it began; `left`: seconds for
+    the rest, if known.
+    """
 
     units: int = 0
     done: int = 0
@@ -106,7 +116,9 @@ class Result(NamedTuple):
 
 
 def _anywhere(name: str) -> str:
-    """Return the name of a file or folder so that a worker with another current folder finds it; a URL as it is."""
+    """Return the name of a file or folder so that a worker with another current folder finds it;
+    a URL as it is.
+    """
     return name if "://" in name else str(Path(name).absolute())
 
 
@@ -119,9 +131,18 @@ class Driver:
     """Carries out a campaign. `told` is called after every look at the database."""
 
     def __init__(
-        self, planned: Planned, settings: Settings, executor: Executor, told: Callable[[Progress], None] | None = None
+        self,
+        planned: Planned,
+        settings: Settings,
+        executor: Executor,
+        told: Callable[[Progress], None] | None = None,
     ) -> None:
-        self._planned, self._settings, self._executor, self._told = planned, settings, executor, told
+        self._planned, self._settings, self._executor, self._told = (
+            planned,
+            settings,
+            executor,
+            told,
+        )
         self._database = Database(settings.database)
         self._queue = Queue(self._database, planned.id, settings.attempts)
         self._progress = Progress()
@@ -139,7 +160,8 @@ class Driver:
         self._numbers = count(1)
         self._fruitless = 0
         self._beyond: dict[Held, float] = {}
-        """Leases that end later than any can, and when each was first seen, by the clock of this process that is never set."""
+        """Leases that end later than any can, and when each was first seen, by the clock of this
+        process that is never set."""
         self._lost: list[str] = []
         """What workers said of findings that they could not enter."""
         self._began = time.monotonic()
@@ -152,8 +174,12 @@ class Driver:
         try:
             return self._run()
         except UsageError as error:
-            found = ", ".join(f"{anomaly} by {checker}" for anomaly, checker, *_ in sorted(self._progress.classes))
-            told = [f"{self._progress.findings:,} findings were met before: {found}"] if found else []
+            found = ", ".join(
+                f"{anomaly} by {checker}" for anomaly, checker, *_ in sorted(self._progress.classes)
+            )
+            told = (
+                [f"{self._progress.findings:,} findings were met before: {found}"] if found else []
+            )
             if not (told or self._lost):
                 raise
             lost = [line for line in self._lost if line not in str(error)]
@@ -164,7 +190,8 @@ class Driver:
     def _run(self) -> Result:
         """Work until every unit is done or given up, time is up, or the user interrupts.
 
-        Raises UsageError if nothing was found and the database or the store cannot be used, or workers end again and again.
+        Raises UsageError if nothing was found and the database or the store cannot be used, or
+        workers end again and again.
         """
         interrupted = time_up = False
         stopped = ""
@@ -182,7 +209,9 @@ class Driver:
             interrupted = True
         except UsageError as error:
             with suppress(UsageError):
-                self._look(self._queue.done())  # a unit that ended meanwhile may have found something
+                self._look(
+                    self._queue.done()
+                )  # a unit that ended meanwhile may have found something
             if not self._progress.findings:
                 raise
             stopped = str(error)
@@ -190,13 +219,19 @@ class Driver:
             self._stop()
         if not (interrupted or time_up or stopped):
             self._queue.end()
-        return self._added_up(Totals(self._planned, interrupted=interrupted, time_up=time_up, stopped=stopped))
+        return self._added_up(
+            Totals(self._planned, interrupted=interrupted, time_up=time_up, stopped=stopped)
+        )
 
     def _enter(self, units: Sequence[Unit], entries: Sequence[tuple[str, bytes]]) -> None:
-        """Enter units that are not there yet, each with its key and what is stored of it, and note where they all are."""
+        """Enter units that are not there yet, each with its key and what is stored of it, and
+        note where they all are.
+        """
         keyed = [(unit, key) for unit, (key, _) in zip(units, entries, strict=True)]
         own = [key for unit, key in keyed if of_canary(unit)]
-        places = self._queue.enrol(self._planned.name, _anywhere(self._settings.traces), entries, own=own)
+        places = self._queue.enrol(
+            self._planned.name, _anywhere(self._settings.traces), entries, own=own
+        )
         for unit, key in keyed:
             self._units.setdefault(places[key], unit)
             self._keys[places[key]] = key
@@ -204,7 +239,9 @@ class Driver:
             self._check_stray(places[key], key)
 
     def _check_stray(self, place: int, key: str) -> None:
-        """Raise OddRow for a unit that this campaign never had: what is not planned is a finding to be shrunk."""
+        """Raise OddRow for a unit that this campaign never had: what is not planned is a finding
+        to be shrunk.
+        """
         try:
             unit = read(self._queue.spec(place), key)
         except UsageError as error:
@@ -221,7 +258,11 @@ class Driver:
             over = not rest.waiting and not rest.leased
             time_up = 0 < self._settings.seconds <= began - self._began
             self._look(self._queue.done(None if over or time_up else self._perhaps_done(rest)))
-            progress.units, progress.done, progress.given_up = len(self._units), len(self._seen), len(rest.given_up)
+            progress.units, progress.done, progress.given_up = (
+                len(self._units),
+                len(self._seen),
+                len(rest.given_up),
+            )
             progress.late, progress.seconds = self._queue.late, time.monotonic() - self._began
             progress.left = self._left()
             took = time.monotonic() - began
@@ -235,11 +276,13 @@ class Driver:
             time.sleep(max(POLL, RESTED * took))
 
     def _perhaps_done(self, rest: Rest) -> set[int]:
-        """Return the units that may be done and are not seen yet: those that somebody has held and nobody holds.
+        """Return the units that may be done and are not seen yet: those that somebody has held and
+        nobody holds.
 
-        Units are leased in the order of their places, so all before the first that waits were held. Their number grows with
-        what is new and with what is at work, not with what is done, and no clock is asked. Units that another driver entered
-        as done are seen once that order comes to them.
+        Units are leased in the order of their places, so all before the first that waits were held.
+        Their number grows with what is new and with what is at work, not with what is done, and no
+        clock is asked. Units that another driver entered as done are seen once that order comes to
+        them.
         """
         first = rest.waiting[0] if rest.waiting else sys.maxsize
         while self._ahead and self._ahead[-1] < first:
@@ -247,7 +290,9 @@ class Driver:
         return self._begun - rest.leased - rest.given_up
 
     def _look(self, done: Iterable[int]) -> list[int]:
-        """Take in those of the units that are done which are new; return their places. Raises OddRow once all are taken in."""
+        """Take in those of the units that are done which are new; return their places. Raises
+        OddRow once all are taken in.
+        """
         fresh, odd = [], None
         for place in done:
             if place in self._units and place not in self._seen:
@@ -278,16 +323,25 @@ class Driver:
         return rest * self._progress.seconds / here if here > 0 else None
 
     def _take_back(self) -> None:
-        """Have units leased again whose lease ends later than any can, if nobody renews it while one lasts.
+        """Have units leased again whose lease ends later than any can, if nobody renews it while
+        one lasts.
 
-        The clock of the database was set back since, and whoever holds the unit may be gone: that clock would have it wait.
+        The clock of the database was set back since, and whoever holds the unit may be gone: that
+        clock would have it wait.
         """
         lease, now = self._settings.lease, time.monotonic()
-        self._beyond = {held: self._beyond.get(held, now) for held in self._queue.beyond(FAR * lease)}
+        self._beyond = {
+            held: self._beyond.get(held, now) for held in self._queue.beyond(FAR * lease)
+        }
         for held, since in self._beyond.items():
             if now - since > lease and self._queue.take_back(held):
-                what = f"{self._named(held.place)} was leased for longer than {lease:g} s, and nobody renews that"
-                self._progress.told.append(f"{what}; was the clock of the database set back? The unit is leased again")
+                what = (
+                    f"{self._named(held.place)} was leased for longer than {lease:g} s, and nobody"
+                    " renews that"
+                )
+                self._progress.told.append(
+                    f"{what}; was the clock of the database set back? The unit is leased again"
+                )
 
     def _named(self, place: int) -> str:
         unit = self._units.get(place)
@@ -297,26 +351,39 @@ class Driver:
         """Start workers in the place of those that ended or hang, no more than there are units."""
         leases = self._queue.leases() if self._crew else {}
         for name, handle in list(self._crew.items()):
-            if ended := self._executor.ended(handle) or self._hangs(name, leases.get(name), idle=not rest.waiting):
+            if ended := self._executor.ended(handle) or self._hangs(
+                name, leases.get(name), idle=not rest.waiting
+            ):
                 self._let_go(name, ended)
         while len(self._crew) < min(self._settings.workers, len(rest.waiting) + len(rest.leased)):
             name = f"{process_name()}-{next(self._numbers)}"
-            self._crew[name] = self._executor.start(self._settings.given(self._planned.id, name, self._settings.traces))
+            self._crew[name] = self._executor.start(
+                self._settings.given(self._planned.id, name, self._settings.traces)
+            )
         self._progress.workers = len(self._crew)
 
     def _hangs(self, name: str, lease: Lease | None, *, idle: bool) -> Ended | None:
-        """Return that a worker is at a unit for longer than it may be: native code can keep its own clock from running.
+        """Return that a worker is at a unit for longer than it may be: native code can keep its own
+        clock from running.
 
-        One that lost its unit to another may be done with it; it hangs if it does not take one that waits (`idle`: none does).
+        One that lost its unit to another may be done with it; it hangs if it does not take one that
+        waits (`idle`: none does).
         """
         now = time.monotonic()
         at, since = self._at.get(name, (None, now))
         if lease is not None and lease != at:
             self._at[name] = lease, now
-        elif at is None or now - since <= self._settings.deadline + self._settings.lease or self._queue.entered(at):
+        elif (
+            at is None
+            or now - since <= self._settings.deadline + self._settings.lease
+            or self._queue.entered(at)
+        ):
             return None
         elif lease == at:
-            return Ended(f"is at {self._named(at.place)} for longer than {self._settings.deadline:g} s, and did not end itself")
+            return Ended(
+                f"is at {self._named(at.place)} for longer than {self._settings.deadline:g} s, and"
+                " did not end itself"
+            )
         elif not idle:
             return Ended(f"lost {self._named(at.place)}, and takes none of those that wait")
         return None
@@ -330,7 +397,11 @@ class Driver:
         self._progress.told.append(f"worker {name} {ended.why}; what it held is leased again")
         self._fruitless += 1
         self._lost += [ended.why] if ended.lost else []
-        most = self._settings.workers if ended.refused else self._settings.attempts * self._settings.workers + FRUITLESS
+        most = (
+            self._settings.workers
+            if ended.refused
+            else self._settings.attempts * self._settings.workers + FRUITLESS
+        )
         if self._fruitless > most:
             raise UsageError(f"no worker can go on; the last one said: {ended.why}")
 

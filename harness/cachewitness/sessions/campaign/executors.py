@@ -18,13 +18,17 @@ from cachewitness.core.result import EXIT_USAGE
 from cachewitness.sessions.campaign import worker
 from cachewitness.sessions.campaign.worker import EXIT_LOST, EXIT_TOO_LONG, FindingsLost, Given
 
-_MAIN = "import json, sys; sys.path[:] = json.loads(sys.argv.pop()); from cachewitness.sessions.campaign.worker import main; sys.exit(main())"
+_MAIN = (
+    "import json, sys; sys.path[:] = json.loads(sys.argv.pop()); from"
+    " cachewitness.sessions.campaign.worker import main; sys.exit(main())"
+)
 TOLD = 400
 """Characters of what a worker said last that are told."""
 
 
 class Ended(NamedTuple):
-    """How a worker ended. `refused`: it cannot work here, and another one in its place could not either.
+    """How a worker ended. `refused`: it cannot work here, and another one in its place could not
+    either.
 
     `lost`: it met findings that it could not enter.
     """
@@ -65,7 +69,9 @@ class Processes:
         return workers.cores()
 
     def start(self, given: Given) -> _Process:
-        """Start a process. What it has to know goes through a pipe, since a database's name may have a password in it."""
+        """Start a process. What it has to know goes through a pipe, since a database's name may
+        have a password in it.
+        """
         said = tempfile.TemporaryFile()  # noqa: SIM115 - `stop` closes it
         command = [sys.executable, "-c", _MAIN, json.dumps(sys.path)]
         mark = strays.new()
@@ -79,7 +85,9 @@ class Processes:
         )
         assert process.stdin is not None
         try:
-            process.stdin.write(msgspec.json.encode(msgspec.structs.replace(given, parent=os.getpid())))
+            process.stdin.write(
+                msgspec.json.encode(msgspec.structs.replace(given, parent=os.getpid()))
+            )
             process.stdin.close()
         except BrokenPipeError:
             pass  # it is gone already, which `ended` says
@@ -113,19 +121,25 @@ def _last_line(said: IO[bytes]) -> str:
 
 
 class Ray:
-    """Workers are tasks of a Ray cluster, one core each; those that wait for a machine make an autoscaling cluster grow."""
+    """Workers are tasks of a Ray cluster, one core each; those that wait for a machine make an
+    autoscaling cluster grow.
+    """
 
     def __init__(self, address: str) -> None:
         try:
             import ray
         except ImportError:
             install = "pip install 'cachewitness[cluster]'"
-            raise EngineMissing(f"--ray {address}: Ray is not installed; {install}", install) from None
+            raise EngineMissing(
+                f"--ray {address}: Ray is not installed; {install}", install
+            ) from None
         self._ray: Any = ray
         try:
             ray.init(address=address, log_to_driver=False, logging_level="error")
         except (ConnectionError, ValueError, RuntimeError) as error:
-            raise UsageError(f"--ray {address}: cannot be reached ({' '.join(str(error).split())[:TOLD]})") from None
+            raise UsageError(
+                f"--ray {address}: cannot be reached ({' '.join(str(error).split())[:TOLD]})"
+            ) from None
         self._task: Any = ray.remote(num_cpus=1, max_retries=0)(_told)
 
     def cores(self) -> int:
@@ -153,7 +167,9 @@ class Ray:
 
 
 def _told(given: bytes) -> tuple[str, bool]:
-    """Work in a task of Ray; return why it was refused, empty if it was not, and whether findings were lost."""
+    """Work in a task of Ray; return why it was refused, empty if it was not, and whether
+    findings were lost.
+    """
     try:
         worker.serve(msgspec.json.decode(given, type=Given))
     except UsageError as error:

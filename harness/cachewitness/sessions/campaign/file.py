@@ -1,4 +1,5 @@
-"""The file of a campaign: which engines, policies, suites, fuzz streams and seeds, and within which budget.
+"""The file of a campaign: which engines, policies, suites, fuzz streams and seeds, and within which
+budget.
 
 name = "nightly"
 seeds = [0, 1]
@@ -24,7 +25,9 @@ from cachewitness._util.errors import UsageError
 
 
 class Engine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """An engine and how it is run, by options of `run` and `fuzz`. `label` stands for what its name does not tell."""
+    """An engine and how it is run, by options of `run` and `fuzz`. `label` stands for what its
+    name does not tell.
+    """
 
     engine: str
     policies: tuple[str, ...] = ("vllm",)
@@ -43,9 +46,10 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 class Budget(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How much is done.
 
-    `traces` of each stream, for each engine, policy and seed; `per_unit` of them in one unit of work, and `configurations` of a
-    suite. Of each anomaly on each engine `shrink` findings are made small. `seconds`: stop then (0: when all is done). A worker
-    holds a unit for `lease` seconds at a time and may take `deadline` seconds for it; after `attempts` leases it is given up.
+    `traces` of each stream, for each engine, policy and seed; `per_unit` of them in one unit of
+    work, and `configurations` of a suite. Of each anomaly on each engine `shrink` findings are made
+    small. `seconds`: stop then (0: when all is done). A worker holds a unit for `lease` seconds at
+    a time and may take `deadline` seconds for it; after `attempts` leases it is given up.
     """
 
     traces: int = 400
@@ -59,7 +63,9 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class State(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Where the campaign is kept: a file of SQLite or the URL of a PostgreSQL server, and a folder or a URL for traces."""
+    """Where the campaign is kept: a file of SQLite or the URL of a PostgreSQL server, and a
+    folder or a URL for traces.
+    """
 
     database: str = ".cachewitness/campaigns/state.sqlite"
     traces: str = ".cachewitness/campaigns/traces"
@@ -94,7 +100,9 @@ MOST = 1_000_000_000
 
 
 def load(path: Path) -> File:
-    """Read the file of a campaign. Raises UsageError naming the file and the field if anything does not fit."""
+    """Read the file of a campaign. Raises UsageError naming the file and the field if anything
+    does not fit.
+    """
     try:
         file = msgspec.convert(reading.toml(path), File)
     except msgspec.ValidationError as error:
@@ -119,6 +127,10 @@ def _check(file: File, path: Path) -> None:
             raise UsageError(f"{path}: {field} names something twice - at `$.{field}`")
     for index, engine in enumerate(file.engines):
         if not engine.policies:
-            raise UsageError(f"{path}: policies is empty; name at least one - at `$.engines[{index}]`")
+            raise UsageError(
+                f"{path}: policies is empty; name at least one - at `$.engines[{index}]`"
+            )
     if not file.name.strip():
-        raise UsageError(f"{path}: name is empty; it names the campaign in its database - at `$.name`")
+        raise UsageError(
+            f"{path}: name is empty; it names the campaign in its database - at `$.name`"
+        )

@@ -1,9 +1,11 @@
-"""Which findings are one: by a class, known when a finding is met, and by a signature, known when its trace is small.
+"""Which findings are one: by a class, known when a finding is met, and by a signature, known when
+its trace is small.
 
-The class is the anomaly, the checker, the height and the kinds of the cache groups. The signature is that of the minimal trace,
-and its operations without lengths and texts: requests, salts and adapters are numbered as they appear, and an operation that is
-repeated stands there once. Engine, sizes of the layout, pool and options are not in it, so that one fault in two engines, or on
-twenty layouts, is one finding. Two faults that show in the same operations have one signature, too.
+The class is the anomaly, the checker, the height and the kinds of the cache groups. The signature
+is that of the minimal trace, and its operations without lengths and texts: requests, salts and
+adapters are numbered as they appear, and an operation that is repeated stands there once. Engine,
+sizes of the layout, pool and options are not in it, so that one fault in two engines, or on twenty
+layouts, is one finding. Two faults that show in the same operations have one signature, too.
 """
 
 from __future__ import annotations
@@ -15,7 +17,16 @@ from typing import Any
 import msgspec
 
 from cachewitness.core.checkers.finding import Finding
-from cachewitness.core.trace_format import Extend, Op, Reset, Step, Submit, Trace, TraceHeader, UpdateWeights
+from cachewitness.core.trace_format import (
+    Extend,
+    Op,
+    Reset,
+    Step,
+    Submit,
+    Trace,
+    TraceHeader,
+    UpdateWeights,
+)
 
 
 def kinds_of(header: TraceHeader) -> list[str]:
@@ -24,7 +35,9 @@ def kinds_of(header: TraceHeader) -> list[str]:
 
 
 def class_of(finding: Finding, height: str, kinds: Iterable[str]) -> tuple[str, ...]:
-    """Return the class of a finding: its anomaly, its checker, the height and the kinds of cache groups."""
+    """Return the class of a finding: its anomaly, its checker, the height and the kinds of cache
+    groups.
+    """
     return (finding.anomaly, finding.checker, height, *kinds)
 
 
@@ -36,7 +49,9 @@ def signature(finding: Finding, small: Trace) -> str:
 
 
 def normalised(trace: Trace) -> list[list[Any]]:
-    """Return what the operations of a trace are, without lengths and texts; the same operation several times in a row once."""
+    """Return what the operations of a trace are, without lengths and texts; the same operation
+    several times in a row once.
+    """
     numbers, told = _Numbers(), list[list[Any]]()
     for op in trace.ops:
         one = numbers.operation(op)
@@ -55,11 +70,25 @@ class _Numbers:
         """Return what an operation is."""
         what: str = op.__struct_config__.tag  # type: ignore[assignment]  # every operation has one, a text
         if isinstance(op, Submit):
-            identity = [self._of(field, getattr(op, field)) for field in ("salt", "adapter", "kernels")]
-            return [what, self._of("r", op.r), *identity, bool(op.media), bool(op.grammar), op.session]
+            identity = [
+                self._of(field, getattr(op, field)) for field in ("salt", "adapter", "kernels")
+            ]
+            return [
+                what,
+                self._of("r", op.r),
+                *identity,
+                bool(op.media),
+                bool(op.grammar),
+                op.session,
+            ]
         if isinstance(op, Step):
             ran = [self._of("r", r) for r, _ in op.run]
-            return [what, ran, *([self._of("r", r) for r in named] for named in (op.withdraw, op.cancel)), bool(op.fail)]
+            return [
+                what,
+                ran,
+                *([self._of("r", r) for r in named] for named in (op.withdraw, op.cancel)),
+                bool(op.fail),
+            ]
         if isinstance(op, Reset):
             return [what, op.running, op.tier]
         if isinstance(op, UpdateWeights):

@@ -1,4 +1,6 @@
-"""The engine of a unit: how it is opened on whichever machine, and what it was made of where the campaign was planned."""
+"""The engine of a unit: how it is opened on whichever machine, and what it was made of where the
+campaign was planned.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,8 @@ from cachewitness.sessions.campaign.made_of import made_of
 
 
 class Held(msgspec.Struct, frozen=True, kw_only=True):
-    """An engine as the file names it. `isolation`: its own process; `within`: its deadlines where it has none.
+    """An engine as the file names it. `isolation`: its own process; `within`: its deadlines where
+    it has none.
 
     `made_of` is its digest where the campaign was planned.
     """
@@ -26,12 +29,16 @@ class Held(msgspec.Struct, frozen=True, kw_only=True):
     made_of: str = ""
 
     def named(self) -> EngineSpec:
-        """Return the engine as it is registered here; a program is not asked. Raises UsageError if it is not known."""
+        """Return the engine as it is registered here; a program is not asked. Raises UsageError
+        if it is not known.
+        """
         spec = replace(parse(self.text), within=self.within)
         return spec if self.isolation is None else spec.isolated(self.isolation)
 
     def spec(self) -> EngineSpec:
-        """Return the engine, ready to be opened. Raises UsageError if it is not known here, or does not say what it is."""
+        """Return the engine, ready to be opened. Raises UsageError if it is not known here, or
+        does not say what it is.
+        """
         spec = self.named()
         if spec.kind.command and spec.isolation:
             spec = replace(spec, kind=introduced(spec.kind, spec.text, spec.isolation))
@@ -41,4 +48,6 @@ class Held(msgspec.Struct, frozen=True, kw_only=True):
 def held(spec: EngineSpec, policy: str, label: str) -> Held:
     """Return an engine for units under a policy, with its digest."""
     made = made_of(spec, policy, label)
-    return Held(text=spec.text, isolation=spec.isolation, within=spec.within, label=label, made_of=made)
+    return Held(
+        text=spec.text, isolation=spec.isolation, within=spec.within, label=label, made_of=made
+    )

@@ -1,9 +1,10 @@
 """A digest of what an engine is made of.
 
-A unit that was done counts as done while package and engine stay what they were. The package is told by its files. An engine of
-somebody else is told by its name and options, the files that these name, the code beside a script or a program, the package
-that registers it and the code beside that, and the Python that it runs in with every distribution that is installed for it. A
-server behind a URL is told by its URL alone; `label` is for the rest.
+A unit that was done counts as done while package and engine stay what they were. The package is
+told by its files. An engine of somebody else is told by its name and options, the files that these
+name, the code beside a script or a program, the package that registers it and the code beside that,
+and the Python that it runs in with every distribution that is installed for it. A server behind a
+URL is told by its URL alone; `label` is for the rest.
 """
 
 from __future__ import annotations
@@ -38,13 +39,24 @@ _LIST = (
     "import importlib.metadata as m, json, sys; "
     "print(json.dumps([sys.version, *sorted(f'{d.name} {d.version}' for d in m.distributions())]))"
 )
-_REGISTERED = "import json, sys; from cachewitness.sessions.campaign.made_of import registered; print(json.dumps(registered(sys.argv[1])))"
+_REGISTERED = (
+    "import json, sys; from cachewitness.sessions.campaign.made_of import registered;"
+    " print(json.dumps(registered(sys.argv[1])))"
+)
 SCRIPT = ".py"
 CODE = (SCRIPT, ".so", ".pyd")
 """How the files end that a script may import from its folder."""
 INSTALLED = ("site-packages", "dist-packages")
 """What folders are called in which distributions are installed."""
-NOT_READ = {"__pycache__", ".git", ".venv", ".cachewitness", ".mypy_cache", ".ruff_cache", ".pytest_cache"}
+NOT_READ = {
+    "__pycache__",
+    ".git",
+    ".venv",
+    ".cachewitness",
+    ".mypy_cache",
+    ".ruff_cache",
+    ".pytest_cache",
+}
 """Folders that are no part of an engine, whatever is in them."""
 FIRST_LINE = 1000
 """So many bytes of a script's first line are read."""
@@ -54,20 +66,29 @@ PYTHON = re.compile(r"python[\d.]*")
 
 
 def made_of(spec: EngineSpec, policy: str, label: str) -> str:
-    """Return a digest of what an engine is made of, and of the policy if that comes from another package.
+    """Return a digest of what an engine is made of, and of the policy if that comes from another
+    package.
 
-    Raises UsageError if a file of the engine cannot be read, or its Python does not say what it has.
+    Raises UsageError if a file of the engine cannot be read, or its Python does not say what it
+    has.
     """
     try:
         parts = _parts(spec, policy, label)
     except OSError as error:
         why = f"{error.filename} cannot be read ({error.strerror})"
-        raise UsageError(f"engine {spec.text}: {why}, so it is not known what the engine is made of") from None
+        raise UsageError(
+            f"engine {spec.text}: {why}, so it is not known what the engine is made of"
+        ) from None
     return sha256(msgspec.json.encode(parts)).hexdigest()[:16]
 
 
 def _parts(spec: EngineSpec, policy: str, label: str) -> list[object]:
-    parts: list[object] = [spec.text, label, spec.isolation, _package(plugins.registered(POLICIES)[policy])]
+    parts: list[object] = [
+        spec.text,
+        label,
+        spec.isolation,
+        _package(plugins.registered(POLICIES)[policy]),
+    ]
     parts += [_content(os.environ.get(name, "")) for name in spec.kind.reads]
     for name, value in spec.options.items():
         words = _words(value)
@@ -94,16 +115,20 @@ def forget() -> None:
 @cache
 def package() -> str:
     """Return the version of this package, and a digest of its files."""
-    folders = [Path(str(one.__file__)).resolve().parent for one in (cachewitness, cachewitness_reference)]
+    folders = [
+        Path(str(one.__file__)).resolve().parent for one in (cachewitness, cachewitness_reference)
+    ]
     return f"{cachewitness.__version__}+{sha256(b''.join(map(_tree, folders))).hexdigest()[:12]}"
 
 
 def registered(value: str) -> list[str]:
-    """Return what is told of this package and of the one that registers something, where this Python has them."""
+    """Return what is told of this package and of the one that registers something, where this
+    Python has them.
+    """
     return [package(), _package(EntryPoint("", value, GROUP))]
 
 
-# --- commands ---------------------------------------------------------------------------------------------------------------
+# --- commands -------------------------------------------------------------------------------------
 
 
 def _words(value: str) -> list[str]:
@@ -114,9 +139,15 @@ def _words(value: str) -> list[str]:
 
 
 def _pythons(words: list[str]) -> list[str]:
-    """Return the Pythons that a command names, or that the first line of a script does which it runs."""
+    """Return the Pythons that a command names, or that the first line of a script does which it
+    runs.
+    """
     for named in (words, _first_line(_start(Path(words[0])))):
-        if found := [path for word in named if PYTHON.fullmatch(Path(word).name) and (path := shutil.which(word))]:
+        if found := [
+            path
+            for word in named
+            if PYTHON.fullmatch(Path(word).name) and (path := shutil.which(word))
+        ]:
             return found
     return []
 
@@ -137,14 +168,18 @@ def _first_line(content: bytes) -> list[str]:
 
 
 def _of_python(python: str) -> list[str]:
-    """Return what is installed for a Python that a command names; nothing if it is too old to say."""
+    """Return what is installed for a Python that a command names; nothing if it is too old to
+    say.
+    """
     with suppress(UsageError):
         return _installed(python)
     return []
 
 
 def _module(words: list[str]) -> str:
-    """Return a digest of the code in the current folder, if a command has a Python run a module of it."""
+    """Return a digest of the code in the current folder, if a command has a Python run a module
+    of it.
+    """
     at = words.index("-m") + 1 if "-m" in words else len(words)
     name = words[at].partition(".")[0] if at < len(words) else ""
     here = Path.cwd()
@@ -153,7 +188,9 @@ def _module(words: list[str]) -> str:
 
 
 def _content(word: str, *, folders: bool = True) -> str:
-    """Return a digest of the file or the folder that a word names, and of the code beside a program; empty if it names none."""
+    """Return a digest of the file or the folder that a word names, and of the code beside a
+    program; empty if it names none.
+    """
     try:
         path = Path(word).expanduser()
         is_file, is_folder = path.is_file(), folders and bool(word) and path.is_dir()
@@ -171,20 +208,25 @@ def _content(word: str, *, folders: bool = True) -> str:
 
 
 def _beside_program(path: Path, content: bytes) -> Iterable[Path]:
-    """Return the code that a script may import from its folder, and the libraries that a program may load from there."""
-    if path.suffix == SCRIPT or any(PYTHON.fullmatch(Path(word).name) for word in _first_line(content)):
+    """Return the code that a script may import from its folder, and the libraries that a program
+    may load from there.
+    """
+    if path.suffix == SCRIPT or any(
+        PYTHON.fullmatch(Path(word).name) for word in _first_line(content)
+    ):
         return _beside(path.parent)
     if content.startswith(b"\x7fELF"):
         return [file for file in path.parent.iterdir() if ".so" in file.suffixes and file.is_file()]
     return []
 
 
-# --- packages ---------------------------------------------------------------------------------------------------------------
+# --- packages -------------------------------------------------------------------------------------
 
 
 @cache
 def _package(entry: EntryPoint) -> str:
-    """Return a digest of the package that registers something, and of the code beside it; empty for what is in this package.
+    """Return a digest of the package that registers something, and of the code beside it; empty for
+    what is in this package.
 
     In a folder of installed distributions their versions tell what lies beside it.
     """
@@ -204,7 +246,9 @@ def _place(place: Path) -> bytes:
 
 @cache
 def _installed(python: str) -> list[str]:
-    """Return the version of a Python and the distributions that it has, each with its version; without one, of that here."""
+    """Return the version of a Python and the distributions that it has, each with its version;
+    without one, of that here.
+    """
     if not python or python == sys.executable:
         return [sys.version, *sorted(f"{one.name} {one.version}" for one in distributions())]
     return _asked(python, _LIST)
@@ -215,16 +259,25 @@ def _asked(python: str, code: str, *words: str) -> list[str]:
     """Return what another Python says. Raises UsageError if it does not."""
     try:
         said = subprocess.run(
-            [python, "-c", code, *words], capture_output=True, text=True, timeout=ASKED_SECONDS, check=True, cwd=os.sep
+            [python, "-c", code, *words],
+            capture_output=True,
+            text=True,
+            timeout=ASKED_SECONDS,
+            check=True,
+            cwd=os.sep,
         ).stdout
         listed: list[str] = json.loads(said)
     except (OSError, subprocess.SubprocessError, ValueError) as error:
-        what = "what is installed for it" if code is _LIST else "what the engine is made of there (has it this cachewitness?)"
+        what = (
+            "what is installed for it"
+            if code is _LIST
+            else "what the engine is made of there (has it this cachewitness?)"
+        )
         raise UsageError(f"{python}: does not say {what} ({type(error).__name__})") from None
     return listed
 
 
-# --- files ------------------------------------------------------------------------------------------------------------------
+# --- files ----------------------------------------------------------------------------------------
 
 
 def _tree(folder: Path) -> bytes:
@@ -241,7 +294,9 @@ def _digest(folder: Path, files: Iterable[Path]) -> bytes:
 
 
 def _files(folder: Path, above: frozenset[Path] = frozenset()) -> Iterator[Path]:
-    """Yield the files below a folder, also those behind links; a link to a folder that it lies in is not followed."""
+    """Yield the files below a folder, also those behind links; a link to a folder that it lies
+    in is not followed.
+    """
     above = above | {folder.resolve()}
     for path in folder.iterdir():
         if path.name in NOT_READ:
@@ -272,7 +327,9 @@ def _is_package(path: Path) -> bool:
 
 
 def _holds_code(path: Path, levels: int) -> bool:
-    """Whether Python can import something from a folder, so many levels deep; not where a Python of its own is installed."""
+    """Whether Python can import something from a folder, so many levels deep; not where a Python
+    of its own is installed.
+    """
     with suppress(OSError):
         if not path.is_dir() or (path / "pyvenv.cfg").is_file() or path.name in NOT_READ:
             return False

@@ -1,4 +1,6 @@
-"""How far a campaign is, in Prometheus' text format: in a file that a collector reads, or on a port that it asks."""
+"""How far a campaign is, in Prometheus' text format: in a file that a collector reads, or on a
+port that it asks.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,10 @@ def text(progress: Progress, name: str) -> str:
         "units_given_up": ("units of work that were given up", progress.given_up),
         "workers": ("workers that run", progress.workers),
         "workers_lost_total": ("workers that ended before the campaign", progress.lost),
-        "late_outcomes_total": ("outcomes that came after their lease was lost and were not counted", progress.late),
+        "late_outcomes_total": (
+            "outcomes that came after their lease was lost and were not counted",
+            progress.late,
+        ),
         "traces_total": ("traces that ran", progress.traces),
         "operations_total": ("operations that were carried out", progress.operations),
         "findings_total": ("findings that were met", progress.findings),
@@ -39,7 +44,11 @@ def text(progress: Progress, name: str) -> str:
         if value is not None:
             kind = "counter" if metric.endswith("_total") else "gauge"
             full = f"{PREFIX}_{metric}"
-            lines += [f"# HELP {full} {meaning}", f"# TYPE {full} {kind}", f'{full}{{campaign="{escaped}"}} {value:g}']
+            lines += [
+                f"# HELP {full} {meaning}",
+                f"# TYPE {full} {kind}",
+                f'{full}{{campaign="{escaped}"}} {value:g}',
+            ]
     return "\n".join(lines) + "\n"
 
 

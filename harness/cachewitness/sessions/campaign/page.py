@@ -16,12 +16,16 @@ LISTED_MAX = 40
 
 
 def of_campaign(document: Document, folder: Path) -> bytes:
-    """Return the page of a campaign. `folder` has what was stored of its findings; the document names the files alone."""
+    """Return the page of a campaign. `folder` has what was stored of its findings; the document
+    names the files alone.
+    """
     ordered = of_each_class(document.findings)
     pictures = [_picture(row, folder) for row in ordered[:FILMS_MAX]]
     others = ordered[FILMS_MAX:]
     word, _, meaning = terminal.MEANINGS[document.exit_code]
-    why = "; ".join(document.reasons) or ("nothing was found" if document.exit_code == EXIT_PASS else meaning)
+    why = "; ".join(document.reasons) or (
+        "nothing was found" if document.exit_code == EXIT_PASS else meaning
+    )
     words = {code: word for code, (word, _, _) in terminal.MEANINGS.items()}
     return rendered(
         "campaign.html.j2",

@@ -1,4 +1,6 @@
-"""Carries out a unit of work, in whichever process. Whatever the engine does is an outcome, and never a pass."""
+"""Carries out a unit of work, in whichever process. Whatever the engine does is an outcome, and
+never a pass.
+"""
 
 from __future__ import annotations
 
@@ -36,10 +38,11 @@ TRACES_KEPT = 3
 
 
 def perform(unit: Unit, store: Store) -> Outcome:
-    """Carry out a unit and return what came of it, which depends on no unit before: it begins with new processes of the engine.
+    """Carry out a unit and return what came of it, which depends on no unit before: it begins with
+    new processes of the engine.
 
-    A finding whose trace the store does not take is told without it. Raises UsageError if the store does not have the trace
-    that is to be shrunk, or does not take the minimal one or the canary's.
+    A finding whose trace the store does not take is told without it. Raises UsageError if the store
+    does not have the trace that is to be shrunk, or does not take the minimal one or the canary's.
     """
     began = time.perf_counter()
     begin_afresh()
@@ -65,7 +68,9 @@ def perform(unit: Unit, store: Store) -> Outcome:
 
 
 def with_those_before(outcome: Outcome, before: Outcome) -> Outcome:
-    """Return what came of a unit with what was found when it was done before, where nothing of the class was found now."""
+    """Return what came of a unit with what was found when it was done before, where nothing of
+    the class was found now.
+    """
     if not outcome.met:
         return before
     again = {met.of_class for met in outcome.met}
@@ -149,11 +154,15 @@ def _shrunk(unit: Shrunk, spec: EngineSpec, store: Store) -> Outcome:
         shrink_fuzzed(failure, spec)
     with _store_asked():
         small = _met(failure, failure.shrunk, store.put(traces.dump(failure.shrunk)))
-    return Outcome(small=small, signature=signature(failure.finding, failure.shrunk), why_long=failure.why_long)
+    return Outcome(
+        small=small, signature=signature(failure.finding, failure.shrunk), why_long=failure.why_long
+    )
 
 
 def _reported(report: Report, store: Store) -> Outcome:
-    """Return the outcome of a report, whose failing traces go to the store. A report of half the unit is none."""
+    """Return the outcome of a report, whose failing traces go to the store. A report of half the
+    unit is none.
+    """
     if report.interrupted:
         raise KeyboardInterrupt
     outcome = Outcome(not_run=report.not_run, version=report.engine_version)
@@ -166,7 +175,9 @@ def _reported(report: Report, store: Store) -> Outcome:
 
 
 def _meet(outcome: Outcome, failures: Iterable[Failure], store: Store) -> None:
-    """Add findings to an outcome, of each class the first few with their traces; further ones are counted by the first."""
+    """Add findings to an outcome, of each class the first few with their traces; further ones
+    are counted by the first.
+    """
     kept: dict[Any, list[Met]] = {}
     for failure in failures:
         header = failure.trace.header
@@ -184,15 +195,30 @@ def _meet(outcome: Outcome, failures: Iterable[Failure], store: Store) -> None:
 
 def _met(failure: Failure, trace: Trace, digest: str) -> Met:
     header = trace.header
-    return Met(id=failure.id, finding=failure.finding, trace=digest, height=header.height, kinds=kinds_of(header))
+    return Met(
+        id=failure.id,
+        finding=failure.finding,
+        trace=digest,
+        height=header.height,
+        kinds=kinds_of(header),
+    )
 
 
 def _digest(outcome: Outcome) -> str:
-    """Return the digest of an outcome: of all but times and what an engine printed before it died."""
+    """Return the digest of an outcome: of all but times and what an engine printed before it
+    died.
+    """
     suites = [_timeless(suite) for suite in outcome.suites]
     met = [(one.id, _essence(one.finding), one.trace, one.count) for one in outcome.met]
     small = outcome.small and (_essence(outcome.small.finding), outcome.small.trace)
-    ends = [outcome.digest, outcome.refused, outcome.version, outcome.marks, bool(outcome.wrong), bool(outcome.crashed)]
+    ends = [
+        outcome.digest,
+        outcome.refused,
+        outcome.version,
+        outcome.marks,
+        bool(outcome.wrong),
+        bool(outcome.crashed),
+    ]
     content = [suites, outcome.not_run, met, small, outcome.signature, ends, outcome.vacuous]
     content += [outcome.ran_on, outcome.refused_on]
     return digest_of(msgspec.json.encode(content, order="deterministic"))[:16]
@@ -200,15 +226,34 @@ def _digest(outcome: Outcome) -> str:
 
 def _timeless(suite: SuiteReport) -> list[Any]:
     tallies = sorted((tally for tally in suite.tallies), key=lambda tally: tally.checker)
-    return [suite.name, suite.traces, suite.activity, tallies, suite.crashed, suite.bad_events, suite.arms, suite.controls]
+    return [
+        suite.name,
+        suite.traces,
+        suite.activity,
+        tallies,
+        suite.crashed,
+        suite.bad_events,
+        suite.arms,
+        suite.controls,
+    ]
 
 
 def _essence(finding: Finding) -> list[Any]:
-    return [finding.anomaly, finding.checker, finding.cause, finding.r, finding.seq, finding.op, finding.owed]
+    return [
+        finding.anomaly,
+        finding.checker,
+        finding.cause,
+        finding.r,
+        finding.seq,
+        finding.op,
+        finding.owed,
+    ]
 
 
 def stamp(digests: Iterable[tuple[str, str]]) -> str:
-    """Return one digest of the keys of units and the digests of what came of them, in their order."""
+    """Return one digest of the keys of units and the digests of what came of them, in their
+    order.
+    """
     total = sha256()
     for key, digest in digests:
         total.update(f"{key} {digest}\n".encode())

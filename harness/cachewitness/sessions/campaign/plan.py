@@ -1,4 +1,6 @@
-"""What a campaign consists of: its units in the order in which they are leased, the canary first."""
+"""What a campaign consists of: its units in the order in which they are leased, the canary
+first.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,8 @@ FAULTS = (
 )
 """The faults of the canary: every configuration can express them."""
 CANARY_TRACES = 8
-"""So many traces are run on the engine with the planted fault; each of the above is found within five for seeds 0 to 7."""
+"""So many traces are run on the engine with the planted fault; each of the above is found within
+five for seeds 0 to 7."""
 CANARY_STREAM = "canary"
 
 
@@ -56,7 +59,9 @@ def key_of(unit: Unit) -> Key:
 
 @dataclass(frozen=True)
 class Planned:
-    """A campaign: its name, its units, the fault of its canary. `shrink`: so many findings of each class are shrunk."""
+    """A campaign: its name, its units, the fault of its canary. `shrink`: so many findings of
+    each class are shrunk.
+    """
 
     name: str
     units: Sequence[Unit]
@@ -74,8 +79,12 @@ class Planned:
 
     @property
     def id(self) -> str:
-        """What names the campaign in its database: the same units under the same name are the same campaign."""
-        return sha256("\n".join([self.name, *(key for key, _ in self.entries)]).encode()).hexdigest()[:16]
+        """What names the campaign in its database: the same units under the same name are the
+        same campaign.
+        """
+        return sha256(
+            "\n".join([self.name, *(key for key, _ in self.entries)]).encode()
+        ).hexdigest()[:16]
 
 
 def canary(seed: int) -> Canary:
@@ -84,19 +93,38 @@ def canary(seed: int) -> Canary:
 
 
 def canary_unit(planted: Canary, seed: int) -> Fuzzed:
-    """Return the unit in which a planted fault must be found: it goes the way of every other unit."""
+    """Return the unit in which a planted fault must be found: it goes the way of every other
+    unit.
+    """
     plan = Plan(POLICY, ("manager", "scheduler"), Restriction(), seed, stream=CANARY_STREAM)
     engine = held(parse(planted.engine), POLICY, "")
-    return Fuzzed(package=package(), engine=engine, plan=plan, first=0, last=CANARY_TRACES, beside=False, canary=True)
+    return Fuzzed(
+        package=package(),
+        engine=engine,
+        plan=plan,
+        first=0,
+        last=CANARY_TRACES,
+        beside=False,
+        canary=True,
+    )
 
 
 def fuzzed(engine: Fuzzed, traces: int, size: int) -> list[Unit]:
-    """Return the units of one fuzz stream: ranges of so many traces, the last one perhaps of fewer."""
-    return [replace(engine, first=first, last=min(first + size, traces)) for first in range(0, traces, size)]
+    """Return the units of one fuzz stream: ranges of so many traces, the last one perhaps of
+    fewer.
+    """
+    return [
+        replace(engine, first=first, last=min(first + size, traces))
+        for first in range(0, traces, size)
+    ]
 
 
-def told(pattern: Told, suite: Suite, configurations: Sequence[Configuration], size: int) -> list[Unit]:
-    """Return the units of one suite: so many configurations each; all of them where the suite takes them together."""
+def told(
+    pattern: Told, suite: Suite, configurations: Sequence[Configuration], size: int
+) -> list[Unit]:
+    """Return the units of one suite: so many configurations each; all of them where the suite
+    takes them together.
+    """
     fitting_it = [one for one in configurations if one.runs_at(suite.height)]
     whole = suite.tensors is not None or suite.height == "answers"
     size = max(len(fitting_it), 1) if whole else size

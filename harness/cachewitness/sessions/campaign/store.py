@@ -1,4 +1,6 @@
-"""Traces by their content: each is kept once, under the digest of its bytes, in a folder or in a store that fsspec reaches."""
+"""Traces by their content: each is kept once, under the digest of its bytes, in a folder or in a
+store that fsspec reaches.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ class Store(Protocol):
         """Keep some content and return its digest. Raises UsageError if it cannot be written."""
 
     def get(self, digest: str) -> bytes:
-        """Return what was kept under a digest. Raises UsageError if it is not there, or is something else."""
+        """Return what was kept under a digest. Raises UsageError if it is not there, or is
+        something else.
+        """
 
     def place(self, digest: str) -> str:
         """Return where it lies."""
@@ -48,7 +52,9 @@ class _Folder:
             if path.is_file() and path.read_bytes() == content:
                 return digest
             path.parent.mkdir(parents=True, exist_ok=True)
-            number, part = tempfile.mkstemp(dir=path.parent, suffix=".part")  # several may write it at once
+            number, part = tempfile.mkstemp(
+                dir=path.parent, suffix=".part"
+            )  # several may write it at once
             try:
                 with os.fdopen(number, "wb") as file:
                     file.write(content)
@@ -58,7 +64,9 @@ class _Folder:
                     Path(part).unlink()
                 raise
         except OSError as error:
-            raise UsageError(f"traces {self._folder}: {path.name} cannot be written ({error.strerror})") from None
+            raise UsageError(
+                f"traces {self._folder}: {path.name} cannot be written ({error.strerror})"
+            ) from None
         return digest
 
     def get(self, digest: str) -> bytes:
@@ -66,7 +74,9 @@ class _Folder:
         try:
             return _checked(Path(path).read_bytes(), digest, path)
         except OSError as error:
-            raise UsageError(f"traces {self._folder}: {path} cannot be read ({error.strerror})") from None
+            raise UsageError(
+                f"traces {self._folder}: {path} cannot be read ({error.strerror})"
+            ) from None
 
     def place(self, digest: str) -> str:
         return str(self._folder / digest[:2] / f"{digest}{END}")
@@ -78,7 +88,9 @@ class _Reached:
             import fsspec
         except ImportError:
             install = "pip install 'cachewitness[cluster]'"
-            raise EngineMissing(f"traces {url}: a store behind a URL needs fsspec; {install}", install) from None
+            raise EngineMissing(
+                f"traces {url}: a store behind a URL needs fsspec; {install}", install
+            ) from None
         self._url = url.rstrip("/")
         try:
             self._system: Any = fsspec.core.url_to_fs(self._url)[0]
@@ -92,7 +104,9 @@ class _Reached:
             self._system.makedirs(place.rpartition("/")[0], exist_ok=True)
             self._system.pipe_file(place, content)
         except Exception as error:  # each store raises its own
-            raise UsageError(f"traces {place}: cannot be written ({type(error).__name__}: {error})") from None
+            raise UsageError(
+                f"traces {place}: cannot be written ({type(error).__name__}: {error})"
+            ) from None
         return digest
 
     def get(self, digest: str) -> bytes:
@@ -100,7 +114,9 @@ class _Reached:
         try:
             content: bytes = self._system.cat_file(place)
         except Exception as error:  # each store raises its own
-            raise UsageError(f"traces {place}: cannot be read ({type(error).__name__}: {error})") from None
+            raise UsageError(
+                f"traces {place}: cannot be read ({type(error).__name__}: {error})"
+            ) from None
         return _checked(content, digest, place)
 
     def place(self, digest: str) -> str:

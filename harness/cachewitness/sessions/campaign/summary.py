@@ -1,4 +1,6 @@
-"""The summary of a campaign as a document: what ran, what was found, what was not done, and the verdict."""
+"""The summary of a campaign as a document: what ran, what was found, what was not done, and the
+verdict.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ FORMAT, VERSION = "cachewitness.campaign", 1
 
 
 class CanaryRow(msgspec.Struct, kw_only=True):
-    """The planted fault: how it had to be reported, whether its unit was done, and whether and how often it was reported."""
+    """The planted fault: how it had to be reported, whether its unit was done, and whether and
+    how often it was reported.
+    """
 
     fault: str
     anomaly: str
@@ -62,10 +66,12 @@ class SubjectRow(msgspec.Struct, kw_only=True):
 
 
 class FindingRow(msgspec.Struct, kw_only=True):
-    """A finding whose trace was made small; the command replays it. `traces` minimal traces have this signature.
+    """A finding whose trace was made small; the command replays it. `traces` minimal traces have
+    this signature.
 
-    `offending` is the operation of it that fails, counted from 1; `stored` where the trace and its history were put for a page.
-    `unread` says why the trace cannot be read or run; then the operations are 0, or the command is empty.
+    `offending` is the operation of it that fails, counted from 1; `stored` where the trace and its
+    history were put for a page. `unread` says why the trace cannot be read or run; then the
+    operations are 0, or the command is empty.
     """
 
     signature: str
@@ -87,7 +93,9 @@ class FindingRow(msgspec.Struct, kw_only=True):
 
 
 class ClassRow(msgspec.Struct, kw_only=True):
-    """The findings of one class as they were met, shrunk or not: how many, on which engines, and the id of the first."""
+    """The findings of one class as they were met, shrunk or not: how many, on which engines, and
+    the id of the first.
+    """
 
     anomaly: str
     checker: str
@@ -99,7 +107,9 @@ class ClassRow(msgspec.Struct, kw_only=True):
 
 
 class Document(msgspec.Struct, kw_only=True):
-    """What came of a campaign. `digest` is of every unit's outcome, so it is the same for any number of workers."""
+    """What came of a campaign. `digest` is of every unit's outcome, so it is the same for any
+    number of workers.
+    """
 
     format: str = FORMAT
     version: int = VERSION
@@ -164,7 +174,10 @@ def _subject(subject: Subject) -> SubjectRow:
     report = subject.report
     checkers = [
         CheckerRow(
-            checker=one.checker, opportunities=one.opportunities, findings=one.findings, not_applicable=one.not_applicable
+            checker=one.checker,
+            opportunities=one.opportunities,
+            findings=one.findings,
+            not_applicable=one.not_applicable,
         )
         for one in report.tallies()
     ]
@@ -214,20 +227,27 @@ def _finding(one: Distinct, store: Store) -> FindingRow:
 
 
 def keep(result: Result, settings: Settings, whole: Document, folder: Path, most: int) -> list[str]:
-    """Run the minimal traces of so many findings again, keep them with their histories, and note in the document where.
+    """Run the minimal traces of so many findings again, keep them with their histories, and note in
+    the document where.
 
-    Those of other classes come first. Returns why a trace or a history is not there, a line for each.
+    Those of other classes come first. Returns why a trace or a history is not there, a line for
+    each.
     """
     store, problems = opened(settings.traces), []
     for row in of_each_class(whole.findings)[:most]:
         one = result.totals.distinct[row.signature]
         try:
-            small, spec = traces.parse(store.get(one.small.trace).splitlines(), one.small.trace), one.engines[0].spec()
+            small, spec = (
+                traces.parse(store.get(one.small.trace).splitlines(), one.small.trace),
+                one.engines[0].spec(),
+            )
         except UsageError as error:
             problems.append(f"{row.signature}: {error}")
             continue
         ran = partial(explained(spec, differential=row.checker == DIFFERENTIAL), small)
-        row.stored, problem = keep_as(folder, f"{row.signature}-{row.anomaly}", small, ran, row.replay)
+        row.stored, problem = keep_as(
+            folder, f"{row.signature}-{row.anomaly}", small, ran, row.replay
+        )
         problems += [f"{row.signature}: {problem}"] if problem else []
     return problems
 

@@ -1,4 +1,6 @@
-"""What a campaign came to: outcomes added up in the order of their units, findings that are one counted as one, a verdict."""
+"""What a campaign came to: outcomes added up in the order of their units, findings that are one
+counted as one, a verdict.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,9 @@ Class = tuple[str, ...]
 
 
 class Distinct(msgspec.Struct, kw_only=True):
-    """A finding that was shrunk: its signature, the first of the minimal traces that have it, and the engines that show it."""
+    """A finding that was shrunk: its signature, the first of the minimal traces that have it,
+    and the engines that show it.
+    """
 
     signature: str
     small: Met
@@ -59,7 +63,9 @@ class Found(msgspec.Struct, kw_only=True):
 
 
 class Stream(msgspec.Struct):
-    """How many drawn configurations of a fuzz stream an engine ran and refused; `idle` are units of which it ran none."""
+    """How many drawn configurations of a fuzz stream an engine ran and refused; `idle` are units
+    of which it ran none.
+    """
 
     ran: int = 0
     refused: int = 0
@@ -73,7 +79,9 @@ class Stream(msgspec.Struct):
             self.idle[unit.name] = outcome.refused
 
     def changed(self, name: str) -> list[str]:
-        """Return the units of which the engine ran nothing, if by its share elsewhere that cannot be chance."""
+        """Return the units of which the engine ran nothing, if by its share elsewhere that
+        cannot be chance.
+        """
         elsewhere = self.refused - sum(self.idle.values())
         of_others = f"{elsewhere:,} of {elsewhere + self.ran:,} of stream {name} elsewhere"
         return [
@@ -84,7 +92,9 @@ class Stream(msgspec.Struct):
 
 
 class Subject(msgspec.Struct, kw_only=True):
-    """What came of one engine under one policy. `tier` is that of its name, from which something has to be loaded."""
+    """What came of one engine under one policy. `tier` is that of its name, from which something
+    has to be loaded.
+    """
 
     engine: str
     label: str
@@ -116,7 +126,10 @@ class Subject(msgspec.Struct, kw_only=True):
         for suite in outcome.suites:
             _add_suite(self.suites.setdefault(suite.name, SuiteReport(name=suite.name)), suite)
         for entry in outcome.not_run:
-            same = next((one for one in self.not_run if (one.what, one.why) == (entry.what, entry.why)), None)
+            same = next(
+                (one for one in self.not_run if (one.what, one.why) == (entry.what, entry.why)),
+                None,
+            )
             if same is None:
                 self.not_run.append(same := NotRun(entry.what, entry.why, 0))
             same.count += entry.count
@@ -126,7 +139,9 @@ class Subject(msgspec.Struct, kw_only=True):
             self.streams.setdefault(unit.plan.stream, Stream()).add(unit, outcome)
         self.ran_on.update(outcome.ran_on)
         self.refused_on.update(outcome.refused_on)
-        self.told_on.update(set(outcome.ran_on).intersection(outcome.refused_on))  # by the unit itself, in `vacuous`
+        self.told_on.update(
+            set(outcome.ran_on).intersection(outcome.refused_on)
+        )  # by the unit itself, in `vacuous`
         self.changed += outcome.vacuous
         self.unkept = self.unkept or outcome.unkept
         self.found += sum(met.count for met in outcome.met)
@@ -147,18 +162,37 @@ class Subject(msgspec.Struct, kw_only=True):
         if not any(suite.traces for suite in report.suites):
             lines.append("no trace ran")
         left_out = {entry.what for entry in self.not_run}
-        silent = [name for name, suite in self.suites.items() if not suite.traces and f"suite {name}" not in left_out]
+        silent = [
+            name
+            for name, suite in self.suites.items()
+            if not suite.traces and f"suite {name}" not in left_out
+        ]
         lines += [f"suite {name} ran no trace" for name in silent]
-        lines += [f"fuzz stream {name} ran no trace" for name, stream in self.streams.items() if not stream.ran]
-        lines += [f"arm {row.arm}: {why}" for suite in report.suites for row in suite.arms for why in row.missing]
+        lines += [
+            f"fuzz stream {name} ran no trace"
+            for name, stream in self.streams.items()
+            if not stream.ran
+        ]
+        lines += [
+            f"arm {row.arm}: {why}"
+            for suite in report.suites
+            for row in suite.arms
+            for why in row.missing
+        ]
         lines += self.changed
         lines += [
-            f"configuration {name}: the engine ran it at the {height} height in one unit, and refused it in another"
+            f"configuration {name}: the engine ran it at the {height} height in one unit, and"
+            " refused it in another"
             for height, name in sorted((self.ran_on & self.refused_on) - self.told_on)
         ]
-        ran, refused = sum(one.ran for one in self.streams.values()), sum(one.refused for one in self.streams.values())
+        ran, refused = (
+            sum(one.ran for one in self.streams.values()),
+            sum(one.refused for one in self.streams.values()),
+        )
         if ran < RAN_LEAST * (ran + refused):
-            lines.append(f"the engine refused {refused:,} of {ran + refused:,} drawn configurations")
+            lines.append(
+                f"the engine refused {refused:,} of {ran + refused:,} drawn configurations"
+            )
         lines += [line for name, stream in self.streams.items() for line in stream.changed(name)]
         return lines + report.activity.shortfalls(self.tier)
 
@@ -179,9 +213,16 @@ class Subject(msgspec.Struct, kw_only=True):
     def reasons(self) -> list[str]:
         """Why its exit code is not that of a pass, the first of each kind."""
         crashed = [line for suite in self.suites.values() for line in suite.crashed]
-        lacking = f", of which some have no trace, since the store does not take it ({self.unkept})" if self.unkept else ""
+        lacking = (
+            f", of which some have no trace, since the store does not take it ({self.unkept})"
+            if self.unkept
+            else ""
+        )
         told = [
-            *(f"the harness failed in {_units(count)}: {line}" for line, count in self.crashed.items()),
+            *(
+                f"the harness failed in {_units(count)}: {line}"
+                for line, count in self.crashed.items()
+            ),
             *([f"{self.found:,} findings{lacking}"] if self.found else []),
             *self.report.bad_events[:1],
             *(f"{_units(count)} came to nothing: {line}" for line, count in self.wrong.items()),
@@ -198,7 +239,9 @@ def _units(count: int) -> str:
 def _add_suite(into: SuiteReport, suite: SuiteReport) -> None:
     into.traces, into.seconds = into.traces + suite.traces, into.seconds + suite.seconds
     into.activity.add(suite.activity)
-    into.tallies = merge_tallies([*into.tallies, *(tally for tally in suite.tallies if tally.checker != Watch.name)])
+    into.tallies = merge_tallies(
+        [*into.tallies, *(tally for tally in suite.tallies if tally.checker != Watch.name)]
+    )
     into.crashed = sorted({*into.crashed, *suite.crashed})
     into.bad_events += suite.bad_events
     into.arms = merge_rows([*into.arms, *suite.arms])
@@ -207,7 +250,9 @@ def _add_suite(into: SuiteReport, suite: SuiteReport) -> None:
 
 @dataclass
 class Totals:
-    """Everything that a campaign's summary tells. `wanted` are the units that count, whether they were done or not."""
+    """Everything that a campaign's summary tells. `wanted` are the units that count, whether
+    they were done or not.
+    """
 
     planned: Planned
     subjects: dict[Key, Subject] = field(default_factory=dict)
@@ -223,7 +268,9 @@ class Totals:
     """Why the campaign could not go on."""
 
     def add(self, unit: Unit, outcome: Outcome) -> None:
-        """Add what came of a unit, in the order of units; one that was not done is added by `miss`."""
+        """Add what came of a unit, in the order of units; one that was not done is added by
+        `miss`.
+        """
         canary = of_canary(unit)
         if not canary:
             self._subject(unit).add(unit, outcome)
@@ -241,7 +288,10 @@ class Totals:
         """Add a finding that was shrunk; one that is as another one was is the same."""
         if outcome.crashed or outcome.wrong or outcome.small is None:
             if unit.canary:
-                self.canary, self.canary_not_shrunk = None, outcome.crashed or outcome.wrong or "it came to nothing"
+                self.canary, self.canary_not_shrunk = (
+                    None,
+                    outcome.crashed or outcome.wrong or "it came to nothing",
+                )
             elif outcome.crashed:
                 self._subject(unit).add(unit, Outcome(crashed=outcome.crashed))
             return
@@ -249,7 +299,13 @@ class Totals:
             return
         same = self.distinct.setdefault(
             outcome.signature,
-            Distinct(signature=outcome.signature, small=outcome.small, suite=unit.suite, engines=[], why_long=outcome.why_long),
+            Distinct(
+                signature=outcome.signature,
+                small=outcome.small,
+                suite=unit.suite,
+                engines=[],
+                why_long=outcome.why_long,
+            ),
         )
         same.traces += 1
         if unit.engine not in same.engines:
@@ -258,9 +314,15 @@ class Totals:
     def _subject(self, unit: Unit) -> Subject:
         key = key_of(unit)
         if key not in self.subjects:
-            left_out = [NotRun(one.what, one.why, one.count) for one in self.planned.left_out.get(key, [])]
+            left_out = [
+                NotRun(one.what, one.why, one.count) for one in self.planned.left_out.get(key, [])
+            ]
             self.subjects[key] = Subject(
-                engine=key[0], label=key[1], policy=key[2], tier=unit.engine.named().tier, not_run=left_out
+                engine=key[0],
+                label=key[1],
+                policy=key[2],
+                tier=unit.engine.named().tier,
+                not_run=left_out,
             )
         return self.subjects[key]
 
@@ -280,14 +342,25 @@ class Totals:
     @property
     def vacuous(self) -> list[str]:
         """Which suites the file names that ran on no engine."""
-        ran = {suite.name for subject in self.subjects.values() for suite in subject.suites.values() if suite.traces}
-        return [f"suite {name} was asked for and ran on no engine" for name in self.planned.asked if name not in ran]
+        ran = {
+            suite.name
+            for subject in self.subjects.values()
+            for suite in subject.suites.values()
+            if suite.traces
+        }
+        return [
+            f"suite {name} was asked for and ran on no engine"
+            for name in self.planned.asked
+            if name not in ran
+        ]
 
     @property
     def exit_code(self) -> int:
-        """The exit code: that of the worst engine, and never a pass without the canary's finding or with a unit undone.
+        """The exit code: that of the worst engine, and never a pass without the canary's finding or
+        with a unit undone.
 
-        A finding fails the campaign, whether or not the canary was found. A campaign whose time was up does not pass.
+        A finding fails the campaign, whether or not the canary was found. A campaign whose time was
+        up does not pass.
         """
         if self.interrupted:
             return EXIT_INTERRUPTED
@@ -309,7 +382,11 @@ class Totals:
         missed = [f"{self._canary_missed}, {unproved}"] if self.canary is None else []
         if missed and self.exit_code == EXIT_NOTHING_CHECKED:
             return missed
-        told = [f"{subject.engine}: {line}" for subject in self.subjects.values() for line in subject.reasons[:1]]
+        told = [
+            f"{subject.engine}: {line}"
+            for subject in self.subjects.values()
+            for line in subject.reasons[:1]
+        ]
         told += ["time was up"] if self.time_up else []
         told += [self.stopped] if self.stopped else []
         told += [f"{_units(len(self.undone))} not done"] if self.undone and not told else []
@@ -319,7 +396,10 @@ class Totals:
     def _canary_missed(self) -> str:
         name = self.planned.canary.mutant.name
         if self.canary_not_shrunk:
-            return f"the canary {name} was NOT found as it must be: its finding could not be shrunk ({self.canary_not_shrunk})"
+            return (
+                f"the canary {name} was NOT found as it must be: its finding could not be shrunk"
+                f" ({self.canary_not_shrunk})"
+            )
         return f"the canary {name} {'was NOT found' if self.canary_ran else 'was not run'}"
 
     @property
@@ -333,18 +413,22 @@ class Totals:
     @property
     def traces(self) -> int:
         """How many traces ran on all engines."""
-        return sum(suite.traces for subject in self.subjects.values() for suite in subject.suites.values())
+        return sum(
+            suite.traces for subject in self.subjects.values() for suite in subject.suites.values()
+        )
 
 
 def _found(met: Met) -> Found:
-    return Found(anomaly=met.finding.anomaly, checker=met.finding.checker, height=met.height, kinds=met.kinds)
+    return Found(
+        anomaly=met.finding.anomaly, checker=met.finding.checker, height=met.height, kinds=met.kinds
+    )
 
 
 def to_shrink(planned: Planned, done: Iterable[tuple[Unit, Outcome]]) -> list[Unit]:
     """Return the units that shrink findings, in the order of units.
 
-    Of each anomaly by each checker at each height on each engine, the first few with different kinds of cache groups; of the
-    canary one.
+    Of each anomaly by each checker at each height on each engine, the first few with different
+    kinds of cache groups; of the canary one.
     """
     taken: dict[tuple[str, ...], set[Class]] = {}
     units: list[Unit] = []
@@ -354,9 +438,14 @@ def to_shrink(planned: Planned, done: Iterable[tuple[Unit, Outcome]]) -> list[Un
         for met in outcome.met:
             if not met.trace:
                 continue
-            if planted and (met.finding.anomaly, met.finding.checker) != (mutant.anomaly, mutant.checker):
+            if planted and (met.finding.anomaly, met.finding.checker) != (
+                mutant.anomaly,
+                mutant.checker,
+            ):
                 continue
-            seen = taken.setdefault((str(planted), unit.engine.made_of, unit.policy, *met.of_class[:3]), set())
+            seen = taken.setdefault(
+                (str(planted), unit.engine.made_of, unit.policy, *met.of_class[:3]), set()
+            )
             if len(seen) < (1 if planted else planned.shrink) and met.of_class not in seen:
                 seen.add(met.of_class)
                 units.append(_shrunk(unit, met, canary=planted))

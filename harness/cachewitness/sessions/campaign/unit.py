@@ -1,7 +1,8 @@
 """Units of work: what a worker does in one go, told so completely that any machine does the same.
 
-A unit's key is a digest of all of it: the version of the package, the digest of the engine, the policy, the stream or suite,
-the seed and the range. So a unit that was done once, by whomever, need not be done again.
+A unit's key is a digest of all of it: the version of the package, the digest of the engine, the
+policy, the stream or suite, the seed and the range. So a unit that was done once, by whomever, need
+not be done again.
 """
 
 from __future__ import annotations
@@ -24,7 +25,9 @@ from cachewitness.workloads.configurations import Configuration
 
 
 class Fuzzed(msgspec.Struct, frozen=True, kw_only=True, tag="fuzz"):
-    """The traces `first` to `last` − 1 of a fuzz stream. `canary`: the engine has a fault that must be found."""
+    """The traces `first` to `last` − 1 of a fuzz stream. `canary`: the engine has a fault that
+    must be found.
+    """
 
     package: str
     engine: Held
@@ -42,7 +45,10 @@ class Fuzzed(msgspec.Struct, frozen=True, kw_only=True, tag="fuzz"):
     @property
     def name(self) -> str:
         """What it is, in words."""
-        return f"fuzz {self.plan.stream}, seed {self.plan.seed}, traces {self.first} to {self.last - 1}"
+        return (
+            f"fuzz {self.plan.stream}, seed {self.plan.seed}, traces {self.first} to"
+            f" {self.last - 1}"
+        )
 
 
 class Chosen(msgspec.Struct, frozen=True):
@@ -62,7 +68,8 @@ class Chosen(msgspec.Struct, frozen=True):
 class Told(msgspec.Struct, frozen=True, kw_only=True, tag="suite"):
     """The traces of a suite on some configurations.
 
-    `named`: the user chose their layouts. `exact`: also their options, so that a refusal leaves the unit without a judgement.
+    `named`: the user chose their layouts. `exact`: also their options, so that a refusal leaves the
+    unit without a judgement.
     """
 
     package: str
@@ -83,7 +90,9 @@ class Told(msgspec.Struct, frozen=True, kw_only=True, tag="suite"):
 
 
 class Shrunk(msgspec.Struct, frozen=True, kw_only=True, tag="shrink"):
-    """A finding whose trace is to be made as small as it gets; `trace` is its digest. `suite` is empty for a fuzzed trace."""
+    """A finding whose trace is to be made as small as it gets; `trace` is its digest. `suite` is
+    empty for a fuzzed trace.
+    """
 
     package: str
     engine: Held
@@ -103,7 +112,8 @@ Unit = Fuzzed | Told | Shrunk
 
 
 class Met(msgspec.Struct, kw_only=True):
-    """A finding as it was met: the id of what failed, the digest of its trace, its class, and how many like it there are.
+    """A finding as it was met: the id of what failed, the digest of its trace, its class, and how
+    many like it there are.
 
     The digest is empty if the store did not take the trace.
     """
@@ -122,12 +132,14 @@ class Met(msgspec.Struct, kw_only=True):
 
 
 class Outcome(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """What came of a unit. `digest` is of all but times, so it is the same wherever and however often it is done.
+    """What came of a unit. `digest` is of all but times, so it is the same wherever and however
+    often it is done.
 
-    `wrong` says why the engine could not be judged; `crashed` that the harness itself failed. `small` is the shrunk finding.
-    `vacuous` names configurations that the engine ran at first and then refused, and stories without their main part. `unkept`
-    says why the store did not take the trace of a finding. `refused` counts the configurations that the engine refused; of a
-    suite `ran_on` and `refused_on` name them, each with the height.
+    `wrong` says why the engine could not be judged; `crashed` that the harness itself failed.
+    `small` is the shrunk finding. `vacuous` names configurations that the engine ran at first and
+    then refused, and stories without their main part. `unkept` says why the store did not take the
+    trace of a finding. `refused` counts the configurations that the engine refused; of a suite
+    `ran_on` and `refused_on` name them, each with the height.
     """
 
     digest: str = ""
@@ -157,7 +169,8 @@ class Outcome(msgspec.Struct, kw_only=True, omit_defaults=True):
 
     @property
     def judged(self) -> bool:
-        """Whether the unit need not be done again: it came to an end, or to findings, and the store has their traces.
+        """Whether the unit need not be done again: it came to an end, or to findings, and the store
+        has their traces.
 
         An engine that refused everything may have been one that could run nothing there.
         """
@@ -179,27 +192,34 @@ def _key(content: bytes) -> str:
 
 
 def read(spec: bytes, key: str) -> Unit:
-    """Return a unit that was stored under a key. Raises UsageError if it is not of this version, or of another key."""
+    """Return a unit that was stored under a key. Raises UsageError if it is not of this version,
+    or of another key.
+    """
     if _key(spec) != key:
         raise UsageError("is not what was stored under this key")
     try:
         unit: Unit = _UNIT.decode(spec)
         return unit
     except msgspec.DecodeError as error:
-        raise UsageError(f"cannot be read ({error}); another version of cachewitness planned it") from None
+        raise UsageError(
+            f"cannot be read ({error}); another version of cachewitness planned it"
+        ) from None
 
 
 def stored(outcome: Outcome, key: str) -> bytes:
     """Return the outcome of the unit with that key as it is stored.
 
-    A digest stands behind it, so that one that was changed since, or is of another unit, is not taken for it.
+    A digest stands behind it, so that one that was changed since, or is of another unit, is not
+    taken for it.
     """
     content = msgspec.json.encode(outcome)
     return content + b"\n" + _key(key.encode() + content).encode()
 
 
 def outcome_of(written: bytes, key: str) -> Outcome:
-    """Return an outcome that was stored. Raises UsageError if it was changed since, or is of another unit or version."""
+    """Return an outcome that was stored. Raises UsageError if it was changed since, or is of
+    another unit or version.
+    """
     if not written:
         raise UsageError("is done without an outcome")
     content, _, digest = written.rpartition(b"\n")
@@ -208,18 +228,25 @@ def outcome_of(written: bytes, key: str) -> Outcome:
     try:
         return _OUTCOME.decode(content)
     except msgspec.DecodeError as error:
-        raise UsageError(f"has an outcome that cannot be read ({error}); another version of cachewitness wrote it") from None
+        raise UsageError(
+            f"has an outcome that cannot be read ({error}); another version of cachewitness"
+            " wrote it"
+        ) from None
 
 
 def check_same(unit: Unit, *, afresh: bool = False) -> None:
-    """Raise UsageError if this machine has another package, or another engine, than the campaign was planned with.
+    """Raise UsageError if this machine has another package, or another engine, than the campaign
+    was planned with.
 
     `afresh`: what was looked at before is looked at again.
     """
     if afresh:
         forget()
     if unit.package != package():
-        raise UsageError(f"this machine has cachewitness {package()}; the campaign was planned with {unit.package}")
+        raise UsageError(
+            f"this machine has cachewitness {package()}; the campaign was planned with"
+            f" {unit.package}"
+        )
     if made_of(unit.engine.named(), unit.policy, unit.engine.label) != unit.engine.made_of:
         raise UsageError(
             f"engine {unit.engine.text} is another one here than where the campaign was planned "

@@ -1,4 +1,5 @@
-"""A worker: leases units one after another, carries them out, and enters what came of them, until the campaign is over.
+"""A worker: leases units one after another, carries them out, and enters what came of them, until
+the campaign is over.
 
 It may be killed at any time. It holds nothing but leases, which run out.
 """
@@ -39,14 +40,16 @@ EXIT_TOO_LONG = 75
 
 
 class FindingsLost(UsageError):
-    """Findings were met, and the database does not have them, or cannot be read any more: they are told in this line alone."""
+    """Findings were met, and the database does not have them, or cannot be read any more: they
+    are told in this line alone.
+    """
 
 
 class Given(msgspec.Struct, frozen=True, kw_only=True):
     """What a worker has to know. `parent`: the process without which it ends; 0: none.
 
-    `traces` is empty where the campaign's own store is taken, as its driver entered it. `lease` is in seconds; a unit that
-    takes longer than `deadline` seconds ends its worker.
+    `traces` is empty where the campaign's own store is taken, as its driver entered it. `lease` is
+    in seconds; a unit that takes longer than `deadline` seconds ends its worker.
     """
 
     database: str
@@ -62,8 +65,8 @@ class Given(msgspec.Struct, frozen=True, kw_only=True):
 def serve(given: Given) -> int:
     """Work until the campaign is over; return how many units were entered.
 
-    Raises UsageError if the database or the store of traces cannot be used, or this machine has another package or engine;
-    FindingsLost if findings could not be entered.
+    Raises UsageError if the database or the store of traces cannot be used, or this machine has
+    another package or engine; FindingsLost if findings could not be entered.
     """
     database = Database(given.database)
     try:
@@ -76,12 +79,17 @@ def serve(given: Given) -> int:
 
 
 def _traces_of(queue: Queue, database: Database) -> str:
-    """Return where the campaign keeps its traces, once somebody drives it; say so if nobody does."""
+    """Return where the campaign keeps its traces, once somebody drives it; say so if nobody
+    does.
+    """
     began, said = time.monotonic(), False
     while (traces := queue.traces) is None:
         if not said and time.monotonic() >= began + MISSED:
             said = True
-            line = f"campaign {queue.campaign} is not in database {database.told}, and this worker waits for it"
+            line = (
+                f"campaign {queue.campaign} is not in database {database.told}, and this worker"
+                " waits for it"
+            )
             remedy = "is it driven, by the same file, package and engines?"
             print(f"cachewitness: {line}; {remedy}", file=sys.stderr, flush=True)
         time.sleep(IDLE_MAX)
@@ -89,7 +97,9 @@ def _traces_of(queue: Queue, database: Database) -> str:
 
 
 def _worked_off(queue: Queue, store: Store, given: Given) -> int:
-    """Work until the campaign is over. One that is over from the first may be about to go on, if somebody drives it again."""
+    """Work until the campaign is over. One that is over from the first may be about to go on, if
+    somebody drives it again.
+    """
     entered, idle, began = 0, IDLE_MIN, time.monotonic()
     while True:
         leased = queue.lease(given.worker, given.lease)
@@ -104,7 +114,8 @@ def _worked_off(queue: Queue, store: Store, given: Given) -> int:
 
 
 def carry_out(leased: Leased, queue: Queue, store: Store, given: Given) -> bool:
-    """Carry out a unit while its lease is renewed, and enter what came of it; False if the lease was lost.
+    """Carry out a unit while its lease is renewed, and enter what came of it; False if the lease
+    was lost.
 
     Findings of a class that it came to before stay if it comes to none of that class now.
     """
@@ -126,7 +137,9 @@ def carry_out(leased: Leased, queue: Queue, store: Store, given: Given) -> bool:
             raise
         finding, named = outcome.met[0].finding, f"{unit.engine.text}, {unit.policy}: {unit.name}"
         told = f"{finding.anomaly} by {finding.checker}: {finding.sentence}"
-        raise FindingsLost(f"{error}; findings of {named} could not be entered, the first being {told}") from None
+        raise FindingsLost(
+            f"{error}; findings of {named} could not be entered, the first being {told}"
+        ) from None
 
 
 class _Heart:
@@ -141,21 +154,32 @@ class _Heart:
         self._thread.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
         self._over.set()
-        self._thread.join(LET_GO)  # it may be waiting for a server that is away; what it still renews is done by then
+        self._thread.join(
+            LET_GO
+        )  # it may be waiting for a server that is away; what it still renews is done by then
 
     def _beat(self) -> None:
         given, held = self._given, True
         database: Database | None = None
-        while not self._over.wait(min(given.lease / BEATS, max(0.0, self._until - time.monotonic()))):
+        while not self._over.wait(
+            min(given.lease / BEATS, max(0.0, self._until - time.monotonic()))
+        ):
             if time.monotonic() >= self._until:
                 os._exit(EXIT_TOO_LONG)
             if not held:
                 continue  # somebody else has the unit by now
             try:
                 database = database or Database(given.database)
-                held = Queue(database, given.campaign, given.attempts).renew(self._leased, given.lease)
+                held = Queue(database, given.campaign, given.attempts).renew(
+                    self._leased, given.lease
+                )
             except UsageError:
                 continue  # the lease runs out, and somebody else does the unit
         if database is not None:

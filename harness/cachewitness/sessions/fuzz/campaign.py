@@ -1,8 +1,9 @@
-"""A campaign: drawn configurations and traces, one after another, until a limit of time or operations, or a failure.
+"""A campaign: drawn configurations and traces, one after another, until a limit of time or
+operations, or a failure.
 
-Trace number i of a campaign depends on the seed, on i and on the user's options, never on a clock; operations that the engine
-does not support are then left out. So a campaign with a limit of operations runs the same traces as one that its time limit
-stopped there.
+Trace number i of a campaign depends on the seed, on i and on the user's options, never on a clock;
+operations that the engine does not support are then left out. So a campaign with a limit of
+operations runs the same traces as one that its time limit stopped there.
 """
 
 from __future__ import annotations
@@ -32,16 +33,18 @@ from cachewitness.sessions.run.smaller import smallest
 REFUSED_MAX = 200
 """After so many refusals, and no trace that ran, a campaign gives up."""
 RAN_LEAST = 0.1
-"""An engine that runs a smaller share of the configurations that are drawn was not checked. One that is for full attention
-alone runs 10 of 26, released vLLM 44 of 45."""
+"""An engine that runs a smaller share of the configurations that are drawn was not checked. One
+that is for full attention alone runs 10 of 26, released vLLM 44 of 45."""
 BY_CHANCE = 1e-6
 """So unlikely a run of refusals is not put down to what was drawn."""
 
 
 def by_chance(in_a_row: int, refused: int, ran: int) -> bool:
-    """Whether so many refusals in a row may come of what was drawn, where an engine refused and ran so many others.
+    """Whether so many refusals in a row may come of what was drawn, where an engine refused and ran
+    so many others.
 
-    The probability of a refusal is estimated by Laplace's rule of succession, so that few others prove little.
+    The probability of a refusal is estimated by Laplace's rule of succession, so that few others
+    prove little.
     """
     return ((refused + 1) / (refused + ran + 2)) ** in_a_row >= BY_CHANCE
 
@@ -49,14 +52,20 @@ def by_chance(in_a_row: int, refused: int, ran: int) -> bool:
 def heights_of(engine: EngineSpec, policy: str) -> tuple[Height, ...]:
     """Return the heights at which an engine can follow a policy under the fuzzer's own worker."""
     known = policies.get(policy).heights
-    return tuple(height for height in ("manager", "scheduler") if height in engine.kind.heights and height in known)
+    return tuple(
+        height
+        for height in ("manager", "scheduler")
+        if height in engine.kind.heights and height in known
+    )
 
 
 @dataclass
 class Campaign:
-    """Runs a plan on an engine. `told` is called after every trace; `report`, `marks` and `digest` are its outcome.
+    """Runs a plan on an engine. `told` is called after every trace; `report`, `marks` and `digest`
+    are its outcome.
 
-    A failure that `expected` excuses, by its id `fuzz:trace@configuration` and its anomaly, does not end it.
+    A failure that `expected` excuses, by its id `fuzz:trace@configuration` and its anomaly, does
+    not end it.
     """
 
     engine: EngineSpec
@@ -68,7 +77,8 @@ class Campaign:
     beside: bool = False
     """Run the reference in lock-step beside the engine, where that can be done."""
     jobs: int = 1
-    """How many traces are run at a time, each in a process of its own. What comes of the campaign does not depend on it."""
+    """How many traces are run at a time, each in a process of its own. What comes of the campaign
+    does not depend on it."""
     on_died: Callable[[str], None] | None = None
     """Told of each process that died and was replaced."""
     shrinks: bool = True
@@ -92,15 +102,19 @@ class Campaign:
 
     @property
     def digest(self) -> str:
-        """A digest of all traces and their outcomes: equal if and only if two campaigns did the same."""
+        """A digest of all traces and their outcomes: equal if and only if two campaigns did the
+        same.
+        """
         return self._digest.hexdigest()[:12]
 
     def run(self, seconds: float = 0.0, operations: int = 0) -> None:
-        """Run until so many seconds have passed or operations have been carried out (0: never), or until something fails.
+        """Run until so many seconds have passed or operations have been carried out (0: never), or
+        until something fails.
 
         What is expected to fail does not end the campaign.
 
-        Building the slowest engine, which for an installed one includes importing it, is not counted.
+        Building the slowest engine, which for an installed one includes importing it, is not
+        counted.
 
         Raises UsageError if whatever is drawn is refused.
         """
@@ -132,7 +146,9 @@ class Campaign:
             self._conclude()
 
     def _run(self, crew: Crew[int, Trial], started: float, seconds: float, operations: int) -> None:
-        """Take in one trace after another, in the order of their numbers, while a few further ones are run."""
+        """Take in one trace after another, in the order of their numbers, while a few further
+        ones are run.
+        """
         for number, task in crew.in_order(count()):
             try:
                 self._take(task.result())
@@ -158,7 +174,9 @@ class Campaign:
 
     @property
     def failed(self) -> bool:
-        """Whether a trace failed that was not expected to, or was stopped by events that cannot be followed."""
+        """Whether a trace failed that was not expected to, or was stopped by events that cannot
+        be followed.
+        """
         return any(suite.outcome in ("fail", "bad events") for suite in self._suites.values())
 
     def _take(self, trial: Trial) -> None:
@@ -180,7 +198,9 @@ class Campaign:
         suite.traces, suite.seconds = suite.traces + 1, suite.seconds + judged.seconds
         suite.activity.add(judged.activity)
         suite.tallies = merge_tallies([*suite.tallies, *judged.tallies])
-        suite.crashed = sorted({*suite.crashed, *(f"{t.checker}: {t.crashed}" for t in judged.tallies if t.crashed)})
+        suite.crashed = sorted(
+            {*suite.crashed, *(f"{t.checker}: {t.crashed}" for t in judged.tallies if t.crashed)}
+        )
         suite.bad_events += [judged.bad] if judged.bad else []
         if judged.engine_seconds:
             report.engine_seconds = (report.engine_seconds or 0.0) + judged.engine_seconds
@@ -193,7 +213,14 @@ class Campaign:
     def _fail(self, name: str, trace: Trace, finding: Finding, entry: Entry | None) -> None:
         """Take note of a failure, and make it smaller unless it was expected."""
         expected = entry.reason if entry else ""
-        failure = Failure(id=name, finding=finding, trace=trace, shrunk=trace, offending=finding.op, expected=expected)
+        failure = Failure(
+            id=name,
+            finding=finding,
+            trace=trace,
+            shrunk=trace,
+            offending=finding.op,
+            expected=expected,
+        )
         self._suites[trace.header.height].failures.append(failure)
         if entry is None and self.shrinks:
             failure.why_long = UNFINISHED
@@ -221,7 +248,10 @@ class Campaign:
             report.vacuous.append("no trace ran")
         drawn = self.refused + self.traces
         if self.traces < RAN_LEAST * drawn:
-            told = f"the engine refused {self.refused:,} of {drawn:,} drawn configurations, all but {self.traces}"
+            told = (
+                f"the engine refused {self.refused:,} of {drawn:,} drawn configurations, all but"
+                f" {self.traces}"
+            )
             report.vacuous.append(f"{told}; draw those that it is for, with --layout and --option")
         before = self.refused - self._refused_last
         if self.traces and not by_chance(self._refused_last, before, self.traces):
@@ -237,7 +267,9 @@ def shrink(failure: Failure, engine: EngineSpec) -> None:
 
     def rerun(candidate: Trace, engine: EngineSpec) -> Finding | None:
         run = lockstep if failure.finding.checker == DIFFERENTIAL else drive
-        result, _ = attempt(lambda: run(candidate, engine.open(candidate.header), until=alike, keep=False))
+        result, _ = attempt(
+            lambda: run(candidate, engine.open(candidate.header), until=alike, keep=False)
+        )
         return next(filter(alike, result.findings), None)
 
     failure.replace(*smallest(failure.trace, engine, failure.finding, rerun))

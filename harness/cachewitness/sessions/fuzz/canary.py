@@ -1,11 +1,14 @@
-"""The canary: a known fault that every fuzz run plants first, to prove that the harness is able to report one.
+"""The canary: a known fault that every fuzz run plants first, to prove that the harness is able to
+report one.
 
-The seed chooses a fault that the drawn configurations can express; a short campaign of its own must report it, as the anomaly
-and by the checker that the fault names in advance. If it does not, the harness is blind, whatever the campaign itself finds.
+The seed chooses a fault that the drawn configurations can express; a short campaign of its own must
+report it, as the anomaly and by the checker that the fault names in advance. If it does not, the
+harness is blind, whatever the campaign itself finds.
 
-Faults are planted into the reference of the policy `vllm`, whatever engine is fuzzed: generator, ledger and checkers are the
-same, and the engine under test is not to be changed. An exhaustive search draws nothing, so its fault is always the same,
-in the smallest of its searches that can show it.
+Faults are planted into the reference of the policy `vllm`, whatever engine is fuzzed: generator,
+ledger and checkers are the same, and the engine under test is not to be changed. An exhaustive
+search draws nothing, so its fault is always the same, in the smallest of its searches that can show
+it.
 """
 
 from __future__ import annotations
@@ -32,7 +35,8 @@ OPERATIONS_MAX = 12_000
 DRAWN_MAX = 100
 """Among so many drawn configurations one must express the fault, or another fault is chosen."""
 TRIED_MAX = 12
-"""In one of so many traces on such configurations the engine must do otherwise with the fault, or another fault is chosen."""
+"""In one of so many traces on such configurations the engine must do otherwise with the fault, or
+another fault is chosen."""
 
 SOUGHT = "reset-keeps-keys"
 """The fault of an exhaustive search."""
@@ -50,7 +54,10 @@ def _option(name: str) -> Fits:
 
 def _pruned(configuration: Configuration) -> bool:
     """Whether retention drops something, as it does by default in the newest releases."""
-    if "release" in configuration.options or configuration.options.get("retention_interval", 0) is None:
+    if (
+        "release" in configuration.options
+        or configuration.options.get("retention_interval", 0) is None
+    ):
         return False
     return any(group.kind in ("sliding", "recurrent") for group in configuration.layout.groups)
 
@@ -64,7 +71,9 @@ CANARIES: Mapping[str, Fits] = {
     "skipped-boundary-published": _has("recurrent"),
     "window-freed-early": _has("sliding"),
     "window-looked-up-short": _has("sliding"),
-    "replay-boundary-masked": lambda configuration: _pruned(configuration) and _has("sliding")(configuration),
+    "replay-boundary-masked": (
+        lambda configuration: _pruned(configuration) and _has("sliding")(configuration)
+    ),
     "denser-than-interval": _pruned,
     "hit-is-maximum-over-groups": lambda configuration: len(configuration.layout.groups) > 1,
     "tail-published-early": _any,
@@ -78,12 +87,15 @@ CANARIES: Mapping[str, Fits] = {
     "freed-while-in-flight": _option("async_depth"),
     "stored-before-the-step": _option("tier_pages"),
 }
-"""Faults to choose from, and whether a configuration can express them; all do nothing where nothing is cached."""
+"""Faults to choose from, and whether a configuration can express them; all do nothing where nothing
+is cached."""
 
 
 @dataclass(frozen=True)
 class CanaryResult:
-    """What became of the canary: the fault, the anomaly that it was to raise, and the operations until it was reported."""
+    """What became of the canary: the fault, the anomaly that it was to raise, and the operations
+    until it was reported.
+    """
 
     mutant: str
     anomaly: str
@@ -93,7 +105,9 @@ class CanaryResult:
 
 
 def run_canary(plan: Plan) -> CanaryResult | None:
-    """Plant the fault that the plan's seed chooses and say whether it was reported; None if no configuration expresses one."""
+    """Plant the fault that the plan's seed chooses and say whether it was reported; None if no
+    configuration expresses one.
+    """
     plan = replace(plan, stream="canary")
     source, names = Seeded(f"canary/{plan.seed}"), sorted(CANARIES)
     drawn = [_drawn(plan, number) for number in range(DRAWN_MAX)]
@@ -106,7 +120,9 @@ def run_canary(plan: Plan) -> CanaryResult | None:
 
 
 def planted(plan: Plan, name: str) -> CanaryResult:
-    """Plant one fault, and run what can express it until it is reported or the canary's operations are spent."""
+    """Plant one fault, and run what can express it until it is reported or the canary's
+    operations are spent.
+    """
     mutant, operations = fitting(POLICY)[name], 0
     expressing = filter(None, (_expresses(name, _drawn(plan, number)) for number in count()))
     for trace in islice(expressing, OPERATIONS_MAX):
@@ -121,7 +137,9 @@ def planted(plan: Plan, name: str) -> CanaryResult:
 
 
 def sought() -> CanaryResult:
-    """Plant the fault of an exhaustive search, and search until it is reported or everything was seen."""
+    """Plant the fault of an exhaustive search, and search until it is reported or everything was
+    seen.
+    """
     mutant = fitting(POLICY)[SOUGHT]
     scope = Scope(CONFIGURATIONS[0], "scheduler", Bound(requests=1, blocks=1, pages=4, generated=2))
     found = explore(parse(f"reference:mutant={SOUGHT}"), scope)
@@ -130,10 +148,13 @@ def sought() -> CanaryResult:
 
 
 def _acts(name: str, trace: Trace) -> bool:
-    """Whether the engine does otherwise with the fault: a window that no prompt outgrows is never freed early."""
+    """Whether the engine does otherwise with the fault: a window that no prompt outgrows is
+    never freed early.
+    """
     try:
         clean, faulty = (
-            drive(trace, parse(engine).open(trace.header), []) for engine in ("reference", f"reference:mutant={name}")
+            drive(trace, parse(engine).open(trace.header), [])
+            for engine in ("reference", f"reference:mutant={name}")
         )
     except UsageError:  # what the user chose does not fit the trace, which the campaign itself says
         return False
@@ -159,4 +180,6 @@ def _expresses(name: str, drawn: tuple[Configuration, Trace] | None) -> Trace | 
         return None
     configuration, trace = drawn
     fits = configuration.options.get("enable_caching", True) and CANARIES[name](configuration)
-    return trace if fits and fitting(POLICY)[name].height in ("manager", trace.header.height) else None
+    return (
+        trace if fits and fitting(POLICY)[name].height in ("manager", trace.header.height) else None
+    )

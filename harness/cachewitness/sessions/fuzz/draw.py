@@ -1,10 +1,11 @@
 """Draws configurations: cache groups, options of the policy, a height.
 
-A policy may define how its layouts and options are drawn (`cachewitness.engines.policy.PolicyKind.draw`). For a policy that does
-not, one of its own configurations is drawn, with options of its other configurations.
+A policy may define how its layouts and options are drawn
+(`cachewitness.engines.policy.PolicyKind.draw`). For a policy that does not, one of its own
+configurations is drawn, with options of its other configurations.
 
-An option that the policy refuses beside those drawn before is left out, so the policy's own checks decide which options go
-together, and the rules are not repeated here.
+An option that the policy refuses beside those drawn before is left out, so the policy's own checks
+decide which options go together, and the rules are not repeated here.
 """
 
 from __future__ import annotations
@@ -26,10 +27,12 @@ Options = dict[str, Any]
 
 @dataclass(frozen=True)
 class Restriction:
-    """What the user chose, so that it is not drawn: `layouts` (any of them), `options` (all of them).
+    """What the user chose, so that it is not drawn: `layouts` (any of them), `options` (all of
+    them).
 
-    `historic`: releases of the policy's system may be drawn too; the installed engine is of one release and cannot follow.
-    `whole`: the engine has these layouts with these options, and no others.
+    `historic`: releases of the policy's system may be drawn too; the installed engine is of one
+    release and cannot follow. `whole`: the engine has these layouts with these options, and no
+    others.
     """
 
     layouts: Sequence[Layout] = ()
@@ -50,7 +53,11 @@ def draw(source: Source, policy: str, height: Height, chosen: Restriction) -> Co
         given = source.choice(chosen.layouts) if chosen.layouts else None
         layout, wanted = kind.draw(source, given, height, historic=chosen.historic)
     else:
-        configurations = [configuration for configuration in kind.configurations() if configuration.runs_at(height)]
+        configurations = [
+            configuration
+            for configuration in kind.configurations()
+            if configuration.runs_at(height)
+        ]
         configuration = source.choice(configurations)
         layout = source.choice(chosen.layouts) if chosen.layouts else configuration.layout
         drawn = {} if chosen.layouts else dict(configuration.options)
@@ -66,7 +73,12 @@ def draw(source: Source, policy: str, height: Height, chosen: Restriction) -> Co
 
 def _with(configuration: Configuration, bundle: Options, height: Height) -> Configuration:
     """Return the configuration with further options; without them if the policy refuses them."""
-    more = Configuration(configuration.layout, configuration.options | bundle, configuration.policy, configuration.least_pages)
+    more = Configuration(
+        configuration.layout,
+        configuration.options | bundle,
+        configuration.policy,
+        configuration.least_pages,
+    )
     if not more.runs_at(height):
         return configuration
     try:

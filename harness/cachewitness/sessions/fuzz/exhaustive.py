@@ -1,11 +1,12 @@
 """The exhaustive search: every state of every configuration within a bound, on two processes.
 
-A task is a configuration, a height and the first prompt; what a task finds does not depend on the others, so the result is the
-same however many processes share the work: the first failure in the order of tasks. Where a search is interrupted before that
-is known, a failure that was found is told all the same.
+A task is a configuration, a height and the first prompt; what a task finds does not depend on the
+others, so the result is the same however many processes share the work: the first failure in the
+order of tasks. Where a search is interrupted before that is known, a failure that was found is told
+all the same.
 
-States must be comparable, which `fingerprint` defines for the reference of `vllm` alone: another engine of that policy has the
-reference beside it.
+States must be comparable, which `fingerprint` defines for the reference of `vllm` alone: another
+engine of that policy has the reference beside it.
 """
 
 from __future__ import annotations
@@ -32,7 +33,10 @@ from cachewitness.workloads.configurations import Configuration
 POLICY = "vllm"
 PROCESSES = 2
 HEIGHTS: tuple[Height, ...] = ("manager", "scheduler")
-ASKED = {"manager": ("preempt", "reset", "withdraw"), "scheduler": ("abort", "preempt", "reset", "withdraw")}
+ASKED = {
+    "manager": ("preempt", "reset", "withdraw"),
+    "scheduler": ("abort", "preempt", "reset", "withdraw"),
+}
 """What a search asks for that an engine need not be able to do."""
 UNTOLD = ("tier_delay",)
 """Options whose state the fingerprint does not read."""
@@ -43,7 +47,9 @@ Progress = Callable[[int, int, bool], None]
 
 @dataclass
 class Covered:
-    """What came of one configuration at one height. `complete`: every state was seen and everything tried in it."""
+    """What came of one configuration at one height. `complete`: every state was seen and
+    everything tried in it.
+    """
 
     scope: Scope
     states: set[bytes] = field(default_factory=set)
@@ -72,7 +78,8 @@ class Coverage:
     failure: Failure | None = None
     interrupted: bool = False
     crashed: str = ""
-    """Why nothing can be said of the rest: a checker crashed, or a task ended the process that carried it out."""
+    """Why nothing can be said of the rest: a checker crashed, or a task ended the process that
+    carried it out."""
     stopped: str = ""
     """Why the search could not go on behind a failure."""
     seconds: float = 0.0
@@ -106,36 +113,63 @@ def bound_of(text: str) -> Bound:
     for part in filter(None, text.split(",")):
         name, equals, value = part.partition("=")
         if name not in Bound.__dataclass_fields__:
-            raise UsageError(f"--bound: there is no bound {name!r}{nearest(name, list(Bound.__dataclass_fields__))}")
-        least, digits = 2 if name == "pages" else 1, value.isascii() and value.isdigit() and len(value) < 5
+            raise UsageError(
+                "--bound: there is no bound"
+                f" {name!r}{nearest(name, list(Bound.__dataclass_fields__))}"
+            )
+        least, digits = (
+            2 if name == "pages" else 1,
+            value.isascii() and value.isdigit() and len(value) < 5,
+        )
         if not equals or not digits or not least <= int(value) <= BOUND_MAX:
-            raise UsageError(f"--bound: {part!r} is not of the form {name}=N with a whole number N from {least} to {BOUND_MAX}")
+            raise UsageError(
+                f"--bound: {part!r} is not of the form {name}=N with a whole number N from {least}"
+                f" to {BOUND_MAX}"
+            )
         given[name] = int(value)
     return Bound(**given)
 
 
 def check(
-    engine: EngineSpec, policy: str, configurations: Sequence[Configuration], heights: Sequence[Height] = HEIGHTS
+    engine: EngineSpec,
+    policy: str,
+    configurations: Sequence[Configuration],
+    heights: Sequence[Height] = HEIGHTS,
 ) -> None:
-    """Raise UsageError for what cannot be searched exhaustively, and if the engine refuses every one of the configurations."""
+    """Raise UsageError for what cannot be searched exhaustively, and if the engine refuses every
+    one of the configurations.
+    """
     if policy != POLICY or not engine.kind.follows(POLICY) or "manager" not in engine.kind.heights:
-        raise UsageError(f"--exhaustive: states are those of the reference of {POLICY}, not of {engine.kind.name}, {policy}")
+        raise UsageError(
+            f"--exhaustive: states are those of the reference of {POLICY}, not of"
+            f" {engine.kind.name}, {policy}"
+        )
     offered = [height for height in heights if height in engine.kind.heights]
     if not offered:
         raise UsageError(f"--height: {engine.kind.name} has no {' or '.join(heights)} height")
     for configuration in configurations:
         for name in UNTOLD:
             if configuration.options.get(name):
-                raise UsageError(f"--exhaustive: option {name!r} is not searched exhaustively; fuzz without --exhaustive")
+                raise UsageError(
+                    f"--exhaustive: option {name!r} is not searched exhaustively; fuzz without"
+                    " --exhaustive"
+                )
         if not any(map(configuration.runs_at, offered)):
-            raise UsageError(f"--exhaustive: the options of {configuration.name} mean nothing at {' or '.join(offered)} height")
-    taken, told = _asked(engine, [Scope(one, next(filter(one.runs_at, offered)), Bound()) for one in configurations])
+            raise UsageError(
+                f"--exhaustive: the options of {configuration.name} mean nothing at"
+                f" {' or '.join(offered)} height"
+            )
+    taken, told = _asked(
+        engine, [Scope(one, next(filter(one.runs_at, offered)), Bound()) for one in configurations]
+    )
     if configurations and not taken:
         raise UsageError(told[0].why)
 
 
 def _asked(engine: EngineSpec, scopes: Sequence[Scope]) -> tuple[list[Scope], list[NotRun]]:
-    """Return the scopes that the engine takes, and what is not run: scopes that it refuses, and what it cannot be asked."""
+    """Return the scopes that the engine takes, and what is not run: scopes that it refuses, and
+    what it cannot be asked.
+    """
     taken, told = [], Counter[tuple[str, str]]()
     for scope in scopes:
         try:
@@ -166,18 +200,34 @@ def search(
     on_died: Callable[[str], None] | None = None,
     processes: int = PROCESSES,
 ) -> Coverage:
-    """Search every configuration at every height, for so many seconds at most (0: until all is seen).
+    """Search every configuration at every height, for so many seconds at most (0: until all is
+    seen).
 
-    Without `full` only those that take a minute or two in all; the others are listed as not run. `told` is called with how many
-    tasks are done, how many states they had, and whether a failure is known; `on_died` of each process that was replaced.
+    Without `full` only those that take a minute or two in all; the others are listed as not run.
+    `told` is called with how many tasks are done, how many states they had, and whether a failure
+    is known; `on_died` of each process that was replaced.
     """
     started = time.monotonic()
     deadline = started + seconds if seconds else 0.0
     offered = [height for height in heights if height in engine.kind.heights]
-    scopes = [Scope(one, height, bound) for one in configurations for height in offered if one.runs_at(height)]
-    left_out = [NotRun(scope.name, "it takes longer; --full searches it") for scope in scopes if not (full or scope.quick)]
+    scopes = [
+        Scope(one, height, bound)
+        for one in configurations
+        for height in offered
+        if one.runs_at(height)
+    ]
+    left_out = [
+        NotRun(scope.name, "it takes longer; --full searches it")
+        for scope in scopes
+        if not (full or scope.quick)
+    ]
     scopes, not_run = _asked(engine, [scope for scope in scopes if full or scope.quick])
-    coverage = Coverage(bound, [Covered(scope) for scope in scopes], not_run=not_run + left_out, left_out=len(left_out))
+    coverage = Coverage(
+        bound,
+        [Covered(scope) for scope in scopes],
+        not_run=not_run + left_out,
+        left_out=len(left_out),
+    )
     left = Counter({id(covered): len(list(covered.scope.first())) for covered in coverage.covered})
     tasks = _Tasks(engine, coverage, deadline)
     try:
@@ -206,13 +256,19 @@ class _Task(NamedTuple):
 
 
 class _Tasks:
-    """Carries out tasks, in whichever process. Those behind one that is known to fail stop: they change nothing any more."""
+    """Carries out tasks, in whichever process. Those behind one that is known to fail stop: they
+    change nothing any more.
+    """
 
     def __init__(self, engine: EngineSpec, coverage: Coverage, deadline: float) -> None:
-        pairs = [(covered, first) for covered in coverage.covered for first in covered.scope.first()]
+        pairs = [
+            (covered, first) for covered in coverage.covered for first in covered.scope.first()
+        ]
         self.all = [_Task(number, *pair) for number, pair in enumerate(pairs)]
         self._engine, self._deadline = engine, deadline
-        self._failed: Any = context().Array("b", len(pairs), lock=False)  # whoever dies holds no lock
+        self._failed: Any = context().Array(
+            "b", len(pairs), lock=False
+        )  # whoever dies holds no lock
         """Whether each of them is known to fail."""
 
     @property
@@ -229,10 +285,18 @@ class _Tasks:
         return found
 
     def _stop(self, number: int) -> bool:
-        return bool(self._deadline and time.monotonic() > self._deadline) or any(self._failed[:number])
+        return bool(self._deadline and time.monotonic() > self._deadline) or any(
+            self._failed[:number]
+        )
 
 
-def _search(crew: Crew[int, Found], tasks: _Tasks, coverage: Coverage, left: Counter[int], told: Progress | None) -> None:
+def _search(
+    crew: Crew[int, Found],
+    tasks: _Tasks,
+    coverage: Coverage,
+    left: Counter[int],
+    told: Progress | None,
+) -> None:
     """Carry out all tasks, or until one finds a failure; `left` counts those that were not.
 
     Where it is interrupted, or cannot go on, the first failure counts that was found by then.
@@ -251,7 +315,9 @@ def _search(crew: Crew[int, Found], tasks: _Tasks, coverage: Coverage, left: Cou
                 coverage.failure = _failed(covered, found)
                 return
     except (KeyboardInterrupt, UsageError, WorkerDied):
-        failed = [(tasks.all[number].covered, found) for number, found in crew.finished() if found.failure]
+        failed = [
+            (tasks.all[number].covered, found) for number, found in crew.finished() if found.failure
+        ]
         coverage.failure = _failed(*failed[0]) if failed else None
         raise
 

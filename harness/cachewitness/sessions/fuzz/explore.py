@@ -1,10 +1,13 @@
-"""Visits every state that a scope can reach, in walks that begin at the state met first in which something is left to try.
+"""Visits every state that a scope can reach, in walks that begin at the state met first in which
+something is left to try.
 
-The search returns to a state by running its trace again on a fresh engine. That works for engines with a planted fault, whose
-patches a copy would not have, and it is faster than copying the whole engine.
+The search returns to a state by running its trace again on a fresh engine. That works for engines
+with a planted fault, whose patches a copy would not have, and it is faster than copying the whole
+engine.
 
-Any engine that can be rebuilt from a trace is searched this way: the reference goes beside it and says which states there are,
-and everything that can be asked in each of them is asked of the engine. What the engine alone keeps in mind is not seen.
+Any engine that can be rebuilt from a trace is searched this way: the reference goes beside it and
+says which states there are, and everything that can be asked in each of them is asked of the
+engine. What the engine alone keeps in mind is not seen.
 """
 
 from __future__ import annotations
@@ -28,15 +31,17 @@ from cachewitness.workloads.capabilities import lacking
 
 Path = tuple[Op, ...]
 WALK_MAX, WAY_MAX, NEAR_MAX = 24, 4, 120
-"""A walk becomes so much longer than it need be, at most, and looks for something to try so many operations and states away."""
+"""A walk becomes so much longer than it need be, at most, and looks for something to try so many
+operations and states away."""
 
 
 @dataclass
 class Found:
-    """What a search came to: states met, operations tried from them, and of the shortest ways that it found the longest.
+    """What a search came to: states met, operations tried from them, and of the shortest ways that
+    it found the longest.
 
-    `states` are the fingerprints, so that those of several searches can be counted once. `hits` are those of the engine.
-    `complete`: nothing was left.
+    `states` are the fingerprints, so that those of several searches can be counted once. `hits` are
+    those of the engine. `complete`: nothing was left.
     """
 
     states: set[bytes] = field(default_factory=set)
@@ -89,7 +94,9 @@ class Watched:
         self._observer.at_rest(max(self._count - 1, 0))
 
     def close(self) -> None:
-        """Let go of the engine; to fail in that is found as well. What was found before outranks what is no answer to it."""
+        """Let go of the engine; to fail in that is found as well. What was found before outranks
+        what is no answer to it.
+        """
         try:
             let_go(self.engine, self._observer, max(self._count - 1, 0))
         except NoAnswer:
@@ -98,11 +105,15 @@ class Watched:
 
     def crashed(self) -> str:
         """Return what a checker crashed with; empty if none did."""
-        return next((tally.crashed for tally in self._observer.panel.tallies.values() if tally.crashed), "")
+        return next(
+            (tally.crashed for tally in self._observer.panel.tallies.values() if tally.crashed), ""
+        )
 
 
 class Position:
-    """An engine in some state of a scope. The state is that of the reference, which another engine has beside it."""
+    """An engine in some state of a scope. The state is that of the reference, which another
+    engine has beside it.
+    """
 
     def __init__(self, spec: EngineSpec, scope: Scope) -> None:
         self._scope, header = scope, scope.header()
@@ -144,7 +155,9 @@ class Position:
     def fingerprint(self) -> bytes:
         """Return the name of the state."""
         named = self._named
-        return fingerprint(named.engine, named.ledger, named.checkers, last=self._scope.last(named.ledger))
+        return fingerprint(
+            named.engine, named.ledger, named.checkers, last=self._scope.last(named.ledger)
+        )
 
     def close(self) -> None:
         """Let go of the engine."""
@@ -152,7 +165,9 @@ class Position:
 
 
 def read_off(spec: EngineSpec) -> bool:
-    """Whether states are read off the engine itself: off the reference, in this process. Others have it beside them."""
+    """Whether states are read off the engine itself: off the reference, in this process. Others
+    have it beside them.
+    """
     return spec.kind.is_reference and spec.isolation is None
 
 
@@ -165,7 +180,9 @@ def reached(spec: EngineSpec, scope: Scope, path: Path) -> Position:
 
 
 class _Walk:
-    """The states that were met, what was not yet tried in each, a way to it, and where what was tried leads."""
+    """The states that were met, what was not yet tried in each, a way to it, and where what was
+    tried leads.
+    """
 
     def __init__(self) -> None:
         self.paths: dict[bytes, Path] = {}
@@ -190,7 +207,9 @@ class _Walk:
         return self._waiting[0] if self._waiting else None
 
     def onward(self, name: bytes) -> Path | None:
-        """Return a short way from a state to one in which something is left to try; None if there is none near."""
+        """Return a short way from a state to one in which something is left to try; None if
+        there is none near.
+        """
         seen: set[bytes] = {name}
         ways: deque[tuple[bytes, Path]] = deque([(name, ())])
         while ways and len(seen) < NEAR_MAX:
@@ -212,10 +231,11 @@ def explore(
     stop: Callable[[], bool] = lambda: False,
     on_merge: Callable[[Path, Path], None] | None = None,
 ) -> Found:
-    """Try everything in every state behind a path until something fails, nothing is left, or `stop` says so.
+    """Try everything in every state behind a path until something fails, nothing is left, or `stop`
+    says so.
 
-    From a state the search walks on as long as there is something new to try near it, and then begins again. `on_merge` is
-    shown two paths to what is taken to be one state.
+    From a state the search walks on as long as there is something new to try near it, and then
+    begins again. `on_merge` is shown two paths to what is taken to be one state.
     """
     found, walk = Found(), _Walk()
     position = reached(spec, scope, start)
@@ -234,13 +254,22 @@ def explore(
 
 
 def _walk(
-    walk: _Walk, found: Found, spec: EngineSpec, scope: Scope, name: bytes, on_merge: Callable[[Path, Path], None] | None
+    walk: _Walk,
+    found: Found,
+    spec: EngineSpec,
+    scope: Scope,
+    name: bytes,
+    on_merge: Callable[[Path, Path], None] | None,
 ) -> None:
     """Go to a state and try what is untried there and near it, so many operations at most."""
     path = walk.paths[name]
     position = reached(spec, scope, path)
     found.operations += len(path)
-    while not position.findings and len(path) < len(walk.paths[name]) + WALK_MAX and (way := walk.onward(name)) is not None:
+    while (
+        not position.findings
+        and len(path) < len(walk.paths[name]) + WALK_MAX
+        and (way := walk.onward(name)) is not None
+    ):
         for op in way:
             position.take(op)
             name = next(to for tried, to in walk.leads[name] if tried is op)
@@ -261,7 +290,9 @@ def _walk(
 
 
 def _conclude(position: Position, found: Found, scope: Scope, path: Path) -> None:
-    """Let go of an engine that has carried out a path, and take in what was found and what it hit."""
+    """Let go of an engine that has carried out a path, and take in what was found and what it
+    hit.
+    """
     position.close()
     found.hits += position.hits()
     if position.findings:

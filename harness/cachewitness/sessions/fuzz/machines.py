@@ -1,19 +1,21 @@
 """Hypothesis state machines: traces for an engine, drawn operation by operation.
 
-For authors of an allocator who have registered an engine, in a test of their own (extra `machines`)::
+For authors of an allocator who have registered an engine, in a test of their own (extra
+`machines`)::
 
     from cachewitness.sessions.fuzz.machines import SETTINGS, manager_machine
 
     TestMyAllocator = manager_machine("mine").TestCase
     TestMyAllocator.settings = SETTINGS
 
-A machine draws a configuration first (cache groups, options, a pool that is too small), then operations in any order that its
-rules allow: at manager height a step names which request computes how many tokens, at scheduler height it gives a budget.
-Engine, worker and ledger live beside it, and every checker judges every operation as it happens: the machine stops at the
-first contradiction.
+A machine draws a configuration first (cache groups, options, a pool that is too small), then
+operations in any order that its rules allow: at manager height a step names which request computes
+how many tokens, at scheduler height it gives a budget. Engine, worker and ledger live beside it,
+and every checker judges every operation as it happens: the machine stops at the first
+contradiction.
 
-A failure leaves a shrunk trace; its message names the file and the command that replays it. The trace alone reproduces the
-failure, without a database of examples.
+A failure leaves a shrunk trace; its message names the file and the command that replays it. The
+trace alone reproduces the failure, without a database of examples.
 """
 
 from __future__ import annotations
@@ -82,42 +84,60 @@ SETTINGS = settings(
     verbosity=Verbosity.quiet,
     suppress_health_check=list(HealthCheck),
 )
-"""The same examples each time, some seconds of them. A failure is shrunk as a trace, which is many times faster than shrinking
-examples, and told by it alone."""
+"""The same examples each time, some seconds of them. A failure is shrunk as a trace, which is many
+times faster than shrinking examples, and told by it alone."""
 
 UNITS_MAX = 6
 """The longest prompt, in scheduler blocks."""
-_FIFTHS_OF_POOL: dict[Height, tuple[int, ...]] = {"manager": (5, 3, 4, 6, 8, 12), "scheduler": (5, 6, 8, 12)}
-"""The pool, in fifths of what the longest request takes: one that does not fit alone would stop a queue in order of arrival."""
+_FIFTHS_OF_POOL: dict[Height, tuple[int, ...]] = {
+    "manager": (5, 3, 4, 6, 8, 12),
+    "scheduler": (5, 6, 8, 12),
+}
+"""The pool, in fifths of what the longest request takes: one that does not fit alone would stop a
+queue in order of arrival."""
 _ROOM: dict[Height, int] = {"manager": 1, "scheduler": 4}
 """Scheduler blocks beyond the longest prompt, for what is generated."""
 _STEPS_OF_A_PROMPT = 3
 
 Measured = tuple[int, int, int]
-"""A length before the layout is known: which measure of it, how often, and how far off that boundary."""
+"""A length before the layout is known: which measure of it, how often, and how far off that
+boundary."""
 Picture = tuple[int, int, str]
 """An image before the prompt is known: where, how long, and of what."""
 
-LENGTHS: st.SearchStrategy[Measured] = st.tuples(st.integers(0, 5), st.integers(1, UNITS_MAX), st.sampled_from((0, -1, 1)))
+LENGTHS: st.SearchStrategy[Measured] = st.tuples(
+    st.integers(0, 5), st.integers(1, UNITS_MAX), st.sampled_from((0, -1, 1))
+)
 _SALTS = st.sampled_from(("", "", "", "", "one", "two"))
 _ADAPTERS = st.sampled_from(("", "", "", "", "tuned", "other"))
-_PICTURES = st.one_of(st.none(), st.none(), st.tuples(st.integers(0, 40), st.integers(1, 20), st.sampled_from(("cat", "dog"))))
+_PICTURES = st.one_of(
+    st.none(),
+    st.none(),
+    st.tuples(st.integers(0, 40), st.integers(1, 20), st.sampled_from(("cat", "dog"))),
+)
 _STREAMS = st.sampled_from(("", "", "told", "untold"))
-"""What a request generates: a text of its own, or one that others generate too. How many drafts stand depends on it as well."""
+"""What a request generates: a text of its own, or one that others generate too. How many drafts
+stand depends on it as well."""
 
 
 class Contradiction(AssertionError):
-    """What a machine found, told as a witness; each anomaly is a subclass, so that one is not shrunk into another."""
+    """What a machine found, told as a witness; each anomaly is a subclass, so that one is not
+    shrunk into another.
+    """
 
 
 @cache
 def contradiction(anomaly: str) -> type[Contradiction]:
     """Return the exception of an anomaly."""
-    return type(f"Contradiction[{anomaly}]", (Contradiction,), {"__doc__": f"The anomaly {anomaly}."})
+    return type(
+        f"Contradiction[{anomaly}]", (Contradiction,), {"__doc__": f"The anomaly {anomaly}."}
+    )
 
 
 class _Drawn:
-    """Hypothesis as a source of choices; what it shrinks to is the first option, and that nothing happens by chance."""
+    """Hypothesis as a source of choices; what it shrinks to is the first option, and that
+    nothing happens by chance.
+    """
 
     def __init__(self, data: st.DataObject) -> None:
         self._data = data
@@ -133,7 +153,9 @@ class _Drawn:
 
 
 class Machine(RuleBasedStateMachine):
-    """What both machines share: configurations, requests and how they end, resets, weights, and that nothing contradicts."""
+    """What both machines share: configurations, requests and how they end, resets, weights, and
+    that nothing contradicts.
+    """
 
     engine: ClassVar[EngineSpec]
     policy: ClassVar[str]
@@ -164,14 +186,20 @@ class Machine(RuleBasedStateMachine):
             configuration = draw(source, self.policy, self.height, restriction)
             self.shape = configuration.shape(self.height)
             longest = (UNITS_MAX + _ROOM[self.height]) * self.shape.unit
-            pages = max(self.shape.pages(longest) * source.choice(_FIFTHS_OF_POOL[self.height]) // 5 + 1, 4)
+            pages = max(
+                self.shape.pages(longest) * source.choice(_FIFTHS_OF_POOL[self.height]) // 5 + 1, 4
+            )
             self._header = self._named(self.shape, pages)
             self._engine = self.engine.open(self._header)
         except UsageError:
             reject()
         described = self._engine.describe()
         self.capabilities = frozenset(described.capabilities)
-        self._worker, self._observer, self._applicable = Worker(described), Observer(described, keep=False), Applicable()
+        self._worker, self._observer, self._applicable = (
+            Worker(described),
+            Observer(described, keep=False),
+            Applicable(),
+        )
 
     def _named(self, shape: Shape, pages: int) -> TraceHeader:
         return TraceHeader(
@@ -185,14 +213,23 @@ class Machine(RuleBasedStateMachine):
             source="harness/cachewitness/sessions/fuzz/machines.py",
         )
 
-    # --- requests ------------------------------------------------------------------------------------------------------
+    # --- requests ---------------------------------------------------------------------------------
 
-    @rule(targets=(live, said), whole=LENGTHS, shared=LENGTHS, text=st.sampled_from("AB"), salt=_SALTS, adapter=_ADAPTERS)
+    @rule(
+        targets=(live, said),
+        whole=LENGTHS,
+        shared=LENGTHS,
+        text=st.sampled_from("AB"),
+        salt=_SALTS,
+        adapter=_ADAPTERS,
+    )
     def submit(self, whole: Measured, shared: Measured, text: str, salt: str, adapter: str) -> str:
         """Submit a new prompt, of which others may share the beginning."""
         tokens = self._tokens(whole)
         common = min(self._tokens(shared), tokens)
-        return self._submit([f"{text}:{common}", f"{self._next}:{tokens - common}"], salt=salt, adapter=adapter)
+        return self._submit(
+            [f"{text}:{common}", f"{self._next}:{tokens - common}"], salt=salt, adapter=adapter
+        )
 
     @rule(targets=(live, said), before=said, salt=_SALTS, stream=_STREAMS, picture=_PICTURES)
     def submit_again(self, before: str, salt: str, stream: str, picture: Picture | None) -> str:
@@ -209,15 +246,28 @@ class Machine(RuleBasedStateMachine):
         self._do(Finish(r))
         return r
 
-    @rule(targets=(live, said), before=said, length=LENGTHS, generated=st.integers(0, 17), more=LENGTHS, stream=_STREAMS)
-    def fork(self, before: str, length: Measured, generated: int, more: Measured, stream: str) -> str:
-        """Go on, in other words than it did, after a part of a request, or after all of it and some of what it generated."""
+    @rule(
+        targets=(live, said),
+        before=said,
+        length=LENGTHS,
+        generated=st.integers(0, 17),
+        more=LENGTHS,
+        stream=_STREAMS,
+    )
+    def fork(
+        self, before: str, length: Measured, generated: int, more: Measured, stream: str
+    ) -> str:
+        """Go on, in other words than it did, after a part of a request, or after all of it and
+        some of what it generated.
+        """
         prompt, text = self._prompts[before]
         kept = cut(prompt, self._tokens(length))
         room = UNITS_MAX * self.shape.unit - length_of(kept)
         generated = min(generated, room) if kept == prompt else 0
         more_tokens = min(self._tokens(more), room - generated)
-        return self._submit([kept, f"{text}:{generated}", f"{self._next}:{more_tokens}"], stream=stream)
+        return self._submit(
+            [kept, f"{text}:{generated}", f"{self._next}:{more_tokens}"], stream=stream
+        )
 
     @rule(r=consumes(live), early=st.booleans())
     def end(self, r: str, early: bool) -> None:
@@ -233,7 +283,9 @@ class Machine(RuleBasedStateMachine):
     @precondition(lambda self: self.capabilities & {"reset", "update_weights"})
     @rule(running=st.booleans(), tier=st.sampled_from(("local", "cpu", "")), weights=st.booleans())
     def forget(self, running: bool, tier: Any, weights: bool) -> None:
-        """Forget what is cached, in one tier or in all, with or without those who run; or load new weights."""
+        """Forget what is cached, in one tier or in all, with or without those who run; or load
+        new weights.
+        """
         if "reset" in self.capabilities and not (weights and "update_weights" in self.capabilities):
             self._do(Reset(running=running, tier=tier if self.shape.tier_pages else ""))
         else:
@@ -250,7 +302,9 @@ class Machine(RuleBasedStateMachine):
         self._do(UpdateWeights(self._versions, adapter))
 
     def _prefill(self, r: str) -> None:
-        """Let a prompt be computed, in several steps: an engine may stop at boundaries in between."""
+        """Let a prompt be computed, in several steps: an engine may stop at boundaries in
+        between.
+        """
         raise NotImplementedError
 
     @property
@@ -259,7 +313,9 @@ class Machine(RuleBasedStateMachine):
 
     def _submit(self, terms: Sequence[str], *, stream: str = "", **identity: Any) -> str:
         r = self._next
-        prompt = " ".join(term for part in terms for term in part.split() if int(term.rpartition(":")[2]) > 0)
+        prompt = " ".join(
+            term for part in terms for term in part.split() if int(term.rpartition(":")[2]) > 0
+        )
         self._prompts[r] = prompt, stream or f"@{r}"
         known = {name: value for name, value in identity.items() if name in self.capabilities}
         self._do(Submit(r=r, prompt=prompt, stream=stream, **known))
@@ -273,7 +329,7 @@ class Machine(RuleBasedStateMachine):
         measures += [measure for measure in (shape.window, shape.interval) if measure]
         return max(1, min(times * measures[which % len(measures)] + off, UNITS_MAX * shape.unit))
 
-    # --- judging -------------------------------------------------------------------------------------------------------
+    # --- judging ----------------------------------------------------------------------------------
 
     def _do(self, op: Op) -> None:
         """Carry one operation out, and show the checkers what it made happen."""
@@ -307,22 +363,31 @@ class Machine(RuleBasedStateMachine):
         if findings:
             raise contradiction(findings[0].anomaly)("\n".join(self._told(findings[0])))
         if crashed:
-            raise AssertionError(f"checker {crashed[0].checker} crashed: {crashed[0].crashed}; {self._kept(self._trace())}")
+            raise AssertionError(
+                f"checker {crashed[0].checker} crashed: {crashed[0].crashed};"
+                f" {self._kept(self._trace())}"
+            )
 
     def _told(self, finding: Finding) -> list[str]:
-        """Shrink the trace, unless the anomaly was found before, and return the witness of what is left."""
+        """Shrink the trace, unless the anomaly was found before, and return the witness of what
+        is left.
+        """
         whole, anomaly = self._trace(), finding.anomaly
         if anomaly not in self.smallest:
             self.smallest[anomaly] = shrink(whole, partial(self._fails_at, anomaly))
         trace = self.smallest[anomaly]
         command = replay_command(self._kept(trace), self.engine)
-        return witness(self._again(anomaly, trace) or finding, trace, whole=len(whole.ops), replay=command)
+        return witness(
+            self._again(anomaly, trace) or finding, trace, whole=len(whole.ops), replay=command
+        )
 
     def _again(self, anomaly: str, trace: Trace) -> Finding | None:
         def alike(finding: Finding) -> bool:
             return finding.anomaly == anomaly
 
-        result, _ = attempt(lambda: drive(trace, self.engine.open(trace.header), until=alike, keep=False))
+        result, _ = attempt(
+            lambda: drive(trace, self.engine.open(trace.header), until=alike, keep=False)
+        )
         return next(filter(alike, result.findings), None)
 
     def _fails_at(self, anomaly: str, trace: Trace) -> int:
@@ -334,12 +399,17 @@ class Machine(RuleBasedStateMachine):
 
     def _trace(self) -> Trace:
         withdraws = any(isinstance(op, Step) and op.withdraw for op in self._ops)
-        return Trace(msgspec.structs.replace(self._header, needs=["withdraw"] if withdraws else []), list(self._ops))
+        return Trace(
+            msgspec.structs.replace(self._header, needs=["withdraw"] if withdraws else []),
+            list(self._ops),
+        )
 
     def _kept(self, trace: Trace) -> Path:
         """Write a trace into the folder and return where."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        name = re.sub(r"[^A-Za-z0-9._=-]+", "_", f"machine-{self.engine.text}-{self.policy}-{self.height}")
+        name = re.sub(
+            r"[^A-Za-z0-9._=-]+", "_", f"machine-{self.engine.text}-{self.policy}-{self.height}"
+        )
         path = self.folder / f"{name}.trace.jsonl"
         traces.save(trace, path)
         return path
@@ -348,7 +418,8 @@ class Machine(RuleBasedStateMachine):
 class ManagerMachine(Machine):
     """A cache manager alone: the machine says who computes how many tokens.
 
-    Look-up, allocation, publication and growth of a table all happen in a step: who waits is looked up, who runs grows.
+    Look-up, allocation, publication and growth of a table all happen in a step: who waits is looked
+    up, who runs grows.
     """
 
     height = "manager"
@@ -391,7 +462,9 @@ class ManagerMachine(Machine):
 
 
 class SchedulerMachine(Machine):
-    """A scheduler over its cache manager: the machine gives a budget, and who runs is the engine's to say."""
+    """A scheduler over its cache manager: the machine gives a budget, and who runs is the
+    engine's to say.
+    """
 
     height = "scheduler"
     live = Machine.live
@@ -419,7 +492,9 @@ class SchedulerMachine(Machine):
     @precondition(lambda self: "withdraw" in self.capabilities)
     @rule(budget=LENGTHS, r=live)
     def withdraw(self, budget: Measured, r: str) -> None:
-        """Take a request back out of a step, as a scheduler does for one of higher priority, before anything runs."""
+        """Take a request back out of a step, as a scheduler does for one of higher priority,
+        before anything runs.
+        """
         self._do(Step(budget=self._tokens(budget), withdraw=[r]))
 
 
@@ -436,9 +511,11 @@ M = TypeVar("M", bound=Machine)
 def manager_machine(
     engine: str | EngineSpec = "reference", policy: str = "vllm", folder: Path = DEFAULT_FOLDER
 ) -> type[ManagerMachine]:
-    """Return the machine that works on an engine's cache manager under a policy; failing traces are written into `folder`.
+    """Return the machine that works on an engine's cache manager under a policy; failing traces are
+    written into `folder`.
 
-    Raises UsageError if there is no such engine or policy, or if the engine does not run at this height.
+    Raises UsageError if there is no such engine or policy, or if the engine does not run at this
+    height.
     """
     return _machine(ManagerMachine, engine, policy, folder)
 
@@ -453,6 +530,14 @@ def scheduler_machine(
 def _machine(kind: type[M], engine: str | EngineSpec, policy: str, folder: Path) -> type[M]:
     spec = parse(engine) if isinstance(engine, str) else engine
     if not spec.kind.follows(policy) or kind.height not in heights_of(spec, policy):
-        raise UsageError(f"--engine: {spec.text} does not follow policy {policy!r} at {kind.height} height")
-    own = {"engine": spec, "policy": policy, "folder": folder, "happened": Activity(), "smallest": {}}
+        raise UsageError(
+            f"--engine: {spec.text} does not follow policy {policy!r} at {kind.height} height"
+        )
+    own = {
+        "engine": spec,
+        "policy": policy,
+        "folder": folder,
+        "happened": Activity(),
+        "smallest": {},
+    }
     return type(kind.__name__, (kind,), own)

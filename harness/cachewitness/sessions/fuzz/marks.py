@@ -1,9 +1,9 @@
 """Marks: rules and boundary cases that a history can reach, by area.
 
-A mark records that something happened at all, which distinguishes a campaign that found nothing from one that did nothing.
-Marks are read from events and ledger, never inside an engine, so they mean the same for every policy. Some marks a policy
-cannot reach (without a second tier nothing is fetched from one): a campaign lists the marks that it did not reach, and does
-not judge them.
+A mark records that something happened at all, which distinguishes a campaign that found nothing
+from one that did nothing. Marks are read from events and ledger, never inside an engine, so they
+mean the same for every policy. Some marks a policy cannot reach (without a second tier nothing is
+fetched from one): a campaign lists the marks that it did not reach, and does not judge them.
 """
 
 from __future__ import annotations
@@ -14,15 +14,27 @@ LOOKUP = {
     "hit inside a block": "a hit ended inside a block of some group",
     "hit with one token left": "all of a request but its last token was cached",
     "hit on generated tokens": "a hit reached into what another request generated",
-    "hit cut short by a group": "some group had more than the others, and the hit was shortened to what all have",
+    "hit cut short by a group": (
+        "some group had more than the others, and the hit was shortened to what all have"
+    ),
     "hit of somebody running": "a hit took pages that another request holds",
     "hit in the same step": "a hit on keys of a request that runs in the same step",
     "hit in flight": "a hit on keys of a step that has not ended",
-    "third hit of a chain": "a hit on keys of a request that itself had hit keys of somebody in the same step",
-    "hit beside a window shorter than a block": "a hit, and some group's window is shorter than its block",
-    "hit over two groups of full attention": "a hit that two groups of full attention or more had to agree on",
-    "hit given back in some groups": "a hit over groups that a speculative look-up matches further and groups that it does not",
-    "hit over windows of several lengths": "a hit that groups with different windows had to agree on",
+    "third hit of a chain": (
+        "a hit on keys of a request that itself had hit keys of somebody in the same step"
+    ),
+    "hit beside a window shorter than a block": (
+        "a hit, and some group's window is shorter than its block"
+    ),
+    "hit over two groups of full attention": (
+        "a hit that two groups of full attention or more had to agree on"
+    ),
+    "hit given back in some groups": (
+        "a hit over groups that a speculative look-up matches further and groups that it does not"
+    ),
+    "hit over windows of several lengths": (
+        "a hit that groups with different windows had to agree on"
+    ),
     "hit after preemption": "a request that lost its pages found some of them again",
     "null column skipped": "a hit with columns that nothing needs any more",
     "fetched from tier": "a hit found something in the second tier",
@@ -35,11 +47,15 @@ PUBLICATION = {
     "snapshot published": "a recurrent state was kept",
     "snapshot restored": "a request resumed from a recurrent state",
     "snapshot of several pages": "a recurrent state took several pages",
-    "chunk over several boundaries": "one chunk of a recurrent group crossed two boundaries or more",
+    "chunk over several boundaries": (
+        "one chunk of a recurrent group crossed two boundaries or more"
+    ),
     "chunk ends inside a block": "a chunk of a recurrent group ended between two boundaries",
     "interval kept": "a key lay on the retention interval",
     "replay boundary kept": "a key lay where an exact replay resumes",
-    "shared-prefix boundary kept": "a key off the interval was kept before the replay boundary: there others part",
+    "shared-prefix boundary kept": (
+        "a key off the interval was kept before the replay boundary: there others part"
+    ),
     "stored in tier": "a page was stored in the second tier",
 }
 ROOM = {
@@ -72,7 +88,9 @@ LIFE = {
     "aborted with keys to come": "a request was aborted whose keys the step under way was to write",
     "sixteen live": "so many requests were waiting or running",
     "sixty-four live": "so many requests were waiting or running",
-    "prompt and its answer": "a prompt was an earlier request's prompt and what it had generated, and no more",
+    "prompt and its answer": (
+        "a prompt was an earlier request's prompt and what it had generated, and no more"
+    ),
     "withdrawn": "a request was taken out of a step that it had been scheduled in",
     "withdrawn key ended": "a key ended because the step that was to write it was withdrawn",
 }
@@ -80,15 +98,27 @@ VERSIONS = {
     "salt": "a request had a salt",
     "adapter": "a request had an adapter",
     "salt like an adapter": "a request had a salt that is some request's adapter",
-    "salt and adapter exchanged": "a request had the salt of another as its adapter, and the reverse",
-    "names that join alike": "two requests had other salts or adapters that make one text behind one another",
-    "names in one bit": "two requests had salts of one length that differ in their last character alone",
+    "salt and adapter exchanged": (
+        "a request had the salt of another as its adapter, and the reverse"
+    ),
+    "names that join alike": (
+        "two requests had other salts or adapters that make one text behind one another"
+    ),
+    "names in one bit": (
+        "two requests had salts of one length that differ in their last character alone"
+    ),
     "one token changed": "a prompt differed in one token from an earlier one of the same identity",
-    "one token changed at a boundary": "that token was the last of a block, the first, or the one behind that",
-    "two tokens changed": "a prompt differed in two neighbouring tokens from an earlier one of the same identity",
+    "one token changed at a boundary": (
+        "that token was the last of a block, the first, or the one behind that"
+    ),
+    "two tokens changed": (
+        "a prompt differed in two neighbouring tokens from an earlier one of the same identity"
+    ),
     "image": "a request had multimodal content",
     "several images": "a request had three images or more",
-    "image moved": "a request had the one image of another request at a place a token further or before",
+    "image moved": (
+        "a request had the one image of another request at a place a token further or before"
+    ),
     "image exchanged": "a request had the images of another but for one content",
     "gallery": "forty images of one length were in the prompts of a trace",
     "image ends on a boundary": "multimodal content ended on a block boundary",
@@ -100,9 +130,15 @@ VERSIONS = {
     "weights updated": "new weights were loaded",
     "weights updated midway": "new weights were loaded while requests were waiting or running",
     "adapter reloaded": "an adapter was loaded anew",
-    "adapter reloaded midway": "an adapter was loaded anew while requests that have it were waiting or running",
-    "adapter reloaded beside others": "an adapter was loaded anew while others were waiting or running, and nobody with it",
-    "prompt again after a reload": "a prompt began like one that had the same adapter before it was loaded anew",
+    "adapter reloaded midway": (
+        "an adapter was loaded anew while requests that have it were waiting or running"
+    ),
+    "adapter reloaded beside others": (
+        "an adapter was loaded anew while others were waiting or running, and nobody with it"
+    ),
+    "prompt again after a reload": (
+        "a prompt began like one that had the same adapter before it was loaded anew"
+    ),
 }
 DRAFTS = {
     "run without drafts": "a run that generated had no draft although drafts are verified",
@@ -117,16 +153,24 @@ DRAFTS = {
     "step beside two in flight": "a step was scheduled before the last two had ended",
 }
 TRANSFERS = {
-    "tier evicted beside a load": "a key of the second tier was evicted while a copy from that tier was under way or due",
+    "tier evicted beside a load": (
+        "a key of the second tier was evicted while a copy from that tier was under way or due"
+    ),
     "load took steps": "a copy from another tier ended in a later step than it began",
     "store took steps": "a copy to another tier ended in a later step than it began",
     "load failed": "a copy from another tier failed",
     "store failed": "a copy to another tier failed",
     "ran beside a load": "somebody ran while a page of the device was filled from another tier",
     "hit after a failed load": "a request found something cached after a load of it had failed",
-    "aborted while loading": "a request was aborted while a page of it was filled from another tier",
-    "page filled for nobody": "a copy from another tier ended well when nobody else held the page any more",
-    "reset beside a transfer": "a tier was to be reset while a copy from or to another tier was under way",
+    "aborted while loading": (
+        "a request was aborted while a page of it was filled from another tier"
+    ),
+    "page filled for nobody": (
+        "a copy from another tier ended well when nobody else held the page any more"
+    ),
+    "reset beside a transfer": (
+        "a tier was to be reset while a copy from or to another tier was under way"
+    ),
 }
 AREAS: dict[str, dict[str, str]] = {
     "look-up": LOOKUP,

@@ -1,4 +1,6 @@
-"""Which marks a submitted request reaches beside those that came before it: pairs that differ in one place or part."""
+"""Which marks a submitted request reaches beside those that came before it: pairs that differ in
+one place or part.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +48,11 @@ class NearPairs:
         elif event.media != other.media:
             yield from _images(event.media, other.media)
         elif len(event.tokens) == len(other.tokens) and event.tokens != other.tokens:
-            places = [at for at, (one, two) in enumerate(zip(event.tokens, other.tokens, strict=True)) if one != two]
+            places = [
+                at
+                for at, (one, two) in enumerate(zip(event.tokens, other.tokens, strict=True))
+                if one != two
+            ]
             yield from self._tokens(places)
 
     def _tokens(self, places: list[int]) -> Iterator[str]:

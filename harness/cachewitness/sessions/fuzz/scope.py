@@ -1,10 +1,12 @@
-"""What an exhaustive search enumerates: small configurations, and the operations that are offered in each state.
+"""What an exhaustive search enumerates: small configurations, and the operations that are offered
+in each state.
 
-Blocks are of two tokens, so lengths one below, on and one above a boundary are all lengths there are. Requests are called r1,
-r2, … in the order in which they come and the first text is called A, because neither name means anything: renaming them gives
-the same trace. At manager height an abort does the same as a finish, so it is not tried. A request ends by itself when it has
-as many tokens as the model allows, so there are finitely many states, and a search that has seen them all has seen every
-trace, however long.
+Blocks are of two tokens, so lengths one below, on and one above a boundary are all lengths there
+are. Requests are called r1, r2, … in the order in which they come and the first text is called A,
+because neither name means anything: renaming them gives the same trace. At manager height an abort
+does the same as a finish, so it is not tried. A request ends by itself when it has as many tokens
+as the model allows, so there are finitely many states, and a search that has seen them all has seen
+every trace, however long.
 """
 
 from __future__ import annotations
@@ -35,9 +37,11 @@ BLOCK = 2
 
 @dataclass(frozen=True)
 class Bound:
-    """How much is enumerated: `requests` are submitted at most, prompts have up to `blocks` blocks, the pool has `pages`.
+    """How much is enumerated: `requests` are submitted at most, prompts have up to `blocks` blocks,
+    the pool has `pages`.
 
-    The null block is one of the pages. A request has up to `generated` tokens more than the longest prompt.
+    The null block is one of the pages. A request has up to `generated` tokens more than the longest
+    prompt.
     """
 
     requests: int = 2
@@ -47,7 +51,9 @@ class Bound:
 
     @property
     def longest(self) -> int:
-        """The longest prompt, in tokens: one behind a boundary, so that all of the blocks before it can be hit."""
+        """The longest prompt, in tokens: one behind a boundary, so that all of the blocks before
+        it can be hit.
+        """
         return self.blocks * BLOCK + 1
 
     @property
@@ -71,8 +77,13 @@ class Scope:
 
     @property
     def quick(self) -> bool:
-        """Whether it is searched unless everything is asked for: no second tier, and at manager height one group alone."""
-        groups, tier = self.configuration.layout.groups, self.configuration.options.get("tier_pages")
+        """Whether it is searched unless everything is asked for: no second tier, and at manager
+        height one group alone.
+        """
+        groups, tier = (
+            self.configuration.layout.groups,
+            self.configuration.options.get("tier_pages"),
+        )
         return not tier and (self.height == "scheduler" or len(groups) == 1)
 
     def header(self) -> TraceHeader:
@@ -90,7 +101,9 @@ class Scope:
         )
 
     def texts(self) -> list[str]:
-        """Return the names of all texts that can appear, so that their tokens can be numbered before anything happens."""
+        """Return the names of all texts that can appear, so that their tokens can be numbered
+        before anything happens.
+        """
         return ["A", "B", *(f"@r{number + 1}" for number in range(self.bound.requests))]
 
     def first(self) -> Iterator[Submit]:
@@ -121,18 +134,28 @@ class Scope:
         return ops
 
     def _submits(self, ledger: Ledger) -> Iterator[Op]:
-        """Yield the next request with every prompt: of A, of B, of A up to a boundary and then B, of what others generated."""
+        """Yield the next request with every prompt: of A, of B, of A up to a boundary and then
+        B, of what others generated.
+        """
         r = f"r{len(ledger.requests) + 1}"
         for tokens in range(1, self.bound.longest + 1):
             for shared in {0, tokens, *range(BLOCK, tokens, BLOCK)}:
-                terms = (f"A:{shared}" if shared else "", f"B:{tokens - shared}" if shared < tokens else "")
+                terms = (
+                    f"A:{shared}" if shared else "",
+                    f"B:{tokens - shared}" if shared < tokens else "",
+                )
                 yield Submit(r, " ".join(filter(None, terms)))
         for request in ledger.requests.values():
-            for tokens in range(request.prompt_tokens + 1, min(len(request.tokens), self.bound.longest) + 1):
-                yield Submit(r, f"A:{request.prompt_tokens} @{request.r}:{tokens - request.prompt_tokens}")
+            for tokens in range(
+                request.prompt_tokens + 1, min(len(request.tokens), self.bound.longest) + 1
+            ):
+                yield Submit(
+                    r, f"A:{request.prompt_tokens} @{request.r}:{tokens - request.prompt_tokens}"
+                )
 
     def _steps(self, ledger: Ledger, live: list[str]) -> Iterator[Op]:
-        """Yield steps: everybody may be left out, compute one token, one block, or all it lacks; one of them may be withdrawn.
+        """Yield steps: everybody may be left out, compute one token, one block, or all it lacks;
+        one of them may be withdrawn.
 
         Of budgets: a block of all groups, one token more, and enough for everybody.
         """
@@ -158,11 +181,17 @@ class Scope:
 
 def _layout(name: str, *groups: GroupSpec) -> Layout:
     return Layout(
-        name=name, groups=list(groups), story="for an exhaustive search", source="harness/cachewitness/sessions/fuzz/scope.py"
+        name=name,
+        groups=list(groups),
+        story="for an exhaustive search",
+        source="harness/cachewitness/sessions/fuzz/scope.py",
     )
 
 
-_FULL, _STATE = GroupSpec(kind="full", block_size=BLOCK), GroupSpec(kind="recurrent", block_size=BLOCK)
+_FULL, _STATE = (
+    GroupSpec(kind="full", block_size=BLOCK),
+    GroupSpec(kind="recurrent", block_size=BLOCK),
+)
 _WINDOW = GroupSpec(kind="sliding", block_size=BLOCK, window=3)
 
 CONFIGURATIONS: tuple[Configuration, ...] = (
@@ -172,9 +201,12 @@ CONFIGURATIONS: tuple[Configuration, ...] = (
     Configuration(_layout("small-state", _FULL, _STATE), {"retention_interval": None}),
     Configuration(_layout("small-state", _FULL, _STATE), {"retention_interval": 0}),
     Configuration(
-        _layout("small-unequal", _FULL, GroupSpec(kind="recurrent", block_size=2 * BLOCK)), {"retention_interval": 0}
+        _layout("small-unequal", _FULL, GroupSpec(kind="recurrent", block_size=2 * BLOCK)),
+        {"retention_interval": 0},
     ),
     Configuration(_layout("small-full", _FULL), {"tier_pages": 3}),
-    Configuration(_layout("small-state", _FULL, _STATE), {"retention_interval": 0, "tier_pages": 3}),
+    Configuration(
+        _layout("small-state", _FULL, _STATE), {"retention_interval": 0, "tier_pages": 3}
+    ),
 )
 """The configurations of a search in which the user chose none."""

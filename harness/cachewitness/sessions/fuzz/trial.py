@@ -50,23 +50,37 @@ class Plan:
 
         Raises UsageError if the policy refuses what the user chose.
         """
-        return self.drawn(Seeded(f"{self.stream}/{self.seed}/{number}"), f"fuzz-{self.seed}-{number}")
+        return self.drawn(
+            Seeded(f"{self.stream}/{self.seed}/{number}"), f"fuzz-{self.seed}-{number}"
+        )
 
     def drawn(self, source: Source, name: str) -> tuple[Configuration, Trace]:
-        """Return the configuration and the trace that these choices make. Raises UsageError as `draw` does."""
+        """Return the configuration and the trace that these choices make. Raises UsageError as
+        `draw` does.
+        """
         height = source.choice(self.heights)
         configuration = draw(source, self.policy, height, self.chosen)
         shape = configuration.shape(height)
         if source.chance(self.galleries):
             trace = write_gallery(shape, source, name=name)
         else:
-            trace = write(shape, source, withdraw=source.chance(20), operations=source.choice(LENGTHS), name=name)
-        return configuration, Trace(msgspec.structs.replace(trace.header, seed=self.seed), trace.ops)
+            trace = write(
+                shape,
+                source,
+                withdraw=source.chance(20),
+                operations=source.choice(LENGTHS),
+                name=name,
+            )
+        return configuration, Trace(
+            msgspec.structs.replace(trace.header, seed=self.seed), trace.ops
+        )
 
 
 @dataclass
 class Judged:
-    """What came of a trace that ran. `trace` is there if anything is wrong with it; `digested` is what the digest is of."""
+    """What came of a trace that ran. `trace` is there if anything is wrong with it; `digested`
+    is what the digest is of.
+    """
 
     name: str
     height: Height
@@ -84,7 +98,9 @@ class Judged:
 
 @dataclass
 class Trial:
-    """What came of one number: `judged` is None if no trace ran, `left_out` says what was left out of it and why."""
+    """What came of one number: `judged` is None if no trace ran, `left_out` says what was left
+    out of it and why.
+    """
 
     left_out: list[tuple[str, str]] = field(default_factory=list)
     refused: bool = False
@@ -92,13 +108,16 @@ class Trial:
     missing: str = ""
     """What must be installed for the engine, if that is why."""
     startup_seconds: float = 0.0
-    """How long it took to build the engine, or until it refused: an installed one is imported for the first trace."""
+    """How long it took to build the engine, or until it refused: an installed one is imported for
+    the first trace."""
     judged: Judged | None = None
 
 
 @dataclass(frozen=True)
 class Trials:
-    """Runs the traces of a plan on an engine, by their numbers; `beside`: with the reference in lock-step where that can be."""
+    """Runs the traces of a plan on an engine, by their numbers; `beside`: with the reference in
+    lock-step where that can be.
+    """
 
     engine: EngineSpec
     plan: Plan
@@ -109,7 +128,9 @@ class Trials:
         return incomparable(self.engine, self.plan.policy) if self.beside else ""
 
     def run(self, number: int) -> Trial:
-        """Run one trace. Raises EngineBroken if the engine cannot be built, BadEvents if its header is none."""
+        """Run one trace. Raises EngineBroken if the engine cannot be built, BadEvents if its
+        header is none.
+        """
         trial, began = Trial(), time.perf_counter()
         try:
             configuration, trace = self.plan.draw(number)
@@ -128,19 +149,26 @@ class Trials:
         header = described(engine, trace.header)
         trial.startup_seconds = time.perf_counter() - began
         for need in lacking(trace, header.capabilities):
-            trial.left_out.append((f"{need} in a trace", header.not_applicable.get(need, "the engine cannot")))
+            trial.left_out.append(
+                (f"{need} in a trace", header.not_applicable.get(need, "the engine cannot"))
+            )
         trace, marks = within(trace, header.capabilities), Counter[str]()
         run, watch = lockstep if self._paired(trace, header, trial) else drive, Watch(header, marks)
         result, bad = attempt(lambda: run(trace, engine, checkers=[*fresh(), watch], keep=False))
         if result.activity.lookups and not result.counted:
             trial.left_out.append(UNCOUNTED)
-        counted = [result.activity, [(t.checker, t.opportunities, t.findings) for t in result.tallies]]
+        counted = [
+            result.activity,
+            [(t.checker, t.opportunities, t.findings) for t in result.tallies],
+        ]
         trial.judged = Judged(
             name=f"fuzz:{trace.header.name}@{configuration.name}",
             height=trace.header.height,
             activity=result.activity,
             tallies=result.tallies,
-            findings=sorted(result.findings, key=lambda finding: finding.checker == DIFFERENTIAL),  # a rule says more
+            findings=sorted(
+                result.findings, key=lambda finding: finding.checker == DIFFERENTIAL
+            ),  # a rule says more
             bad=bad,
             trace=trace if result.findings else None,
             digested=traces.dump(trace) + msgspec.json.encode(counted),
@@ -152,7 +180,9 @@ class Trials:
         return trial
 
     def _paired(self, trace: Trace, header: Header, trial: Trial) -> bool:
-        """Whether the reference runs beside the engine in a trace; note why if it was asked for and cannot."""
+        """Whether the reference runs beside the engine in a trace; note why if it was asked for
+        and cannot.
+        """
         if not self.beside:
             return False
         why = self._apart or header.not_applicable.get(DIFFERENTIAL, "") or refused(trace, header)

@@ -1,6 +1,7 @@
 """Counts marks in the events of a run, at the cost of a few comparisons per event.
 
-It runs as one of the checkers, so it sees every event before the ledger takes the event in; it reports no findings.
+It runs as one of the checkers, so it sees every event before the ledger takes the event in; it
+reports no findings.
 """
 
 from __future__ import annotations
@@ -105,7 +106,7 @@ class Watch(Checker):
             assert name in marks.ALL, name
             self._seen[name] += 1
 
-    # --- look-up and publication --------------------------------------------------------------------------------------------
+    # --- look-up and publication ------------------------------------------------------------------
 
     def on_hit(self, ledger: Ledger, event: Hit) -> None:
         """Look at where a hit ends, and on whose pages."""
@@ -121,7 +122,10 @@ class Watch(Checker):
         self._fetching = event.step if event.tier != "local" else self._fetching
         self._mark("hit after a failed load", event.r in self._unlucky)
         self._mark("snapshot restored", any(group.kind == "recurrent" for group in ledger.local))
-        self._mark("hit cut short by a group", any(self._more(ledger, group, request, at) for group in ledger.local))
+        self._mark(
+            "hit cut short by a group",
+            any(self._more(ledger, group, request, at) for group in ledger.local),
+        )
         for name in self._of_layout:
             self._mark(name)
         for group, pages in zip(ledger.local, event.pages, strict=False):
@@ -137,10 +141,16 @@ class Watch(Checker):
             self._mark("hit of somebody running", record.holders)
             for key in record.keys:
                 if key.state == "pending" and key.r != event.r:
-                    self._mark("hit in flight" if key.step in ledger.open_steps else "hit in the same step")
+                    self._mark(
+                        "hit in flight" if key.step in ledger.open_steps else "hit in the same step"
+                    )
                     self._chained(event, key.r)
                 publisher = ledger.requests.get(key.r)
-                generated = publisher is not None and key.r != event.r and publisher.prompt_tokens < key.length <= event.resume
+                generated = (
+                    publisher is not None
+                    and key.r != event.r
+                    and publisher.prompt_tokens < key.length <= event.resume
+                )
                 self._mark("hit on generated tokens", generated)
 
     def _chained(self, event: Hit, publisher: str) -> None:
@@ -151,7 +161,11 @@ class Watch(Checker):
     def _more(self, ledger: Ledger, group: Group, request: RequestRecord, at: int) -> bool:
         """Whether a group of full attention holds the block behind the hit as well."""
         length = (at // group.block_size + 1) * group.block_size
-        return group.kind == "full" and length < len(request.nodes) - 1 and held(ledger, group.id, request.nodes[length])
+        return (
+            group.kind == "full"
+            and length < len(request.nodes) - 1
+            and held(ledger, group.id, request.nodes[length])
+        )
 
     def on_publish(self, ledger: Ledger, event: Publish) -> None:
         """Look at what is kept and why."""
@@ -164,14 +178,30 @@ class Watch(Checker):
         self._mark("snapshot published", group.kind == "recurrent")
         self._mark("snapshot of several pages", event.companions)
         node = request.nodes[event.length] if event.length < len(request.nodes) else None
-        self._mark("duplicate key", any(page != event.page for page in ledger.keys.published[event.group].get(node or -1, ())))
+        self._mark(
+            "duplicate key",
+            any(
+                page != event.page
+                for page in ledger.keys.published[event.group].get(node or -1, ())
+            ),
+        )
         retention = self._rules.retention
-        if event.group in retention.groups and retention.interval is not None and group.kind == "recurrent":
-            last = (request.prompt_tokens - 1) // self._rules.alignment * self._rules.alignment - self._rules.eagle_drop_tokens
+        if (
+            event.group in retention.groups
+            and retention.interval is not None
+            and group.kind == "recurrent"
+        ):
+            last = (
+                request.prompt_tokens - 1
+            ) // self._rules.alignment * self._rules.alignment - self._rules.eagle_drop_tokens
             if retention.interval and event.length % retention.interval == 0:
                 self._mark("interval kept")
             else:
-                self._mark("replay boundary kept" if event.length >= last else "shared-prefix boundary kept")
+                self._mark(
+                    "replay boundary kept"
+                    if event.length >= last
+                    else "shared-prefix boundary kept"
+                )
 
     def on_unpublish(self, ledger: Ledger, event: Unpublish) -> None:
         """Look at why a key ends."""
@@ -180,9 +210,12 @@ class Watch(Checker):
         if event.reason == "evict":
             aside = self._tiers[group.pool] != "local"
             self._mark("tier evicted" if aside else _EVICTED[group.kind])
-            self._mark("tier evicted beside a load", aside and (event.step == self._fetching or any(self._filling(ledger))))
+            self._mark(
+                "tier evicted beside a load",
+                aside and (event.step == self._fetching or any(self._filling(ledger))),
+            )
 
-    # --- pages --------------------------------------------------------------------------------------------------------------
+    # --- pages ------------------------------------------------------------------------------------
 
     def on_take(self, ledger: Ledger, event: Take) -> None:
         """Look at who had the pages before."""
@@ -199,7 +232,10 @@ class Watch(Checker):
             later = event.step > self._copies_begun.pop(event.id, event.step)
             for move in event.moves:
                 load = self._tiers[move.dst_pool] == "local"
-                what, holders = "load" if load else "store", ledger.records[move.dst_pool][move.dst].holders
+                what, holders = (
+                    "load" if load else "store",
+                    ledger.records[move.dst_pool][move.dst].holders,
+                )
                 if event.phase == "fail":
                     self._mark(f"{what} failed")
                     self._unlucky.update(holders)
@@ -220,7 +256,7 @@ class Watch(Checker):
         """Look whether there is room."""
         self._mark("pool exhausted", event.free + event.cached == 0)
 
-    # --- steps --------------------------------------------------------------------------------------------------------------
+    # --- steps ------------------------------------------------------------------------------------
 
     def on_step_begin(self, ledger: Ledger, event: StepBegin) -> None:
         """Look at who runs, and over what."""
@@ -229,26 +265,38 @@ class Watch(Checker):
         self._mark("ran beside a load", event.runs and any(self._filling(ledger)))
         self._mark("page zeroed", any(pages for _, pages in event.zeros))
         self._mark("copy on write", any(move.src_pool == move.dst_pool for move in event.copies))
-        self._mark("nobody ran", not event.runs and any(request.live for request in ledger.requests.values()))
+        self._mark(
+            "nobody ran",
+            not event.runs and any(request.live for request in ledger.requests.values()),
+        )
         prompts = [run.start < ledger.requests[run.r].prompt_tokens for run in event.runs]
         self._mark("decode beside prefill", any(prompts) and not all(prompts))
         for run, prompt in zip(event.runs, prompts, strict=True):
             self._run(ledger, run, prompt)
             self._mark("run without drafts", self._rules.drafts and not prompt and not run.drafts)
             self._mark("run with one draft", len(run.drafts) == 1)
-            self._mark("run with all its drafts", run.drafts and len(run.drafts) == self._rules.drafts)
+            self._mark(
+                "run with all its drafts", run.drafts and len(run.drafts) == self._rules.drafts
+            )
             if run.drafts:
                 self._drafting[event.step, run.r] = run
 
     def _run(self, ledger: Ledger, run: Run, prompt: bool) -> None:
         self._mark("prompt in chunks", prompt and run.stop < ledger.requests[run.r].prompt_tokens)
-        self._mark("decode over a boundary", not prompt and any(run.start % size == 0 for size in self._sizes))
+        self._mark(
+            "decode over a boundary",
+            not prompt and any(run.start % size == 0 for size in self._sizes),
+        )
         for group in ledger.local:
             size = group.block_size
             if group.kind == "recurrent":
-                self._mark("chunk over several boundaries", run.known // size - run.start // size > 1)
+                self._mark(
+                    "chunk over several boundaries", run.known // size - run.start // size > 1
+                )
                 self._mark("chunk ends inside a block", prompt and run.known % size)
-            self._mark("chunk longer than the window", group.window and run.stop - run.start > group.window)
+            self._mark(
+                "chunk longer than the window", group.window and run.stop - run.start > group.window
+            )
 
     def on_step_end(self, ledger: Ledger, event: StepEnd) -> None:
         """Look who was taken out."""
@@ -260,13 +308,25 @@ class Watch(Checker):
         if run is None:
             return
         stood, drafts = len(event.tokens) - 1, len(run.drafts)
-        outcome = "drafts all stood" if stood == drafts else "drafts partly stood" if stood else "drafts all fell"
+        outcome = (
+            "drafts all stood"
+            if stood == drafts
+            else "drafts partly stood"
+            if stood
+            else "drafts all fell"
+        )
         self._mark(outcome)
         right = run.known + stood
-        self._mark("draft rejected over a boundary", any(run.stop // size > right // size for size in self._sizes))
-        self._mark("drafts stood over a boundary", any(right // size > run.known // size for size in self._sizes))
+        self._mark(
+            "draft rejected over a boundary",
+            any(run.stop // size > right // size for size in self._sizes),
+        )
+        self._mark(
+            "drafts stood over a boundary",
+            any(right // size > run.known // size for size in self._sizes),
+        )
 
-    # --- life ---------------------------------------------------------------------------------------------------------------
+    # --- life -------------------------------------------------------------------------------------
 
     def on_submit(self, ledger: Ledger, event: Submitted) -> None:
         """Look at how a prompt lies on the blocks."""
@@ -275,19 +335,27 @@ class Watch(Checker):
             self._mark("prompt on a boundary", tokens % size == 0)
             self._mark("prompt one short", size > 2 and tokens % size == size - 1)
             self._mark("prompt one over", size > 2 and tokens % size == 1)
-            self._mark("image ends on a boundary", any((item.at + item.length) % size == 0 for item in event.media))
+            self._mark(
+                "image ends on a boundary",
+                any((item.at + item.length) % size == 0 for item in event.media),
+            )
         for name in self._pairs.marks(event):
             self._mark(name)
         live = [request for request in ledger.requests.values() if request.live]
         self._mark("sixteen live", len(live) >= 15)  # and the one that comes
         self._mark("sixty-four live", len(live) >= 63)
-        self._mark("prompt and its answer", any(_answered(request, event) for request in ledger.requests.values()))
+        self._mark(
+            "prompt and its answer",
+            any(_answered(request, event) for request in ledger.requests.values()),
+        )
         self._mark("salt", event.salt)
         self._mark("image", event.media)
         if event.adapter:
             self._mark("adapter")
             beginning = tuple(event.tokens[: self._unit])
-            self._mark("prompt again after a reload", beginning in self._outdated.get(event.adapter, ()))
+            self._mark(
+                "prompt again after a reload", beginning in self._outdated.get(event.adapter, ())
+            )
             if len(beginning) == self._unit:
                 self._begun.setdefault(event.adapter, set()).add(beginning)
 
@@ -295,7 +363,11 @@ class Watch(Checker):
         """Look how far it was."""
         request = ledger.requests[event.r]
         self._preempted.add(event.r)
-        self._mark("preempted mid-prefill" if request.computed < request.prompt_tokens else "preempted while decoding")
+        self._mark(
+            "preempted mid-prefill"
+            if request.computed < request.prompt_tokens
+            else "preempted while decoding"
+        )
         self._mark("preempted in flight", _in_flight(ledger, event.r))
 
     def on_abort(self, ledger: Ledger, event: Aborted) -> None:
@@ -306,9 +378,14 @@ class Watch(Checker):
         self._mark("aborted in flight", _in_flight(ledger, event.r))
         self._mark(
             "aborted with keys to come",
-            any(key.r == event.r for step in ledger.open_steps for key in ledger.keys.pending(step)),
+            any(
+                key.r == event.r for step in ledger.open_steps for key in ledger.keys.pending(step)
+            ),
         )
-        self._mark("aborted while loading", any(event.r in record.holders for record in self._filling(ledger)))
+        self._mark(
+            "aborted while loading",
+            any(event.r in record.holders for record in self._filling(ledger)),
+        )
 
     def on_finish(self, ledger: Ledger, event: Finished) -> None:
         """Look whether it still runs."""
@@ -317,11 +394,16 @@ class Watch(Checker):
     def on_reset(self, ledger: Ledger, event: ResetDone) -> None:
         """Look who was there."""
         self._mark("reset" if event.ok else "reset refused", event.tier == "local")
-        self._mark("reset in flight", event.ok and event.tier == "local" and bool(ledger.open_steps))
+        self._mark(
+            "reset in flight", event.ok and event.tier == "local" and bool(ledger.open_steps)
+        )
         self._mark("reset beside a transfer", ledger.contents.copying)
         self._mark("reset with requests", any(request.live for request in ledger.requests.values()))
         kept, published = self._aside and event.tier == "local" and event.ok, ledger.keys.published
-        self._mark("tier kept in a reset", kept and any(published[group.id] for group in ledger.groups if group.of >= 0))
+        self._mark(
+            "tier kept in a reset",
+            kept and any(published[group.id] for group in ledger.groups if group.of >= 0),
+        )
 
     def on_version(self, ledger: Ledger, event: Version) -> None:
         """Look who was there, and whether it had the adapter."""
@@ -330,7 +412,9 @@ class Watch(Checker):
             self._mark("adapter reloaded")
             self._mark("adapter reloaded midway", event.adapter in live)
             self._mark("adapter reloaded beside others", live and event.adapter not in live)
-            self._outdated.setdefault(event.adapter, set()).update(self._begun.pop(event.adapter, ()))
+            self._outdated.setdefault(event.adapter, set()).update(
+                self._begun.pop(event.adapter, ())
+            )
         else:
             self._mark("weights updated")
             self._mark("weights updated midway", live)
@@ -347,7 +431,10 @@ def _in_flight(ledger: Ledger, r: str) -> bool:
 
 
 def _answered(request: RequestRecord, event: Submitted) -> bool:
-    return request.prompt_tokens < len(request.tokens) == len(event.tokens) and request.tokens == event.tokens
+    return (
+        request.prompt_tokens < len(request.tokens) == len(event.tokens)
+        and request.tokens == event.tokens
+    )
 
 
 def _layout_marks(header: Header) -> list[str]:
@@ -355,7 +442,9 @@ def _layout_marks(header: Header) -> list[str]:
     groups = header.local_groups()
     windows = {group.window for group in groups if group.kind == "sliding"}
     found = {
-        "hit beside a window shorter than a block": any(g.window and g.window < g.block_size for g in groups),
+        "hit beside a window shorter than a block": any(
+            g.window and g.window < g.block_size for g in groups
+        ),
         "hit over two groups of full attention": sum(group.kind == "full" for group in groups) > 1,
         "hit over windows of several lengths": len(windows) > 1,
         "hit given back in some groups": 0 < len(header.rules.eagle_groups) < len(groups),

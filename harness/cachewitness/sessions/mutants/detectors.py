@@ -1,10 +1,13 @@
-"""Which other detectors see a fault: each is run alone, on the killing trace or on workloads of its own.
+"""Which other detectors see a fault: each is run alone, on the killing trace or on workloads of its
+own.
 
 * *invariants*: the checkers over the ledger, the reuse floor apart, on the killing trace;
 * *reuse floor*: the checker of that name, on the killing trace;
 * *differential*: the reference in lock-step, on the killing trace;
-* *tensor*: the toy engine's numbers, cold against cached, on the arms that use a cache; without the ledger;
-* *score*: answers of a model, cold against cached; not run here, since it takes minutes for each fault.
+* *tensor*: the toy engine's numbers, cold against cached, on the arms that use a cache; without the
+  ledger;
+* *score*: answers of a model, cold against cached; not run here, since it takes minutes for each
+  fault.
 """
 
 from __future__ import annotations
@@ -34,7 +37,8 @@ DETECTORS = ("invariants", "differential", "tensor", "score", "reuse floor")
 
 
 def detected(mutant: Mutant, trace: Trace, tensor_seconds: float) -> dict[str, str]:
-    """Return by detector whether it sees the fault; of invariants, the names of the checkers that do.
+    """Return by detector whether it sees the fault; of invariants, the names of the checkers that
+    do.
 
     `tensor_seconds` of CPU time are spent on the toy engine; 0: it is not run.
     """
@@ -58,7 +62,9 @@ def _differential(mutant: Mutant, trace: Trace) -> str:
     if mutant.engine != "reference" or get(mutant.policy).steer is None:
         return NOT_RUN
     engine = parse(f"reference:mutant={mutant.name}").open(trace.header)
-    found = lockstep(trace, engine, until=lambda finding: finding.checker == DIFFERENTIAL, keep=False).findings
+    found = lockstep(
+        trace, engine, until=lambda finding: finding.checker == DIFFERENTIAL, keep=False
+    ).findings
     return YES if any(finding.checker == DIFFERENTIAL for finding in found) else NO
 
 
@@ -73,7 +79,11 @@ def _tensor(mutant: Mutant, seconds: float) -> str:
 
     spec, started = parse(f"toy:mutant={mutant.name}"), time.process_time()
     configurations = get(mutant.policy).cold_configurations()
-    streams = [cold_traces(configuration, 0, [BY_NAME[name]]) for name in CACHED for configuration in configurations]
+    streams = [
+        cold_traces(configuration, 0, [BY_NAME[name]])
+        for name in CACHED
+        for configuration in configurations
+    ]
     while streams:
         if time.process_time() - started > seconds:
             return NOT_RUN

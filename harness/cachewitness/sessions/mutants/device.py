@@ -1,7 +1,7 @@
 """Faults of a device: block tables, keys and counts are right, and only the numbers are wrong.
 
-They are planted into an engine that computes. They are the positive controls of the rule that ledger and tensors must agree:
-the ledger finds nothing, and the logits are wrong.
+They are planted into an engine that computes. They are the positive controls of the rule that
+ledger and tensors must agree: the ledger finds nothing, and the logits are wrong.
 """
 
 from __future__ import annotations
@@ -110,7 +110,8 @@ class _Warm(int):
 def pad_row_on_a_live_page(engine: Any) -> None:
     """A row of padding writes into a page that a request has.
 
-    Fill a batch up with a row that computes a token of padding into the last pages of the first request.
+    Fill a batch up with a row that computes a token of padding into the last pages of the first
+    request.
     """
 
     def execute(original: Any, begin: StepBegin, withdrawn: Any, tokens: Any) -> Any:
@@ -118,7 +119,9 @@ def pad_row_on_a_live_page(engine: Any) -> None:
         live = [run for run in begin.runs if run.r not in withdrawn]
         if live:
             tables = [row[-1:] for row in live[0].tables]
-            pad = msgspec.structs.replace(begin, runs=[Run("", 0, 1, tables)], copies=[], zeros=[], stores=[])
+            pad = msgspec.structs.replace(
+                begin, runs=[Run("", 0, 1, tables)], copies=[], zeros=[], stores=[]
+            )
             original(pad, (), {"": [0]})
         return logits
 
@@ -158,13 +161,18 @@ def rows_of_a_batch_swapped(engine: Any) -> None:
 def short_chunk_stores_where_it_read(engine: Any) -> None:
     """A chunk shorter than the convolution overwrites the state that it began with.
 
-    Store the convolution's state of a chunk shorter than its history in the page that it was read from.
+    Store the convolution's state of a chunk shorter than its history in the page that it was read
+    from.
     """
 
     def put_back(states: list[_States], before: dict[int, list[Any]]) -> None:
         for state in states:
             conv = state.view[0]
-            if 0 < state.run.stop - state.run.start < conv.shape[2] and state.run.start and state.read != state.write:
+            if (
+                0 < state.run.stop - state.run.start < conv.shape[2]
+                and state.run.start
+                and state.read != state.write
+            ):
                 conv[:, state.read] = conv[:, state.write]
                 conv[:, state.write] = before[id(state)][0]
 
@@ -184,7 +192,11 @@ def short_chunk_keeps_no_state(engine: Any) -> None:
 
     def put_back(states: list[_States], before: dict[int, list[Any]]) -> None:
         for state in states:
-            if state.run.start and state.run.stop - state.run.start in (2, 3) and not state.run.drafts:
+            if (
+                state.run.start
+                and state.run.stop - state.run.start in (2, 3)
+                and not state.run.drafts
+            ):
                 state.put(state.write, before[id(state)])
 
     _after(engine, put_back)
@@ -221,7 +233,9 @@ def continuation_from_nothing(engine: Any) -> None:
 
 @dataclass(eq=False)
 class _States:
-    """Where a run's state of one recurrent group is: `view` has its tensors by page, `read` and `write` are pages."""
+    """Where a run's state of one recurrent group is: `view` has its tensors by page, `read` and
+    `write` are pages.
+    """
 
     run: Run
     group: int
@@ -243,8 +257,13 @@ def _states(engine: Any, begin: StepBegin, withdrawn: Any) -> list[_States]:
         tables = engine.tensors.tables(run)
         for g, (group, view) in enumerate(zip(pools.groups, pools.views, strict=True)):
             if len(view) == 2 and run.r not in withdrawn:
-                read, write = (-(-position // group.block_size) - 1 for position in (run.start, run.known))
-                read, write = (tables[g][column] if 0 <= column < len(tables[g]) else NULL for column in (read, write))
+                read, write = (
+                    -(-position // group.block_size) - 1 for position in (run.start, run.known)
+                )
+                read, write = (
+                    tables[g][column] if 0 <= column < len(tables[g]) else NULL
+                    for column in (read, write)
+                )
                 if pools.writable(write) and (not run.start or pools.writable(read)):
                     found.append(_States(run, g, view, read, write))
     return found

@@ -10,10 +10,11 @@ FORMAT, VERSION = "cachewitness.mutants", 1
 
 
 class Hunt(msgspec.Struct, kw_only=True):
-    """A hunt of seeded faults: what became of each, those that survive, and the figures over those that were killed.
+    """A hunt of seeded faults: what became of each, those that survive, and the figures over those
+    that were killed.
 
-    `not_hunted` names the faults whose turn did not come before the hunt was interrupted; `not_asked` counts those that the
-    options left out.
+    `not_hunted` names the faults whose turn did not come before the hunt was interrupted;
+    `not_asked` counts those that the options left out.
     """
 
     rows: list[Row]

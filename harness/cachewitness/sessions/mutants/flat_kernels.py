@@ -1,7 +1,9 @@
-"""The faults of `cachewitness.sessions.mutants.kernels` in kernels that follow block tables themselves (`toy:kernels=triton`).
+"""The faults of `cachewitness.sessions.mutants.kernels` in kernels that follow block tables
+themselves (`toy:kernels=triton`).
 
-Each function takes a kernel of `cachewitness_reference.toy_model.kernels.FlatKernels` and its arguments, and returns what the faulty
-kernel would. They read the host where a kernel would not: a fault has to be right about where it is wrong, not fast.
+Each function takes a kernel of `cachewitness_reference.toy_model.kernels.FlatKernels` and its
+arguments, and returns what the faulty kernel would. They read the host where a kernel would not: a
+fault has to be right about where it is wrong, not fast.
 """
 
 from __future__ import annotations
@@ -12,10 +14,20 @@ from typing import Any
 CHUNK = 16
 """Tokens of a kernel's chunk."""
 MEMORY_DIMS = 5
-"""A pool of recurrent memories is [layers, pages, H, K, V], one of inputs of a convolution [layers, pages, K - 1, channels]."""
+"""A pool of recurrent memories is [layers, pages, H, K, V], one of inputs of a convolution [layers,
+pages, K - 1, channels]."""
 
 
-def tail_gate(original: Any, mixed: Any, g: Any, beta: Any, states: Any, memories: Any, layer: int, *spans: Any) -> Any:
+def tail_gate(
+    original: Any,
+    mixed: Any,
+    g: Any,
+    beta: Any,
+    states: Any,
+    memories: Any,
+    layer: int,
+    *spans: Any,
+) -> Any:
     """Fill each segment's last chunk up with the gate of its last token."""
     out = original(mixed, g, beta, states, memories, layer, *spans)
     for begin, stop, page in _segments(*spans):
@@ -24,7 +36,16 @@ def tail_gate(original: Any, mixed: Any, g: Any, beta: Any, states: Any, memorie
     return out
 
 
-def last_gate(original: Any, mixed: Any, g: Any, beta: Any, states: Any, memories: Any, layer: int, *spans: Any) -> Any:
+def last_gate(
+    original: Any,
+    mixed: Any,
+    g: Any,
+    beta: Any,
+    states: Any,
+    memories: Any,
+    layer: int,
+    *spans: Any,
+) -> Any:
     """Keep each segment's memory as if its last token had not let it fade."""
     out = original(mixed, g, beta, states, memories, layer, *spans)
     for begin, stop, page in _segments(*spans):
@@ -52,7 +73,15 @@ def value_sum(ctas: int) -> Callable[..., Any]:
 
 
 def unwritten_values(
-    original: Any, query: Any, projected: Any, kept: Any, layer: int, table: Any, first: Any, starts: Any, *rest: Any
+    original: Any,
+    query: Any,
+    projected: Any,
+    kept: Any,
+    layer: int,
+    table: Any,
+    first: Any,
+    starts: Any,
+    *rest: Any,
 ) -> Any:
     """Multiply what nobody wrote behind the last token of a block by zero."""
     out = original(query, projected, kept, layer, table, first, starts, *rest)
@@ -70,7 +99,11 @@ def rounded(resumed: set[str]) -> Callable[..., Any]:
         import torch
 
         states = original(pool, reads)
-        return states.to(torch.bfloat16).to(states.dtype) if resumed and pool.dim() == MEMORY_DIMS else states
+        return (
+            states.to(torch.bfloat16).to(states.dtype)
+            if resumed and pool.dim() == MEMORY_DIMS
+            else states
+        )
 
     return gather
 
@@ -83,12 +116,16 @@ def first_row_only(original: Any, pool: Any, reads: Any) -> Any:
     return states
 
 
-def conv_anew(original: Any, x: Any, weight: Any, states: Any, layer: int, first: Any, longest: int) -> Any:
+def conv_anew(
+    original: Any, x: Any, weight: Any, states: Any, layer: int, first: Any, longest: int
+) -> Any:
     """Take zeros for the inputs in front of a chunk of several tokens."""
     return original(x, weight, states * (longest == 1), layer, first, longest)
 
 
-def _segments(first: Any, segments: Any, stops: Any, saves: Any, longest: int) -> Iterator[tuple[int, int, int]]:
+def _segments(
+    first: Any, segments: Any, stops: Any, saves: Any, longest: int
+) -> Iterator[tuple[int, int, int]]:
     """Yield begin, stop and page of the segments that are kept."""
     bounds, ends, pages = segments.tolist(), stops.tolist(), saves.tolist()
     for row, begin in enumerate(first.tolist()[:-1]):

@@ -16,7 +16,8 @@ from cachewitness.sessions.mutants.matrix import Row
 INVARIANTS = DETECTORS[0]
 CELL_WIDTH, CELL_HEIGHT, LEFT, TOP = 26, 24, 290, 200
 WORDS_MAX = 32
-"""Letters of a mechanism beside its row, of which a reader of small screens has room for few; the rest is shown by hovering."""
+"""Letters of a mechanism beside its row, of which a reader of small screens has room for few; the
+rest is shown by hovering."""
 WIDTH_MIN = 460
 """What the headline needs."""
 SHADES = 8
@@ -30,12 +31,16 @@ Faults = Mapping[str, Mapping[str, Sequence[str]]]
 
 
 def drawn(page: str) -> str:
-    """Return an SVG of the table in docs/kill-matrix.md. Raises ValueError if there is none in it."""
+    """Return an SVG of the table in docs/kill-matrix.md. Raises ValueError if there is none in
+    it.
+    """
     return _drawn(*_read(page))
 
 
 def of_rows(rows: Sequence[Row], *, inline: bool = False) -> str:
-    """Return an SVG of what became of faults, those that could not be hunted left out; `inline`: as a part of a page."""
+    """Return an SVG of what became of faults, those that could not be hunted left out; `inline`:
+    as a part of a page.
+    """
     seen: dict[str, dict[str, list[str]]] = {}
     of: dict[str, list[str]] = {}
     for row in rows:
@@ -52,33 +57,66 @@ def _seeing(answers: Mapping[str, str]) -> list[str]:
     """Return the checkers and the other detectors that see a fault."""
     checkers = answers.get(INVARIANTS, NO)
     names = [] if checkers in (NO, NOT_RUN, SURVIVED) else checkers.split(", ")
-    return names + [detector for detector in DETECTORS[1:] if answers.get(detector, NO) not in (NO, NOT_RUN, "–", "")]
+    return names + [
+        detector
+        for detector in DETECTORS[1:]
+        if answers.get(detector, NO) not in (NO, NOT_RUN, "–", "")
+    ]
 
 
 def _drawn(seen: Faults, of: Mapping[str, Sequence[str]]) -> str:
     named = {name for found in seen.values() for name in found}
-    columns = [*sorted(named - {*DETECTORS}), *(detector for detector in DETECTORS if detector in named)]
+    columns = [
+        *sorted(named - {*DETECTORS}),
+        *(detector for detector in DETECTORS if detector in named),
+    ]
     rows = [letter for letter in GROUPS if of.get(letter)]
-    width, height = max(WIDTH_MIN, LEFT + CELL_WIDTH * len(columns) + 60), TOP + CELL_HEIGHT * len(rows) + 16
-    title = f"{sum(map(len, of.values()))} seeded faults by mechanism, and how many of them each checker or detector sees"
+    width, height = (
+        max(WIDTH_MIN, LEFT + CELL_WIDTH * len(columns) + 60),
+        TOP + CELL_HEIGHT * len(rows) + 16,
+    )
+    title = (
+        f"{sum(map(len, of.values()))} seeded faults by mechanism, and how many of them each"
+        " checker or detector sees"
+    )
     parts = [
-        f'<svg {NAMESPACE} width="{width}" height="{height}" viewBox="0 0 {width} {height}" '
-        f'role="img" aria-label="{escape(title)}" font-family="sans-serif" font-size="12">',
+        (
+            f'<svg {NAMESPACE} width="{width}" height="{height}" viewBox="0 0 {width} {height}" '
+            f'role="img" aria-label="{escape(title)}" font-family="sans-serif" font-size="12">'
+        ),
         f"<style>{_style()}</style>",
         f'<rect class="page" width="{width}" height="{height}"/>',
-        *(f'<text x="16" y="{y}" font-size="14" font-weight="bold">{escape(line)}</text>' for y, line in _headline(title)),
+        *(
+            f'<text x="16" y="{y}" font-size="14" font-weight="bold">{escape(line)}</text>'
+            for y, line in _headline(title)
+        ),
     ]
     for place, name in enumerate(columns):
         x = LEFT + CELL_WIDTH * place + CELL_WIDTH / 2 + 4
         weight = "bold" if name in DETECTORS else "normal"
-        parts.append(f'<text transform="translate({x:g} {TOP - 8}) rotate(-60)" font-weight="{weight}">{escape(name)}</text>')
+        parts.append(
+            f'<text transform="translate({x:g} {TOP - 8}) rotate(-60)"'
+            f' font-weight="{weight}">{escape(name)}</text>'
+        )
     for place, letter in enumerate(rows):
         found = seen.get(letter, {})
-        parts += _row(letter, TOP + CELL_HEIGHT * place, of[letter], [found.get(name, ()) for name in columns], columns)
+        parts += _row(
+            letter,
+            TOP + CELL_HEIGHT * place,
+            of[letter],
+            [found.get(name, ()) for name in columns],
+            columns,
+        )
     return "\n".join([*parts, "</svg>", ""])
 
 
-def _row(letter: str, y: int, faults: Sequence[str], cells: Sequence[Sequence[str]], columns: Sequence[str]) -> list[str]:
+def _row(
+    letter: str,
+    y: int,
+    faults: Sequence[str],
+    cells: Sequence[Sequence[str]],
+    columns: Sequence[str],
+) -> list[str]:
     words, base = f"{letter}: {GROUPS[letter]}", y + CELL_HEIGHT - 8
     parts = [
         f'<text x="16" y="{base}">{escape(_short(words))}<title>{escape(words)}</title></text>',
@@ -86,15 +124,20 @@ def _row(letter: str, y: int, faults: Sequence[str], cells: Sequence[Sequence[st
     ]
     for place, (found, name) in enumerate(zip(cells, columns, strict=True)):
         x, share = LEFT + CELL_WIDTH * place, len(found) / len(faults)
-        told = f"{letter}, {name}: {len(found)} of {len(faults)}" + "".join(f"\n{fault}" for fault in found)
+        told = f"{letter}, {name}: {len(found)} of {len(faults)}" + "".join(
+            f"\n{fault}" for fault in found
+        )
         shade = round(share * (SHADES - 1)) if found else "none"
         parts.append(
-            f'<g><title>{escape(told)}</title><rect class="s{shade}" x="{x}" y="{y}" width="{CELL_WIDTH - 2}" '
-            f'height="{CELL_HEIGHT - 2}"/>'
+            f'<g><title>{escape(told)}</title><rect class="s{shade}" x="{x}" y="{y}"'
+            f' width="{CELL_WIDTH - 2}" height="{CELL_HEIGHT - 2}"/>'
         )
         if found:
             middle = x + CELL_WIDTH / 2 - 1
-            parts.append(f'<text class="i{shade}" x="{middle:g}" y="{base}" text-anchor="middle">{len(found)}</text>')
+            parts.append(
+                f'<text class="i{shade}" x="{middle:g}" y="{base}"'
+                f' text-anchor="middle">{len(found)}</text>'
+            )
         parts.append("</g>")
     return parts
 
@@ -102,7 +145,9 @@ def _row(letter: str, y: int, faults: Sequence[str], cells: Sequence[Sequence[st
 def _short(words: str) -> str:
     """Return what a mechanism is called, without what explains it."""
     head = re.split(r"(?<=..)[:;,] ", words[3:])[0]
-    return words[:3] + (head if len(head) <= WORDS_MAX else head[: head.rindex(" ", 0, WORDS_MAX)] + " …")
+    return words[:3] + (
+        head if len(head) <= WORDS_MAX else head[: head.rindex(" ", 0, WORDS_MAX)] + " …"
+    )
 
 
 def _headline(title: str) -> Iterator[tuple[int, str]]:
@@ -120,25 +165,37 @@ def _style() -> str:
 
 
 def _inks(page: str, ink: str, soft: str, empty: str) -> str:
-    return f".page {{ fill: {page}; }} text {{ fill: {ink}; }} .soft {{ fill: {soft}; }} .snone {{ fill: {empty}; }} "
+    return (
+        f".page {{ fill: {page}; }} text {{ fill: {ink}; }} .soft {{ fill: {soft}; }} .snone {{"
+        f" fill: {empty}; }} "
+    )
 
 
 def _shades(least: Colour, most: Colour) -> str:
     """Return the colours of cells, and of the numbers in them, which stand out from theirs."""
     colours = [_colour(shade / (SHADES - 1), least, most) for shade in range(SHADES)]
     inks = ["#ffffff" if sum(colour) < 360 else "#000000" for colour in colours]
-    cells = "".join(".s{} {{ fill: #{:02x}{:02x}{:02x}; }} ".format(shade, *colour) for shade, colour in enumerate(colours))
+    cells = "".join(
+        ".s{} {{ fill: #{:02x}{:02x}{:02x}; }} ".format(shade, *colour)
+        for shade, colour in enumerate(colours)
+    )
     return cells + "".join(f".i{shade} {{ fill: {ink}; }} " for shade, ink in enumerate(inks))
 
 
 def _colour(share: float, least: Colour, most: Colour) -> Colour:
-    red, green, blue = (round(low + (high - low) * share) for low, high in zip(least, most, strict=True))
+    red, green, blue = (
+        round(low + (high - low) * share) for low, high in zip(least, most, strict=True)
+    )
     return red, green, blue
 
 
 def _read(page: str) -> tuple[Faults, dict[str, list[str]]]:
     """Return what each detector sees of each mechanism, and the faults of each mechanism."""
-    lines = [[cell.strip() for cell in line.strip("|").split("|")] for line in page.splitlines() if line.startswith("| ")]
+    lines = [
+        [cell.strip() for cell in line.strip("|").split("|")]
+        for line in page.splitlines()
+        if line.startswith("| ")
+    ]
     head = next((line for line in lines if line[0] == "fault"), None)
     if head is None:
         raise ValueError("the page has no table of faults")

@@ -1,4 +1,6 @@
-"""Hunts one fault: runs workloads on the engine with the fault until the anomaly that it names is found."""
+"""Hunts one fault: runs workloads on the engine with the fault until the anomaly that it names
+is found.
+"""
 
 from __future__ import annotations
 
@@ -20,8 +22,8 @@ from cachewitness.sessions.mutants.workloads import workloads
 class Hunt:
     """What came of it: the trace and the finding that killed the fault, None if it survived.
 
-    `seconds` of CPU time, `operations` and `traces` are what was spent; `false_alarms` are traces that the engine without the
-    fault fails as well, which are no kills.
+    `seconds` of CPU time, `operations` and `traces` are what was spent; `false_alarms` are traces
+    that the engine without the fault fails as well, which are no kills.
     """
 
     mutant: Mutant
@@ -39,14 +41,20 @@ def named(mutant: Mutant, finding: Finding) -> bool:
 
 
 def judged(mutant: Mutant, trace: Trace, *, faulty: bool = True, whole: bool = False) -> Result:
-    """Run a trace on the engine with or without the fault; with it, until what it named is found unless `whole`.
+    """Run a trace on the engine with or without the fault; with it, until what it named is found
+    unless `whole`.
 
-    The differential is not asked. What a fault makes of the events it reports, if they cannot be followed, is no finding.
+    The differential is not asked. What a fault makes of the events it reports, if they cannot be
+    followed, is no finding.
 
-    Raises UsageError if the engine refuses the trace, Stopped if the engine without the fault reports such events.
+    Raises UsageError if the engine refuses the trace, Stopped if the engine without the fault
+    reports such events.
     """
     spec = parse(f"{mutant.engine}:mutant={mutant.name}" if faulty else mutant.engine)
-    engine, until = spec.open(trace.header), partial(named, mutant) if faulty and not whole else None
+    engine, until = (
+        spec.open(trace.header),
+        (partial(named, mutant) if faulty and not whole else None),
+    )
     if not faulty:
         return drive(trace, engine, keep=False)
     return attempt(lambda: drive(trace, engine, until=until, keep=False))[0]

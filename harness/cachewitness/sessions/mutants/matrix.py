@@ -20,10 +20,12 @@ from cachewitness.workloads.shrink_candidates import size
 
 
 class Row(msgspec.Struct, kw_only=True):
-    """What became of one fault. `seconds` are CPU time to the kill; `operations` and `traces` were carried out until then.
+    """What became of one fault. `seconds` are CPU time to the kill; `operations` and `traces` were
+    carried out until then.
 
-    `other_seeds` are the CPU seconds to a kill under the seeds 1 and up, None where it survived. `witness` counts the
-    operations of the shrunk trace; `alone` says that one detector sees the fault and no other.
+    `other_seeds` are the CPU seconds to a kill under the seeds 1 and up, None where it survived.
+    `witness` counts the operations of the shrunk trace; `alone` says that one detector sees the
+    fault and no other.
     """
 
     mutant: str
@@ -46,7 +48,11 @@ class Row(msgspec.Struct, kw_only=True):
     @property
     def killing(self) -> list[float]:
         """CPU seconds to a kill, of every seed under which it was killed."""
-        return [seconds for seconds in [self.seconds if self.killed else None, *self.other_seeds] if seconds is not None]
+        return [
+            seconds
+            for seconds in [self.seconds if self.killed else None, *self.other_seeds]
+            if seconds is not None
+        ]
 
     @property
     def hunts(self) -> int:
@@ -55,7 +61,8 @@ class Row(msgspec.Struct, kw_only=True):
 
 
 class Matrix(msgspec.Struct, kw_only=True):
-    """All rows, and the figures over those that were killed: CPU seconds and operations of witnesses.
+    """All rows, and the figures over those that were killed: CPU seconds and operations of
+    witnesses.
 
     `interrupted`: the user stopped the hunt, and rows are missing.
     """
@@ -91,7 +98,8 @@ def run(
     jobs: int = 1,
     told: Callable[[Row], None] | None = None,
 ) -> Matrix:
-    """Hunt every fault, under each of so many seeds for `budget` seconds of CPU time at most, `jobs` faults at a time.
+    """Hunt every fault, under each of so many seeds for `budget` seconds of CPU time at most,
+    `jobs` faults at a time.
 
     With `write`, keep their witnesses.
     """
@@ -114,18 +122,27 @@ def run(
 
 
 def row_of(name: str, budget: float, tensor_seconds: float, seeds: int, write: bool) -> Row:
-    """Hunt one fault, shrink what kills it first, and ask every detector; with `write`, keep the smallest witness known."""
+    """Hunt one fault, shrink what kills it first, and ask every detector; with `write`, keep the
+    smallest witness known.
+    """
     mutant = all_mutants()[name]
     if mutant.engine == "toy" and find_spec("torch") is None:
         return _row(mutant, not_run="torch is missing: pip install 'cachewitness[toy]'")
     found = hunt(mutant, budget)
-    spent = {"seconds": round(found.seconds, 2), "operations": found.operations, "traces": found.traces}
+    spent = {
+        "seconds": round(found.seconds, 2),
+        "operations": found.operations,
+        "traces": found.traces,
+    }
     if found.trace is None:
         return _row(mutant, **spent, false_alarms=list(found.false_alarms))
     others = [hunt(mutant, budget, seed) for seed in range(1, seeds)]
     small = kept(mutant)
     if small is None or write:
-        small = min(filter(None, (small, smallest(mutant, found.trace))), key=lambda trace: size(trace.header, trace.ops))
+        small = min(
+            filter(None, (small, smallest(mutant, found.trace))),
+            key=lambda trace: size(trace.header, trace.ops),
+        )
     if write:
         keep(mutant, small)
     answers = detected(mutant, found.trace, tensor_seconds)
@@ -143,6 +160,11 @@ def row_of(name: str, budget: float, tensor_seconds: float, seeds: int, write: b
 
 
 def _row(mutant: Mutant, **found: object) -> Row:
-    named = {"group": mutant.group, "policy": mutant.policy, "anomaly": mutant.anomaly, "checker": mutant.checker}
+    named = {
+        "group": mutant.group,
+        "policy": mutant.policy,
+        "anomaly": mutant.anomaly,
+        "checker": mutant.checker,
+    }
     nothing = {"killed": False, "seconds": 0.0, "operations": 0, "traces": 0}
     return msgspec.convert({"mutant": mutant.name, **named, **nothing, **found}, Row)

@@ -1,7 +1,8 @@
 """The smallest traces that kill faults, kept as regressions: one file for each, named after it.
 
-A witness replays from its file alone: the name of its trace is the fault's, its story says what goes wrong, its source the real
-bug. It fails on the engine with the fault, with the anomaly that the fault names, and passes on the engine without it.
+A witness replays from its file alone: the name of its trace is the fault's, its story says what
+goes wrong, its source the real bug. It fails on the engine with the fault, with the anomaly that
+the fault names, and passes on the engine without it.
 """
 
 from __future__ import annotations
@@ -40,14 +41,22 @@ def smallest(mutant: Mutant, trace: Trace) -> Trace:
     small = shrink(trace, fails)
     small = trace if judged(mutant, small, faulty=False).findings else small
     header = msgspec.structs.replace(
-        small.header, name=mutant.name, story=mutant.summary, source=mutant.mirrors, seed=None, needs=_needs(small)
+        small.header,
+        name=mutant.name,
+        story=mutant.summary,
+        source=mutant.mirrors,
+        seed=None,
+        needs=_needs(small),
     )
     return Trace(header, small.ops)
 
 
 def _needs(trace: Trace) -> list[str]:
     steps = [op for op in trace.ops if isinstance(op, traces.Step)]
-    asked = {"withdraw": any(step.withdraw for step in steps), "cancel": any(step.cancel for step in steps)}
+    asked = {
+        "withdraw": any(step.withdraw for step in steps),
+        "cancel": any(step.cancel for step in steps),
+    }
     return [need for need in trace.header.needs if asked.get(need, True)]
 
 
@@ -57,7 +66,11 @@ def kept(mutant: Mutant) -> Trace | None:
     if not path.exists():
         return None
     trace = traces.load(path)
-    return trace if killed(mutant, trace) and not judged(mutant, trace, faulty=False).findings else None
+    return (
+        trace
+        if killed(mutant, trace) and not judged(mutant, trace, faulty=False).findings
+        else None
+    )
 
 
 def keep(mutant: Mutant, trace: Trace) -> Path:

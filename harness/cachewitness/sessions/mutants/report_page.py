@@ -1,4 +1,6 @@
-"""The page of a hunt of seeded faults: those that survive, what to do about each, and who sees whom as a heat map."""
+"""The page of a hunt of seeded faults: those that survive, what to do about each, and who sees
+whom as a heat map.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ SHOWN_MAX = 12
 
 
 class Survivor(NamedTuple):
-    """A fault that was not found: the row, what it does, which bug it mirrors, how long it was hunted, and what comes next."""
+    """A fault that was not found: the row, what it does, which bug it mirrors, how long it was
+    hunted, and what comes next.
+    """
 
     row: Row
     summary: str
@@ -38,7 +42,11 @@ def of_hunt(hunt: Hunt) -> bytes:
     """Return the page of a hunt."""
     made = Matrix(rows=hunt.rows, interrupted=hunt.interrupted)
     known = [row for row in hunt.rows if row.group in GROUPS and not row.not_run]
-    unasked = [name for name in DETECTORS if known and all(row.detectors.get(name, NOT_RUN) == NOT_RUN for row in known)]
+    unasked = [
+        name
+        for name in DETECTORS
+        if known and all(row.detectors.get(name, NOT_RUN) == NOT_RUN for row in known)
+    ]
     return rendered(
         "hunt.html.j2",
         films=False,
@@ -52,7 +60,11 @@ def of_hunt(hunt: Hunt) -> bytes:
         detectors=DETECTORS,
         unasked=unasked,
         no=NO,
-        groups={letter: words for letter, words in GROUPS.items() if any(row.group == letter for row in known)},
+        groups={
+            letter: words
+            for letter, words in GROUPS.items()
+            if any(row.group == letter for row in known)
+        },
         map=[heat_map.of_rows(known, inline=True)] if known else [],
     )
 
@@ -61,8 +73,13 @@ def _meaning(hunt: Hunt, made: Matrix) -> str:
     survivors, open_ = len(made.survivors), sum(bool(row.not_run) for row in hunt.rows)
     hunted = len(hunt.rows) - open_
     return {
-        EXIT_PASS: "every fault that was hunted was found, as the anomaly and by the checker that it names in advance",
-        EXIT_FAIL: f"{survivors:,} of {hunted:,} faults survived, so bugs of their kind would not be seen",
+        EXIT_PASS: (
+            "every fault that was hunted was found, as the anomaly and by the checker that it names"
+            " in advance"
+        ),
+        EXIT_FAIL: (
+            f"{survivors:,} of {hunted:,} faults survived, so bugs of their kind would not be seen"
+        ),
         EXIT_NOTHING_CHECKED: f"no fault survived, and {open_:,} could not be hunted",
     }.get(hunt.exit_code, terminal.MEANINGS[hunt.exit_code][2])
 

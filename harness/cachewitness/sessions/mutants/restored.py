@@ -1,7 +1,8 @@
-"""Faults of a device in what a hit gives back: tables and keys are right, and content was lost or changed on its way.
+"""Faults of a device in what a hit gives back: tables and keys are right, and content was lost or
+changed on its way.
 
-Each damages the pages that a request resumes from, once: in its first step, behind the step's copies and before anything is
-computed. What the request computes itself is right.
+Each damages the pages that a request resumes from, once: in its first step, behind the step's
+copies and before anything is computed. What the request computes itself is right.
 """
 
 from __future__ import annotations
@@ -18,11 +19,7 @@ from cachewitness.engines.mutant import declared, mutant
 fault = partial(mutant, anomaly="silent-divergence", checker="tensors", engines=("toy",))
 
 
-@fault(
-    name="conv-state-lost",
-    mirrors="osaurus-ai/vmlx-swift#210",
-    group="J",
-)
+@fault(name="conv-state-lost", mirrors="osaurus-ai/vmlx-swift#210", group="J")
 def conv_state_lost(engine: Any) -> None:
     """A recurrent memory is restored without the convolution's state beside it."""
 
@@ -33,11 +30,7 @@ def conv_state_lost(engine: Any) -> None:
     _at_first_steps(engine, lost)
 
 
-@fault(
-    name="memory-restored-without-a-head",
-    mirrors="sgl-project/sglang#20655",
-    group="K",
-)
+@fault(name="memory-restored-without-a-head", mirrors="sgl-project/sglang#20655", group="K")
 def memory_restored_without_a_head(engine: Any) -> None:
     """A recurrent memory is restored without its first head, in every layer."""
 
@@ -48,11 +41,7 @@ def memory_restored_without_a_head(engine: Any) -> None:
     _at_first_steps(engine, lost)
 
 
-@fault(
-    name="oldest-block-of-window-lost",
-    mirrors="huggingface/transformers#37574",
-    group="G",
-)
+@fault(name="oldest-block-of-window-lost", mirrors="huggingface/transformers#37574", group="G")
 def oldest_block_of_window_lost(engine: Any) -> None:
     """A window is restored without the oldest block that the next token sees.
 
@@ -66,16 +55,14 @@ def oldest_block_of_window_lost(engine: Any) -> None:
     _at_first_steps(engine, lost)
 
 
-@fault(
-    name="layers-exchanged-at-a-hit",
-    mirrors="nntrainer/nntrainer#4233",
-    group="K",
-)
+@fault(name="layers-exchanged-at-a-hit", mirrors="nntrainer/nntrainer#4233", group="K")
 def layers_exchanged_at_a_hit(engine: Any) -> None:
-    """What the first layer of a cache group left behind is given back to its last layer, and the other way round.
+    """What the first layer of a cache group left behind is given back to its last layer, and the
+    other way round.
 
-    Exchange the two before the step, and once more behind it, so that other requests find the pages as they were. A page that
-    the step wrote is left alone. A group of one layer has nothing to exchange.
+    Exchange the two before the step, and once more behind it, so that other requests find the pages
+    as they were. A page that the step wrote is left alone. A group of one layer has nothing to
+    exchange.
     """
     exchanged: dict[tuple[int, int], tuple[Any, int, Any]] = {}
 
@@ -98,15 +85,13 @@ def layers_exchanged_at_a_hit(engine: Any) -> None:
     wrap(engine.tensors, "execute", execute)
 
 
-@fault(
-    name="attention-restored-in-fp8",
-    mirrors="vllm-project/vllm#3880",
-    group="J",
-)
+@fault(name="attention-restored-in-fp8", mirrors="vllm-project/vllm#3880", group="J")
 def attention_restored_in_fp8(engine: Any) -> None:
-    """Keys and values that a hit gives back have been through float8 (e4m3), whatever they were computed in.
+    """Keys and values that a hit gives back have been through float8 (e4m3), whatever they were
+    computed in.
 
-    Round the attention blocks that a request resumes from in its first step; what it computes itself keeps all of its bits.
+    Round the attention blocks that a request resumes from in its first step; what it computes
+    itself keeps all of its bits.
     """
     import torch
 
@@ -120,10 +105,11 @@ def attention_restored_in_fp8(engine: Any) -> None:
 
 @dataclass(frozen=True)
 class _Held:
-    """What a request resumes from in one cache group: `view` has the group's tensors [layers, pages, ...].
+    """What a request resumes from in one cache group: `view` has the group's tensors [layers,
+    pages, ...].
 
-    `pages` are the page of the state (`kind` is recurrent), or those of the whole blocks that its first token sees, the oldest
-    first.
+    `pages` are the page of the state (`kind` is recurrent), or those of the whole blocks that its
+    first token sees, the oldest first.
     """
 
     kind: str
@@ -132,13 +118,17 @@ class _Held:
 
 
 def _at_first_steps(engine: Any, damage: Callable[[_Held], None]) -> None:
-    """Damage what each request resumes from, in its first step; of a request that starts from nothing, nothing."""
+    """Damage what each request resumes from, in its first step; of a request that starts from
+    nothing, nothing.
+    """
     seen = set[str]()
 
     def chunk(original: Any, run: Run, tokens: Any) -> Any:
         if run.start and run.r not in seen:
             tables, pools = engine.tensors.tables(run), engine.tensors.pools
-            for g in range(len(pools.groups)):  # groups of a second tier come behind them, and nobody computes from those
+            for g in range(
+                len(pools.groups)
+            ):  # groups of a second tier come behind them, and nobody computes from those
                 damage(_held(pools, g, tables[g], run.start))
         seen.add(run.r)
         return original(run, tokens)

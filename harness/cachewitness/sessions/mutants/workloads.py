@@ -1,8 +1,10 @@
-"""The traces that faults are hunted with: what any engine of a policy gets, in the same order for every fault.
+"""The traces that faults are hunted with: what any engine of a policy gets, in the same order for
+every fault.
 
-Traces of the policy's configurations and traces that the fuzzer draws take turns. Of the configurations come the scenarios, and
-random work on them in between, one trace of each configuration after another; when they are used up the fuzzer goes on alone,
-without end. The fault decides the policy and the height, and nothing else.
+Traces of the policy's configurations and traces that the fuzzer draws take turns. Of the
+configurations come the scenarios, and random work on them in between, one trace of each
+configuration after another; when they are used up the fuzzer goes on alone, without end. The fault
+decides the policy and the height, and nothing else.
 """
 
 from __future__ import annotations
@@ -23,7 +25,8 @@ from cachewitness.workloads.scenarios import SCENARIOS
 STORIES_A_RANDOM_TRACE = 4
 """After so many scenarios of a configuration comes a random trace."""
 GALLERIES = 4
-"""So many of a hundred traces that the fuzzer draws here are galleries, without which names cut to some bits are found late."""
+"""So many of a hundred traces that the fuzzer draws here are galleries, without which names cut to
+some bits are found late."""
 
 
 def height_of(mutant: Mutant) -> Height:
@@ -37,12 +40,23 @@ def height_of(mutant: Mutant) -> Height:
 def workloads(mutant: Mutant, seed: int = 0) -> Iterator[Trace]:
     """Yield traces without end. The caller leaves out those that an engine refuses (UsageError)."""
     height, policy = height_of(mutant), policies.get(mutant.policy)
-    configurations = [configuration for configuration in policy.configurations() if configuration.runs_at(height)]
+    configurations = [
+        configuration for configuration in policy.configurations() if configuration.runs_at(height)
+    ]
     if height == "scheduler":
-        configurations.sort(key=lambda configuration: configuration.runs_at("manager"))  # what only a scheduler has comes first
+        configurations.sort(
+            key=lambda configuration: configuration.runs_at("manager")
+        )  # what only a scheduler has comes first
     streams = [_of_cell(configuration, height, seed) for configuration in configurations]
     drawn = _drawn(
-        Plan(mutant.policy, (height,), Restriction([], {}, historic=False), seed, stream="kills", galleries=GALLERIES)
+        Plan(
+            mutant.policy,
+            (height,),
+            Restriction([], {}, historic=False),
+            seed,
+            stream="kills",
+            galleries=GALLERIES,
+        )
     )
     for trace in _in_turn(streams):
         yield trace

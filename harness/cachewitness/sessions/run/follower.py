@@ -1,12 +1,13 @@
 """The reference that runs beside an engine and makes the engine's free choices its own.
 
-Which page is called what is nobody's business, so the reference hands out whichever free page it likes, and this file keeps a
-table from the engine's pages to the reference's: the k-th page that the engine took in an operation is the k-th that the
-reference took. Through this table the reference is told which cached page the engine evicted where one has to go, and which
-of several pages with one key the engine hit. Everything else it decides alone.
+Which page is called what is nobody's business, so the reference hands out whichever free page it
+likes, and this file keeps a table from the engine's pages to the reference's: the k-th page that
+the engine took in an operation is the k-th that the reference took. Through this table the
+reference is told which cached page the engine evicted where one has to go, and which of several
+pages with one key the engine hit. Everything else it decides alone.
 
-A choice that the reference does not have (a page that is not evictable there, one that is no duplicate there) is not
-followed; the difference then shows in the keys or the counts.
+A choice that the reference does not have (a page that is not evictable there, one that is no
+duplicate there) is not followed; the difference then shows in the keys or the counts.
 """
 
 from __future__ import annotations
@@ -26,9 +27,11 @@ Page = tuple[int, int]
 
 
 class Follower:
-    """The reference of a trace's policy, in the release that the engine says it is; `engine` is how it describes itself.
+    """The reference of a trace's policy, in the release that the engine says it is; `engine` is how
+    it describes itself.
 
-    Raises UsageError if the policy's reference cannot follow, or refuses the trace's configuration in that release.
+    Raises UsageError if the policy's reference cannot follow, or refuses the trace's configuration
+    in that release.
     """
 
     def __init__(self, trace: Trace, engine: Header) -> None:
@@ -51,29 +54,39 @@ class Follower:
         kind.steer(self.reference, self)
 
     def follow(self, op: Op, theirs: Sequence[Event]) -> list[Event]:
-        """Carry an operation out with the choices that the engine's events tell, and return the reference's own events."""
+        """Carry an operation out with the choices that the engine's events tell, and return the
+        reference's own events.
+        """
         self._taken = [_taken(event) for event in theirs if isinstance(event, Take | StepBegin)]
         self._seen = self._paired = 0
         self._hit = {event.r: self._columns(event) for event in theirs if isinstance(event, Hit)}
         self._given_up = [*self._handed_out(theirs), *self._let_go(theirs)]
-        self._named = {(event.group, event.r, event.length) for event in theirs if isinstance(event, Publish)}
+        self._named = {
+            (event.group, event.r, event.length) for event in theirs if isinstance(event, Publish)
+        }
         ours = self.reference.apply(op)
         self._pair(ours)
         return ours
 
-    # --- choices -------------------------------------------------------------------------------------------------------
+    # --- choices ----------------------------------------------------------------------------------
 
     def free(self, pool: int, pages: Sequence[int]) -> int:
-        """Hand out the page that the engine took next among those that are free; the first if it took none of them."""
+        """Hand out the page that the engine took next among those that are free; the first if it
+        took none of them.
+        """
         taken = self._next(pool, pages)
         return pages[0] if taken is None else taken
 
     def victim(self, pool: int, pages: Collection[int]) -> int | None:
-        """Return the page that the engine evicted next among those that could go; None if it evicted none of them."""
+        """Return the page that the engine evicted next among those that could go; None if it
+        evicted none of them.
+        """
         return self._next(pool, pages)
 
     def _next(self, pool: int, pages: Collection[int]) -> int | None:
-        """Return the page among these that the engine took out of the pool next, and strike it off."""
+        """Return the page among these that the engine took out of the pool next, and strike it
+        off.
+        """
         self._catch_up()
         for index, (place, page) in enumerate(self._given_up):
             mine = self._ours.get((place, page), page)
@@ -83,7 +96,9 @@ class Follower:
         return None
 
     def duplicate(self, r: str, group: int, pages: Sequence[int]) -> int:
-        """Return the page that the engine hit for a request among those with the same key; the first if it hit none of them."""
+        """Return the page that the engine hit for a request among those with the same key; the
+        first if it hit none of them.
+        """
         if r not in self._hit:
             return pages[0]
         self._catch_up()
@@ -99,22 +114,30 @@ class Follower:
         """Say whether the engine gave the key of this prefix to the page that was computed last."""
         return (group, r, length) in self._named
 
-    # --- which page is which -------------------------------------------------------------------------------------------
+    # --- which page is which ----------------------------------------------------------------------
 
     def _handed_out(self, theirs: Sequence[Event]) -> list[Page]:
-        """Return the pages that came out of the engine's pools, in order: what was taken and not hit, and places of stores."""
+        """Return the pages that came out of the engine's pools, in order: what was taken and not
+        hit, and places of stores.
+        """
         out: list[Page] = []
         for event in theirs:
             if isinstance(event, Take):
                 copying = event.holder.startswith(("copy:", "store:"))
-                hit = {place for r in (self._hit if copying else [event.holder]) for place in self._hit.get(r, ())}
+                hit = {
+                    place
+                    for r in (self._hit if copying else [event.holder])
+                    for place in self._hit.get(r, ())
+                }
                 out += [place for place in _taken(event) if place not in hit]
             elif isinstance(event, StepBegin):
                 out += [place for place in _taken(event) if place not in out]
         return out
 
     def _let_go(self, theirs: Sequence[Event]) -> Iterator[Page]:
-        """Yield the pages whose key was evicted, then those that were let go with a key that ended before it was seen."""
+        """Yield the pages whose key was evicted, then those that were let go with a key that
+        ended before it was seen.
+        """
         keyed = set()
         for event in theirs:
             if isinstance(event, Unpublish) and event.reason == "evict":
@@ -123,14 +146,22 @@ class Follower:
                 keyed.add((self._pools[event.group], event.page))
         for event in theirs:
             if isinstance(event, Drop):
-                yield from ((event.pool, page) for page in event.pages if (event.pool, page) not in keyed)
+                yield from (
+                    (event.pool, page) for page in event.pages if (event.pool, page) not in keyed
+                )
 
     def _columns(self, hit: Hit) -> list[Page]:
-        """Return the pages that a hit found on the device; a column that is fetched from another tier gets a page anew."""
+        """Return the pages that a hit found on the device; a column that is fetched from another
+        tier gets a page anew.
+        """
         found = []
         for group, pages in zip(self._groups, hit.pages, strict=False):
             fetched = next(iter(hit.pages[self._aside.get(group.id, len(hit.pages)) :]), [])
-            found += [(group.pool, page) for page, place in zip_longest(pages, fetched, fillvalue=ABSENT) if place == ABSENT]
+            found += [
+                (group.pool, page)
+                for page, place in zip_longest(pages, fetched, fillvalue=ABSENT)
+                if place == ABSENT
+            ]
         return found
 
     def _catch_up(self) -> None:
@@ -138,17 +169,23 @@ class Follower:
         self._pair(self.reference.diff.events)  # type: ignore[attr-defined]
 
     def _pair(self, ours: Sequence[Event]) -> None:
-        """Say of each page that the reference took, beginning where the last call ended, which of the engine's it is."""
+        """Say of each page that the reference took, beginning where the last call ended, which
+        of the engine's it is.
+        """
         for event in ours[self._seen :]:
             if isinstance(event, Take | StepBegin) and self._paired < len(self._taken):
-                for (pool, theirs), (place, mine) in zip(self._taken[self._paired], _taken(event), strict=False):
+                for (pool, theirs), (place, mine) in zip(
+                    self._taken[self._paired], _taken(event), strict=False
+                ):
                     if pool == place:
                         self._exchange(pool, theirs, mine)
                 self._paired += 1
         self._seen = len(ours)
 
     def _exchange(self, pool: int, theirs: int, mine: int) -> None:
-        """Let the engine's page be this one of the reference; what was its partner before goes to who had this one."""
+        """Let the engine's page be this one of the reference; what was its partner before goes
+        to who had this one.
+        """
         former, other = self._ours.get((pool, theirs), theirs), self._theirs.get((pool, mine), mine)
         if former != mine:
             self._ours[pool, theirs], self._theirs[pool, mine] = mine, theirs
@@ -156,13 +193,17 @@ class Follower:
 
 
 def _taken(event: Take | StepBegin) -> list[Page]:
-    """Return the pages that were taken; a step says which places of another tier its stores took."""
+    """Return the pages that were taken; a step says which places of another tier its stores
+    took.
+    """
     if isinstance(event, Take):
         return [(event.pool, page) for page in event.pages]
     return [(move.dst_pool, move.dst) for move in event.stores]
 
 
 def release_of(kind: PolicyKind, engine_version: str) -> str:
-    """Return the release of a policy's system that a version belongs to, exactly or by its first two numbers; empty: none."""
+    """Return the release of a policy's system that a version belongs to, exactly or by its first
+    two numbers; empty: none.
+    """
     short = ".".join(engine_version.split(".")[:2])
     return next((name for name in (engine_version, short) if name in kind.releases), "")

@@ -1,4 +1,6 @@
-"""How far a run is: traces that were begun, of how many, and the seconds that the rest will take."""
+"""How far a run is: traces that were begun, of how many, and the seconds that the rest will
+take.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +11,8 @@ from time import monotonic
 class Progress:
     """What was begun of each suite, in the order in which they run.
 
-    `planned` has the traces of each suite, None where nobody can tell. `timed` names those that end by the clock and so have
-    none, each after `share` seconds.
+    `planned` has the traces of each suite, None where nobody can tell. `timed` names those that end
+    by the clock and so have none, each after `share` seconds.
     """
 
     def __init__(self, planned: Mapping[str, int | None], timed: set[str], share: float) -> None:
@@ -29,7 +31,10 @@ class Progress:
 
     def _leave(self) -> None:
         if self.suite and self.suite not in self._timed:
-            self._counted, self._counting = self._counted + self.begun, self._counting + monotonic() - self._started
+            self._counted, self._counting = (
+                self._counted + self.begun,
+                self._counting + monotonic() - self._started,
+            )
 
     @property
     def number(self) -> int:
@@ -48,7 +53,9 @@ class Progress:
 
     @property
     def left(self) -> float | None:
-        """Return the seconds that the rest will take at the pace so far; None if that is not known."""
+        """Return the seconds that the rest will take at the pace so far; None if that is not
+        known.
+        """
         rest, here = self._names[self.number - 1 :], monotonic() - self._started
         clock = self._share * sum(name in self._timed for name in rest)
         counted, counting = self._counted, self._counting

@@ -1,7 +1,8 @@
 """Runs suites on an engine and returns a report.
 
-A suite is a stream of traces. Each trace is run on a fresh engine under all checkers; a trace that fails is shrunk and kept.
-What was not run is listed with the reason, and a rule that had nothing to judge is never reported as passed.
+A suite is a stream of traces. Each trace is run on a fresh engine under all checkers; a trace that
+fails is shrunk and kept. What was not run is listed with the reason, and a rule that had nothing to
+judge is never reported as passed.
 """
 
 from __future__ import annotations
@@ -37,11 +38,13 @@ from cachewitness.workloads.configurations import Configuration
 from cachewitness.workloads.shrink import SHORT
 
 FAILURES_SHRUNK = 3
-"""How many failures of a run are shrunk, the first of each anomaly; the others are reported as they are."""
+"""How many failures of a run are shrunk, the first of each anomaly; the others are reported as they
+are."""
 HUNG_MAX = 3
 """After so many traces on which the engine hangs, a run ends."""
 FIRST_HERE = 4
-"""Where one failure is enough, so many traces are run before further processes, each with an engine of its own, are started."""
+"""Where one failure is enough, so many traces are run before further processes, each with an engine
+of its own, are started."""
 
 OnFailure = Callable[[Failure, bool], None]
 """Told of a failure; the second argument says whether it stays as it is."""
@@ -49,9 +52,11 @@ OnFailure = Callable[[Failure, bool], None]
 
 @dataclass
 class Runner:
-    """Runs suites on one engine. `seconds` bounds the endless suites, shared among them; 0 runs a fixed number of traces.
+    """Runs suites on one engine. `seconds` bounds the endless suites, shared among them; 0 runs a
+    fixed number of traces.
 
-    A failure that `expected` excuses, by its id `suite:trace@configuration` and its anomaly, does not fail the run.
+    A failure that `expected` excuses, by its id `suite:trace@configuration` and its anomaly, does
+    not fail the run.
     """
 
     engine: EngineSpec
@@ -65,17 +70,21 @@ class Runner:
     chosen_suites: bool = False
     """The user named the suites, so that one of which nothing ran was not checked."""
     exact_configurations: bool = False
-    """The user named the configurations: what the engine refuses of them is an error, not something left out."""
+    """The user named the configurations: what the engine refuses of them is an error, not something
+    left out."""
     full: bool = True
-    """Run every trace also on an engine that computes tensors; else a sample of them, unless the user named the layouts."""
+    """Run every trace also on an engine that computes tensors; else a sample of them, unless the
+    user named the layouts."""
     alone: bool = False
-    """This is one trace of many: a configuration that the engine refuses is left out, though it is the only one."""
+    """This is one trace of many: a configuration that the engine refuses is left out, though it is
+    the only one."""
     shrunk: int = FAILURES_SHRUNK
     """How many failures are shrunk, the first of each anomaly."""
     fail_fast: bool = False
     """Stop at the first failure that is not expected."""
     jobs: int = 1
-    """How many traces are run at a time, each in a process of its own, with the same outcome; 1 if `engine.one_at_a_time`."""
+    """How many traces are run at a time, each in a process of its own, with the same outcome; 1 if
+    `engine.one_at_a_time`."""
     on_died: Callable[[str], None] | None = None
     """Told of each process that died and was replaced."""
     on_trace: Callable[[Progress], None] | None = None
@@ -84,27 +93,33 @@ class Runner:
     """Told of a failure when it was met, and again when it is as small as it gets."""
 
     def run(self, suites: list[Suite]) -> Report:
-        """Run the suites and return the report, which holds what there is so far if the user interrupts the run.
+        """Run the suites and return the report, which holds what there is so far if the user
+        interrupts the run.
 
-        Raises UsageError if a configuration that the user named does not fit the engine, or none does, or the engine cannot be
-        used any more. After a failure that ends the run, and the report says so.
+        Raises UsageError if a configuration that the user named does not fit the engine, or none
+        does, or the engine cannot be used any more. After a failure that ends the run, and the
+        report says so.
         """
         started = time.perf_counter()
         self._report = Report(engine=self.engine.text, held=self.engine.held, seed=self.seed)
         self._left_out: dict[tuple[str, str], NotRun] = {}
         self.ran: set[tuple[Height, str]] = set()
         self.refusals: set[tuple[Height, str]] = set()
-        """The configurations that the engine ran, and refused, each with the height: at another one it may take it."""
+        """The configurations that the engine ran, and refused, each with the height: at another one
+        it may take it."""
         self.missing = ""
         """What must be installed for the engine, if that is why it refused one."""
         self._unpaired: dict[str, dict[str, str]] = {}
-        """By suite: the configurations on which the reference cannot run beside the engine, with the reasons."""
+        """By suite: the configurations on which the reference cannot run beside the engine, with
+        the reasons."""
         self._shrunk: set[str] = set()
         self.changed: list[str] = []
-        """Configurations that the engine ran, and then refused; stories of which what they are about was not asked."""
+        """Configurations that the engine ran, and then refused; stories of which what they are
+        about was not asked."""
         trials = Trials({suite.name: suite for suite in suites}, self.engine)
         try:
-            # Where one failure is enough, it mostly comes of the first traces, and is shrunk on processes that are there then.
+            # Where one failure is enough, it mostly comes of the first traces, and is shrunk on
+            # processes that are there then.
             here = FIRST_HERE if self.fail_fast and self.engine.isolation is not None else 0
             with Crew(self.jobs, trials.run, self.on_died, here=here) as self._crew:
                 self._suites(suites, policies.get(self.policy))
@@ -125,18 +140,33 @@ class Runner:
     def _suites(self, suites: list[Suite], policy: PolicyKind) -> None:
         reasons = {suite.name: why_not(suite, self.engine, policy) for suite in suites}
         endless = sum(suite.endless and not reasons[suite.name] for suite in suites)
-        self._progress = self._planned([suite for suite in suites if not reasons[suite.name]]) if self.on_trace else None
+        self._progress = (
+            self._planned([suite for suite in suites if not reasons[suite.name]])
+            if self.on_trace
+            else None
+        )
         for suite in suites:
             if why := self._over() or reasons[suite.name]:
                 self._skip(f"suite {suite.name}", why)
             else:
-                report, tallies, started = SuiteReport(name=suite.name), list[Tally](), time.perf_counter()
+                report, tallies, started = (
+                    SuiteReport(name=suite.name),
+                    list[Tally](),
+                    time.perf_counter(),
+                )
                 self._report.suites.append(report)
                 if self._progress:
                     self._progress.enter(suite.name)
                 try:
                     self._suite(
-                        suite, started + self.seconds / endless if suite.endless and self.seconds else None, report, tallies
+                        suite,
+                        (
+                            started + self.seconds / endless
+                            if suite.endless and self.seconds
+                            else None
+                        ),
+                        report,
+                        tallies,
                     )
                 except WorkerDied as died:
                     report.crashed.append(str(died))
@@ -146,24 +176,43 @@ class Runner:
                     report.controls = merge_controls(report.controls)
                     report.tallies = merge_tallies(tallies)
                     self._tell_unpaired(report)
-                    report.crashed = sorted({*report.crashed, *(f"{t.checker}: {t.crashed}" for t in tallies if t.crashed)})
+                    report.crashed = sorted(
+                        {
+                            *report.crashed,
+                            *(f"{t.checker}: {t.crashed}" for t in tallies if t.crashed),
+                        }
+                    )
                     report.seconds = time.perf_counter() - started
 
-    def _suite(self, suite: Suite, deadline: float | None, report: SuiteReport, tallies: list[Tally]) -> None:
-        """Run the traces of a suite until there are none, the deadline has come, or the first failure if one is enough.
+    def _suite(
+        self, suite: Suite, deadline: float | None, report: SuiteReport, tallies: list[Tally]
+    ) -> None:
+        """Run the traces of a suite until there are none, the deadline has come, or the first
+        failure if one is enough.
 
-        Controls share the time of an endless suite. Elsewhere they come last, so that a failure is met soon.
+        Controls share the time of an endless suite. Elsewhere they come last, so that a failure is
+        met soon.
         """
         streams = self._streams(suite, deadline)
         last = [stream for stream in streams if stream.control and not suite.endless]
-        for together in ([stream for stream in streams if suite.endless or not stream.control], last):
+        for together in (
+            [stream for stream in streams if suite.endless or not stream.control],
+            last,
+        ):
             if not self._in_turn(suite, together, deadline, report, tallies):
                 return
 
     def _in_turn(
-        self, suite: Suite, streams: list[Stream], deadline: float | None, report: SuiteReport, tallies: list[Tally]
+        self,
+        suite: Suite,
+        streams: list[Stream],
+        deadline: float | None,
+        report: SuiteReport,
+        tallies: list[Tally],
     ) -> bool:
-        """Run the traces of streams, one of each after the other; return whether the suite goes on."""
+        """Run the traces of streams, one of each after the other; return whether the suite goes
+        on.
+        """
         turns = InTurn(self._crew, suite, self.engine, streams)
         rounds = 0
         while streams:
@@ -179,7 +228,11 @@ class Runner:
                     stream.ran += 1
                     report.controls.append(ControlRow.of(stream.control, result))
                     self._judge(suite, stream, result, report)
-                    tallies += [] if self.engine.kind.exact_batches else [tally for tally in result.tallies if tally.crashed]
+                    tallies += (
+                        []
+                        if self.engine.kind.exact_batches
+                        else [tally for tally in result.tallies if tally.crashed]
+                    )
                 elif result is not None:
                     stream.ran += 1
                     self.ran.add((suite.height, stream.configuration.name))
@@ -189,7 +242,9 @@ class Runner:
                     if isinstance(result, Compared):
                         report.arms.append(result.row)
                     self._judge(suite, stream, result, report)
-                elif stream.refused or stream.configuration.name in self._unpaired.get(suite.name, {}):
+                elif stream.refused or stream.configuration.name in self._unpaired.get(
+                    suite.name, {}
+                ):
                     streams.remove(stream)
                     turns.drop(stream)
                 if why := self._over():
@@ -199,14 +254,22 @@ class Runner:
         return True
 
     def _planned(self, suites: list[Suite]) -> Progress:
-        """Return what is to be done; nobody can tell of what compares tensors, or runs beside controls, or is a sample."""
+        """Return what is to be done; nobody can tell of what compares tensors, or runs beside
+        controls, or is a sample.
+        """
         timed = {suite.name for suite in suites if suite.endless and self.seconds}
         planned: dict[str, int | None] = {suite.name: None for suite in suites}
         for suite in suites:
-            if suite.name not in timed and not (suite.tensors or self._short or self._has_controls(suite)):
+            if suite.name not in timed and not (
+                suite.tensors or self._short or self._has_controls(suite)
+            ):
                 fitting = [one for one in self.configurations if one.runs_at(suite.height)]
                 planned[suite.name] = sum(
-                    self._most if suite.endless else sum(1 for _ in suite.traces(one, suite.height, self.seed))
+                    (
+                        self._most
+                        if suite.endless
+                        else sum(1 for _ in suite.traces(one, suite.height, self.seed))
+                    )
                     for one in fitting
                 )
         return Progress(planned, timed, self.seconds / max(len(timed), 1))
@@ -221,8 +284,13 @@ class Runner:
         return self.engine.kind.computes and not self.full and not self.chosen_configurations
 
     def _streams(self, suite: Suite, deadline: float | None) -> list[Stream]:
-        """Return the traces of a suite; of an endless one only so many for each configuration, if it has no deadline."""
-        streams, taken = self._whole_streams(suite), Sample(suite.sampled, partial(self._leave_out, suite))
+        """Return the traces of a suite; of an endless one only so many for each configuration,
+        if it has no deadline.
+        """
+        streams, taken = (
+            self._whole_streams(suite),
+            Sample(suite.sampled, partial(self._leave_out, suite)),
+        )
         for index, stream in enumerate(streams):
             if self._short:
                 stream.traces = taken.of(stream.traces, index)
@@ -231,27 +299,46 @@ class Runner:
         return streams
 
     def _whole_streams(self, suite: Suite) -> list[Stream]:
-        configurations = [configuration for configuration in self.configurations if configuration.runs_at(suite.height)]
+        configurations = [
+            configuration
+            for configuration in self.configurations
+            if configuration.runs_at(suite.height)
+        ]
         if suite.tensors is not None:
             return suite.tensors.streams(
                 self.engine,
-                configurations if self.chosen_configurations else policies.get(self.policy).cold_configurations(),
+                (
+                    configurations
+                    if self.chosen_configurations
+                    else policies.get(self.policy).cold_configurations()
+                ),
                 self.seed,
             )
         if not configurations:
-            self._skip(f"suite {suite.name}", "what the configurations ask for is the scheduler's alone")
+            self._skip(
+                f"suite {suite.name}", "what the configurations ask for is the scheduler's alone"
+            )
         places = len(configurations)
         streams = [
-            Stream(configuration, self.engine, suite.traces_of(configuration, self.seed, place, places))
+            Stream(
+                configuration, self.engine, suite.traces_of(configuration, self.seed, place, places)
+            )
             for place, configuration in enumerate(configurations)
         ]
-        return streams + (controls(suite, self.engine, configurations, self.seed) if self._has_controls(suite) else [])
+        return streams + (
+            controls(suite, self.engine, configurations, self.seed)
+            if self._has_controls(suite)
+            else []
+        )
 
     def _has_controls(self, suite: Suite) -> bool:
         return suite.height in self.engine.kind.controlled and not suite.paired
 
     def _leave_out(self, suite: Suite) -> None:
-        why = f"a short run takes one in {suite.sampled} of each configuration, and each at least once; --full takes all"
+        why = (
+            f"a short run takes one in {suite.sampled} of each configuration, and each at least"
+            " once; --full takes all"
+        )
         self._skip(f"{suite.name}: other traces", why)
 
     def _over(self) -> str:
@@ -261,54 +348,92 @@ class Runner:
         return self._hangs()
 
     def _hangs(self) -> str:
-        """Return that the engine hung too often to go on, whatever a list excuses; empty if it did not."""
+        """Return that the engine hung too often to go on, whatever a list excuses; empty if it
+        did not.
+        """
         hung = sum(failure.finding.anomaly == "hung" for failure in self._report.failures)
-        return f"the engine hung in {hung} traces, and each takes its deadline" if hung >= HUNG_MAX else ""
+        return (
+            f"the engine hung in {hung} traces, and each takes its deadline"
+            if hung >= HUNG_MAX
+            else ""
+        )
 
     def _tell_unpaired(self, report: SuiteReport) -> None:
-        """List what the reference could not run beside the engine: the suite, if nothing else was left of it."""
+        """List what the reference could not run beside the engine: the suite, if nothing else
+        was left of it.
+        """
         for name, why in self._unpaired.get(report.name, {}).items():
-            self._skip(f"{report.name}: configuration {name}" if report.traces else f"suite {report.name}", why)
+            self._skip(
+                f"{report.name}: configuration {name}" if report.traces else f"suite {report.name}",
+                why,
+            )
 
     def _refuse_if_nothing_fits(self) -> None:
-        """Raise what the engine said to the last configuration if it refused all of them, and nothing else was in the way."""
+        """Raise what the engine said to the last configuration if it refused all of them, and
+        nothing else was in the way.
+        """
         refusals = [why for what, why in self._left_out if what.startswith("configuration ")]
         tried = {f"suite {suite.name}" for suite in self._report.suites}
         inapplicable = any(what in tried for what, _ in self._left_out)
-        if refusals and not self.alone and not inapplicable and not any(suite.traces for suite in self._report.suites):
+        if (
+            refusals
+            and not self.alone
+            and not inapplicable
+            and not any(suite.traces for suite in self._report.suites)
+        ):
             raise UsageError(refusals[-1])
 
     def _trace(
-        self, suite: Suite, stream: Stream, trace: Trace, begun: Task[Asked, Trial], report: SuiteReport
+        self,
+        suite: Suite,
+        stream: Stream,
+        trace: Trace,
+        begun: Task[Asked, Trial],
+        report: SuiteReport,
     ) -> Result | None:
-        """Take in what came of one trace; None if it was not run. Raises WorkerDied if it ends the process that runs it."""
+        """Take in what came of one trace; None if it was not run. Raises WorkerDied if it ends
+        the process that runs it.
+        """
         if self.on_trace and self._progress:
             self._progress.begun += 1
             self.on_trace(self._progress)
         try:
             trial = begun.result()
         except WorkerDied as died:
-            raise WorkerDied(f"{DIED}{suite.name}:{trace.header.name}@{stream.name}: {died}") from None
+            raise WorkerDied(
+                f"{DIED}{suite.name}:{trace.header.name}@{stream.name}: {died}"
+            ) from None
         self._report.startup_seconds = max(self._report.startup_seconds, trial.startup_seconds)
         if trial.refusal is not None:
             self._take_refusal(suite, stream, trace, trial.refusal)
             return None
         self._report.engine_version = trial.version
         if trial.inapplicable:
-            self._skip(f"{suite.name}: arm {_arm(trace)} on {stream.configuration.name}", trial.inapplicable)
+            self._skip(
+                f"{suite.name}: arm {_arm(trace)} on {stream.configuration.name}",
+                trial.inapplicable,
+            )
         for what, why in trial.skipped:
             self._skip(what, why)
         if trial.unpaired:
             self._unpaired.setdefault(suite.name, {})[stream.configuration.name] = trial.unpaired
         report.bad_events += [trial.bad] if trial.bad else []
         if trial.engine_seconds is not None:
-            self._report.engine_seconds = (self._report.engine_seconds or 0.0) + trial.engine_seconds
+            self._report.engine_seconds = (
+                self._report.engine_seconds or 0.0
+            ) + trial.engine_seconds
         return trial.result
 
-    def _take_refusal(self, suite: Suite, stream: Stream, trace: Trace, refusal: UsageError) -> None:
-        """Take note that the engine refused a trace, or raise that if the user named the configuration."""
+    def _take_refusal(
+        self, suite: Suite, stream: Stream, trace: Trace, refusal: UsageError
+    ) -> None:
+        """Take note that the engine refused a trace, or raise that if the user named the
+        configuration.
+        """
         if suite.tensors is not None:
-            self._skip(f"{suite.name}: arm {_arm(trace)} on {stream.configuration.name}", str(refusal))
+            self._skip(
+                f"{suite.name}: arm {_arm(trace)} on {stream.configuration.name}", str(refusal)
+            )
             return
         if self.exact_configurations:
             raise refusal
@@ -318,9 +443,14 @@ class Runner:
         if not stream.control:
             self.refusals.add(where)
         if stream.ran or (where in self.ran and not stream.control):
-            after = f"after {stream.ran} of its traces had run" if stream.ran else "after another suite had run on it"
+            after = (
+                f"after {stream.ran} of its traces had run"
+                if stream.ran
+                else "after another suite had run on it"
+            )
             self.changed.append(
-                f"{suite.name}: configuration {stream.configuration.name}: the engine refused it {after}: {refusal}"
+                f"{suite.name}: configuration {stream.configuration.name}: the engine refused it"
+                f" {after}: {refusal}"
             )
 
     def _skip(self, what: str, why: str) -> None:
@@ -338,15 +468,28 @@ class Runner:
             return
         finding, entry = weighed
         expected = entry.reason if entry else ""
-        failure = Failure(id=name, finding=finding, trace=trace, shrunk=trace, offending=finding.op, expected=expected)
+        failure = Failure(
+            id=name,
+            finding=finding,
+            trace=trace,
+            shrunk=trace,
+            offending=finding.op,
+            expected=expected,
+        )
         failure.engine = engine.text if engine.text != self.engine.text else ""
         report.failures.append(failure)
-        if entry is None and finding.anomaly not in self._shrunk and len(self._shrunk) < self.shrunk:
+        if (
+            entry is None
+            and finding.anomaly not in self._shrunk
+            and len(self._shrunk) < self.shrunk
+        ):
             self._shrunk.add(finding.anomaly)
             failure.why_long = UNFINISHED
             self._tell(failure, final=False)
             avoid = str(stream.configuration.options.get(AVOID, ""))
-            failure.replace(*smallest(trace, engine, finding, partial(again, suite, finding), avoid))
+            failure.replace(
+                *smallest(trace, engine, finding, partial(again, suite, finding), avoid)
+            )
             if suite.height == ANSWERS:
                 _with_causes(failure, engine, finding.cause)
         elif entry is None and len(trace.ops) > SHORT:
@@ -375,7 +518,11 @@ class Runner:
             report.vacuous.append("no suite ran")
         ran = {suite.name for suite in report.suites if suite.traces}
         if self.chosen_suites:
-            report.vacuous += [f"suite {suite.name} was asked for and was not run" for suite in suites if suite.name not in ran]
+            report.vacuous += [
+                f"suite {suite.name} was asked for and was not run"
+                for suite in suites
+                if suite.name not in ran
+            ]
         if why := self._hangs():
             report.vacuous.append(why)
         report.vacuous += report.activity.shortfalls(self.engine.tier)
@@ -383,13 +530,19 @@ class Runner:
 
 
 def again(suite: Suite, first: Finding, trace: Trace, engine: EngineSpec) -> Finding | None:
-    """Run a trace of a suite once more; return the first finding that is like one from before, None if there is none."""
-    result, _ = attempt(lambda: judged(suite, trace, engine.open(trace.header), engine, until=first.alike))
+    """Run a trace of a suite once more; return the first finding that is like one from before,
+    None if there is none.
+    """
+    result, _ = attempt(
+        lambda: judged(suite, trace, engine.open(trace.header), engine, until=first.alike)
+    )
     return next(filter(first.alike, result.findings), None)
 
 
 def _with_causes(failure: Failure, engine: EngineSpec, cause: str) -> None:
-    """Keep the cause of the whole trace, which lists of expected failures name; add that of the smallest if it is another."""
+    """Keep the cause of the whole trace, which lists of expected failures name; add that of the
+    smallest if it is another.
+    """
     if len(failure.shrunk.ops) < len(failure.trace.ops):
         causes.find(failure.shrunk, engine, [failure.finding])
         failure.shrunk_cause = failure.finding.cause if failure.finding.cause != cause else ""

@@ -1,4 +1,6 @@
-"""What a run takes of its suites: which suites apply to the engine, and how many of their traces."""
+"""What a run takes of its suites: which suites apply to the engine, and how many of their
+traces.
+"""
 
 from __future__ import annotations
 
@@ -34,17 +36,30 @@ def why_not(suite: Suite, engine: EngineSpec, policy: PolicyKind) -> str:
         return f"engine {kind.name} does not run at {suite.height} height"
     if suite.height == ANSWERS:
         return "" if kind.cold else f"engine {kind.name} declares no uncached twin"
-    return "" if suite.height in policy.heights else f"policy {policy.name} does not run at {suite.height} height"
+    return (
+        ""
+        if suite.height in policy.heights
+        else f"policy {policy.name} does not run at {suite.height} height"
+    )
 
 
-def controls(suite: Suite, engine: EngineSpec, configurations: Sequence[Configuration], seed: int) -> list[Stream]:
-    """Return the traces that the controls of an engine run: one in `CONTROLLED`, each control beginning at another one."""
+def controls(
+    suite: Suite, engine: EngineSpec, configurations: Sequence[Configuration], seed: int
+) -> list[Stream]:
+    """Return the traces that the controls of an engine run: one in `CONTROLLED`, each control
+    beginning at another one.
+    """
     most = RANDOM_TRACES if suite.endless else None
     return [
         Stream(
             configuration,
             engine.variant(options),
-            islice(suite.traces(configuration, suite.height, seed), place % CONTROLLED, most, CONTROLLED),
+            islice(
+                suite.traces(configuration, suite.height, seed),
+                place % CONTROLLED,
+                most,
+                CONTROLLED,
+            ),
             control=name,
         )
         for place, (name, options) in enumerate(engine.kind.controls.items())
@@ -60,7 +75,8 @@ def random_traces(engine: EngineSpec, *, short: bool) -> int:
 
 
 class Sample:
-    """Takes one trace in `one_in` of each configuration, and whatever trace comes under its name for the first time.
+    """Takes one trace in `one_in` of each configuration, and whatever trace comes under its name
+    for the first time.
 
     `leave_out` is called for each other trace.
     """

@@ -1,10 +1,11 @@
 """The smallest trace that fails as a given one does, and what it is found by.
 
-A trace that ends its engine's process costs a new process each time, and one on which the engine hangs costs a deadline. So the
-search is content with fewer of these than it tries candidates otherwise, and waits less for an answer while it looks.
+A trace that ends its engine's process costs a new process each time, and one on which the engine
+hangs costs a deadline. So the search is content with fewer of these than it tries candidates
+otherwise, and waits less for an answer while it looks.
 
-An engine's process serves one trace after another, so what is found may come of a trace before. A process that has served no
-other shows whether it does.
+An engine's process serves one trace after another, so what is found may come of a trace before. A
+process that has served no other shows whether it does.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ from cachewitness.workloads.shrink import AGAIN, TRIES, shrink_and_tell
 PROCESSES = 40
 """So many processes are started for one search."""
 ALONE = (
-    "it does not fail in a process that has run no other trace: the engine keeps something from one trace to the next, or does "
-    "not do the same each time; nothing was left out"
+    "it does not fail in a process that has run no other trace: the engine keeps something from one"
+    " trace to the next, or does not do the same each time; nothing was left out"
 )
 
 Rerun = Callable[[Trace, EngineSpec], Finding | None]
@@ -33,23 +34,32 @@ Rerun = Callable[[Trace, EngineSpec], Finding | None]
 
 
 class Smallest(NamedTuple):
-    """A trace, its finding, and why it is no shorter than a person reads at a glance; empty if it is not longer."""
+    """A trace, its finding, and why it is no shorter than a person reads at a glance; empty if
+    it is not longer.
+    """
 
     trace: Trace
     finding: Finding
     why_long: str
 
 
-def smallest(trace: Trace, engine: EngineSpec, finding: Finding, rerun: Rerun, avoid: str = "") -> Smallest:
-    """Return the smallest trace that fails alike, and its finding; the trace itself if a smaller one does not fail again.
+def smallest(
+    trace: Trace, engine: EngineSpec, finding: Finding, rerun: Rerun, avoid: str = ""
+) -> Smallest:
+    """Return the smallest trace that fails alike, and its finding; the trace itself if a smaller
+    one does not fail again.
 
     `avoid` names causes that the trace was drawn without, and smaller ones are without them too.
 
-    A server that hangs and that was there before goes on hanging, so nothing more is asked of it. What hangs in the harness's
-    own process leaves there what it was doing.
+    A server that hangs and that was there before goes on hanging, so nothing more is asked of it.
+    What hangs in the harness's own process leaves there what it was doing.
     """
     if finding.anomaly == "hung" and (engine.kind.one_server or engine.within):
-        why = "its server hangs" if engine.kind.one_server else "it hangs in the harness's own process"
+        why = (
+            "its server hangs"
+            if engine.kind.one_server
+            else "it hangs in the harness's own process"
+        )
         return Smallest(trace, finding, f"not shrunk, since {why}")
     begin_afresh()  # so that it is the same processes that count, whoever found it
     begun, hurried = started(), engine.hurried() if finding.anomaly == "hung" else engine
@@ -74,7 +84,9 @@ def smallest(trace: Trace, engine: EngineSpec, finding: Finding, rerun: Rerun, a
 
 
 def _alone(trace: Trace, engine: EngineSpec, rerun: Rerun) -> Finding | None:
-    """Run a trace in a process of the engine's that has served no other; in the harness's own process if it has none."""
+    """Run a trace in a process of the engine's that has served no other; in the harness's own
+    process if it has none.
+    """
     for _ in range(TRIES if trace.header.height == "answers" else 1):
         begin_afresh()
         with suppress(UsageError):  # it was found, whether or not the engine can be started again

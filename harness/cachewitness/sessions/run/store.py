@@ -1,7 +1,8 @@
 """Stores failing traces, histories and reports.
 
-A failing trace is written when it is met, and replaced when a smaller one is found. A file is written whole or not at all. So
-nothing is lost of a run that is interrupted, and its folder holds no half-written file.
+A failing trace is written when it is met, and replaced when a smaller one is found. A file is
+written whole or not at all. So nothing is lost of a run that is interrupted, and its folder holds
+no half-written file.
 """
 
 from __future__ import annotations
@@ -30,10 +31,21 @@ from cachewitness.report.summary import Failure, Stored
 from cachewitness.sessions.run.lockstep import NAME as DIFFERENTIAL
 from cachewitness.sessions.run.lockstep import lockstep
 
-REPORT, JUNIT, PAGE, SARIF, BADGE = "report.json", "junit.xml", "report.html", "report.sarif", "badge.json"
+REPORT, JUNIT, PAGE, SARIF, BADGE = (
+    "report.json",
+    "junit.xml",
+    "report.html",
+    "report.sarif",
+    "badge.json",
+)
 FAILURES = "failures"
 DEFAULT_FOLDER = Path(".cachewitness") / FAILURES
-TRACE, WHOLE, HISTORY, OUTPUT = ENDS = (".trace.jsonl", ".whole.trace.jsonl", ".history.jsonl", ".output.txt")
+TRACE, WHOLE, HISTORY, OUTPUT = ENDS = (
+    ".trace.jsonl",
+    ".whole.trace.jsonl",
+    ".history.jsonl",
+    ".output.txt",
+)
 """How the names of the files of a failure end."""
 NAME_MAX = 160
 """So many letters of a failure's id are in the names of its files, which a file system limits."""
@@ -67,7 +79,9 @@ def ready_folder(path: Path, option: str) -> None:
 
 
 def clear(folder: Path) -> None:
-    """Remove the report of an earlier run, so that nobody takes it for that of a run which did not come to write its own."""
+    """Remove the report of an earlier run, so that nobody takes it for that of a run which did
+    not come to write its own.
+    """
     left = [folder / name for name in (REPORT, JUNIT, PAGE, SARIF, BADGE)]
     left += [path for end in ENDS for path in (folder / FAILURES).glob(f"*{end}")]
     for path in left:
@@ -76,11 +90,12 @@ def clear(folder: Path) -> None:
 
 
 class Keeper:
-    """Writes the traces of failures into a folder, as they are met. `stored` says where, by the failure's id.
+    """Writes the traces of failures into a folder, as they are met. `stored` says where, by the
+    failure's id.
 
-    `everything` writes every failure, with the trace before it was shrunk and the history of the shrunk one; otherwise the
-    first one of each anomaly that was not expected, which a report shows in full. `problems` are the files that could not be
-    written, a line for each.
+    `everything` writes every failure, with the trace before it was shrunk and the history of the
+    shrunk one; otherwise the first one of each anomaly that was not expected, which a report shows
+    in full. `problems` are the files that could not be written, a line for each.
     """
 
     def __init__(self, engine: EngineSpec, folder: Path, *, everything: bool = False) -> None:
@@ -90,13 +105,17 @@ class Keeper:
         self._first: dict[str, str] = {}
 
     def take(self, failure: Failure, final: bool) -> None:
-        """Write a failure that was just met, or replace what was written of it by its final form."""
+        """Write a failure that was just met, or replace what was written of it by its final
+        form.
+        """
         if not self._everything and not self._leads(failure):
             return
         before = self.stored.get(failure.id)
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
-            self.stored[failure.id] = after = _keep(failure, self._engine, self._folder, whole=final and self._everything)
+            self.stored[failure.id] = after = _keep(
+                failure, self._engine, self._folder, whole=final and self._everything
+            )
         except Exception as error:
             self.problems.append(_missing(self._folder, error))
             return
@@ -106,14 +125,20 @@ class Keeper:
 
     def _leads(self, failure: Failure) -> bool:
         """Whether it is the first of its anomaly, and not expected."""
-        return not failure.expected and self._first.setdefault(failure.finding.anomaly, failure.id) == failure.id
+        return (
+            not failure.expected
+            and self._first.setdefault(failure.finding.anomaly, failure.id) == failure.id
+        )
 
 
-def keep_as(folder: Path, name: str, asked: trace.Trace, ran: Callable[[], Result], replay: str) -> tuple[Stored, str]:
-    """Write a trace, run it, and write its history beside it; return where both are, and why one of them is not.
+def keep_as(
+    folder: Path, name: str, asked: trace.Trace, ran: Callable[[], Result], replay: str
+) -> tuple[Stored, str]:
+    """Write a trace, run it, and write its history beside it; return where both are, and why one of
+    them is not.
 
-    The files are called as `name` is, which is unique. `replay` is the command that shows it again, if it is another one than
-    that which replays the trace.
+    The files are called as `name` is, which is unique. `replay` is the command that shows it again,
+    if it is another one than that which replays the trace.
     """
     stem = f"{_plain(name)}-{sha256(name.encode('utf-8', 'replace')).hexdigest()[:8]}"
     path, happened = folder / f"{stem}{TRACE}", folder / f"{stem}{HISTORY}"
@@ -129,19 +154,33 @@ def keep_as(folder: Path, name: str, asked: trace.Trace, ran: Callable[[], Resul
 
 
 def _missing(folder: Path, error: Exception) -> str:
-    """Return why a file of a failure is missing. The engine runs once more for it: what that comes to ends nothing."""
+    """Return why a file of a failure is missing. The engine runs once more for it: what that
+    comes to ends nothing.
+    """
     if isinstance(error, OSError):
         return f"{folder}: cannot be written to ({error.strerror})"
-    return str(error) if isinstance(error, UsageError) else f"it cannot be run again: {type(error).__name__}: {error}"
+    return (
+        str(error)
+        if isinstance(error, UsageError)
+        else f"it cannot be run again: {type(error).__name__}: {error}"
+    )
 
 
 def runner(engine: EngineSpec, *, differential: bool) -> Callable[[trace.Trace], Result]:
-    """Return what runs a trace on a fresh engine, beside the reference if `differential`, and raises as that does."""
-    return (lambda asked: lockstep(asked, engine.open(asked.header))) if differential else partial(runs, spec=engine)
+    """Return what runs a trace on a fresh engine, beside the reference if `differential`, and
+    raises as that does.
+    """
+    return (
+        (lambda asked: lockstep(asked, engine.open(asked.header)))
+        if differential
+        else partial(runs, spec=engine)
+    )
 
 
 def explained(engine: EngineSpec, *, differential: bool) -> Callable[[trace.Trace], Result]:
-    """Return what runs a trace as `runner` does, and finds the causes of what came of it, which its history then has."""
+    """Return what runs a trace as `runner` does, and finds the causes of what came of it, which
+    its history then has.
+    """
 
     def run(asked: trace.Trace) -> Result:
         result, _ = attempt(partial(runner(engine, differential=differential), asked))
@@ -151,7 +190,9 @@ def explained(engine: EngineSpec, *, differential: bool) -> Callable[[trace.Trac
     return run
 
 
-def replay_command(path: Path, engine: EngineSpec, *, differential: bool = False, cold: bool = False) -> str:
+def replay_command(
+    path: Path, engine: EngineSpec, *, differential: bool = False, cold: bool = False
+) -> str:
     """Return the command that replays a stored trace, ready to be pasted into a shell."""
     beside = (" --differential" if differential else "") + (" --cold" if cold else "")
     return f"cachewitness replay {quote(str(path))} {engine.arguments}{beside}"
@@ -166,7 +207,9 @@ def _keep(failure: Failure, engine: EngineSpec, folder: Path, *, whole: bool) ->
     path = folder / f"{stem}{TRACE}"
     files.write(path, [content])
     paired, cold = failure.finding.checker == DIFFERENTIAL, failure.id.startswith(f"{COLD}:")
-    stored = Stored(trace=str(path), replay=replay_command(path, engine, differential=paired, cold=cold))
+    stored = Stored(
+        trace=str(path), replay=replay_command(path, engine, differential=paired, cold=cold)
+    )
     if failure.finding.output:
         printed = folder / f"{stem}{OUTPUT}"
         files.write(printed, [failure.finding.output.encode()])

@@ -23,10 +23,11 @@ from cachewitness.workloads.scenarios import SCENARIOS
 
 @dataclass
 class Stream:
-    """Traces for one configuration, and the engine that runs them, its precision included; `ran` of them have been run.
+    """Traces for one configuration, and the engine that runs them, its precision included; `ran` of
+    them have been run.
 
-    `refused`: the engine refused one of them. `control` names what is run beside the engine, to know what is the cache's doing;
-    empty: the engine itself.
+    `refused`: the engine refused one of them. `control` names what is run beside the engine, to
+    know what is the cache's doing; empty: the engine itself.
     """
 
     configuration: Configuration
@@ -46,9 +47,10 @@ class Stream:
 class Tensors:
     """How a suite that compares tensors draws its traces and judges one.
 
-    `streams(engine, configurations, seed)` returns the traces; `judge(trace, engine, spec)` runs one on an engine that was
-    opened for it, and perhaps on another that it opens as `spec`; `inapplicable(trace, header)` says why a trace has nothing to
-    show on an engine of that header, empty if it has.
+    `streams(engine, configurations, seed)` returns the traces; `judge(trace, engine, spec)` runs
+    one on an engine that was opened for it, and perhaps on another that it opens as `spec`;
+    `inapplicable(trace, header)` says why a trace has nothing to show on an engine of that header,
+    empty if it has.
     """
 
     streams: Callable[[EngineSpec, Sequence[Configuration], int], list[Stream]]
@@ -58,10 +60,12 @@ class Tensors:
 
 @dataclass(frozen=True)
 class Suite:
-    """A named stream of traces. `paired` runs each beside the reference too, `tensors` compares what an engine computes.
+    """A named stream of traces. `paired` runs each beside the reference too, `tensors` compares
+    what an engine computes.
 
-    `sampled`: on an engine that computes tensors, a short run takes one trace in so many. `spread`: each configuration has so
-    many traces and begins with another of them, so that the first rounds meet all traces and all configurations.
+    `sampled`: on an engine that computes tensors, a short run takes one trace in so many. `spread`:
+    each configuration has so many traces and begins with another of them, so that the first rounds
+    meet all traces and all configurations.
     """
 
     name: str
@@ -74,8 +78,12 @@ class Suite:
     sampled: int = 1
     spread: int = 0
 
-    def traces_of(self, configuration: Configuration, seed: int, place: int, places: int) -> Iterator[Trace]:
-        """Yield the traces of a configuration, the one at `place` of so many, in the order in which they are run."""
+    def traces_of(
+        self, configuration: Configuration, seed: int, place: int, places: int
+    ) -> Iterator[Trace]:
+        """Yield the traces of a configuration, the one at `place` of so many, in the order in
+        which they are run.
+        """
         first = self.spread * place // places
         yield from islice(self.traces(configuration, self.height, seed), first, None)
         if first:
@@ -110,7 +118,9 @@ def _random_answers(configuration: Configuration, height: Height, seed: int) -> 
 
 
 def _avoiding(trace: Trace) -> Trace:
-    """Return a trace without what its configuration has it avoid, which is no option of an engine."""
+    """Return a trace without what its configuration has it avoid, which is no option of an
+    engine.
+    """
     options = dict(trace.header.options)
     asked = str(options.pop(AVOID, ""))
     return avoiding(Trace(msgspec.structs.replace(trace.header, options=options), trace.ops), asked)
@@ -118,10 +128,35 @@ def _avoiding(trace: Trace) -> Trace:
 
 SUITES: tuple[Suite, ...] = (
     Suite("invariants", "hand-written scenarios under every checker", "manager", scenario_traces),
-    Suite("random", "random workloads that prefer boundaries, under every checker", "manager", _random, endless=True),
-    Suite("scheduler", "the scenarios with the engine's own scheduler", "scheduler", scenario_traces, sampled=10),
-    Suite("scheduler-random", "random workloads with the engine's own scheduler", "scheduler", _random, endless=True),
-    Suite("differential", "random workloads in lock-step with the reference", "manager", _random, paired=True, endless=True),
+    Suite(
+        "random",
+        "random workloads that prefer boundaries, under every checker",
+        "manager",
+        _random,
+        endless=True,
+    ),
+    Suite(
+        "scheduler",
+        "the scenarios with the engine's own scheduler",
+        "scheduler",
+        scenario_traces,
+        sampled=10,
+    ),
+    Suite(
+        "scheduler-random",
+        "random workloads with the engine's own scheduler",
+        "scheduler",
+        _random,
+        endless=True,
+    ),
+    Suite(
+        "differential",
+        "random workloads in lock-step with the reference",
+        "manager",
+        _random,
+        paired=True,
+        endless=True,
+    ),
     Suite(
         "differential-scheduler",
         "the same with the engine's own scheduler",
@@ -137,5 +172,11 @@ SUITES: tuple[Suite, ...] = (
         _answers,
         spread=len(STORIES),
     ),
-    Suite("answers-random", "random requests around boundaries, judged alike", "answers", _random_answers, endless=True),
+    Suite(
+        "answers-random",
+        "random requests around boundaries, judged alike",
+        "answers",
+        _random_answers,
+        endless=True,
+    ),
 )

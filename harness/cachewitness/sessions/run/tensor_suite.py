@@ -1,7 +1,8 @@
-"""The suite `cold-vs-cached`, for engines that compute: which traces it compares, on which configurations, in which precision.
+"""The suite `cold-vs-cached`, for engines that compute: which traces it compares, on which
+configurations, in which precision.
 
-Every arm at every place in float64, where faults have nowhere to hide; what rounds is then tried on fewer. Nothing here imports
-torch until a trace is judged.
+Every arm at every place in float64, where faults have nowhere to hide; what rounds is then tried on
+fewer. Nothing here imports torch until a trace is judged.
 """
 
 from __future__ import annotations
@@ -28,16 +29,26 @@ DTYPE = "dtype"
 def streams(engine: EngineSpec, configurations: Sequence[Configuration], seed: int) -> list[Stream]:
     """Return the traces of a seed: in the precision that the user named, or in all of them."""
     if engine.options.get(DTYPE) or DTYPE not in engine.kind.options:
-        return [Stream(configuration, engine, traces(configuration, seed)) for configuration in configurations]
-    exact = [Stream(configuration, _in(engine, EXACT), traces(configuration, seed)) for configuration in configurations]
+        return [
+            Stream(configuration, engine, traces(configuration, seed))
+            for configuration in configurations
+        ]
+    exact = [
+        Stream(configuration, _in(engine, EXACT), traces(configuration, seed))
+        for configuration in configurations
+    ]
     return exact + [
-        Stream(configuration, _in(engine, dtype), traces(configuration, seed, ROUNDED_ARMS, EVERYWHERE))
+        Stream(
+            configuration, _in(engine, dtype), traces(configuration, seed, ROUNDED_ARMS, EVERYWHERE)
+        )
         for dtype in ROUNDED
         for configuration in configurations[:1]
     ]
 
 
-def traces(configuration: Configuration, seed: int, arms: Sequence[Arm] = ARMS, places: Sequence[str] = ()) -> Iterator[Trace]:
+def traces(
+    configuration: Configuration, seed: int, arms: Sequence[Arm] = ARMS, places: Sequence[str] = ()
+) -> Iterator[Trace]:
     """Yield a trace for each arm at each of its places, or at the places named."""
     shape = configuration.shape("scheduler")
     for arm in arms:
@@ -59,7 +70,9 @@ def _judge(trace: Trace, engine: Engine, spec: EngineSpec) -> Result:
 
 
 def _inapplicable(trace: Trace, header: Header) -> str:
-    """Return why an arm is not run: without prefix caching there is nothing for a warm one to hit."""
+    """Return why an arm is not run: without prefix caching there is nothing for a warm one to
+    hit.
+    """
     arm = arm_of(trace.header.name)
     warm = arm is not None and arm.options.get("enable_caching", True)
     return "prefix caching is off" if warm and not header.rules.caching else ""

@@ -31,7 +31,9 @@ Asked = tuple[str, Mapping[str, str], Trace]
 
 @dataclass
 class Trial:
-    """What came of one trace: `result` is None if it was not run, `skipped` says what was left out and why."""
+    """What came of one trace: `result` is None if it was not run, `skipped` says what was left
+    out and why.
+    """
 
     refusal: UsageError | None = None
     """What the engine said when it was to be opened."""
@@ -56,9 +58,13 @@ class Trials:
     engine: EngineSpec
 
     def run(self, asked: Asked) -> Trial:
-        """Run one trace. Raises EngineBroken if the engine cannot be built, BadEvents if its header is none."""
+        """Run one trace. Raises EngineBroken if the engine cannot be built, BadEvents if its
+        header is none.
+        """
         name, options, trace = asked
-        return tried(self.suites[name], self.engine.variant(options) if options else self.engine, trace)
+        return tried(
+            self.suites[name], self.engine.variant(options) if options else self.engine, trace
+        )
 
 
 def tried(suite: Suite, spec: EngineSpec, trace: Trace) -> Trial:
@@ -101,7 +107,9 @@ def _within(suite: Suite, trace: Trace, header: Header, spec: EngineSpec, trial:
     return within(trace, header.capabilities) if missing else trace
 
 
-def judged(suite: Suite, trace: Trace, engine: Engine, spec: EngineSpec, until: Until | None = None) -> Result:
+def judged(
+    suite: Suite, trace: Trace, engine: Engine, spec: EngineSpec, until: Until | None = None
+) -> Result:
     """Run a trace as its suite has it judged."""
     if suite.tensors is not None:
         return suite.tensors.judge(trace, engine, spec)
@@ -111,21 +119,31 @@ def judged(suite: Suite, trace: Trace, engine: Engine, spec: EngineSpec, until: 
 
 
 class InTurn:
-    """The traces of streams that take turns, a few of which are begun before anybody asks what came of them."""
+    """The traces of streams that take turns, a few of which are begun before anybody asks what
+    came of them.
+    """
 
-    def __init__(self, crew: Crew[Asked, Trial], suite: Suite, engine: EngineSpec, streams: Sequence[Stream]) -> None:
+    def __init__(
+        self, crew: Crew[Asked, Trial], suite: Suite, engine: EngineSpec, streams: Sequence[Stream]
+    ) -> None:
         self._crew, self._suite, self._engine = crew, suite, engine
-        self._begun: dict[int, deque[tuple[Trace, Task[Asked, Trial]]]] = {id(stream): deque() for stream in streams}
+        self._begun: dict[int, deque[tuple[Trace, Task[Asked, Trial]]]] = {
+            id(stream): deque() for stream in streams
+        }
         self._next = deque(streams)
 
     def take(self, stream: Stream) -> tuple[Trace, Task[Asked, Trial]] | None:
-        """Return the next trace of a stream, whose turn it is, and what will come of it; None if there is no more."""
+        """Return the next trace of a stream, whose turn it is, and what will come of it; None if
+        there is no more.
+        """
         while self._next and sum(map(len, self._begun.values())) < self._crew.ahead:
             coming = self._next.popleft()
             trace = next(coming.traces, None)
             if trace is not None:
                 options = {} if coming.engine is self._engine else coming.engine.options
-                self._begun[id(coming)].append((trace, self._crew.submit((self._suite.name, options, trace))))
+                self._begun[id(coming)].append(
+                    (trace, self._crew.submit((self._suite.name, options, trace)))
+                )
                 self._next.append(coming)
         begun = self._begun[id(stream)]
         return begun.popleft() if begun else None

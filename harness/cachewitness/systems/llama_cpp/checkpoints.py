@@ -1,9 +1,12 @@
-"""Follows what llama.cpp's server keeps of prompts, by its log: in slots, in their checkpoints, on the host.
+"""Follows what llama.cpp's server keeps of prompts, by its log: in slots, in their checkpoints, on
+the host.
 
-The log names tasks and not requests, so each request has its number in a parameter of a sampler that is off (`NUMBERED`), which
-the log repeats. A checkpoint is known by its positions and its number of tokens; whose tokens they are is who was in its slot.
+The log names tasks and not requests, so each request has its number in a parameter of a sampler
+that is off (`NUMBERED`), which the log repeats. A checkpoint is known by its positions and its
+number of tokens; whose tokens they are is who was in its slot.
 
-Source: `tools/server/server-context.cpp` and `server-task.cpp` (`server_prompt_cache`) as of October 2026.
+Source: `tools/server/server-context.cpp` and `server-task.cpp` (`server_prompt_cache`) as of
+October 2026.
 """
 
 from __future__ import annotations
@@ -29,7 +32,9 @@ Line = tuple[re.Pattern[str], Callable[..., None]]
 
 @dataclass(frozen=True)
 class Kept:
-    """A state behind `taken` tokens of request `of`, or cells of as many; the oldest position that it has, −1 if unknown."""
+    """A state behind `taken` tokens of request `of`, or cells of as many; the oldest position
+    that it has, −1 if unknown.
+    """
 
     of: str
     taken: int
@@ -41,7 +46,9 @@ NOTHING = Kept("", 0)
 
 @dataclass
 class Slot:
-    """What a slot has: its cells, its checkpoints, the request in it, and the checkpoint that this one was given."""
+    """What a slot has: its cells, its checkpoints, the request in it, and the checkpoint that
+    this one was given.
+    """
 
     cells: Kept = NOTHING
     checkpoints: list[Kept] = field(default_factory=list)
@@ -70,7 +77,8 @@ class Checkpoints:
         self._resumed: defaultdict[str, list[Resumed]] = defaultdict(list)
         self._number, self._lost = -1, False
         self._offered: list[tuple[int, int, tuple[int, ...]]] = []
-        """The prompts on the host in their order: their lengths, and how much they are like the one that looks for a better."""
+        """The prompts on the host in their order: their lengths, and how much they are like the one
+        that looks for a better."""
         self._slot = Slot()
         """The slot whose prompt is saved to the host, or given one from there."""
         self._leaving: Slot | None = None
@@ -110,7 +118,9 @@ class Checkpoints:
         return number
 
     def resumed(self, r: str) -> list[Resumed]:
-        """Return from what a request has gone on; nothing if the log says what does not fit together."""
+        """Return from what a request has gone on; nothing if the log says what does not fit
+        together.
+        """
         told = self._resumed.pop(r, [])
         return [] if self._lost else told
 
@@ -124,7 +134,7 @@ class Checkpoints:
             elif said := _OF_HOST.search(line):
                 _act(self._host_lines, said[2])
 
-    # --- slots --------------------------------------------------------------------------------------------------------------
+    # --- slots ------------------------------------------------------------------------------------
 
     def _is_concerned(self, slot: Slot) -> None:
         self._slot = slot
@@ -133,7 +143,9 @@ class Checkpoints:
         self._slot = self._leaving = slot
 
     def _cleared(self, slot: Slot) -> None:
-        """Forget what an idle slot had, once it is on the host. A slot that the harness erases gets it back from a file."""
+        """Forget what an idle slot had, once it is on the host. A slot that the harness erases
+        gets it back from a file.
+        """
         if slot is self._leaving:
             slot.cells, slot.checkpoints = NOTHING, []
         self._leaving = None
@@ -149,7 +161,9 @@ class Checkpoints:
         slot.checkpoints.append(Kept(slot.r, taken, first))
 
     def _erased(self, slot: Slot, first: int, last: int, taken: int) -> None:
-        slot.checkpoints = [kept for kept in slot.checkpoints if (kept.first, kept.taken) != (first, taken)]
+        slot.checkpoints = [
+            kept for kept in slot.checkpoints if (kept.first, kept.taken) != (first, taken)
+        ]
 
     def _superseded(self, slot: Slot, taken: int) -> None:
         slot.checkpoints = [kept for kept in slot.checkpoints if kept.taken != taken]
@@ -166,7 +180,7 @@ class Checkpoints:
         slot.cells = Kept(slot.r, tokens)
         self.over.add(slot.r)
 
-    # --- the host -------------------------------------------------------------------------------------------------------------
+    # --- the host ---------------------------------------------------------------------------------
 
     def _saved(self) -> None:
         self._host.append(Prompt(self._slot.cells, self._slot.checkpoints[:]))
@@ -177,11 +191,15 @@ class Checkpoints:
     def _outlived(self, tokens: int) -> None:
         """Drop the prompt of so many tokens with which the one begins that is saved now."""
         alike = [prompt for prompt in self._host[:-1] if prompt.cells.taken == tokens]
-        gone = next((one for one in alike if self._begins_alike(one.cells, self._slot.cells.of)), None)
+        gone = next(
+            (one for one in alike if self._begins_alike(one.cells, self._slot.cells.of)), None
+        )
         self._host = [prompt for prompt in self._host if prompt is not gone]
 
     def _begins_alike(self, cells: Kept, other: str) -> bool:
-        """Whether a request begins like these cells, which may be fewer than their prompt has tokens."""
+        """Whether a request begins like these cells, which may be fewer than their prompt has
+        tokens.
+        """
         computed = self._prompts.get(cells.of, [])[: cells.taken]
         return all(a == b for a, b in zip(computed, self._prompts.get(other, ()), strict=False))
 
@@ -192,7 +210,9 @@ class Checkpoints:
         self._offered.append((tokens, same, likeness))
 
     def _better(self, *likeness: int) -> None:
-        """Note which of the prompts it is: of those that are as much like the new one in three decimals, the best."""
+        """Note which of the prompts it is: of those that are as much like the new one in three
+        decimals, the best.
+        """
         best: Prompt | None = None
         length, most = 1, -1
         for prompt, (tokens, same, alike) in zip(self._host, self._offered, strict=False):
@@ -218,7 +238,9 @@ class Checkpoints:
         self._compare()
 
     def _compare(self) -> None:
-        """Compare the host with what is listed: the oldest go if there is no room for more, the newest had none at all."""
+        """Compare the host with what is listed: the oldest go if there is no room for more, the
+        newest had none at all.
+        """
         if len(self._list) < self._due:
             return
         for left in (self._host[len(self._host) - self._due :], self._host[: self._due]):

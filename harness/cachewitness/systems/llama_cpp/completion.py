@@ -27,7 +27,8 @@ class ServerFailed(Exception):
 
 
 class Completion:
-    """A request that is sent but for its last byte; `heard` is called, in another thread, for each token and at its end.
+    """A request that is sent but for its last byte; `heard` is called, in another thread, for each
+    token and at its end.
 
     `marked` are parameters by which the server's log tells it from others.
     """
@@ -52,7 +53,9 @@ class Completion:
         for name, value in {**HEADERS, "Content-Length": str(len(body))}.items():
             self._connection.putheader(name, value)
         self._connection.endheaders(body[:-1])
-        self._socket = self._connection.sock  # the connection forgets it when an answer begins that ends it
+        self._socket = (
+            self._connection.sock
+        )  # the connection forgets it when an answer begins that ends it
         self._thread = Thread(target=self._listen, daemon=True)
 
     def send(self) -> None:
@@ -74,9 +77,15 @@ class Completion:
         if self._failed and not cancelled:
             raise ServerFailed(f"{self.r}: {self._failed}")
         ended: Ended = "cancelled" if cancelled else "refused" if self._full else "length"
-        return Answer(r=self.r, tokens=self.tokens[:], logprobs=self._logprobs[:], restored=self._restored, ended=ended)
+        return Answer(
+            r=self.r,
+            tokens=self.tokens[:],
+            logprobs=self._logprobs[:],
+            restored=self._restored,
+            ended=ended,
+        )
 
-    # --- what comes ---------------------------------------------------------------------------------------------------------
+    # --- what comes -------------------------------------------------------------------------------
 
     def _listen(self) -> None:
         try:

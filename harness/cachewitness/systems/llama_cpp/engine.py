@@ -1,4 +1,6 @@
-"""llama.cpp's server behind the three methods: when a batch is done, those that came since join it."""
+"""llama.cpp's server behind the three methods: when a batch is done, those that came since join
+it.
+"""
 
 from __future__ import annotations
 
@@ -20,20 +22,31 @@ from cachewitness.systems.llama_cpp.settings import BLOCK, NAME, settings_of
 VOCABULARY = 256
 """Ids below the special ones."""
 NOTICED = 5.0
-"""Seconds in which the server notices that a client went away; where it waits for a slot that takes one or two."""
+"""Seconds in which the server notices that a client went away; where it waits for a slot that takes
+one or two."""
 
 
 class LlamaCpp(HeardEngine[Completion]):
-    """A server as an engine at answers height. `pages` of a trace are blocks of tokens of its context."""
+    """A server as an engine at answers height. `pages` of a trace are blocks of tokens of its
+    context.
+    """
 
-    def __init__(self, header: TraceHeader, model: Path, caching: str, keeps: Resumes, *, log: bool) -> None:
-        """Start a server. `keeps`: states, windows of BLOCK tokens, or keys and values alone. `log`: follow what it writes."""
+    def __init__(
+        self, header: TraceHeader, model: Path, caching: str, keeps: Resumes, *, log: bool
+    ) -> None:
+        """Start a server. `keeps`: states, windows of BLOCK tokens, or keys and values alone.
+        `log`: follow what it writes.
+        """
         self._settings, self._caching = settings_of(header, caching), caching == "on"
         self._checkpoints = Checkpoints()
         with ExitStack() as opened:
             folder = opened.enter_context(TemporaryDirectory(prefix="cachewitness-"))
-            self._log = opened.enter_context(closing(Log(folder))) if log and self._caching else None
-            self._server = opened.enter_context(closing(Server(model, self._settings, folder + "/")))
+            self._log = (
+                opened.enter_context(closing(Log(folder))) if log and self._caching else None
+            )
+            self._server = opened.enter_context(
+                closing(Server(model, self._settings, folder + "/"))
+            )
             if self._log is not None:
                 self._log.await_line("all slots are idle")
             self._opened = opened.pop_all()
@@ -43,13 +56,23 @@ class LlamaCpp(HeardEngine[Completion]):
         told = keeps if self._log is not None else ""
         if told == "sliding" and self._settings.switches["swa_full"]:
             told = "full"
-        answering = Answering("float32", VOCABULARY, resumes=told, window=BLOCK if told == "sliding" else 0)
-        return Rules(caching=self._caching, answering=answering, gives_up=self._settings.switches["kv_unified"])
+        answering = Answering(
+            "float32", VOCABULARY, resumes=told, window=BLOCK if told == "sliding" else 0
+        )
+        return Rules(
+            caching=self._caching,
+            answering=answering,
+            gives_up=self._settings.switches["kv_unified"],
+        )
 
     def request(self, op: Submit) -> Completion:
         """Return a request that is sent but for its last byte."""
-        marked = {NUMBERED: self._checkpoints.number(op.r, op.tokens)} if self._log is not None else {}
-        return Completion(self._server.address, op, caching=self._caching, heard=self.heard, marked=marked)
+        marked = (
+            {NUMBERED: self._checkpoints.number(op.r, op.tokens)} if self._log is not None else {}
+        )
+        return Completion(
+            self._server.address, op, caching=self._caching, heard=self.heard, marked=marked
+        )
 
     def told(self, answer: Answer) -> list[Event]:
         """Return an answer, behind the states from which its request went on."""
@@ -57,7 +80,11 @@ class LlamaCpp(HeardEngine[Completion]):
             return [answer]
         until = time.monotonic() + PATIENCE
         self._checkpoints.follow(self._log.lines())
-        while answer.restored > 0 and answer.r not in self._checkpoints.over and time.monotonic() < until:
+        while (
+            answer.restored > 0
+            and answer.r not in self._checkpoints.over
+            and time.monotonic() < until
+        ):
             time.sleep(POLL)
             self._checkpoints.follow(self._log.lines())
         return [*self._checkpoints.resumed(answer.r), answer]

@@ -21,7 +21,8 @@ from cachewitness.workloads.configurations import Configuration
 MODELS = "CACHEWITNESS_LLAMA_CPP_MODELS"
 """The environment variable that names the folder of the models."""
 CHILD = "cachewitness.engines.isolation.serve"
-"""What runs where an engine has a process of its own; elsewhere its twin writes to the same log, which is left unread."""
+"""What runs where an engine has a process of its own; elsewhere its twin writes to the same log,
+which is left unread."""
 CACHING, LOG = ("on", "off", "alone"), ("followed", "unread")
 INSTALL, MODELS_MADE = "pip install 'cachewitness[llama-cpp]'", "ci/stage_llama_cpp.sh"
 STATES = ("qwen3-next", "qwen35", "granite-hybrid", "falcon-h1", "lfm2", "jamba", "nemotron-h")
@@ -34,7 +35,8 @@ SHRINKING = 400
 def open_engine(header: TraceHeader, options: Mapping[str, str]) -> Engine:
     """Open a server for a trace.
 
-    Raises EngineMissing without the package or the model, UsageError for what the engine does not take.
+    Raises EngineMissing without the package or the model, UsageError for what the engine does not
+    take.
     """
     model = chosen(NAME, options, "model", ALL)
     caching, log = chosen(NAME, options, "caching", CACHING), chosen(NAME, options, "log", LOG)
@@ -42,17 +44,24 @@ def open_engine(header: TraceHeader, options: Mapping[str, str]) -> Engine:
     path = Path(folder) / f"{model}.gguf"
     if not folder or not path.is_file():
         where = f"{path} is not there" if folder else f"name their folder, models=DIR or {MODELS}"
-        raise EngineMissing(f"--engine {NAME}: needs the model {model}: {where}; {MODELS_MADE} makes them", MODELS_MADE)
+        raise EngineMissing(
+            f"--engine {NAME}: needs the model {model}: {where}; {MODELS_MADE} makes them",
+            MODELS_MADE,
+        )
     try:
         from cachewitness.systems.llama_cpp.engine import LlamaCpp
     except ImportError as error:
-        raise EngineMissing(f"--engine {NAME}: needs xllamacpp ({error}); {INSTALL}", INSTALL) from None
+        raise EngineMissing(
+            f"--engine {NAME}: needs xllamacpp ({error}); {INSTALL}", INSTALL
+        ) from None
     keeps: Resumes = "recurrent" if model in STATES else "sliding" if model in WINDOWS else "full"
     return LlamaCpp(header, path, caching, keeps, log=log == "followed" and CHILD in sys.modules)
 
 
 def configurations() -> list[Configuration]:
-    """Return what a run takes: llama.cpp's defaults, and each part of its cache in turn smaller, off, or otherwise."""
+    """Return what a run takes: llama.cpp's defaults, and each part of its cache in turn smaller,
+    off, or otherwise.
+    """
     axes: list[dict[str, Any]] = [
         {},
         {"n_ubatch": 16, "chunk": 48},
@@ -66,7 +75,12 @@ def configurations() -> list[Configuration]:
 
 def _layout() -> Layout:
     groups = [GroupSpec("full", BLOCK), GroupSpec("recurrent", BLOCK)]
-    return Layout(f"llama-cpp-{BLOCK}", groups, f"lengths around multiples of {BLOCK} tokens", "llama.cpp has no blocks")
+    return Layout(
+        f"llama-cpp-{BLOCK}",
+        groups,
+        f"lengths around multiples of {BLOCK} tokens",
+        "llama.cpp has no blocks",
+    )
 
 
 ENGINE = EngineKind(
@@ -76,10 +90,16 @@ ENGINE = EngineKind(
     open=open_engine,
     reads=(MODELS,),
     options={
-        "model": f"{', '.join(STATES)} (default: the first), {' or '.join(WINDOWS)}: windows, {ATTENTION}: attention alone",
+        "model": (
+            f"{', '.join(STATES)} (default: the first), {' or '.join(WINDOWS)}: windows,"
+            f" {ATTENTION}: attention alone"
+        ),
         "models": f"the folder of the models; default: {MODELS}",
         "caching": "on (default), off, or alone: off, and one slot, which is the uncached twin",
-        "log": "followed (default): what each request goes on from is read off the server's log; or unread",
+        "log": (
+            "followed (default): what each request goes on from is read off the server's log; or"
+            " unread"
+        ),
     },
     policies=None,
     replays=False,
@@ -87,7 +107,10 @@ ENGINE = EngineKind(
     cold={"caching": "alone"},
     controls={"uncached": {"caching": "off"}, "attention-only": {"model": ATTENTION}},
     shrinking=SHRINKING,
-    kept_by_process=("n_ubatch", CHUNK),  # where the server cuts prompts for checkpoints: by the first n_ubatch of the process
+    kept_by_process=(
+        "n_ubatch",
+        CHUNK,
+    ),  # where the server cuts prompts for checkpoints: by the first n_ubatch of the process
     isolated=True,
     written_for=WrittenFor("llama.cpp", "xllamacpp", "2026.10", "2026.10"),
 )

@@ -1,4 +1,5 @@
-"""The log of llama.cpp's server, which it writes to standard error: read here, and passed on as it comes.
+"""The log of llama.cpp's server, which it writes to standard error: read here, and passed on as it
+comes.
 
 A process of its own copies it, so that the last words of a server that aborts are not lost.
 """
@@ -25,7 +26,9 @@ class Log:
         path = Path(folder) / "server.log"
         path.touch()
         self._before = os.dup(2)
-        self._copier = subprocess.Popen(["tee", str(path)], stdin=subprocess.PIPE, stdout=self._before)
+        self._copier = subprocess.Popen(
+            ["tee", str(path)], stdin=subprocess.PIPE, stdout=self._before
+        )
         assert self._copier.stdin is not None
         os.dup2(self._copier.stdin.fileno(), 2)
         self._copier.stdin.close()
@@ -38,11 +41,16 @@ class Log:
         return [line.decode("utf-8", "replace") for line in whole]
 
     def await_line(self, text: str) -> None:
-        """Wait for a line that every server writes. Raises UsageError if none comes, so that the log is not as it is known."""
+        """Wait for a line that every server writes. Raises UsageError if none comes, so that the
+        log is not as it is known.
+        """
         until = time.monotonic() + PATIENCE
         while not any(text in line for line in self.lines()):
             if time.monotonic() > until:
-                raise UsageError(f"--engine llama-cpp: this build's log has no line {text!r}; leave it unread, log=unread")
+                raise UsageError(
+                    f"--engine llama-cpp: this build's log has no line {text!r}; leave it unread,"
+                    " log=unread"
+                )
             time.sleep(POLL)
 
     def close(self) -> None:

@@ -1,7 +1,7 @@
 """llama.cpp's server in this process, and what is asked of it over its own port.
 
-It runs in threads of its own. It is ended only after it has served something, since `xllamacpp` waits for ever for a server
-that is told to end before it has begun.
+It runs in threads of its own. It is ended only after it has served something, since `xllamacpp`
+waits for ever for a server that is told to end before it has begun.
 """
 
 from __future__ import annotations
@@ -22,9 +22,13 @@ HTTP_THREADS = 16
 POLL = 0.001
 """Seconds between two questions."""
 VERBOSE = 4
-"""How much is written to the log: one more than by default, which tells what is kept and restored."""
+"""How much is written to the log: one more than by default, which tells what is kept and restored.
+"""
 NAMES = {
-    **{name: name for name in ("n_ubatch", "n_parallel", "checkpoint_min_step", "kv_unified", "swa_full")},
+    **{
+        name: name
+        for name in ("n_ubatch", "n_parallel", "checkpoint_min_step", "kv_unified", "swa_full")
+    },
     "ctx_checkpoints": "n_ctx_checkpoints",
     "cache_ram": "cache_ram_mib",
 }
@@ -61,14 +65,20 @@ class Server:
         for slot in self.slots():
             number = slot["id"]
             for action in ("save", "erase", "restore"):
-                status, said = self.ask("POST", f"/slots/{number}?action={action}", {"filename": f"slot{number}"})
+                status, said = self.ask(
+                    "POST", f"/slots/{number}?action={action}", {"filename": f"slot{number}"}
+                )
                 if status != http.client.OK:
-                    raise ServerFailed(f"to {action} slot {number} answers {status}, {str(said)[:200]!r}")
+                    raise ServerFailed(
+                        f"to {action} slot {number} answers {status}, {str(said)[:200]!r}"
+                    )
                 if action == "save" and not said["n_saved"]:
                     break
 
     def ask(self, method: str, path: str, body: Any = None) -> tuple[int, Any]:
-        """Return the status and the JSON that the server answers. Raises ServerFailed if it is none."""
+        """Return the status and the JSON that the server answers. Raises ServerFailed if it is
+        none.
+        """
         connection = http.client.HTTPConnection(self.address)
         try:
             connection.request(method, path, None if body is None else json.dumps(body), HEADERS)
@@ -90,7 +100,9 @@ def version() -> str:
 
 
 def _parameters(model: Path, settings: Settings, files: str) -> Any:
-    """Return the parameters: one thread, and 32-bit numbers without flash attention, so that little is rounded."""
+    """Return the parameters: one thread, and 32-bit numbers without flash attention, so that
+    little is rounded.
+    """
     parameters = xllamacpp.CommonParams()
     parameters.model.path = str(model)
     asked = {**settings.numbers, **settings.switches}

@@ -1,4 +1,6 @@
-"""What a trace asks of llama.cpp's server: the options of its header, under the names that llama.cpp gives them."""
+"""What a trace asks of llama.cpp's server: the options of its header, under the names that
+llama.cpp gives them.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,8 @@ from cachewitness.workloads.avoided import CHUNK
 
 NAME = "llama-cpp"
 BLOCK = 32
-"""Tokens by whose multiples traces draw their lengths, which are the windows of the models that have some."""
+"""Tokens by whose multiples traces draw their lengths, which are the windows of the models that
+have some."""
 CONTEXT = 16384
 """Tokens that the models were made for."""
 UNSPLIT = 2048
@@ -20,7 +23,9 @@ UNSPLIT = 2048
 
 
 class Settings(NamedTuple):
-    """How a server is started: what a trace sets, by name, and the sizes; `n_ctx` tokens are for all slots together."""
+    """How a server is started: what a trace sets, by name, and the sizes; `n_ctx` tokens are for
+    all slots together.
+    """
 
     n_ctx: int
     n_batch: int
@@ -28,15 +33,23 @@ class Settings(NamedTuple):
     switches: Mapping[str, bool]
 
 
-NUMBERS = {"n_ubatch": 512, "n_parallel": 4, "ctx_checkpoints": 32, "checkpoint_min_step": 8192, "cache_ram": 8192}
+NUMBERS = {
+    "n_ubatch": 512,
+    "n_parallel": 4,
+    "ctx_checkpoints": 32,
+    "checkpoint_min_step": 8192,
+    "cache_ram": 8192,
+}
 """Numbers that a trace may set, with llama.cpp's own defaults."""
 SWITCHES = {"kv_unified": True, "swa_full": False, "slot_files": False}
-"""Switches, likewise; `slot_files` is the harness's: whenever nothing runs, slots are saved, erased and restored."""
+"""Switches, likewise; `slot_files` is the harness's: whenever nothing runs, slots are saved, erased
+and restored."""
 FROM_ZERO = ("ctx_checkpoints", "checkpoint_min_step", "cache_ram")
 
 
 def settings_of(header: TraceHeader, caching: str) -> Settings:
-    """Return how a server is started for a trace; unless `caching` is on it keeps nothing, and if it is alone it has one slot.
+    """Return how a server is started for a trace; unless `caching` is on it keeps nothing, and if
+    it is alone it has one slot.
 
     Raises UsageError for an option that is not llama.cpp's, or a value that it does not take.
     """
@@ -55,7 +68,9 @@ def settings_of(header: TraceHeader, caching: str) -> Settings:
 
 
 def _tokens(header: TraceHeader) -> int:
-    """Return how many tokens the pages of a trace hold; without `kv_unified` every slot has as many for itself."""
+    """Return how many tokens the pages of a trace hold; without `kv_unified` every slot has as
+    many for itself.
+    """
     tokens: int = header.pages // len(header.layout.groups) * header.layout.groups[0].block_size
     return min(max(tokens, 1), CONTEXT)
 
@@ -64,12 +79,17 @@ def _number(header: TraceHeader, name: str, usual: int) -> int:
     value: Any = header.options.get(name, usual)
     least = 0 if name in FROM_ZERO else 1
     if not isinstance(value, int) or isinstance(value, bool) or value < least:
-        raise UsageError(f"--engine {NAME}: the option {name} of a trace is a number of at least {least}, not {value!r}")
+        raise UsageError(
+            f"--engine {NAME}: the option {name} of a trace is a number of at least {least}, not"
+            f" {value!r}"
+        )
     return value
 
 
 def _switch(header: TraceHeader, name: str, usual: bool) -> bool:
     value: Any = header.options.get(name, usual)
     if not isinstance(value, bool):
-        raise UsageError(f"--engine {NAME}: the option {name} of a trace is true or false, not {value!r}")
+        raise UsageError(
+            f"--engine {NAME}: the option {name} of a trace is true or false, not {value!r}"
+        )
     return value

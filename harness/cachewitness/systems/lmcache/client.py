@@ -1,6 +1,8 @@
-"""A client of LMCache's server without a transport: the server is in this process and answers at once.
+"""A client of LMCache's server without a transport: the server is in this process and answers at
+once.
 
-Source: LMCache 0.5.6, `v1/multiprocess/transport/base.py`, `RequestClient`; `v1/multiprocess/futures.py`, `MessagingFuture`.
+Source: LMCache 0.5.6, `v1/multiprocess/transport/base.py`, `RequestClient`;
+`v1/multiprocess/futures.py`, `MessagingFuture`.
 """
 
 from __future__ import annotations
@@ -14,7 +16,8 @@ from cachewitness.systems.lmcache.outage import Heartbeat, Moment, Outages
 from cachewitness.systems.lmcache.server_process import Server, Transfer
 
 NO_EVENT = b""
-"""Of the device's event behind a copy: there is none, the answer itself comes when the copy is over."""
+"""Of the device's event behind a copy: there is none, the answer itself comes when the copy is
+over."""
 
 
 class Pending(Protocol):
@@ -35,7 +38,9 @@ Begin = Callable[[Transfer, bool], Pending]
 
 
 class Client:
-    """What LMCache's connector has for its request client. While the server is away, what is asked waits until it is back."""
+    """What LMCache's connector has for its request client. While the server is away, what is
+    asked waits until it is back.
+    """
 
     begin: Begin
     """Set once there is a device."""
@@ -52,7 +57,9 @@ class Client:
         return made
 
     def step(self) -> Moment:
-        """Count a step: the server may go away with it, or be back. What was asked in between reaches one that begins anew."""
+        """Count a step: the server may go away with it, or be back. What was asked in between
+        reaches one that begins anew.
+        """
         moment = self.outages.step()
         if moment.back:
             asked, self._unasked = self._unasked, []
@@ -75,7 +82,7 @@ class Client:
             future.set_result(answer())
         return future
 
-    # --- a server that is there ---------------------------------------------------------------------------------------
+    # --- a server that is there -------------------------------------------------------------------
 
     def get_chunk_size(self) -> Any:
         """Answer how many tokens a chunk has."""
@@ -92,7 +99,7 @@ class Client:
     def close(self) -> None:
         """There is no transport to be closed."""
 
-    # --- engines, look-ups --------------------------------------------------------------------------------------------
+    # --- engines, look-ups ------------------------------------------------------------------------
 
     def register_kv_cache(self, instance: int, *told: Any) -> Any:
         """Register an engine's caches."""
@@ -118,15 +125,23 @@ class Client:
         """Forget every object."""
         return self._ask("clear", lambda: self.server.clear(force=force))
 
-    # --- copies -------------------------------------------------------------------------------------------------------
+    # --- copies -----------------------------------------------------------------------------------
 
-    def store(self, key: Any, instance: int, block_ids: Sequence[Sequence[int]], event: bytes) -> Any:
+    def store(
+        self, key: Any, instance: int, block_ids: Sequence[Sequence[int]], event: bytes
+    ) -> Any:
         """Store the key's tokens from these blocks; the answer comes when the copy is over."""
         return self._under_way("store", self.server.store(key, instance, block_ids, event))
 
-    def retrieve(self, key: Any, instance: int, block_ids: Sequence[Sequence[int]], event: bytes, skip: int) -> Any:
-        """Fill these blocks with the key's tokens but the first `skip`; the answer comes when the copy is over."""
-        return self._under_way("retrieve", self.server.retrieve(key, instance, block_ids, event, skip))
+    def retrieve(
+        self, key: Any, instance: int, block_ids: Sequence[Sequence[int]], event: bytes, skip: int
+    ) -> Any:
+        """Fill these blocks with the key's tokens but the first `skip`; the answer comes when
+        the copy is over.
+        """
+        return self._under_way(
+            "retrieve", self.server.retrieve(key, instance, block_ids, event, skip)
+        )
 
     def _under_way(self, what: str, transfer: Transfer) -> Any:
         self.outages.asked[what] += self.outages.away

@@ -1,15 +1,19 @@
 """LMCache's own connector for vLLM, `LMCacheMPConnector`, with the installed LMCache as its server.
 
-Everything is LMCache's: the connector of the scheduler with its trackers, that of the worker with its adapter, and the modules
-of the server, which look up, lock, reserve, copy and evict. Between them no message is sent: their client asks a server in
-this process (`real_lmcache`). The thread that asks once in ten seconds whether the server lives asks when it is told to,
-where the server goes away now and then (`lmcache-dies`, `lmcache-stalls`); elsewhere it always does.
+Everything is LMCache's: the connector of the scheduler with its trackers, that of the worker with
+its adapter, and the modules of the server, which look up, lock, reserve, copy and evict. Between
+them no message is sent: their client asks a server in this process (`real_lmcache`). The thread
+that asks once in ten seconds whether the server lives asks when it is told to, where the server
+goes away now and then (`lmcache-dies`, `lmcache-stalls`); elsewhere it always does.
 
-A copy's bytes are moved when LMCache asks for it, and say from and into which blocks. As a copy of the ledger's it takes steps;
-LMCache hears that it is over when it is, and then lets its objects be found, or its locks go.
+A copy's bytes are moved when LMCache asks for it, and say from and into which blocks. As a copy of
+the ledger's it takes steps; LMCache hears that it is over when it is, and then lets its objects be
+found, or its locks go.
 
-Sources: LMCache 0.5.6, `integration/vllm/lmcache_mp_connector.py`, `vllm_multi_process_adapter.py`, `lmcache_mp_metadata.py`;
-vLLM 0.33.0, `distributed/kv_transfer/kv_connector/v1/lmcache_mp_connector.py`, which takes LMCache's class if there is one.
+Sources: LMCache 0.5.6, `integration/vllm/lmcache_mp_connector.py`, `vllm_multi_process_adapter.py`,
+`lmcache_mp_metadata.py`; vLLM 0.33.0,
+`distributed/kv_transfer/kv_connector/v1/lmcache_mp_connector.py`, which takes LMCache's class if
+there is one.
 """
 
 from __future__ import annotations
@@ -36,7 +40,8 @@ from cachewitness.systems.vllm.source import Source
 ADAPTER = "lmcache.integration.vllm.vllm_multi_process_adapter"
 WORKER = "lmcache.v1.multiprocess.transfer_context.worker_transfer"
 LAYOUT = "LBNHC"
-"""How layers lie in memory: vLLM's default, each layer on its own, the tokens of a block one behind the other."""
+"""How layers lie in memory: vLLM's default, each layer on its own, the tokens of a block one behind
+the other."""
 
 
 FOR_EVER = 1 << 30
@@ -44,7 +49,8 @@ FOR_EVER = 1 << 30
 
 
 def prepare(pages: int, chunk: int) -> dict[str, Any]:
-    """Start a server with so many pages and tokens to a chunk; return what vLLM's configuration has to say of it.
+    """Start a server with so many pages and tokens to a chunk; return what vLLM's configuration has
+    to say of it.
 
     Raises EngineMissing if LMCache is not installed.
     """
@@ -58,8 +64,15 @@ def prepare(pages: int, chunk: int) -> dict[str, Any]:
 
 
 def fitted(config: Any) -> Any:
-    """Return vLLM's configuration of the cache with layers and sizes of blocks as the device here has them."""
-    return replace(config, kv_cache_groups=[_fitted(index, group) for index, group in enumerate(config.kv_cache_groups)])
+    """Return vLLM's configuration of the cache with layers and sizes of blocks as the device
+    here has them.
+    """
+    return replace(
+        config,
+        kv_cache_groups=[
+            _fitted(index, group) for index, group in enumerate(config.kv_cache_groups)
+        ],
+    )
 
 
 def _fitted(index: int, group: Any) -> Any:
@@ -69,7 +82,11 @@ def _fitted(index: int, group: Any) -> Any:
         spec = replace(spec, head_size=width, head_size_v=width)
     else:
         spec = replace(spec, shapes=((EACH,),))
-    return replace(group, layer_names=[f"layers.{index * LAYERS + layer}" for layer in range(LAYERS)], kv_cache_spec=spec)
+    return replace(
+        group,
+        layer_names=[f"layers.{index * LAYERS + layer}" for layer in range(LAYERS)],
+        kv_cache_spec=spec,
+    )
 
 
 class _Pending:
@@ -106,7 +123,9 @@ class LMCache:
         (self._client,) = connector.scheduler_adapter.req_clients.values()
         self._server: Server = self._client.server
         self._worker, self._config = worker, connector._kv_cache_config
-        self._client.outages.how = connector._vllm_config.kv_transfer_config.kv_connector_extra_config.get(OUTAGE, "")
+        self._client.outages.how = (
+            connector._vllm_config.kv_transfer_config.kv_connector_extra_config.get(OUTAGE, "")
+        )
         self.waits = LASTS if self._client.outages.how else 0
         self._holds = self._hides = False
         self._jobs: list[tuple[Job, Transfer]] = []
@@ -139,7 +158,10 @@ class LMCache:
 
     def _begin(self, transfer: Transfer, stores: bool) -> _Pending:
         """Begin the copies of the ledger's that a transfer of LMCache's is."""
-        blocks, pages = [copy.block for copy in transfer.copied], [copy.page for copy in transfer.copied]
+        blocks, pages = (
+            [copy.block for copy in transfer.copied],
+            [copy.page for copy in transfer.copied],
+        )
         steps = FOR_EVER if self.away else 0
         if stores:
             job = self._copies.begin(blocks, pages, stores=True, steps=steps)
@@ -153,7 +175,9 @@ class LMCache:
         """Do nothing: it stores what requests have computed."""
 
     def tell(self, meta: Any) -> None:
-        """Let LMCache evict, as it does once a second, and let its server go away or come back if it is time."""
+        """Let LMCache evict, as it does once a second, and let its server go away or come back
+        if it is time.
+        """
         self._finish()
         self._server.evict()
         moment, how = self._client.step(), self._client.outages.how
@@ -171,9 +195,11 @@ class LMCache:
         self._jobs.clear()
 
     def books(self) -> Books:
-        """Return what LMCache shows of itself: objects that can be found are keyed, and held while somebody reads them.
+        """Return what LMCache shows of itself: objects that can be found are keyed, and held while
+        somebody reads them.
 
-        While the server is away nothing can be found, and what it has it holds: a step longer, so that nothing is let go of.
+        While the server is away nothing can be found, and what it has it holds: a step longer, so
+        that nothing is let go of.
         """
         self._finish()
         self._server.look()

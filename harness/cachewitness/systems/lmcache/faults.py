@@ -1,4 +1,6 @@
-"""Faults in the installed LMCache: a piece of the source of its look-up, its keys or its transfers is changed while it runs."""
+"""Faults in the installed LMCache: a piece of the source of its look-up, its keys or its
+transfers is changed while it runs.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ fault = partial(edited, engine=NAME, patches=PATCHES, height="scheduler")
 
 FAULTS = (
     fault(
-        Edit(KEYS, "", "ipc_key_to_object_keys", "cache_salt = ipc_key.cache_salt", 'cache_salt = ""'),
+        Edit(
+            KEYS, "", "ipc_key_to_object_keys", "cache_salt = ipc_key.cache_salt", 'cache_salt = ""'
+        ),
         name="real-lmcache-salt-left-out",
         what="The salt is not in an object's key.",
         anomaly="cross-identity-hit",
@@ -30,10 +34,17 @@ FAULTS = (
     ),
     fault(
         Edit(
-            HASHES, "TokenHasher", "hash_tokens", "(prefix_hash, tuple(tokens), None)", "(self.none_hash, tuple(tokens), None)"
+            HASHES,
+            "TokenHasher",
+            "hash_tokens",
+            "(prefix_hash, tuple(tokens), None)",
+            "(self.none_hash, tuple(tokens), None)",
         ),
         name="real-lmcache-chunk-of-another-prefix",
-        what="A chunk is named by its own tokens alone, so its bytes may be those behind another prefix.",
+        what=(
+            "A chunk is named by its own tokens alone, so its bytes may be those behind another"
+            " prefix."
+        ),
         anomaly="stale-hit",
         checker="safety-law",
         group="I",
@@ -43,7 +54,8 @@ FAULTS = (
             MOVES,
             "",
             "transfer_kv_per_object_group",
-            "lmcache_memcpy_async_h2d( memory_obj, cache_context.get_temp_object_group_buffer( chunk_idx, object_group_id ), )",
+            "lmcache_memcpy_async_h2d( memory_obj, cache_context.get_temp_object_group_buffer("
+            " chunk_idx, object_group_id ), )",
             "buffer = cache_context.get_temp_object_group_buffer(chunk_idx, object_group_id)\n"
             "lmcache_memcpy_async_h2d(memory_obj, buffer)\n"
             "buffer.view(torch.uint8).flatten()[buffer.numel() * buffer.element_size() // 2 :] = 0",
@@ -69,7 +81,13 @@ FAULTS = (
         group="K",
     ),
     fault(
-        Edit(LOOKUP, "LookupModule", "_consume_prefetch_result", "return found_count", "return max(found_count - 1, 0)"),
+        Edit(
+            LOOKUP,
+            "LookupModule",
+            "_consume_prefetch_result",
+            "return found_count",
+            "return max(found_count - 1, 0)",
+        ),
         name="real-lmcache-looked-up-short",
         what="A look-up serves one chunk less than it has found.",
         anomaly="lost-hit",
@@ -77,7 +95,13 @@ FAULTS = (
         group="N",
     ),
     fault(
-        Edit(LOOKUP, "LookupModule", "_consume_prefetch_result", "return found_count", "return found_count + 1"),
+        Edit(
+            LOOKUP,
+            "LookupModule",
+            "_consume_prefetch_result",
+            "return found_count",
+            "return found_count + 1",
+        ),
         name="real-lmcache-looked-up-long",
         what="A look-up serves one chunk more than it has found.",
         anomaly="died",
@@ -90,9 +114,8 @@ FAULTS = (
             "LMCacheDrivenTransferModule",
             "retrieve",
             "self._ctx.resolve_obj_keys( key, list(range(num_object_groups)) )",
-            "self._ctx.resolve_obj_keys(\n"
-            "__import__('dataclasses').replace(key, worker_id=(key.worker_id + 1) % key.world_size),\n"
-            "list(range(num_object_groups)),\n)",
+            "self._ctx.resolve_obj_keys(\n__import__('dataclasses').replace(key,"
+            " worker_id=(key.worker_id + 1) % key.world_size),\nlist(range(num_object_groups)),\n)",
         ),
         name="real-lmcache-workers-exchanged",
         what="A worker is brought what another worker has stored.",
@@ -101,7 +124,13 @@ FAULTS = (
         group="K",
     ),
     fault(
-        Edit(KEYS, "", "_lookup_kv_ranks", "for worker_id in range(ipc_key.world_size)", "for worker_id in range(1)"),
+        Edit(
+            KEYS,
+            "",
+            "_lookup_kv_ranks",
+            "for worker_id in range(ipc_key.world_size)",
+            "for worker_id in range(1)",
+        ),
         name="real-lmcache-looked-up-for-one-worker",
         what="A look-up asks for what the first worker has stored, and for no other's.",
         anomaly="died",
@@ -116,15 +145,30 @@ FAULTS = (
             "kv_ranks = _lookup_kv_ranks(ipc_key)",
             "kv_ranks = [ObjectKey.ComputeKVRank(ipc_key.world_size, 0, ipc_key.world_size, 0)]",
         ),
-        Edit(KEYS, "", "_lookup_kv_ranks", "for worker_id in range(ipc_key.world_size)", "for worker_id in range(1)"),
+        Edit(
+            KEYS,
+            "",
+            "_lookup_kv_ranks",
+            "for worker_id in range(ipc_key.world_size)",
+            "for worker_id in range(1)",
+        ),
         name="real-lmcache-one-share-for-all-workers",
-        what="What the first worker has stored is every worker's, as if all layers were latent attention.",
+        what=(
+            "What the first worker has stored is every worker's, as if all layers were latent"
+            " attention."
+        ),
         anomaly="stale-hit",
         checker="safety-law",
         group="K",
     ),
     fault(
-        Edit(READERS, "IPCCacheServerKey", "require_num_kv_readers", "return self.num_kv_readers", "return 1"),
+        Edit(
+            READERS,
+            "IPCCacheServerKey",
+            "require_num_kv_readers",
+            "return self.num_kv_readers",
+            "return 1",
+        ),
         name="real-lmcache-locked-for-one-reader",
         what="What several workers are to read is locked for one of them.",
         anomaly="died",

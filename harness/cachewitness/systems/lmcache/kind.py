@@ -1,8 +1,10 @@
-"""The engine `real-lmcache`: vLLM's reference scheduler, with the installed LMCache as its second tier.
+"""The engine `real-lmcache`: vLLM's reference scheduler, with the installed LMCache as its second
+tier.
 
-Which prefixes are found, which objects are kept and evicted, and which bytes arrive in which block is LMCache's own doing; the
-scheduler, the connector beside it and the device's cache are the references'. Not driven, and refused: steps in flight, drafts,
-several engines of different kernels, media, prefix caching switched off, and releases that vLLM's connector works around.
+Which prefixes are found, which objects are kept and evicted, and which bytes arrive in which block
+is LMCache's own doing; the scheduler, the connector beside it and the device's cache are the
+references'. Not driven, and refused: steps in flight, drafts, several engines of different kernels,
+media, prefix caching switched off, and releases that vLLM's connector works around.
 """
 
 from __future__ import annotations
@@ -39,9 +41,13 @@ NOT_DRIVEN = {"async_depth": 0, "num_speculative_tokens": 0, "enable_caching": T
 OWN: Mapping[str, tuple[Any, str]] = {
     "workers": (1, "a number of workers, 1 or more: ranks of tensor parallelism"),
     "lost": (0, "a whole number: one in so many stores of a worker is not made, 0 for none"),
-    "latent": (False, "true or false: whether full attention keeps one vector of a token, as MLA does"),
+    "latent": (
+        False,
+        "true or false: whether full attention keeps one vector of a token, as MLA does",
+    ),
 }
-"""What a trace may ask of this engine and not of the policy's reference: what it is by default, and what it has to be."""
+"""What a trace may ask of this engine and not of the policy's reference: what it is by default, and
+what it has to be."""
 WITHOUT = ("adapter", "kernels")
 """What a trace may need and this engine has not: LMCache's keys know neither."""
 
@@ -62,8 +68,8 @@ class Served(Driver):
 def open_engine(header: TraceHeader, options: Mapping[str, str]) -> Engine:
     """Build the engine for a trace.
 
-    Raises EngineMissing if LMCache cannot be imported, UsageError for what it or the reference of vLLM refuses, and for what is
-    not driven.
+    Raises EngineMissing if LMCache cannot be imported, UsageError for what it or the reference of
+    vLLM refuses, and for what is not driven.
     """
     keeps = chosen(NAME, options, "caching", ("on", "off")) == "on"
     release = str(part("_version", "__version__"))
@@ -74,15 +80,27 @@ def open_engine(header: TraceHeader, options: Mapping[str, str]) -> Engine:
     for name, value in NOT_DRIVEN.items():
         if getattr(asked, name) != value:
             raise UsageError(
-                f"--engine real-lmcache: option '{name}={getattr(asked, name)}' is not driven with the installed LMCache"
+                f"--engine real-lmcache: option '{name}={getattr(asked, name)}' is not driven with"
+                " the installed LMCache"
             )
     if own.engines > 1 or own.release != spec.NEWEST:
-        raise UsageError(f"--engine real-lmcache: one engine is driven, of LMCache {spec.NEWEST}; see the policy's reference")
+        raise UsageError(
+            f"--engine real-lmcache: one engine is driven, of LMCache {spec.NEWEST}; see the"
+            " policy's reference"
+        )
     replicated = setting.latent and all(group.kind == "full" for group in header.layout.groups)
     setting = setting._replace(replicated=replicated)
-    device = Pages(header.layout.groups, header.pages, workers=setting.workers, latent=setting.latent, replicated=replicated)
+    device = Pages(
+        header.layout.groups,
+        header.pages,
+        workers=setting.workers,
+        latent=setting.latent,
+        replicated=replicated,
+    )
     PATCHES.undo()
-    driver: Any = assemble(header, own, config, NAME, partial(RealServer, device=device, setting=setting))
+    driver: Any = assemble(
+        header, own, config, NAME, partial(RealServer, device=device, setting=setting)
+    )
     server = driver.adapter.connector.lmcache.server
     free = server.pads or setting.workers > 1
     engine = Served(_declared(driver.header, release, pads=free), driver.adapter, server)
@@ -91,14 +109,19 @@ def open_engine(header: TraceHeader, options: Mapping[str, str]) -> Engine:
 
 
 def _taken(header: TraceHeader, named: Mapping[str, str]) -> tuple[TraceHeader, dict[str, Any]]:
-    """Return a trace's header less the options that this engine alone has, and those: the trace's, else the engine's name's.
+    """Return a trace's header less the options that this engine alone has, and those: the trace's,
+    else the engine's name's.
 
     Raises UsageError for a wrong value.
     """
     options, given = dict(header.options), dict[str, Any]()
     for name, (least, what) in OWN.items():
         text = named.get(name, "")
-        said = int(text) if text.isdecimal() else {"": least, "true": True, "false": False}.get(text, text)
+        said = (
+            int(text)
+            if text.isdecimal()
+            else {"": least, "true": True, "false": False}.get(text, text)
+        )
         value = given[name] = options.pop(name, said)
         if type(value) is not type(least) or value < least:
             raise UsageError(f"--engine {NAME}: option '{name}={value}' must be {what}")
@@ -106,7 +129,9 @@ def _taken(header: TraceHeader, named: Mapping[str, str]) -> tuple[TraceHeader, 
 
 
 def configurations() -> list[Configuration]:
-    """Return what is run beside the policy's configurations: several workers, and latent attention."""
+    """Return what is run beside the policy's configurations: several workers, and latent
+    attention.
+    """
     full, mamba, three = (layouts.load(name) for name in ("full", "full-mamba", "full-swa-mamba"))
     apart: dict[str, Any] = {"separate_object_groups": True, "retention_interval": 0}
     return [
@@ -124,10 +149,17 @@ def _configuration(layout: Layout, tier_pages: int, **options: Any) -> Configura
 
 
 def _declared(header: Header, release: str, *, pads: bool) -> Header:
-    """Return the header less what LMCache is not told. Where objects are padded no page says when memory runs short."""
+    """Return the header less what LMCache is not told. Where objects are padded no page says
+    when memory runs short.
+    """
     capabilities = [name for name in header.capabilities if name not in WITHOUT]
-    pools = [msgspec.structs.replace(pool, eviction=None) if pads and pool.id == TIER else pool for pool in header.pools]
-    return msgspec.structs.replace(header, capabilities=capabilities, engine_version=release, pools=pools)
+    pools = [
+        msgspec.structs.replace(pool, eviction=None) if pads and pool.id == TIER else pool
+        for pool in header.pools
+    ]
+    return msgspec.structs.replace(
+        header, capabilities=capabilities, engine_version=release, pools=pools
+    )
 
 
 def _faults() -> Mapping[str, Mutant]:
@@ -136,11 +168,16 @@ def _faults() -> Mapping[str, Mutant]:
 
 ENGINE = EngineKind(
     name=NAME,
-    summary="the installed LMCache's own look-up, store and retrieve, on a CPU, behind vLLM's reference scheduler",
+    summary=(
+        "the installed LMCache's own look-up, store and retrieve, on a CPU, behind vLLM's reference"
+        " scheduler"
+    ),
     heights=("scheduler",),
     open=open_engine,
     options={
-        "caching": "on (default), or off: nothing is stored in LMCache, so its look-ups find nothing",
+        "caching": (
+            "on (default), or off: nothing is stored in LMCache, so its look-ups find nothing"
+        ),
         **{name: f"{what}; an option of a trace too" for name, (_, what) in OWN.items()},
         "mutant": "a seeded fault patched into it (see `ls mutants`)",
     },

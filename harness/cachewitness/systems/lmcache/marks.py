@@ -1,6 +1,8 @@
-"""Blocks of a device whose bytes say whose they are: every word holds the block's mark, its layer and its own place.
+"""Blocks of a device whose bytes say whose they are: every word holds the block's mark, its layer
+and its own place.
 
-A mark is given once. Where words of a mark turn up, whole and in every layer, they were copied from the block that got it.
+A mark is given once. Where words of a mark turn up, whole and in every layer, they were copied from
+the block that got it.
 """
 
 from __future__ import annotations
@@ -30,7 +32,8 @@ class MarkedBlocks:
     def __init__(self, block_sizes: Sequence[int], blocks: int) -> None:
         if wrong := [size for size in block_sizes if EACH % size]:
             raise UsageError(
-                f"--engine: blocks of {wrong[0]} tokens do not divide {EACH}, as those of LMCache's device have to"
+                f"--engine: blocks of {wrong[0]} tokens do not divide {EACH}, as those of LMCache's"
+                " device have to"
             )
         torch = importlib.import_module("torch")
         self._numpy = numpy = importlib.import_module("numpy")
@@ -43,13 +46,16 @@ class MarkedBlocks:
         self._count = 0
 
     def mark(self, group: int, blocks: Iterable[int]) -> dict[int, int]:
-        """Give each of these blocks a new mark, the null block none; return whose each is. Raises UsageError for too many."""
+        """Give each of these blocks a new mark, the null block none; return whose each is.
+        Raises UsageError for too many.
+        """
         given: dict[int, int] = {}
         for block in sorted({*blocks} - {0}):
             self._count += 1
             if self._count >= MOST:
                 raise UsageError(
-                    f"--engine: a trace with more than {MOST} copies of blocks is more than LMCache's device can tell"
+                    f"--engine: a trace with more than {MOST} copies of blocks is more than"
+                    " LMCache's device can tell"
                 )
             self._words[group][:, block] = self._places + self._count * WORDS
             given[self._count] = block
@@ -66,18 +72,25 @@ class MarkedBlocks:
         return [group.copy() for group in self._words]
 
     def changed(self, before: Sequence[Any]) -> list[tuple[int, int]]:
-        """Return which blocks of which groups have other words than before, and say on standard error which are torn."""
+        """Return which blocks of which groups have other words than before, and say on standard
+        error which are torn.
+        """
         found = list[tuple[int, int]]()
         for group, (now, then) in enumerate(zip(self._words, before, strict=True)):
             blocks = [int(block) for block in (now != then).any(axis=(0, 2)).nonzero()[0]]
             found += [(group, block) for block in blocks]
             for block in blocks:
                 if not self.held(group, block):
-                    print(f"block {block} of group {group}: what arrived is no whole block", file=sys.stderr)
+                    print(
+                        f"block {block} of group {group}: what arrived is no whole block",
+                        file=sys.stderr,
+                    )
         return found
 
     def within(self, content: Any, marks: Mapping[int, Any]) -> list[int]:
-        """Return which of these marks are in an object's bytes (a tensor) with every word of theirs, in whatever order."""
+        """Return which of these marks are in an object's bytes (a tensor) with every word of
+        theirs, in whatever order.
+        """
         words = content.view(-1).view(importlib.import_module("torch").int32).numpy()
         seen, counts = self._numpy.unique(self._numpy.unique(words) // WORDS, return_counts=True)
         whole = {int(mark) for mark, count in zip(seen, counts, strict=True) if count == WORDS}

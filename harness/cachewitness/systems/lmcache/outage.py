@@ -1,7 +1,8 @@
-"""A server that goes away and comes back, counted in steps: it has died and begins with nothing, or goes on where it stood.
+"""A server that goes away and comes back, counted in steps: it has died and begins with nothing, or
+goes on where it stood.
 
-While it is away nothing is answered. LMCache's thread that asks whether the server lives (`HeartbeatThread`) notices that some
-steps later, and that the server is back when it is.
+While it is away nothing is answered. LMCache's thread that asks whether the server lives
+(`HeartbeatThread`) notices that some steps later, and that the server is back when it is.
 
 Source: LMCache 0.5.6, `integration/vllm/vllm_multi_process_adapter.py`.
 """
@@ -49,7 +50,9 @@ class Heartbeat:
 
 
 class Moment(NamedTuple):
-    """What happens with a step: the server goes away, the thread notices that, the server is back."""
+    """What happens with a step: the server goes away, the thread notices that, the server is
+    back.
+    """
 
     goes: bool = False
     noticed: bool = False

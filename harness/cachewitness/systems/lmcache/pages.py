@@ -1,8 +1,10 @@
-"""The device's pages, in bytes that can be recognised: what was written, for which layer, at which place in the page.
+"""The device's pages, in bytes that can be recognised: what was written, for which layer, at which
+place in the page.
 
-Whenever a step writes a page it gets a number that no page had before. Each row of it (of keys or of values, of a token's
-place) holds that number, the row's own place, the layer and the worker. So the bytes in a page say what they were copied from,
-as a whole or not. Of several workers each has pages of its own, and what a step writes has one number on all of them.
+Whenever a step writes a page it gets a number that no page had before. Each row of it (of keys or
+of values, of a token's place) holds that number, the row's own place, the layer and the worker. So
+the bytes in a page say what they were copied from, as a whole or not. Of several workers each has
+pages of its own, and what a step writes has one number on all of them.
 """
 
 from __future__ import annotations
@@ -27,33 +29,55 @@ HALF = 1 << 15
 
 
 class Pages:
-    """So many pages of each group of a layout, the null page included, on each of so many `workers`.
+    """So many pages of each group of a layout, the null page included, on each of so many
+    `workers`.
 
-    `latent`: full attention keeps one vector of a token and layer, no keys and values (MLA). `replicated`: every worker has
-    the same.
+    `latent`: full attention keeps one vector of a token and layer, no keys and values (MLA).
+    `replicated`: every worker has the same.
     """
 
     def __init__(
-        self, specs: Sequence[GroupSpec], pages: int, *, workers: int = 1, latent: bool = False, replicated: bool = False
+        self,
+        specs: Sequence[GroupSpec],
+        pages: int,
+        *,
+        workers: int = 1,
+        latent: bool = False,
+        replicated: bool = False,
     ) -> None:
         torch = importlib.import_module("torch")
-        torch.set_num_threads(1)  # pages are small: threads would wait for each other longer than they copy
+        torch.set_num_threads(
+            1
+        )  # pages are small: threads would wait for each other longer than they copy
         self._sizes = [spec.block_size for spec in specs]
         self.workers = range(workers)
         shapes = [_shape(spec, pages, latent=latent) for spec in specs]
-        tensors = [[torch.zeros(shape, dtype=torch.bfloat16) for _ in range(LAYERS)] for _ in self.workers for shape in shapes]
+        tensors = [
+            [torch.zeros(shape, dtype=torch.bfloat16) for _ in range(LAYERS)]
+            for _ in self.workers
+            for shape in shapes
+        ]
         rows = [[self._rows_of(torch, tensor) for tensor in layers] for layers in tensors]
-        self._rows = [rows[worker * len(specs) : (worker + 1) * len(specs)] for worker in self.workers]
+        self._rows = [
+            rows[worker * len(specs) : (worker + 1) * len(specs)] for worker in self.workers
+        ]
         """By worker and group: the layers' numbers."""
         self._marks = [0 if replicated else worker * LAYERS for worker in self.workers]
-        self._fresh = [[self._said_by(torch, of, layer) for layer, of in enumerate(layers)] for layers in self._rows[0]]
+        self._fresh = [
+            [self._said_by(torch, of, layer) for layer, of in enumerate(layers)]
+            for layers in self._rows[0]
+        ]
         """By group: what a page's rows begin with, but for the page's number and the worker."""
         self._count = 0
-        windows = [{"recurrent": spec.block_size, "sliding": spec.window}.get(spec.kind, -1) for spec in specs]
+        windows = [
+            {"recurrent": spec.block_size, "sliding": spec.window}.get(spec.kind, -1)
+            for spec in specs
+        ]
         states = [spec.kind == "recurrent" for spec in specs]
         parts = [*zip(self._sizes, windows, states, strict=True)]
         self.groups = [
-            [Group(tensors[worker * len(specs) + group], *rest) for group, rest in enumerate(parts)] for worker in self.workers
+            [Group(tensors[worker * len(specs) + group], *rest) for group, rest in enumerate(parts)]
+            for worker in self.workers
         ]
         """By worker: its groups."""
 
@@ -64,7 +88,9 @@ class Pages:
 
     @staticmethod
     def _said_by(torch: Any, rows: Any, layer: int) -> Any:
-        """Return the first numbers of each row of a page of a layer, with places and the layer in them, [row, number]."""
+        """Return the first numbers of each row of a page of a layer, with places and the layer
+        in them, [row, number].
+        """
         said = torch.zeros((rows.shape[1], LEAST), dtype=rows.dtype)
         said[:, 2], said[:, 3] = torch.arange(rows.shape[1]), layer + 1
         return said
@@ -73,18 +99,31 @@ class Pages:
         """Have a step write a page, on every worker."""
         self._count += 1
         for mark, groups in zip(self._marks, self._rows, strict=True):
-            for layer, (said, rows) in enumerate(zip(self._fresh[group], groups[group], strict=True)):
-                said[:, 0], said[:, 1], said[:, 3] = self._count % HALF, self._count // HALF, mark + layer + 1
+            for layer, (said, rows) in enumerate(
+                zip(self._fresh[group], groups[group], strict=True)
+            ):
+                said[:, 0], said[:, 1], said[:, 3] = (
+                    self._count % HALF,
+                    self._count // HALF,
+                    mark + layer + 1,
+                )
                 rows[page, :, :LEAST] = said
 
     def held(self, group: int, page: int, worker: int = 0) -> int:
-        """Return the number of what a page of a worker holds, in all its layers and places; 0 if nothing, or not one thing."""
+        """Return the number of what a page of a worker holds, in all its layers and places; 0 if
+        nothing, or not one thing.
+        """
         mark = self._marks[worker]
-        said = {self._said(rows[page], mark + layer) for layer, rows in enumerate(self._rows[worker][group])}
+        said = {
+            self._said(rows[page], mark + layer)
+            for layer, rows in enumerate(self._rows[worker][group])
+        }
         return said.pop() if len(said) == 1 else 0
 
     def _said(self, rows: Any, layer: int) -> int:
-        """Return the number in one layer of a page; 0 if its rows do not agree or are not in their places."""
+        """Return the number in one layer of a page; 0 if its rows do not agree or are not in
+        their places.
+        """
         values = rows[:, :LEAST].tolist()
         low, high, _, _ = values[0]
         whole = all(row == [low, high, place, layer + 1] for place, row in enumerate(values))
@@ -95,12 +134,17 @@ class Pages:
         return [[[rows.clone() for rows in layers] for layers in groups] for groups in self._rows]
 
     def changed(self, before: Sequence[Sequence[Sequence[Any]]]) -> list[tuple[int, int]]:
-        """Return which pages of which groups hold other bytes than before on some worker, and say which are torn."""
+        """Return which pages of which groups hold other bytes than before on some worker, and
+        say which are torn.
+        """
         found = set[tuple[int, int]]()
         for worker, groups in enumerate(self._rows):
             for group, layers in enumerate(groups):
                 for rows, old in zip(layers, before[worker][group], strict=True):
-                    found |= {(group, page) for page in (rows != old).flatten(1).any(1).nonzero().flatten().tolist()}
+                    found |= {
+                        (group, page)
+                        for page in (rows != old).flatten(1).any(1).nonzero().flatten().tolist()
+                    }
         for group, page in sorted(found):
             for worker in self.workers:
                 if not self.held(group, page, worker):
@@ -109,14 +153,30 @@ class Pages:
 
     def _tell_torn(self, group: int, page: int, worker: int) -> None:
         mark = self._marks[worker]
-        said = [self._said(rows[page], mark + layer) for layer, rows in enumerate(self._rows[worker][group])]
+        said = [
+            self._said(rows[page], mark + layer)
+            for layer, rows in enumerate(self._rows[worker][group])
+        ]
         torn = [layer for layer, number in enumerate(said) if not number] or [*range(LAYERS)]
         where = f" of worker {worker}" if len(self.workers) > 1 else ""
-        print(f"block {page} of group {group}{where}: what arrived in layers {torn} is no whole page", file=sys.stderr)
+        print(
+            f"block {page} of group {group}{where}: what arrived in layers {torn} is no whole page",
+            file=sys.stderr,
+        )
 
-    def execute(self, begin: StepBegin, withdrawn: Collection[str], tokens: Mapping[str, list[int]]) -> None:
-        """Carry a step out: zeros, copies on the device, runs. What LMCache moves it has moved itself."""
-        self._move([(move.src, move.dst) for move in begin.copies if (move.src_pool, move.dst_pool) == (0, 0)])
+    def execute(
+        self, begin: StepBegin, withdrawn: Collection[str], tokens: Mapping[str, list[int]]
+    ) -> None:
+        """Carry a step out: zeros, copies on the device, runs. What LMCache moves it has moved
+        itself.
+        """
+        self._move(
+            [
+                (move.src, move.dst)
+                for move in begin.copies
+                if (move.src_pool, move.dst_pool) == (0, 0)
+            ]
+        )
         for run in begin.runs:
             if run.r not in withdrawn:
                 for group, page in self._written(run.tables, run.start, run.stop):
@@ -127,7 +187,9 @@ class Pages:
             for rows in layers:
                 rows[[dst for _, dst in moves]] = rows[[src for src, _ in moves]]
 
-    def _written(self, tables: Sequence[Sequence[int]], start: int, stop: int) -> Iterable[tuple[int, int]]:
+    def _written(
+        self, tables: Sequence[Sequence[int]], start: int, stop: int
+    ) -> Iterable[tuple[int, int]]:
         for group, size in enumerate(self._sizes):
             for page in tables[group][start // size : -(-stop // size)]:
                 if page:
@@ -142,5 +204,8 @@ def _shape(spec: GroupSpec, pages: int, *, latent: bool) -> tuple[int, ...]:
     kinds = 1 if latent and spec.kind == "full" else 2
     width, left = divmod(PAGE_BYTES, spec.block_size * kinds * 2 * LAYERS)
     if left or width < LEAST:
-        raise UsageError(f"--engine lmcache: blocks of {spec.block_size} tokens do not make pages of {PAGE_BYTES} bytes")
+        raise UsageError(
+            f"--engine lmcache: blocks of {spec.block_size} tokens do not make pages of"
+            f" {PAGE_BYTES} bytes"
+        )
     return (pages, spec.block_size, width) if kinds == 1 else (pages, 2, spec.block_size, 1, width)

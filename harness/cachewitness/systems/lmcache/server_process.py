@@ -1,14 +1,16 @@
-"""LMCache's server in this process: what its clients ask for is answered at once, and what it has copied is told.
+"""LMCache's server in this process: what its clients ask for is answered at once, and what it has
+copied is told.
 
-What a copy moved is read off the bytes. Before a store each of its blocks gets a mark of its own, and the marks that are found
-whole in the objects that LMCache wrote say which blocks are in them. Before a retrieve the blocks that it is to fill are marked
-anew, and the marks that they have after it say from which objects they were filled, whichever were asked for.
+What a copy moved is read off the bytes. Before a store each of its blocks gets a mark of its own,
+and the marks that are found whole in the objects that LMCache wrote say which blocks are in them.
+Before a retrieve the blocks that it is to fill are marked anew, and the marks that they have after
+it say from which objects they were filled, whichever were asked for.
 
-LMCache finishes a copy (a store's objects can be found, a retrieve's locks are gone) when its stream gets there. Here that is
-left to the caller: `finish`.
+LMCache finishes a copy (a store's objects can be found, a retrieve's locks are gone) when its
+stream gets there. Here that is left to the caller: `finish`.
 
-Sources: LMCache 0.5.6, `v1/multiprocess/modules/lookup.py`, `modules/lmcache_driven_transfer.py`, `native_completion.py`,
-`v1/distributed/l1_manager.py`.
+Sources: LMCache 0.5.6, `v1/multiprocess/modules/lookup.py`, `modules/lmcache_driven_transfer.py`,
+`native_completion.py`, `v1/distributed/l1_manager.py`.
 """
 
 from __future__ import annotations
@@ -30,7 +32,9 @@ class Copied(NamedTuple):
 
 
 class Transfer(NamedTuple):
-    """A store or a retrieve that LMCache has made: what it said of it, what it copied, and what it has yet to finish."""
+    """A store or a retrieve that LMCache has made: what it said of it, what it copied, and what
+    it has yet to finish.
+    """
 
     ok: bool
     copied: Sequence[Copied]
@@ -64,14 +68,15 @@ class Server:
         self._instance = 0
         self._free = [*range(sizes.pages)][::-1]
         self._stored: dict[tuple[Any, int], Stored] = {}
-        """By LMCache's key and the memory that has it: a key may be written by several at once, and one of them stays."""
+        """By LMCache's key and the memory that has it: a key may be written by several at once, and
+        one of them stays."""
         self._page_of: dict[int, int] = {}
         """By mark: the page that it was stored in last."""
         self._sessions: set[str] = set()
         self.blocks: MarkedBlocks
         """The device's, once an engine is registered."""
 
-    # --- an engine ----------------------------------------------------------------------------------------------------
+    # --- an engine --------------------------------------------------------------------------------
 
     def register(self, instance: int, *told: Any) -> None:
         """Register an engine's caches, as its worker tells of them (`register_kv_cache`)."""
@@ -86,14 +91,16 @@ class Server:
         close(self._modules)
 
     def restart(self) -> None:
-        """Begin anew, as a process that was started again: with no engine, no request and no object."""
+        """Begin anew, as a process that was started again: with no engine, no request and no
+        object.
+        """
         self.close()
         self._modules = start(self.sizes)
         self._level = self._modules.context.storage_manager._l1_manager
         self._sessions.clear()
         self.look()
 
-    # --- look-ups -----------------------------------------------------------------------------------------------------
+    # --- look-ups ---------------------------------------------------------------------------------
 
     def lookup(self, key: Any, readers: int) -> None:
         """Look a prefix up; what that finds stays locked."""
@@ -104,7 +111,9 @@ class Server:
         """Return how many chunks a look-up has found. Raises EngineFailure if it does not end."""
         chunks = self._modules.lookups.wait_prefetch_status(r, DEADLINE)
         if chunks is None:
-            raise EngineFailure("hung", f"had LMCache's look-up of {r} not end within {DEADLINE:g} s")
+            raise EngineFailure(
+                "hung", f"had LMCache's look-up of {r} not end within {DEADLINE:g} s"
+            )
         return int(chunks)
 
     def free_lookup_locks(self, key: Any, readers: int) -> None:
@@ -123,9 +132,11 @@ class Server:
         """Let the eviction thread look once."""
         evict(self._modules, self.sizes)
 
-    # --- copies -------------------------------------------------------------------------------------------------------
+    # --- copies -----------------------------------------------------------------------------------
 
-    def store(self, key: Any, instance: int, block_ids: Sequence[Sequence[int]], event: bytes) -> Transfer:
+    def store(
+        self, key: Any, instance: int, block_ids: Sequence[Sequence[int]], event: bytes
+    ) -> Transfer:
         """Have LMCache store the key's tokens from these blocks, by group of LMCache's."""
         self.look()
         self._sessions.add(key.request_id)
@@ -139,21 +150,35 @@ class Server:
         for name, state in self._staged():
             if id(state.memory_obj) in known:
                 continue
-            pages = self._named(key, places.get(name, {}), self.blocks.within(state.memory_obj.raw_tensor, marks), marks)
+            pages = self._named(
+                key,
+                places.get(name, {}),
+                self.blocks.within(state.memory_obj.raw_tensor, marks),
+                marks,
+            )
             self._stored[name, id(state.memory_obj)] = Stored(state.memory_obj, pages)
             copied += [Copied(*marks[place.mark], page) for page, place in pages.items()]
         return Transfer(bool(ok), copied, self._unfinished())
 
-    def retrieve(self, key: Any, instance: int, block_ids: Sequence[Sequence[int]], event: bytes, skip: int) -> Transfer:
-        """Have LMCache fill these blocks, by group of LMCache's, with the key's tokens but the first `skip`."""
+    def retrieve(
+        self, key: Any, instance: int, block_ids: Sequence[Sequence[int]], event: bytes, skip: int
+    ) -> Transfer:
+        """Have LMCache fill these blocks, by group of LMCache's, with the key's tokens but the
+        first `skip`.
+        """
         for group, ids in self._by_group(block_ids):
             self.blocks.mark(group, ids)
         before = self.blocks.copies()
         _, ok = self._modules.transfers.retrieve(key, instance, block_ids, event, skip)
         filled = [
-            (group, block, self._page_of.get(self.blocks.held(group, block))) for group, block in self.blocks.changed(before)
+            (group, block, self._page_of.get(self.blocks.held(group, block)))
+            for group, block in self.blocks.changed(before)
         ]
-        copied = [Copied(group, block, page) for group, block, page in filled if page is not None and block]
+        copied = [
+            Copied(group, block, page)
+            for group, block, page in filled
+            if page is not None and block
+        ]
         return Transfer(bool(ok), copied, self._unfinished())
 
     def finish(self, transfer: Transfer) -> None:
@@ -163,19 +188,31 @@ class Server:
             registry[kind].handler(registry[kind].decoder.decode(payload))
 
     def _unfinished(self) -> list[tuple[str, bytes]]:
-        return [*part("v1.multiprocess.native_completion", "_device_ops").drain_recorded_completions()]
+        return [
+            *part("v1.multiprocess.native_completion", "_device_ops").drain_recorded_completions()
+        ]
 
     def _by_group(self, block_ids: Sequence[Sequence[int]]) -> Iterator[tuple[int, Sequence[int]]]:
         for info, ids in zip(self._infos, block_ids, strict=True):
             yield info.engine_group_id, ids
 
     def _staged(self) -> list[tuple[Any, Any]]:
-        return [(name, state) for name, by_writer in self._level._staging.items() for state in by_writer.values()]
+        return [
+            (name, state)
+            for name, by_writer in self._level._staging.items()
+            for state in by_writer.values()
+        ]
 
-    def _places(self, key: Any, block_ids: Sequence[Sequence[int]]) -> dict[Any, dict[tuple[int, int], int]]:
-        """Return for each object that a key names the length of the prefix that a block of a group ends."""
+    def _places(
+        self, key: Any, block_ids: Sequence[Sequence[int]]
+    ) -> dict[Any, dict[tuple[int, int], int]]:
+        """Return for each object that a key names the length of the prefix that a block of a
+        group ends.
+        """
         size, places = self.sizes.chunk, dict[Any, dict[tuple[int, int], int]]()
-        manager = self._modules.transfers._cache_contexts[self._instance].cache_context.kv_layer_groups_manager
+        manager = self._modules.transfers._cache_contexts[
+            self._instance
+        ].cache_context.kv_layer_groups_manager
         names = self._modules.context.resolve_obj_keys(key, [*range(manager.num_object_groups)])
         for index, first in enumerate(range(key.start, key.start + len(names[0]) * size, size)):
             ends: dict[tuple[int, int], int] = {}
@@ -187,9 +224,15 @@ class Server:
         return places
 
     def _named(
-        self, key: Any, ends: dict[tuple[int, int], int], found: Sequence[int], marks: dict[int, tuple[int, int]]
+        self,
+        key: Any,
+        ends: dict[tuple[int, int], int],
+        found: Sequence[int],
+        marks: dict[int, tuple[int, int]],
     ) -> dict[int, Place]:
-        """Give each block that is in an object a page. One that should not be there ends the object's last prefix."""
+        """Give each block that is in an object a page. One that should not be there ends the
+        object's last prefix.
+        """
         pages = {}
         for mark in found:
             page = self._free.pop()
@@ -198,10 +241,12 @@ class Server:
             self._page_of[mark] = page
         return pages
 
-    # --- what it has --------------------------------------------------------------------------------------------------
+    # --- what it has ------------------------------------------------------------------------------
 
     def resident(self) -> Iterator[tuple[Any, dict[int, Place], bool]]:
-        """Yield the objects that can be found, with their pages, and whether somebody reads them."""
+        """Yield the objects that can be found, with their pages, and whether somebody reads
+        them.
+        """
         for (name, _), stored in self._stored.items():
             state = self._level._objects.get(name)
             if state is not None and state.memory_obj is stored.memory:

@@ -1,7 +1,8 @@
-"""The installed LMCache: the modules that its server consists of, called in process, over pages in this process's memory.
+"""The installed LMCache: the modules that its server consists of, called in process, over pages in
+this process's memory.
 
-A call returns when what it asked for has happened. Look-ups are waited for. The thread that asks every 5 ms which copies are
-over does not run; what it does is done here, behind each copy.
+A call returns when what it asked for has happened. Look-ups are waited for. The thread that asks
+every 5 ms which copies are over does not run; what it does is done here, behind each copy.
 
 Sources: LMCache 0.5.6, `v1/multiprocess/modules/lookup.py`, `modules/lmcache_driven_transfer.py`;
 `v1/distributed/l1_manager.py`.
@@ -21,7 +22,9 @@ MODEL = "model"
 
 
 class Group(NamedTuple):
-    """A cache group as it is registered: the layers' tensors, the block in tokens, the window (−1: none), whether states."""
+    """A cache group as it is registered: the layers' tensors, the block in tokens, the window
+    (−1: none), whether states.
+    """
 
     tensors: Sequence[Any]
     block_size: int
@@ -30,10 +33,12 @@ class Group(NamedTuple):
 
 
 class Store:
-    """A server's modules, with the workers of one engine registered. `pages` is what the first level has for each share.
+    """A server's modules, with the workers of one engine registered. `pages` is what the first
+    level has for each share.
 
-    By worker, `workers` are the groups of its caches. Each stores a share of its own, or, if all hold the same
-    (`replicated`), the first one stores for all (`ParallelStrategy.kv_world_size`, `is_kv_writer`, `num_kv_readers`).
+    By worker, `workers` are the groups of its caches. Each stores a share of its own, or, if all
+    hold the same (`replicated`), the first one stores for all (`ParallelStrategy.kv_world_size`,
+    `is_kv_writer`, `num_kv_readers`).
     """
 
     def __init__(
@@ -72,20 +77,38 @@ class Store:
         for worker in self.workers:
             mine = tensors[worker * len(groups) : (worker + 1) * len(groups)]
             mapped = [InPlace(tensor) for layers in mine for tensor in layers]
-            self.transfers.register_kv_cache(worker, mapped, MODEL, self._world, kind, {"kv_layout": "NHD"}, infos)
+            self.transfers.register_kv_cache(
+                worker, mapped, MODEL, self._world, kind, {"kv_layout": "NHD"}, infos
+            )
         entry = self.transfers._cache_contexts[0]
         device = entry.cache_context.device
-        self._event = entry.event_backend.export_event(entry.event_backend.create_event(device), device)
-        self._streams = [self.transfers._cache_contexts[worker].cache_context.cupy_stream for worker in self.workers]
+        self._event = entry.event_backend.export_event(
+            entry.event_backend.create_event(device), device
+        )
+        self._streams = [
+            self.transfers._cache_contexts[worker].cache_context.cupy_stream
+            for worker in self.workers
+        ]
         self._key = part("v1.multiprocess.custom_types", "IPCCacheServerKey")
         self._passed = False
         self.transfers.register_host_func("harness_has_waited", self._pass, int)
         self._submit = part("v1.multiprocess.native_completion", "submit_callback_to_stream")
 
-    def key(self, r: str, tokens: Sequence[int], start: int, end: int, salt: str, *, worker: int | None = 0) -> Any:
+    def key(
+        self,
+        r: str,
+        tokens: Sequence[int],
+        start: int,
+        end: int,
+        salt: str,
+        *,
+        worker: int | None = 0,
+    ) -> Any:
         """Return the key of tokens [start, end) of a request; look-ups are no worker's."""
         share = None if worker is None else worker % self._world
-        return self._key(MODEL, self._world, share, tuple(tokens), start, end, r, salt, None, self._readers)
+        return self._key(
+            MODEL, self._world, share, tuple(tokens), start, end, r, salt, None, self._readers
+        )
 
     def of_share(self, key: Any, share: int) -> Any:
         """Return a worker's key as another share's."""
@@ -101,14 +124,18 @@ class Store:
 
     def whole(self) -> list[Any]:
         """Return the keys of the first share whose other shares are there too."""
-        return [name for name in self.objects if name.kv_rank == self._numbers[0] and self.holds(name)]
+        return [
+            name for name in self.objects if name.kv_rank == self._numbers[0] and self.holds(name)
+        ]
 
     def lookup(self, key: Any) -> int:
         """Return how many chunks of a key's tokens LMCache serves; what that needs stays locked."""
         self.lookups.lookup(key, len(self.workers))
         chunks = self.lookups.wait_prefetch_status(key.request_id, DEADLINE)
         if chunks is None:
-            raise EngineFailure("hung", f"had its look-up of {key.request_id} not end within {DEADLINE:g} s")
+            raise EngineFailure(
+                "hung", f"had its look-up of {key.request_id} not end within {DEADLINE:g} s"
+            )
         return int(chunks)
 
     def locked(self, key: Any, chunks: int, windows: Sequence[int]) -> list[Any]:
@@ -126,13 +153,19 @@ class Store:
         self._wait(worker)
 
     def retrieve(self, key: Any, worker: int, blocks: Sequence[Sequence[int]], skip: int) -> bool:
-        """Retrieve the key's tokens into these blocks of a worker, by group; return what LMCache says of it."""
-        _, done = self.transfers.retrieve(key, worker, [[*row] for row in blocks], self._event, skip)
+        """Retrieve the key's tokens into these blocks of a worker, by group; return what LMCache
+        says of it.
+        """
+        _, done = self.transfers.retrieve(
+            key, worker, [[*row] for row in blocks], self._event, skip
+        )
         self._wait(worker)
         return bool(done)
 
     def _wait(self, worker: int) -> None:
-        """Tell LMCache that a worker's copies are over, until it has been told of everything that was copied so far."""
+        """Tell LMCache that a worker's copies are over, until it has been told of everything
+        that was copied so far.
+        """
         self._passed, late = False, time.monotonic() + DEADLINE
         self._submit(self._streams[worker], "harness_has_waited", 1)
         while not self._passed:

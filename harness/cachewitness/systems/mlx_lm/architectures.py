@@ -1,4 +1,6 @@
-"""The architectures that are run: mlx-lm's own configurations, at a tiny size. Nothing is imported here or downloaded."""
+"""The architectures that are run: mlx-lm's own configurations, at a tiny size. Nothing is
+imported here or downloaded.
+"""
 
 from __future__ import annotations
 
@@ -65,6 +67,7 @@ ARCHITECTURES: Mapping[str, Mapping[str, Any]] = {
     },
     "qwen3": {},
 }
-"""What each adds to `COMMON`, by the name of its module in mlx-lm: a recurrent state, a window, both in every layer, Mamba."""
+"""What each adds to `COMMON`, by the name of its module in mlx-lm: a recurrent state, a window,
+both in every layer, Mamba."""
 CONTROL = "qwen3"
 """Attention alone."""

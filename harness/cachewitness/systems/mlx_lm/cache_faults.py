@@ -1,4 +1,6 @@
-"""Seeded faults of the loop over mlx-lm: what is done wrong to the library's caches when they are kept or found."""
+"""Seeded faults of the loop over mlx-lm: what is done wrong to the library's caches when they
+are kept or found.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,12 @@ from typing import Any
 from cachewitness.engines.fault_tools import wrap
 from cachewitness.engines.mutant import declared, mutant
 
-_OWN: dict[str, Any] = {"checker": "answers", "engines": ("mlx-lm",), "height": "answers", "anomaly": "answer-differs"}
+_OWN: dict[str, Any] = {
+    "checker": "answers",
+    "engines": ("mlx-lm",),
+    "height": "answers",
+    "anomaly": "answer-differs",
+}
 
 
 def _arrays(cache: list[Any]) -> Iterator[Any]:

@@ -12,9 +12,13 @@ from cachewitness.systems.mlx_lm.server import Server
 
 
 class MlxEngine(SteppedEngine[Server]):
-    """The loop as an engine at answers height. The prompt cache counts caches, so the `pages` of a trace bound nothing."""
+    """The loop as an engine at answers height. The prompt cache counts caches, so the `pages` of
+    a trace bound nothing.
+    """
 
-    def __init__(self, header: TraceHeader, model: str, *, caching: bool, chunk: int, segment: int) -> None:
+    def __init__(
+        self, header: TraceHeader, model: str, *, caching: bool, chunk: int, segment: int
+    ) -> None:
         rules = Rules(caching=caching, answering=Answering("float32", VOCABULARY))
         super().__init__(
             Server(model, caching=caching, chunk=chunk, segment=segment),

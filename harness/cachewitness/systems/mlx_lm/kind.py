@@ -15,7 +15,8 @@ from cachewitness.workloads.configurations import Configuration
 
 NAME, INSTALL = "mlx-lm", "pip install 'cachewitness[mlx]'"
 CHUNK = 2048
-"""Tokens of a prompt in a step if a trace does not limit them: what the server's --prefill-step-size is."""
+"""Tokens of a prompt in a step if a trace does not limit them: what the server's
+--prefill-step-size is."""
 SHRINKING = 250
 """Traces that are tried in search of a smaller one."""
 
@@ -31,22 +32,32 @@ def open_engine(header: TraceHeader, options: Mapping[str, str]) -> Engine:
     chunk = chunk_of(NAME, header, CHUNK)
     kinds = [group.kind for group in header.layout.groups]
     if kinds != ["full", "recurrent"]:
-        wanted = "it needs a full group and a recurrent one, whose block is the length of a system's part"
+        wanted = (
+            "it needs a full group and a recurrent one, whose block is the length of a system's"
+            " part"
+        )
         raise UsageError(f"--engine {NAME}: layout {header.layout.name} does not fit: {wanted}")
     needs(NAME, ("mlx", "mlx_lm"), INSTALL)
     from cachewitness.systems.mlx_lm.engine import MlxEngine
 
-    return MlxEngine(header, model, caching=caching, chunk=chunk, segment=header.layout.groups[1].block_size)
+    return MlxEngine(
+        header, model, caching=caching, chunk=chunk, segment=header.layout.groups[1].block_size
+    )
 
 
 def configurations() -> list[Configuration]:
-    """Return what a run takes: a short system's part; and a longer one, with prompts cut into chunks."""
+    """Return what a run takes: a short system's part; and a longer one, with prompts cut into
+    chunks.
+    """
     return [Configuration(_layout(16), {}, ""), Configuration(_layout(48), {"chunk": 23}, "")]
 
 
 def _layout(system: int) -> Layout:
     groups = [GroupSpec("full", 16), GroupSpec("recurrent", system)]
-    story = f"a cache is kept behind the first {system} tokens of a prompt, before its last, and behind the answer"
+    story = (
+        f"a cache is kept behind the first {system} tokens of a prompt, before its last, and behind"
+        " the answer"
+    )
     return Layout(f"mlx-{system}", groups, story, "mlx-lm 0.32 server.py, _generate")
 
 

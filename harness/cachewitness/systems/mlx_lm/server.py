@@ -1,7 +1,8 @@
 """What mlx-lm's server does with a request, without its sockets, its threads and its clock.
 
-A request is looked up in the prompt cache when it comes, goes into the batch with what was found, and is kept at the end of
-each segment of its prompt and at the end of its answer (mlx-lm 0.32, server.py: `_generate`).
+A request is looked up in the prompt cache when it comes, goes into the batch with what was found,
+and is kept at the end of each segment of its prompt and at the end of its answer (mlx-lm 0.32,
+server.py: `_generate`).
 """
 
 from __future__ import annotations
@@ -29,11 +30,15 @@ SEED = 0
 
 @lru_cache(maxsize=2)
 def model_of(name: str) -> Any:
-    """Return the model of an architecture with random weights from a fixed seed; nothing is left in it by who uses it."""
+    """Return the model of an architecture with random weights from a fixed seed; nothing is left
+    in it by who uses it.
+    """
     with native():
         module = importlib.import_module(f"mlx_lm.models.{name}")
         mx.random.seed(SEED)
-        model = module.Model(module.ModelArgs.from_dict({"model_type": name, **COMMON, **ARCHITECTURES[name]}))
+        model = module.Model(
+            module.ModelArgs.from_dict({"model_type": name, **COMMON, **ARCHITECTURES[name]})
+        )
         model.eval()
         mx.eval(model.parameters())
     return model
@@ -51,18 +56,29 @@ class Request:
 
     def answer(self, ended: Ended) -> Answer:
         """Return what it has generated."""
-        return Answer(r=self.r, tokens=self.tokens, logprobs=self.logprobs, restored=self.restored, ended=ended)
+        return Answer(
+            r=self.r,
+            tokens=self.tokens,
+            logprobs=self.logprobs,
+            restored=self.restored,
+            ended=ended,
+        )
 
 
 class Server:
-    """Answers requests. `chunk` tokens of a prompt are computed in a step; the first `segment` of one are a system's."""
+    """Answers requests. `chunk` tokens of a prompt are computed in a step; the first `segment`
+    of one are a system's.
+    """
 
     def __init__(self, model: str, *, caching: bool, chunk: int, segment: int) -> None:
         self.name, self.segment = model, segment
         self.store = LRUPromptCache(KEPT) if caching else None
         with native():
             self.batch = BatchGenerator(
-                model_of(model), completion_batch_size=SLOTS, prefill_batch_size=SLOTS, prefill_step_size=chunk
+                model_of(model),
+                completion_batch_size=SLOTS,
+                prefill_batch_size=SLOTS,
+                prefill_step_size=chunk,
             )
         self.requests: dict[int, Request] = {}
         self.ended: list[Event] = []
@@ -77,13 +93,17 @@ class Server:
         found = len(prompt) - len(rest)
         segments, kinds = self.segments(prompt, found)
         with native():
-            (uid,) = self.batch.insert_segments([segments], [op.generate], [cache], [prompt[:found]])
+            (uid,) = self.batch.insert_segments(
+                [segments], [op.generate], [cache], [prompt[:found]]
+            )
         self.requests[uid] = Request(op.r, found, kinds)
 
     def segments(self, prompt: list[int], found: int) -> tuple[list[list[int]], list[str]]:
-        """Return what is left of a prompt's segments behind what was found, and of what kind each is, the last first.
+        """Return what is left of a prompt's segments behind what was found, and of what kind each
+        is, the last first.
 
-        A prompt is a system's part, of so many tokens as the server was told, and a user's; a short one is all a user's.
+        A prompt is a system's part, of so many tokens as the server was told, and a user's; a short
+        one is all a user's.
         """
         cut = self.segment if self.segment < len(prompt) else 0
         parts = [(prompt[found:cut], "system"), (prompt[max(found, cut) :], "user")]
@@ -94,7 +114,11 @@ class Server:
         """Let everybody have a token, or a chunk of its prompt."""
         with native():
             prompts, generated = self.batch.next()
-            ends = [one.uid for one in prompts if one.end_of_segment and not one.end_of_prompt and self.requests[one.uid].left]
+            ends = [
+                one.uid
+                for one in prompts
+                if one.end_of_segment and not one.end_of_prompt and self.requests[one.uid].left
+            ]
             kept = self.batch.extract_cache(ends) if self.store is not None else {}
         for uid, (cache, tokens) in kept.items():
             self.keep(tokens[:], cache, self.requests[uid].left.pop())

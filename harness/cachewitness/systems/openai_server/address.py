@@ -32,12 +32,22 @@ class Address:
     key: str = field(default="", repr=False)
 
     def connection(self, seconds: float | None = None) -> http.client.HTTPConnection:
-        """Return a connection that is not open yet; reading from it may take so many seconds, or for ever."""
+        """Return a connection that is not open yet; reading from it may take so many seconds, or
+        for ever.
+        """
         parts = urlsplit(self.base)
-        kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
+        kind = (
+            http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
+        )
         return kind(parts.hostname or "", parts.port, timeout=seconds)
 
-    def request(self, connection: http.client.HTTPConnection, method: str, path: str, body: bytes | None = None) -> None:
+    def request(
+        self,
+        connection: http.client.HTTPConnection,
+        method: str,
+        path: str,
+        body: bytes | None = None,
+    ) -> None:
         """Send a request over a connection."""
         connection.request(method, f"{urlsplit(self.base).path}{path}", body, self._headers())
 
@@ -52,7 +62,9 @@ class Address:
                 raise ServerFailed(f"{path} answers {response.status}: {self.told(said(content))}")
             return json.loads(content)
         except (OSError, http.client.HTTPException) as error:
-            raise ServerFailed(f"{self.base} does not answer ({self.told(str(error) or type(error).__name__)})") from None
+            raise ServerFailed(
+                f"{self.base} does not answer ({self.told(str(error) or type(error).__name__)})"
+            ) from None
         except (ValueError, RecursionError):
             raise ServerFailed(f"{path} answers 200, but its body is no JSON") from None
         finally:
@@ -63,17 +75,23 @@ class Address:
         return text.replace(self.key, "(key)") if self.key else text
 
     def _headers(self) -> Mapping[str, str]:
-        return {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {self.key}"} if self.key else {})
+        return {"Content-Type": "application/json"} | (
+            {"Authorization": f"Bearer {self.key}"} if self.key else {}
+        )
 
 
 def address_of(options: Mapping[str, str], name: str) -> Address:
     """Return the address that an option names, with the key that `key` names a variable for.
 
-    Raises UsageError if it is none, or holds a password, or the variable is not set; the password is not repeated.
+    Raises UsageError if it is none, or holds a password, or the variable is not set; the password
+    is not repeated.
     """
     url, variable = options[name], options.get("key", "")
     if "@" in url:
-        raise UsageError(f"--engine {NAME}: {name} holds a user or password; name a variable that holds the key, key=VARIABLE")
+        raise UsageError(
+            f"--engine {NAME}: {name} holds a user or password; name a variable that holds the key,"
+            " key=VARIABLE"
+        )
     base = base_of(url, f"--engine {NAME}: {name}")
     try:
         reachable = urlsplit(base).port != 0 and bool(urlsplit(base).hostname)
@@ -83,5 +101,7 @@ def address_of(options: Mapping[str, str], name: str) -> Address:
         raise UsageError(f"--engine {NAME}: {name}={url} is not of the form http://HOST:PORT")
     key = os.environ.get(variable, "").strip() if variable else ""
     if variable and (not key or not key.isascii() or not key.isprintable()):
-        raise UsageError(f"--engine {NAME}: key={variable} names a variable of the environment that holds no key")
+        raise UsageError(
+            f"--engine {NAME}: key={variable} names a variable of the environment that holds no key"
+        )
     return Address(base, key)

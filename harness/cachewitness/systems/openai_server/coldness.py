@@ -1,9 +1,11 @@
-"""What a server must prove before its answers are compared: that it counts what it restores, and that it can be asked cold.
+"""What a server must prove before its answers are compared: that it counts what it restores, and
+that it can be asked cold.
 
-One prompt that nobody asked before is asked again and again. The count of cached tokens must be 0 at first and rise the second
-time. Asked cold it must be 0, and rise once more afterwards: so the prompt was still cached while it was not used.
-The ways to ask cold, in the order in which they are tried: a server of its own, a salt that nobody used (`cache_salt`), and
-`cache_prompt` false, as llama.cpp's server has it.
+One prompt that nobody asked before is asked again and again. The count of cached tokens must be 0
+at first and rise the second time. Asked cold it must be 0, and rise once more afterwards: so the
+prompt was still cached while it was not used. The ways to ask cold, in the order in which they are
+tried: a server of its own, a salt that nobody used (`cache_salt`), and `cache_prompt` false, as
+llama.cpp's server has it.
 """
 
 from __future__ import annotations
@@ -30,35 +32,48 @@ ASKED_S = 60.0
 TOKENS = 2
 """Tokens of such an answer."""
 LENGTHS = (2, 8, 32)
-"""Blocks of the prompts that are asked; from the second on to say what size of block would be right."""
+"""Blocks of the prompts that are asked; from the second on to say what size of block would be
+right."""
 CONTEXT = 4
-"""So many blocks a prompt may have at least, since how far right answers lie apart is measured on prompts of some blocks."""
-SAYS = "(`usage.prompt_tokens_details.cached_tokens`; vLLM's does with --enable-prompt-tokens-details)"
+"""So many blocks a prompt may have at least, since how far right answers lie apart is measured on
+prompts of some blocks."""
+SAYS = (
+    "(`usage.prompt_tokens_details.cached_tokens`; vLLM's does with --enable-prompt-tokens-details)"
+)
 """Where a server says how many tokens it restored."""
 
 PROOFS = 3
-"""So often the questions are asked anew, with other prompts, if one of them had to be sent twice."""
+"""So often the questions are asked anew, with other prompts, if one of them had to be sent twice.
+"""
 
 Way = Literal["another server", "salts", "cache_prompt"]
 
 
 @dataclass(frozen=True)
 class Manner:
-    """How a server is asked: how without its cache, whether it keeps salts apart, and whether it leaves a count of 0 out."""
+    """How a server is asked: how without its cache, whether it keeps salts apart, and whether it
+    leaves a count of 0 out.
+    """
 
     way: Way
     salted: bool
     zero_unsaid: bool = False
 
     def fields(self, salt: str, *, caching: bool) -> dict[str, Any]:
-        """Return what a request has beside its prompt; without the cache the salt must be one that nobody used."""
+        """Return what a request has beside its prompt; without the cache the salt must be one
+        that nobody used.
+        """
         salted = {"cache_salt": salt} if self.salted else {}
-        return salted | ({"cache_prompt": False} if self.way == "cache_prompt" and not caching else {})
+        return salted | (
+            {"cache_prompt": False} if self.way == "cache_prompt" and not caching else {}
+        )
 
 
 @dataclass(frozen=True)
 class Asker:
-    """Asks a server one question at a time, and refuses a server that does not answer it as it must."""
+    """Asks a server one question at a time, and refuses a server that does not answer it as it
+    must.
+    """
 
     address: Address
     model: str
@@ -74,9 +89,18 @@ class Asker:
 
         Raises UsageError if it does not answer, or not what was asked.
         """
-        submit, over = Submit(r="a first question", prompt="", tokens=prompt, generate=TOKENS), Event()
+        submit, over = (
+            Submit(r="a first question", prompt="", tokens=prompt, generate=TOKENS),
+            Event(),
+        )
         content = body(self.model, submit, stream=self.stream, **fields)
-        request = Request(self.address, submit, content, lambda: over.set() if request.over else None, model=self.model)
+        request = Request(
+            self.address,
+            submit,
+            content,
+            lambda: over.set() if request.over else None,
+            model=self.model,
+        )
         request.send()
         try:
             if not over.wait(ASKED_S):
@@ -93,9 +117,14 @@ class Asker:
 
     def _check(self, request: Request, answer: Answer, prompt: list[int]) -> None:
         if request.refusal:
-            raise self.refused(f"the server takes no prompt of {len(prompt)} token ids: {request.refusal}")
+            raise self.refused(
+                f"the server takes no prompt of {len(prompt)} token ids: {request.refusal}"
+            )
         if answer.restored > len(prompt):
-            raise self.refused(f"the server says that it restored {answer.restored} tokens of a prompt of {len(prompt)}")
+            raise self.refused(
+                f"the server says that it restored {answer.restored} tokens of a prompt of"
+                f" {len(prompt)}"
+            )
 
     def refused(self, why: str) -> UsageError:
         """Return the refusal of a server, in one line."""
@@ -103,20 +132,29 @@ class Asker:
 
 
 class _AskedAgain(Exception):
-    """A question was sent twice, since the server turned it away: what it restores may be of the first sending."""
+    """A question was sent twice, since the server turned it away: what it restores may be of the
+    first sending.
+    """
 
 
 def prove(warm: Asker, cold: Asker | None, block: int) -> Manner:
-    """Ask until it is proven how a server is asked without its cache. Raises UsageError if it is not."""
+    """Ask until it is proven how a server is asked without its cache. Raises UsageError if it is
+    not.
+    """
     for _ in range(PROOFS):
         with suppress(_AskedAgain):
             return _proven(warm, cold, block)
-    raise warm.refused(f"the server turned questions away in each of {PROOFS} attempts; ask it when it is less busy")
+    raise warm.refused(
+        f"the server turned questions away in each of {PROOFS} attempts; ask it when it is less"
+        " busy"
+    )
 
 
 def _proven(warm: Asker, cold: Asker | None, block: int) -> Manner:
     prompt, salt, zero_unsaid = _cached(warm, block)
-    salted = warm.restored(prompt, cache_salt=new_salt()) <= 0 < warm.restored(prompt, cache_salt=salt)
+    salted = (
+        warm.restored(prompt, cache_salt=new_salt()) <= 0 < warm.restored(prompt, cache_salt=salt)
+    )
     if cold is not None:
         for _ in range(2):
             _without_cache(cold, cold.restored(prompt))
@@ -126,21 +164,31 @@ def _proven(warm: Asker, cold: Asker | None, block: int) -> Manner:
     if warm.restored(prompt, cache_prompt=False) <= 0 < warm.restored(prompt):
         return Manner("cache_prompt", salted, zero_unsaid)
     raise warm.refused(
-        "the server cannot be asked without its cache, so no answer can be called cold: it heeds neither a new `cache_salt` "
-        "nor `cache_prompt` false; start a second server of the same model without prefix caching, cold_url=URL"
+        "the server cannot be asked without its cache, so no answer can be called cold: it heeds"
+        " neither a new `cache_salt` nor `cache_prompt` false; start a second server of the same"
+        " model without prefix caching, cold_url=URL"
     )
 
 
 def _without_cache(cold: Asker, restored: int) -> None:
-    """Check that the other server says it restored nothing. Raises UsageError if it restored some, or does not say."""
+    """Check that the other server says it restored nothing. Raises UsageError if it restored
+    some, or does not say.
+    """
     if restored > 0:
-        raise cold.refused("cold_url: that server restores tokens as well; start it without prefix caching")
+        raise cold.refused(
+            "cold_url: that server restores tokens as well; start it without prefix caching"
+        )
     if restored < 0:
-        raise cold.refused(f"cold_url: that server does not say how many tokens it restored, so it may cache as well {SAYS}")
+        raise cold.refused(
+            "cold_url: that server does not say how many tokens it restored, so it may cache as"
+            f" well {SAYS}"
+        )
 
 
 def _cached(warm: Asker, block: int) -> tuple[list[int], str, bool]:
-    """Return a prompt of which tokens are restored, the salt that it was asked with, and whether a count of 0 is left out."""
+    """Return a prompt of which tokens are restored, the salt that it was asked with, and whether
+    a count of 0 is left out.
+    """
     warm.restored(warm.prompt(CONTEXT * block))
     prompt, salt, first, restored = _asked_twice(warm, LENGTHS[0] * block + 1)
     if restored > 0:
@@ -152,12 +200,14 @@ def _cached(warm: Asker, block: int) -> tuple[list[int], str, bool]:
             break
         if more > 0:
             raise warm.refused(
-                f"the server restores nothing of {len(prompt)} tokens, and {more} of {len(longer)}: its blocks are larger than "
-                f"{block} tokens; say how large, block=N"
+                f"the server restores nothing of {len(prompt)} tokens, and {more} of {len(longer)}:"
+                f" its blocks are larger than {block} tokens; say how large, block=N"
             )
     if restored < 0:
         raise warm.refused(f"the server does not say how many tokens it restored {SAYS}")
-    raise warm.refused(f"the server restores nothing of {len(prompt)} tokens that it just computed; is caching on?")
+    raise warm.refused(
+        f"the server restores nothing of {len(prompt)} tokens that it just computed; is caching on?"
+    )
 
 
 def _asked_twice(warm: Asker, length: int) -> tuple[list[int], str, int, int]:
@@ -165,7 +215,9 @@ def _asked_twice(warm: Asker, length: int) -> tuple[list[int], str, int, int]:
     prompt, salt = warm.prompt(length), new_salt()
     first, second = (warm.restored(prompt, cache_salt=salt) for _ in range(2))
     if first > 0:
-        raise warm.refused(f"the server says that it restored {first} tokens of a prompt that nobody asked before")
+        raise warm.refused(
+            f"the server says that it restored {first} tokens of a prompt that nobody asked before"
+        )
     return prompt, salt, first, second
 
 
@@ -205,4 +257,8 @@ def version_of(address: Address) -> str:
         told: Mapping[str, Any] | Any = address.ask("/version", ASKED_S)
     except ServerFailed:
         return ""
-    return printable(address.told(str(told["version"])))[:80] if isinstance(told, dict) and "version" in told else ""
+    return (
+        printable(address.told(str(told["version"])))[:80]
+        if isinstance(told, dict) and "version" in told
+        else ""
+    )

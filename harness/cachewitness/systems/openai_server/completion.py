@@ -1,8 +1,9 @@
-"""What is sent for a completion, and what is read of it: vLLM's words for it, and llama.cpp's where they differ.
+"""What is sent for a completion, and what is read of it: vLLM's words for it, and llama.cpp's where
+they differ.
 
-A token is named by its id: vLLM's server writes `token_id:7` for it if it is asked to (`return_tokens_as_token_ids`), and
-llama.cpp's has the id beside the text. Tokens restored are `usage.prompt_tokens_details.cached_tokens`, or llama.cpp's
-`timings.cache_n`.
+A token is named by its id: vLLM's server writes `token_id:7` for it if it is asked to
+(`return_tokens_as_token_ids`), and llama.cpp's has the id beside the text. Tokens restored are
+`usage.prompt_tokens_details.cached_tokens`, or llama.cpp's `timings.cache_n`.
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ _PREFIX, _DIGITS_MAX = "token_id:", 18
 
 
 class Unreadable(Exception):
-    """A server answers 200, and what it sends is no completion of what was asked; completes "the server …"."""
+    """A server answers 200, and what it sends is no completion of what was asked; completes "the
+    server …".
+    """
 
 
 class _Details(msgspec.Struct, frozen=True):
@@ -62,7 +65,9 @@ class Part(msgspec.Struct, frozen=True):
 
 
 class Said:
-    """An answer as far as it has come. `restored` is −1 and `prompt_tokens` 0 until the server says them."""
+    """An answer as far as it has come. `restored` is −1 and `prompt_tokens` 0 until the server
+    says them.
+    """
 
     def __init__(self) -> None:
         self.tokens: list[int] = []
@@ -84,13 +89,20 @@ class Said:
         if part.usage is not None:
             self.prompt_tokens = part.usage.prompt_tokens or 0
             details = part.usage.prompt_tokens_details
-            self.restored = self.restored if details is None or details.cached_tokens is None else details.cached_tokens
+            self.restored = (
+                self.restored
+                if details is None or details.cached_tokens is None
+                else details.cached_tokens
+            )
         if part.timings is not None and part.timings.cache_n is not None:
             self.restored = part.timings.cache_n
 
     def _take(self, told: _Logprobs) -> None:
         if told.content is not None:
-            ids, logprobs = [token.id for token in told.content], [token.logprob for token in told.content]
+            ids, logprobs = (
+                [token.id for token in told.content],
+                [token.logprob for token in told.content],
+            )
         else:
             names = told.tokens or []
             ids, logprobs = [_id(name) for name in names], told.token_logprobs or []
@@ -99,18 +111,28 @@ class Said:
         self.logprobs += logprobs
         for number in ids:
             if number is None:
-                raise Unreadable("names tokens by their text, not by id (`return_tokens_as_token_ids` of vLLM's server)")
+                raise Unreadable(
+                    "names tokens by their text, not by id (`return_tokens_as_token_ids` of vLLM's"
+                    " server)"
+                )
             self.tokens.append(number)
 
 
 def _id(name: str) -> int | None:
     digits = name.removeprefix(_PREFIX)
-    is_number = name.startswith(_PREFIX) and digits.isascii() and digits.isdigit() and len(digits) <= _DIGITS_MAX
+    is_number = (
+        name.startswith(_PREFIX)
+        and digits.isascii()
+        and digits.isdigit()
+        and len(digits) <= _DIGITS_MAX
+    )
     return int(digits) if is_number else None
 
 
 def body(model: str, asked: Submit, *, stream: bool, **fields: Any) -> bytes:
-    """Return a request for the likeliest tokens with their logprobs, which no token ends, as JSON."""
+    """Return a request for the likeliest tokens with their logprobs, which no token ends, as
+    JSON.
+    """
     content = {
         "model": model,
         "prompt": asked.tokens,

@@ -1,7 +1,7 @@
 """A server behind a URL as an engine at answers height.
 
-A trace begins with nothing cached of it: every trace has salts of its own, or texts of its own where the server does not heed
-salts.
+A trace begins with nothing cached of it: every trace has salts of its own, or texts of its own
+where the server does not heed salts.
 """
 
 from __future__ import annotations
@@ -16,13 +16,23 @@ from cachewitness.engines.answering import declared
 from cachewitness.engines.heard import HeardEngine
 from cachewitness.engines.retries import Absences
 from cachewitness.systems.openai_server.address import NAME, Address
-from cachewitness.systems.openai_server.coldness import Asker, Manner, model_of, models_of, new_salt, prove, version_of
+from cachewitness.systems.openai_server.coldness import (
+    Asker,
+    Manner,
+    model_of,
+    models_of,
+    new_salt,
+    prove,
+    version_of,
+)
 from cachewitness.systems.openai_server.completion import body
 from cachewitness.systems.openai_server.request import NotSent, Request
 
 
 class Settings(NamedTuple):
-    """What the engine's name says of a server: `cold` is a second one without a cache, `block` in tokens."""
+    """What the engine's name says of a server: `cold` is a second one without a cache, `block`
+    in tokens.
+    """
 
     warm: Address
     cold: Address | None
@@ -55,27 +65,51 @@ def known(settings: Settings) -> Known:
     else:
         model = model_of(settings.warm, settings.model)
         warm = Asker(settings.warm, model, settings.vocabulary, stream=settings.stream)
-        cold = replace(warm, address=settings.cold, model=model_of(settings.cold, model)) if settings.cold else None
-        _KNOWN[settings] = Known(model, version_of(settings.warm), prove(warm, cold, settings.block))
+        cold = (
+            replace(warm, address=settings.cold, model=model_of(settings.cold, model))
+            if settings.cold
+            else None
+        )
+        _KNOWN[settings] = Known(
+            model, version_of(settings.warm), prove(warm, cold, settings.block)
+        )
     return _KNOWN[settings]
 
 
 class OpenAiServer(HeardEngine[Request | NotSent]):
-    """A server for one trace; without `caching` every request is asked so that nothing is restored for it."""
+    """A server for one trace; without `caching` every request is asked so that nothing is
+    restored for it.
+    """
 
     def __init__(self, header: TraceHeader, settings: Settings, *, caching: bool) -> None:
-        self._known, self._stream, self._caching, self._salt = known(settings), settings.stream, caching, new_salt()
+        self._known, self._stream, self._caching, self._salt = (
+            known(settings),
+            settings.stream,
+            caching,
+            new_salt(),
+        )
         elsewhere = settings.cold if not caching else None
-        self._address, self._manner = elsewhere or settings.warm, None if elsewhere else self._known.manner
+        self._address, self._manner = (
+            elsewhere or settings.warm,
+            (None if elsewhere else self._known.manner),
+        )
         salted = self._known.manner.salted
         texts = "" if salted else f"{secrets.token_hex(4)}."
-        rules = Rules(caching=caching, answering=Answering(settings.dtype, settings.vocabulary, texts, settings.shortest))
-        version = f"{self._known.model} at {settings.warm.base}, {self._known.version or 'which names no version'}"
+        rules = Rules(
+            caching=caching,
+            answering=Answering(settings.dtype, settings.vocabulary, texts, settings.shortest),
+        )
+        version = (
+            f"{self._known.model} at {settings.warm.base},"
+            f" {self._known.version or 'which names no version'}"
+        )
         self._shortest, self._absences = settings.shortest, Absences()
         super().__init__(declared(NAME, header, rules, version=version, salt=salted))
 
     def request(self, op: Submit) -> Request | NotSent:
-        """Return a request for an answer that must be the known model's, and restore nothing if it is asked cold."""
+        """Return a request for an answer that must be the known model's, and restore nothing if
+        it is asked cold.
+        """
         if len(op.tokens) < self._shortest:
             return NotSent(op.r, self.heard)
         salt = f"{self._salt}.{op.salt}" if self._caching else new_salt()

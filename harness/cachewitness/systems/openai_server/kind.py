@@ -23,7 +23,8 @@ SHRINKING = 60
 def open_engine(header: TraceHeader, options: Mapping[str, str]) -> Engine:
     """Open a server for a trace.
 
-    Raises EngineMissing without a URL, UsageError for what the engine does not take, and for a server that cannot be judged.
+    Raises EngineMissing without a URL, UsageError for what the engine does not take, and for a
+    server that cannot be judged.
     """
     takes(NAME, header, ())
     if not options.get("url"):
@@ -55,7 +56,11 @@ def configurations(options: Mapping[str, str]) -> list[Configuration]:
 
 def _number(options: Mapping[str, str], name: str, usual: int) -> int:
     text = options.get(name, str(usual))
-    if not (text.isascii() and text.isdigit()) or not 1 <= int(text[:9]) <= 1 << 20 or len(text) > 9:
+    if (
+        not (text.isascii() and text.isdigit())
+        or not 1 <= int(text[:9]) <= 1 << 20
+        or len(text) > 9
+    ):
         raise UsageError(f"--engine {NAME}: {name} is a number of tokens, not {text[:40]!r}")
     return int(text)
 
@@ -67,11 +72,17 @@ ENGINE = EngineKind(
     open=open_engine,
     options={
         "url": "where it is, http://HOST:PORT",
-        "cold_url": "a second server of the same model without prefix caching, if the first cannot be asked without its cache",
+        "cold_url": (
+            "a second server of the same model without prefix caching, if the first cannot be asked"
+            " without its cache"
+        ),
         "model": "the model's name; default: the only one that it lists",
         "key": "the name of the environment variable that holds the key which it is sent",
         "block": f"tokens of the blocks that it caches; default: {BLOCK}",
-        "dtype": f"what it computes in, by which rounding is judged: {', '.join(DTYPES)}; default: the first",
+        "dtype": (
+            f"what it computes in, by which rounding is judged: {', '.join(DTYPES)}; default: the"
+            " first"
+        ),
         "vocabulary": f"prompts are spelled in ids below that; default: {VOCABULARY}",
         "shortest": "prompts of fewer tokens are not sent, and count as given up; default: 1",
         "stream": "yes (default), or no: for a server that sends an answer whole",

@@ -1,8 +1,9 @@
 """One request to a server: its answer is read as it comes, in a thread of its own.
 
-A server that has no time, or is not there, is waited for (`cachewitness.engines.retries`); one that fails over a request, or breaks
-the connection once it has it, has failed. A request that was sent twice may find what its first sending left, so of its
-restored tokens nothing is said. A redirection is not followed: the key would go with it.
+A server that has no time, or is not there, is waited for (`cachewitness.engines.retries`); one that
+fails over a request, or breaks the connection once it has it, has failed. A request that was sent
+twice may find what its first sending left, so of its restored tokens nothing is said. A redirection
+is not followed: the key would go with it.
 """
 
 from __future__ import annotations
@@ -34,7 +35,9 @@ TURNED_AWAY = (408, 425, 429, 503)
 
 
 class NotSent:
-    """A request that the user keeps from the server; it counts as given up. `heard` is called when it would have been sent."""
+    """A request that the user keeps from the server; it counts as given up. `heard` is called
+    when it would have been sent.
+    """
 
     def __init__(self, r: str, heard: Callable[[], None]) -> None:
         self.over = False
@@ -54,11 +57,12 @@ class NotSent:
 
 
 class Request:
-    """A request for a completion; `heard` is called, in another thread, for each part of the answer and at its end.
+    """A request for a completion; `heard` is called, in another thread, for each part of the answer
+    and at its end.
 
-    `model` is who must answer, if the server says who it is. `cold`: how nothing is to be restored; empty if something may be.
-    `unsaid` is the number of restored tokens where the server counts the prompt's tokens and no restored ones. `absences` are
-    those of all requests of an engine.
+    `model` is who must answer, if the server says who it is. `cold`: how nothing is to be restored;
+    empty if something may be. `unsaid` is the number of restored tokens where the server counts the
+    prompt's tokens and no restored ones. `absences` are those of all requests of an engine.
     """
 
     def __init__(
@@ -73,7 +77,12 @@ class Request:
         unsaid: int = -1,
         absences: Absences | None = None,
     ) -> None:
-        self._model, self._cold, self._unsaid, self._absences = model, cold, unsaid, absences or Absences()
+        self._model, self._cold, self._unsaid, self._absences = (
+            model,
+            cold,
+            unsaid,
+            absences or Absences(),
+        )
         r, self._prompt, generate = asked.r, len(asked.tokens), asked.generate
         self.r, self.over, self.said = r, False, Said()
         self._address, self._body, self._generate, self._heard = address, body, generate, heard
@@ -99,17 +108,29 @@ class Request:
                 sock.shutdown(socket.SHUT_RDWR)
 
     def answer(self, *, cancelled: bool = False) -> Answer:
-        """Return the answer so far. Raises BadEvents for what cannot be read, ServerFailed for a server that failed."""
+        """Return the answer so far. Raises BadEvents for what cannot be read, ServerFailed for a
+        server that failed.
+        """
         if self._failed is not None and not cancelled:
             raise self._failed
         said = self.said
         if said.model not in ("", self._model):
-            raise BadEvents(self._told(f"answers as {said.model[:80]}, and {self._model} was asked"))
+            raise BadEvents(
+                self._told(f"answers as {said.model[:80]}, and {self._model} was asked")
+            )
         if said.prompt_tokens not in (0, self._prompt):
-            counted = f"counts {said.prompt_tokens} tokens of a prompt of {self._prompt} ids: it adds some, or leaves some out"
+            counted = (
+                f"counts {said.prompt_tokens} tokens of a prompt of {self._prompt} ids: it adds"
+                " some, or leaves some out"
+            )
             raise BadEvents(self._told(counted))
         if self._cold and said.restored > 0 and not self.again:
-            raise ServerFailed(self._told(f"restores {said.restored} tokens of a prompt that was asked cold (by {self._cold})"))
+            raise ServerFailed(
+                self._told(
+                    f"restores {said.restored} tokens of a prompt that was asked cold (by"
+                    f" {self._cold})"
+                )
+            )
         ended: Ended = "cancelled" if cancelled else "refused" if self._refused else "length"
         if ended == "length" and len(said.tokens) < self._generate:
             ended = "stop"
@@ -129,7 +150,7 @@ class Request:
         """Why the server does not take the prompt; empty if it does."""
         return self._refused
 
-    # --- what comes ---------------------------------------------------------------------------------------------------------
+    # --- what comes -------------------------------------------------------------------------------
 
     def _listen(self) -> None:
         try:
@@ -161,18 +182,24 @@ class Request:
             if wait is None or waited + wait > PATIENCE_S:
                 raise self._failure(status, words)
             if times := self._absences.too_many(status, later):
-                raise self._failure(status, f"{words}; it was away {times} times, and is asked no more")
+                raise self._failure(
+                    status, f"{words}; it was away {times} times, and is asked no more"
+                )
             waited, self.again = waited + wait, self.again + 1
             if self._gone.wait(wait):
                 return
             self._connection = self._address.connection()
 
     def _fell_over(self, status: int) -> bool:
-        """Whether the server failed over the request, which it has: a cache that it fails on is not to be asked again."""
+        """Whether the server failed over the request, which it has: a cache that it fails on is
+        not to be asked again.
+        """
         return status == http.client.INTERNAL_SERVER_ERROR or (not status and self._sent.is_set())
 
     def _attempt(self) -> tuple[int, str, str]:
-        """Send it once; return the status, the server's words and when it says to come back. An answer has been read."""
+        """Send it once; return the status, the server's words and when it says to come back. An
+        answer has been read.
+        """
         connection = self._connection
         try:
             connection.timeout = CONNECT_S
@@ -204,7 +231,9 @@ class Request:
         return self._address.told(f"{self.r}: the server {what}")
 
     def _follow(self, response: http.client.HTTPResponse) -> None:
-        """Read an answer, whole or in parts. Raises Unreadable, and ServerFailed if it ends in the middle."""
+        """Read an answer, whole or in parts. Raises Unreadable, and ServerFailed if it ends in
+        the middle.
+        """
         try:
             if "event-stream" in response.headers.get("Content-Type", ""):
                 self._parts(response)
@@ -212,7 +241,9 @@ class Request:
                 self._take(part_of(_read(response, ANSWER_MAX)))
         except (OSError, http.client.HTTPException) as error:
             if not self._gone.is_set():
-                raise ServerFailed(self._told(f"breaks its answer off ({type(error).__name__})")) from None
+                raise ServerFailed(
+                    self._told(f"breaks its answer off ({type(error).__name__})")
+                ) from None
         if self.said.finished and not self.said.tokens:
             raise Unreadable("tells no token of its answer; `logprobs` of a completion are missing")
         if not self.said.finished and not self._gone.is_set() and not self._refused:

@@ -1,7 +1,8 @@
-"""What a real pipeline derives from a configuration: the sizes of both pools, and how far snapshots lie apart.
+"""What a real pipeline derives from a configuration: the sizes of both pools, and how far snapshots
+lie apart.
 
-Each question is asked in a process of its own (`measure.py`). The bytes of both pools are told together, and the blocks of
-states apart, so what a block weighs is found from three pools first.
+Each question is asked in a process of its own (`measure.py`). The bytes of both pools are told
+together, and the blocks of states apart, so what a block weighs is found from three pools first.
 """
 
 from __future__ import annotations
@@ -29,7 +30,9 @@ GROWS = "both pools grow on demand, so there is no size to be read"
 
 
 def derives(model: Path) -> Derived:
-    """Return how a pipeline with a model is asked what it derives from fields of `SchedulerConfig`."""
+    """Return how a pipeline with a model is asked what it derives from fields of
+    `SchedulerConfig`.
+    """
     return partial(_derived, str(model))
 
 
@@ -38,7 +41,9 @@ def _derived(model: str, config: Mapping[str, Any]) -> Mapping[str, Any]:
     fields = dict(config)
     weights = fields.pop("kv_block_bytes"), fields.pop("la_block_bytes", 0)
     if fields.pop("kv_block_size", KV_BLOCK) != KV_BLOCK or "release" in fields:
-        raise CannotAsk(f"blocks of other than {KV_BLOCK} tokens, and other releases than the installed one")
+        raise CannotAsk(
+            f"blocks of other than {KV_BLOCK} tokens, and other releases than the installed one"
+        )
     if weights != _weights(model):
         raise CannotAsk("models whose blocks weigh other numbers of bytes")
     _ask_only_what_the_engine_refuses_itself(fields)
@@ -50,8 +55,14 @@ def _derived(model: str, config: Mapping[str, Any]) -> Mapping[str, Any]:
     states, (kv, la) = told["states"], weights
     blocks, rest = divmod(told["bytes"] - states * la, kv)
     if rest:
-        raise RuntimeError(f"{told['bytes']} bytes are no whole number of blocks beside {states} blocks of states")
-    interval = _interval(model, fields.get("cache_interval_multiplier")) if la and fields.get("enable_prefix_caching") else None
+        raise RuntimeError(
+            f"{told['bytes']} bytes are no whole number of blocks beside {states} blocks of states"
+        )
+    interval = (
+        _interval(model, fields.get("cache_interval_multiplier"))
+        if la and fields.get("enable_prefix_caching")
+        else None
+    )
     return {
         "kv_blocks": blocks,
         "la_blocks": states,
@@ -64,21 +75,29 @@ def _derived(model: str, config: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _ask_only_what_the_engine_refuses_itself(fields: dict[str, Any]) -> None:
-    """Take out what the machine has by itself; raise CannotAsk for numbers that the engine takes, and that then wrap around."""
+    """Take out what the machine has by itself; raise CannotAsk for numbers that the engine
+    takes, and that then wrap around.
+    """
     memory = fields.pop("total_memory_bytes", None)
     here = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     if memory is not None and fields.get("cache_size", 0) << 30 <= max(memory, here):
         raise CannotAsk("machines with less memory than this one")
-    multiplier, blocks = fields.get("cache_interval_multiplier") or 0, fields.get("num_kv_blocks", 0)
+    multiplier, blocks = (
+        fields.get("cache_interval_multiplier") or 0,
+        fields.get("num_kv_blocks", 0),
+    )
     if (1 << 31 <= multiplier * KV_BLOCK < 1 << 64) or blocks > 1 << 31:
-        raise CannotAsk("numbers that the engine takes, and that overflow later (docs/engine-openvino-genai.md)")
+        raise CannotAsk(
+            "numbers that the engine takes, and that overflow later (docs/engine-openvino-genai.md)"
+        )
 
 
 @cache
 def _weights(model: str) -> tuple[int, int]:
     """Return the bytes of a KV block and of a state; the latter is 0 for attention alone."""
     one, two, more = (
-        asked(model, {"num_kv_blocks": blocks, "max_num_seqs": states}) for blocks, states in ((1, 1), (2, 1), (1, 2))
+        asked(model, {"num_kv_blocks": blocks, "max_num_seqs": states})
+        for blocks, states in ((1, 1), (2, 1), (1, 2))
     )
     return two["bytes"] - one["bytes"], more["bytes"] - one["bytes"]
 
@@ -97,8 +116,11 @@ def _interval(model: str, multiplier: int | None) -> int:
     return found
 
 
-def asked(model: str, fields: Mapping[str, Any], *, prompt: int = 1, probe: int = 0) -> dict[str, Any]:
-    """Ask a pipeline, in a process of its own, what becomes of fields of `SchedulerConfig` (`measure.Measured`).
+def asked(
+    model: str, fields: Mapping[str, Any], *, prompt: int = 1, probe: int = 0
+) -> dict[str, Any]:
+    """Ask a pipeline, in a process of its own, what becomes of fields of `SchedulerConfig`
+    (`measure.Measured`).
 
     Raises RuntimeError, in one line, if there is no answer.
     """
@@ -116,7 +138,9 @@ def asked(model: str, fields: Mapping[str, Any], *, prompt: int = 1, probe: int 
         raise RuntimeError(f"{NAME} gave no answer to {dict(fields)} in {WAIT:g} s") from None
     except json.JSONDecodeError:
         said = ended.stderr.strip().rpartition("\n")[2]
-        raise RuntimeError(f"{NAME} ended with {ended.returncode} at {dict(fields)}: {said}") from None
+        raise RuntimeError(
+            f"{NAME} ended with {ended.returncode} at {dict(fields)}: {said}"
+        ) from None
     if not isinstance(answer, dict):
         raise RuntimeError(f"{NAME} printed {answer!r} at {dict(fields)}")
     return answer

@@ -31,18 +31,21 @@ MODELS = "CACHEWITNESS_OPENVINO_MODELS"
 INSTALL, MODELS_MADE = "pip install 'cachewitness[openvino]'", "ci/stage_openvino.sh"
 HYBRID, ATTENTION = ("qwen3-next", "lfm2"), "llama"
 SIZED = ("qwen3-next-wide", "llama-narrow")
-"""Models whose blocks weigh what the published vectors of `sizing` say: a hybrid one, and one of attention alone."""
+"""Models whose blocks weigh what the published vectors of `sizing` say: a hybrid one, and one of
+attention alone."""
 ATTENTION_ALONE = (ATTENTION, "llama-narrow")
 KNOWN, POLICY = (*HYBRID, ATTENTION, *SIZED), "openvino_genai"
 SETTINGS = ("usual", "more")
 SHRINKING = 250
-"""Traces that are tried in search of a smaller one: each opens a pipeline, which takes a third of a second."""
+"""Traces that are tried in search of a smaller one: each opens a pipeline, which takes a third of a
+second."""
 
 
 def open_engine(header: TraceHeader, options: Mapping[str, str]) -> Engine:
     """Open a pipeline for a trace.
 
-    Raises EngineMissing without the package or the model, UsageError for what the engine does not take.
+    Raises EngineMissing without the package or the model, UsageError for what the engine does not
+    take.
     """
     model = chosen(NAME, options, "model", KNOWN)
     caching = chosen(NAME, options, "caching", ("on", "off")) == "on"
@@ -52,7 +55,9 @@ def open_engine(header: TraceHeader, options: Mapping[str, str]) -> Engine:
     try:
         from cachewitness.systems.openvino_genai.pipeline import Pipeline
     except ImportError as error:
-        raise EngineMissing(f"--engine {NAME}: needs openvino-genai ({error}); {INSTALL}", INSTALL) from None
+        raise EngineMissing(
+            f"--engine {NAME}: needs openvino-genai ({error}); {INSTALL}", INSTALL
+        ) from None
     return Pipeline(header, path, settings, caching=caching, hybrid=model not in ATTENTION_ALONE)
 
 
@@ -62,12 +67,17 @@ def _made(model: str, options: Mapping[str, str]) -> Path:
     path = Path(folder) / model
     if not folder or not (path / "openvino_model.xml").is_file():
         where = f"{path} has none" if folder else f"name their folder, models=DIR or {MODELS}"
-        raise EngineMissing(f"--engine {NAME}: needs the model {model}: {where}; {MODELS_MADE} makes them", MODELS_MADE)
+        raise EngineMissing(
+            f"--engine {NAME}: needs the model {model}: {where}; {MODELS_MADE} makes them",
+            MODELS_MADE,
+        )
     return path
 
 
 def answer_vectors(policy: str, options: Mapping[str, str]) -> Mapping[str, Answer]:
-    """Return how the engine answers vectors: by what a pipeline derives from a configuration. Raises EngineMissing."""
+    """Return how the engine answers vectors: by what a pipeline derives from a configuration.
+    Raises EngineMissing.
+    """
     asked = policies.get(policy).questions
     if policy != POLICY or asked is None:
         return {}
@@ -78,7 +88,9 @@ def answer_vectors(policy: str, options: Mapping[str, str]) -> Mapping[str, Answ
 
 
 def configurations() -> list[Configuration]:
-    """Return what a run usually takes: snapshots at every block, prompts cut into chunks, and longer intervals."""
+    """Return what a run usually takes: snapshots at every block, prompts cut into chunks, and
+    longer intervals.
+    """
     return [
         Configuration(_layout(1), {}, ""),
         Configuration(_layout(2), {CHUNK: 100}, ""),
@@ -87,7 +99,9 @@ def configurations() -> list[Configuration]:
 
 
 def further() -> list[Configuration]:
-    """Return what the option `settings=more` takes: what OpenVINO GenAI can be set to beside that, each in turn."""
+    """Return what the option `settings=more` takes: what OpenVINO GenAI can be set to beside
+    that, each in turn.
+    """
     return [
         Configuration(_layout(1), {SPLIT_FUSE: False}, ""),
         Configuration(_layout(2), {SPLIT_FUSE: False, MAX_SEQUENCES: 2}, ""),
@@ -107,7 +121,12 @@ def chosen_configurations(options: Mapping[str, str]) -> list[Configuration]:
 def _layout(multiplier: int) -> Layout:
     groups = [GroupSpec("full", KV_BLOCK), GroupSpec("recurrent", KV_BLOCK * multiplier)]
     story = f"KV blocks of {KV_BLOCK} tokens, a linear-attention block each {KV_BLOCK * multiplier}"
-    return Layout(f"openvino-m{multiplier}", groups, story, "openvino.genai scheduler_config.hpp, cache_interval_multiplier")
+    return Layout(
+        f"openvino-m{multiplier}",
+        groups,
+        story,
+        "openvino.genai scheduler_config.hpp, cache_interval_multiplier",
+    )
 
 
 ENGINE = EngineKind(
@@ -117,10 +136,16 @@ ENGINE = EngineKind(
     open=open_engine,
     reads=(MODELS,),
     options={
-        "model": f"{', '.join(HYBRID)} (default: the first), {ATTENTION}: attention alone; for vectors {' or '.join(SIZED)}",
+        "model": (
+            f"{', '.join(HYBRID)} (default: the first), {ATTENTION}: attention alone; for vectors"
+            f" {' or '.join(SIZED)}"
+        ),
         "models": f"the folder of the models; default: {MODELS}",
         "caching": "on (default), or off: the uncached twin",
-        "settings": "usual (default), or more: a run takes the further configurations of docs/engine-openvino-genai.md instead",
+        "settings": (
+            "usual (default), or more: a run takes the further configurations of"
+            " docs/engine-openvino-genai.md instead"
+        ),
     },
     policies=None,
     replays=False,

@@ -2,9 +2,9 @@
 
     python -m cachewitness.systems.openvino_genai.measure MODEL
 
-Standard input is a JSON object: the fields of `SchedulerConfig` that are set, under `prompt` the tokens of the first prompt,
-and under `probe` those of one that is long enough to find the interval of snapshots; 0: none is looked for. The last line of
-standard output is one too (`Measured`).
+Standard input is a JSON object: the fields of `SchedulerConfig` that are set, under `prompt` the
+tokens of the first prompt, and under `probe` those of one that is long enough to find the interval
+of snapshots; 0: none is looked for. The last line of standard output is one too (`Measured`).
 """
 
 from __future__ import annotations
@@ -22,13 +22,15 @@ import openvino_genai as genai
 from cachewitness.systems.openvino_genai.pipeline import FLOAT32, VOCABULARY, Asked
 
 LONG, GENERATED = 700, 2
-"""Tokens of the second prompt, with which pools grow that grow on demand, and tokens of each answer."""
+"""Tokens of the second prompt, with which pools grow that grow on demand, and tokens of each
+answer."""
 NUMBERS = count()
 """What requests are called."""
 
 
 class Measured(TypedDict, total=False):
-    """Bytes of both pools together and blocks of states after a step, the bytes after a longer prompt, the interval in tokens.
+    """Bytes of both pools together and blocks of states after a step, the bytes after a longer
+    prompt, the interval in tokens.
 
     Or what the pipeline refused, and nothing else.
     """
@@ -71,7 +73,9 @@ def _capacity(pipeline: Any, tokens: int) -> tuple[int, int]:
 
 
 def _interval(pipeline: Any, tokens: int) -> int:
-    """Return the tokens between two snapshots: where a prompt resumes, less where one does that parts in front of that."""
+    """Return the tokens between two snapshots: where a prompt resumes, less where one does that
+    parts in front of that.
+    """
     prompt = [token * 7 for token in range(tokens)]
     _ask(pipeline, prompt)
     late = _ask(pipeline, [*prompt[:-5], *[1] * 10])
@@ -79,7 +83,9 @@ def _interval(pipeline: Any, tokens: int) -> int:
 
 
 def _ask(pipeline: Any, prompt: list[int], steps: int = 1 << 16) -> int:
-    """Ask for an answer, and let so many steps be made; return how many tokens were restored, −1 if that is not known."""
+    """Ask for an answer, and let so many steps be made; return how many tokens were restored, −1
+    if that is not known.
+    """
     how = genai.GenerationConfig()
     how.max_new_tokens, how.ignore_eos, how.logprobs, how.echo = GENERATED, True, 1, True
     ids = openvino.Tensor(np.asarray([prompt], dtype=np.int64) % VOCABULARY)

@@ -1,7 +1,8 @@
 """OpenVINO GenAI's `ContinuousBatchingPipeline` behind the three methods.
 
-Prompts are given as token ids, so no tokenizer has a part in it. Requests are echoed: each has one logprob for every token of
-its prompt that was computed but the first, and so what was restored is known exactly.
+Prompts are given as token ids, so no tokenizer has a part in it. Requests are echoed: each has one
+logprob for every token of its prompt that was computed but the first, and so what was restored is
+known exactly.
 """
 
 from __future__ import annotations
@@ -27,7 +28,9 @@ FLOAT32 = {"INFERENCE_PRECISION_HINT": "f32", "KV_CACHE_PRECISION": "f32"}
 
 @dataclass
 class Asked:
-    """A request under way: its handle, the length of its prompt, and what was read from the handle so far."""
+    """A request under way: its handle, the length of its prompt, and what was read from the
+    handle so far.
+    """
 
     handle: Any
     prompt: int
@@ -49,19 +52,27 @@ class Asked:
         tokens = self.tokens[self.prompt :]
         echoed = len(self.logprobs) - len(tokens)
         logprobs = self.logprobs[echoed:] if echoed >= 0 else []
-        return Answer(r=r, tokens=tokens, logprobs=[*logprobs], restored=self._restored(echoed), ended=ended)
+        return Answer(
+            r=r, tokens=tokens, logprobs=[*logprobs], restored=self._restored(echoed), ended=ended
+        )
 
     def _restored(self, echoed: int) -> int:
-        """Return what was restored; −1 if the prompt was computed more than once, or not to its end."""
+        """Return what was restored; −1 if the prompt was computed more than once, or not to its
+        end.
+        """
         if len(self.tokens) <= self.prompt or not 0 <= echoed <= self.prompt:
             return -1
         return max(self.prompt - 1 - echoed, 0)
 
 
 class Pipeline:
-    """The pipeline as an engine at answers height. `pages` of a trace are KV blocks, from which OpenVINO sizes the states."""
+    """The pipeline as an engine at answers height. `pages` of a trace are KV blocks, from which
+    OpenVINO sizes the states.
+    """
 
-    def __init__(self, header: TraceHeader, model: Path, settings: Settings, *, caching: bool, hybrid: bool) -> None:
+    def __init__(
+        self, header: TraceHeader, model: Path, settings: Settings, *, caching: bool, hybrid: bool
+    ) -> None:
         config = genai.SchedulerConfig()
         config.num_kv_blocks = settings.kv_blocks
         config.max_num_batched_tokens = settings.chunk
@@ -115,7 +126,9 @@ class Pipeline:
         asked.logprobs, asked.echo = 1, True
         self._count += 1
         ids = openvino.Tensor(np.asarray([op.tokens], dtype=np.int64))
-        self._asked[op.r] = Asked(self._pipeline.add_request(self._count, ids, asked), len(op.tokens))
+        self._asked[op.r] = Asked(
+            self._pipeline.add_request(self._count, ids, asked), len(op.tokens)
+        )
 
     def _step(self) -> bool:
         """Let the pipeline make a step; return whether there was anything to do."""

@@ -1,7 +1,9 @@
-"""The prefix cache of the sample engine: pages of one pool hold the keys of a block, or the state behind it.
+"""The prefix cache of the sample engine: pages of one pool hold the keys of a block, or the state
+behind it.
 
-A page is found again by a name: what it holds, the identity of the request, and the tokens up to its end. Pages that nobody
-holds keep their names until they are needed; the one that was let go first goes first.
+A page is found again by a name: what it holds, the identity of the request, and the tokens up to
+its end. Pages that nobody holds keep their names until they are needed; the one that was let go
+first goes first.
 """
 
 from __future__ import annotations
@@ -16,7 +18,9 @@ Name = tuple[Literal["keys", "state"], str, tuple[int, ...]]
 
 @dataclass(eq=False)
 class Page:
-    """A page: the keys of some tokens, or a state; `users` requests hold it. `seen`: behind how many tokens of whom it is."""
+    """A page: the keys of some tokens, or a state; `users` requests hold it. `seen`: behind how
+    many tokens of whom it is.
+    """
 
     keys: list[Key] = field(default_factory=list)
     state: State = ()
@@ -76,7 +80,9 @@ class Cache:
         return page
 
     def release(self, pages: list[Page]) -> None:
-        """Let pages go; those with a name stay until they are needed, longer prefixes going first."""
+        """Let pages go; those with a name stay until they are needed, longer prefixes going
+        first.
+        """
         for page in reversed(pages):
             page.users -= 1
             if not page.users:

@@ -40,13 +40,21 @@ class SampleEngine(SteppedEngine[Server]):
             tells=options.get("resumes") == "told",
         )
         resumes: Resumes = "" if not server.tells else "recurrent" if recurrent else "full"
-        rules = Rules(caching=cache.enabled, answering=Answering("float64", VOCABULARY, resumes=resumes))
+        rules = Rules(
+            caching=cache.enabled, answering=Answering("float64", VOCABULARY, resumes=resumes)
+        )
         super().__init__(server, declared("sample", header, rules, salt=True))
 
 
 def open_engine(header: TraceHeader, options: Mapping[str, str]) -> Engine:
-    """Open the engine for a trace. Raises UsageError for options or a trace that it does not take."""
-    for name, known in (("caching", YES_NO), ("model", ("hybrid", "attention")), ("resumes", ("untold", "told"))):
+    """Open the engine for a trace. Raises UsageError for options or a trace that it does not
+    take.
+    """
+    for name, known in (
+        ("caching", YES_NO),
+        ("model", ("hybrid", "attention")),
+        ("resumes", ("untold", "told")),
+    ):
         chosen("sample", options, name, known)
     try:
         return SampleEngine(header, options)
@@ -56,15 +64,17 @@ def open_engine(header: TraceHeader, options: Mapping[str, str]) -> Engine:
 
 def configurations() -> list[Configuration]:
     """Return what a run takes: two block sizes, and chunks that end inside a block."""
-    return [
-        Configuration(_layout(8), {}, ""),
-        Configuration(_layout(16), {"chunk": 23}, ""),
-    ]
+    return [Configuration(_layout(8), {}, ""), Configuration(_layout(16), {"chunk": 23}, "")]
 
 
 def _layout(block: int) -> Layout:
     groups = [GroupSpec("full", block), GroupSpec("recurrent", block)]
-    return Layout(f"sample-{block}", groups, "keys and states in pages of one pool", "harness/cachewitness/systems/sample")
+    return Layout(
+        f"sample-{block}",
+        groups,
+        "keys and states in pages of one pool",
+        "harness/cachewitness/systems/sample",
+    )
 
 
 def faults() -> Mapping[str, Mutant]:

@@ -1,7 +1,9 @@
-"""A hybrid language model of some hundred numbers: one recurrent layer, one layer that sums over all tokens.
+"""A hybrid language model of some hundred numbers: one recurrent layer, one layer that sums over
+all tokens.
 
-Both are needed for the next token. A state that is wrong, or one token off, or a key that is missing, moves logprobs by 0.0001
-to 1 and often leaves the likeliest token alone, as with real models.
+Both are needed for the next token. A state that is wrong, or one token off, or a key that is
+missing, moves logprobs by 0.0001 to 1 and often leaves the likeliest token alone, as with real
+models.
 """
 
 from __future__ import annotations
@@ -49,14 +51,21 @@ class Model:
         return tuple(turn * value for value in self._into_key[token % VOCABULARY])
 
     def choose(self, state: State, total: Key, count: int, noise: float = 0.0) -> Chosen:
-        """Return what follows: `total` is the sum of the keys of `count` tokens; `noise` moves every logit by that share."""
+        """Return what follows: `total` is the sum of the keys of `count` tokens; `noise` moves
+        every logit by that share.
+        """
         scale = 1.0 / max(count, 1) ** 0.5
         logits = [
             (_dot(of_state, state) * 1.5 + scale * _dot(of_sum, total)) * (1 + noise)
             for of_state, of_sum in zip(self._of_state, self._of_sum, strict=True)
         ]
         token = max(range(VOCABULARY), key=logits.__getitem__)
-        return Chosen(token, logits[token] - log(sum(exp(logit - logits[token]) for logit in logits)) - logits[token])
+        return Chosen(
+            token,
+            logits[token]
+            - log(sum(exp(logit - logits[token]) for logit in logits))
+            - logits[token],
+        )
 
 
 def _dot(one: list[float], other: tuple[float, ...]) -> float:

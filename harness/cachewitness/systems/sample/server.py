@@ -1,4 +1,6 @@
-"""The sample engine's server: admits requests, computes chunks and decodes in one batch, preempts for want of room."""
+"""The sample engine's server: admits requests, computes chunks and decodes in one batch,
+preempts for want of room.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,8 @@ SLOTS = 4
 class Request:
     """A request: its tokens, those generated among them, and where its computation stands.
 
-    `keys` are its pages of keys by block, `states` the pages of the states that it wrote or resumed from.
+    `keys` are its pages of keys by block, `states` the pages of the states that it wrote or resumed
+    from.
     """
 
     r: str
@@ -41,14 +44,29 @@ class Request:
     def answer(self, ended: Ended) -> Answer:
         """Return what it has generated."""
         return Answer(
-            r=self.r, tokens=self.generated, logprobs=list(self.logprobs), restored=max(self.restored, 0), ended=ended
+            r=self.r,
+            tokens=self.generated,
+            logprobs=list(self.logprobs),
+            restored=max(self.restored, 0),
+            ended=ended,
         )
 
 
 class Server:
-    """Answers requests over one cache. `ended` are the answers that were not collected yet; if it `tells`, resumes as well."""
+    """Answers requests over one cache. `ended` are the answers that were not collected yet; if
+    it `tells`, resumes as well.
+    """
 
-    def __init__(self, model: Model, cache: Cache, *, block: int, chunk: int, noise: float = 0.0, tells: bool = False) -> None:
+    def __init__(
+        self,
+        model: Model,
+        cache: Cache,
+        *,
+        block: int,
+        chunk: int,
+        noise: float = 0.0,
+        tells: bool = False,
+    ) -> None:
         self.model, self.cache, self.block, self.chunk = model, cache, block, chunk
         self.waiting: list[Request] = []
         self.running: list[Request] = []
@@ -78,7 +96,9 @@ class Server:
             self.ended.append(request.answer("cancelled"))
 
     def step(self) -> None:
-        """Compute one batch: a token of everybody who decodes, and chunks of prompts, so many tokens in all."""
+        """Compute one batch: a token of everybody who decodes, and chunks of prompts, so many
+        tokens in all.
+        """
         self.admit()
         left = self.chunk
         for request in list(self.running):
@@ -88,10 +108,12 @@ class Server:
             if request.computed == len(request.tokens):
                 self._sample(request)
 
-    # --- who is there -------------------------------------------------------------------------------------------------------
+    # --- who is there -----------------------------------------------------------------------------
 
     def admit(self) -> None:
-        """Admit who waits, as long as there is a slot, and resume where the cache has the keys and the state."""
+        """Admit who waits, as long as there is a slot, and resume where the cache has the keys
+        and the state.
+        """
         while self.waiting and len(self.running) < SLOTS:
             request = self.waiting.pop(0)
             request.computed, request.state, request.total = 0, self.model.empty, self.model.empty
@@ -104,11 +126,15 @@ class Server:
             self.running.append(request)
 
     def resume(self, request: Request) -> None:
-        """Take what the cache has of a request's prefix, at least one token being left to compute."""
+        """Take what the cache has of a request's prefix, at least one token being left to
+        compute.
+        """
         found: list[Page] = []
         best: tuple[int, Page] | None = None
         for stop in range(self.block, len(request.tokens), self.block):
-            keys, state = (self.cache.find(self.name(request, what, stop)) for what in ("keys", "state"))
+            keys, state = (
+                self.cache.find(self.name(request, what, stop)) for what in ("keys", "state")
+            )
             if keys is None:
                 break
             found.append(keys)
@@ -129,15 +155,19 @@ class Server:
         request.keys, request.states = [], []
 
     def preempt(self, request: Request) -> None:
-        """Take a request's pages away; it computes again what it has, from what the cache still knows."""
+        """Take a request's pages away; it computes again what it has, from what the cache still
+        knows.
+        """
         self.running.remove(request)
         self.let_go(request)
         self.waiting.insert(0, request)
 
-    # --- what is computed -----------------------------------------------------------------------------------------------------
+    # --- what is computed -------------------------------------------------------------------------
 
     def _run(self, request: Request, tokens: int) -> int:
-        """Compute so many tokens of a request; return how many were computed until there was no room."""
+        """Compute so many tokens of a request; return how many were computed until there was no
+        room.
+        """
         done = 0
         while done < tokens and request in self.running:
             try:
@@ -157,7 +187,9 @@ class Server:
             self.ended.append(request.answer("refused"))
 
     def _token(self, request: Request) -> None:
-        """Compute the next token of a request: its key, the state after it, and at the end of a block what is kept of both."""
+        """Compute the next token of a request: its key, the state after it, and at the end of a
+        block what is kept of both.
+        """
         at, block = request.computed, self.block
         if at // block == len(request.keys):
             request.keys.append(self.cache.take())
@@ -175,7 +207,9 @@ class Server:
             self.keep(request, before)
 
     def keep(self, request: Request, before: State) -> None:
-        """Publish the block that is complete, and the state behind it; `before` is the state one token earlier."""
+        """Publish the block that is complete, and the state behind it; `before` is the state one
+        token earlier.
+        """
         request.states[-1].state = request.state
         request.keys[-1].seen = request.states[-1].seen = (request.r, request.computed)
         self.cache.publish(request.keys[-1], self.name(request, "keys", request.computed))

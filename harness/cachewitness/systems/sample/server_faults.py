@@ -1,4 +1,6 @@
-"""Seeded faults of the sample engine: mechanisms of real bugs, of which its answers alone can tell."""
+"""Seeded faults of the sample engine: mechanisms of real bugs, of which its answers alone can
+tell.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,13 @@ _RESUMES = {**_SAMPLE, "checker": "resumes"}
 """Faults that show in the states that it tells (`resumes=told`)."""
 
 
-@mutant(name="snapshot-stays-aliased", mirrors="FreeToken#287", anomaly="answer-differs", group="H", **_SAMPLE)
+@mutant(
+    name="snapshot-stays-aliased",
+    mirrors="FreeToken#287",
+    anomaly="answer-differs",
+    group="H",
+    **_SAMPLE,
+)
 def _aliased(engine: Any) -> None:
     """A state's page gets its name while the request goes on writing its state into it."""
 
@@ -26,7 +34,13 @@ def _aliased(engine: Any) -> None:
     wrap(engine.server, "_token", token)
 
 
-@mutant(name="snapshot-one-token-early", mirrors="vllm-mlx#683", anomaly="answer-differs", group="A", **_SAMPLE)
+@mutant(
+    name="snapshot-one-token-early",
+    mirrors="vllm-mlx#683",
+    anomaly="answer-differs",
+    group="A",
+    **_SAMPLE,
+)
 def _early(engine: Any) -> None:
     """The state that is kept at the end of a block has not seen its last token."""
 
@@ -37,7 +51,13 @@ def _early(engine: Any) -> None:
     wrap(engine.server, "keep", keep)
 
 
-@mutant(name="restored-into-another-slot", mirrors="sglang#33450", anomaly="answer-differs", group="F", **_SAMPLE)
+@mutant(
+    name="restored-into-another-slot",
+    mirrors="sglang#33450",
+    anomaly="answer-differs",
+    group="F",
+    **_SAMPLE,
+)
 def _swapped(engine: Any) -> None:
     """Of two requests that resume in one step, each gets the other's state."""
 
@@ -52,9 +72,17 @@ def _swapped(engine: Any) -> None:
     wrap(engine.server, "admit", admit)
 
 
-@mutant(name="cancelled-block-keeps-its-name", mirrors="vllm#43569", anomaly="answer-differs", group="B", **_SAMPLE)
+@mutant(
+    name="cancelled-block-keeps-its-name",
+    mirrors="vllm#43569",
+    anomaly="answer-differs",
+    group="B",
+    **_SAMPLE,
+)
 def _half(engine: Any) -> None:
-    """Blocks are named when they are scheduled, and a client that goes away in the middle of one leaves the name behind."""
+    """Blocks are named when they are scheduled, and a client that goes away in the middle of one
+    leaves the name behind.
+    """
 
     def cancel(original: Any, r: str) -> None:
         server = engine.server
@@ -73,7 +101,9 @@ def _half(engine: Any) -> None:
     wrap(engine.server, "cancel", cancel)
 
 
-@mutant(name="name-without-salt", mirrors="vllm#53495", anomaly="foreign-restore", group="I", **_SAMPLE)
+@mutant(
+    name="name-without-salt", mirrors="vllm#53495", anomaly="foreign-restore", group="I", **_SAMPLE
+)
 def _unsalted(engine: Any) -> None:
     """The names of pages leave the salt out."""
 
@@ -117,7 +147,9 @@ def _behind(engine: Any) -> None:
     **_RESUMES,
 )
 def _first_block(engine: Any) -> None:
-    """The name of a page has the tokens of the first block and their number, so prompts that part later have one name."""
+    """The name of a page has the tokens of the first block and their number, so prompts that
+    part later have one name.
+    """
 
     def name(original: Any, request: Request, what: str, length: int) -> Any:
         kind, salt, tokens = original(request, what, length)
@@ -126,7 +158,9 @@ def _first_block(engine: Any) -> None:
     wrap(engine.server, "name", name)
 
 
-@mutant(name="preempted-is-lost", mirrors="vllm#37746", anomaly="answer-missing", group="O", **_SAMPLE)
+@mutant(
+    name="preempted-is-lost", mirrors="vllm#37746", anomaly="answer-missing", group="O", **_SAMPLE
+)
 def _lost(engine: Any) -> None:
     """A request that loses its pages is not put back into the queue."""
 

@@ -1,7 +1,8 @@
-"""Puts SGLang's own objects together: tree, allocators, the table of requests. The tensors that they address are not there.
+"""Puts SGLang's own objects together: tree, allocators, the table of requests. The tensors that
+they address are not there.
 
-The pools of states and of keys and values are stand-ins with a count of what was copied: the cache hands out slots and copies
-states between them, and never looks into one.
+The pools of states and of keys and values are stand-ins with a count of what was copied: the cache
+hands out slots and copies states between them, and never looks into one.
 """
 
 from __future__ import annotations
@@ -19,7 +20,9 @@ MAX_REQUESTS = 512
 
 
 class StatePool:
-    """Stands in for the tensors of recurrent states: remembers which slots were copied, in order."""
+    """Stands in for the tensors of recurrent states: remembers which slots were copied, in
+    order.
+    """
 
     replayssm_write_pos = None
     replayssm_spec_write_pos = None
@@ -45,7 +48,9 @@ class Built:
 
 
 def build(source: Source, asked: Asked, *, caching: bool = True) -> Built:
-    """Return SGLang's cache for what a trace asks, all its pools empty; without `caching` as `--disable-radix-cache` has it."""
+    """Return SGLang's cache for what a trace asks, all its pools empty; without `caching` as
+    `--disable-radix-cache` has it.
+    """
     import torch
 
     SETTINGS.chunk = asked.page_size
@@ -58,7 +63,11 @@ def build(source: Source, asked: Asked, *, caching: bool = True) -> Built:
     requests = _requests(source, asked, states)
     allocator = _allocator(source, asked, requests, torch)
     kinds = source.part("mem_cache.unified_cache.component_type", "ComponentType")
-    parts = [kinds.FULL, *([kinds.SWA] if asked.window else []), *([kinds.MAMBA] if asked.states else [])]
+    parts = [
+        kinds.FULL,
+        *([kinds.SWA] if asked.window else []),
+        *([kinds.MAMBA] if asked.states else []),
+    ]
     params = source.part("mem_cache.cache_init_params", "CacheInitParams")(
         disable=not caching,
         req_to_token_pool=requests,
@@ -75,7 +84,10 @@ def build(source: Source, asked: Asked, *, caching: bool = True) -> Built:
 def _requests(source: Source, asked: Asked, states: StatePool | None) -> Any:
     if states is None:
         return source.part("mem_cache.memory_pool", "ReqToTokenPool")(
-            size=MAX_REQUESTS, max_context_len=asked.max_model_len + asked.page_size, device="cpu", enable_memory_saver=False
+            size=MAX_REQUESTS,
+            max_context_len=asked.max_model_len + asked.page_size,
+            device="cpu",
+            enable_memory_saver=False,
         )
     return _hybrid(source, asked, states)(
         size=MAX_REQUESTS,
@@ -126,11 +138,15 @@ def _allocator(source: Source, asked: Asked, requests: Any, torch: Any) -> Any:
     else:
         name, module, sizes = "PagedTokenToKVPoolAllocator", "paged", {"page_size": asked.page_size}
     allocator = source.part(f"mem_cache.allocator.{module}", name)
-    return allocator(tokens, **sizes, dtype=torch.float16, device="cpu", kvcache=None, need_sort=False)
+    return allocator(
+        tokens, **sizes, dtype=torch.float16, device="cpu", kvcache=None, need_sort=False
+    )
 
 
 def _window_pool(source: Source) -> Any:
-    """Return a pool of keys and values without tensors: it has the map from slots of full attention to those of the window."""
+    """Return a pool of keys and values without tensors: it has the map from slots of full
+    attention to those of the window.
+    """
     base: Any = source.part("mem_cache.base_swa_memory_pool", "BaseSWAKVPool")
 
     class WindowPool(base):  # type: ignore[misc]

@@ -1,17 +1,22 @@
-"""Drives SGLang's cache as its scheduler does: match, lock, allocate, publish, release, retract, flush.
+"""Drives SGLang's cache as its scheduler does: match, lock, allocate, publish, release, retract,
+flush.
 
-A trace says who computes how many tokens in a step. The calls and their order are those of SGLang 0.5.23:
+A trace says who computes how many tokens in a step. The calls and their order are those of SGLang
+0.5.23:
 
-* admission: `Req.init_next_round_input` matches the prompt and may take a slot for the state; the matched node is locked, and
-  the request does not join unless what is free or can be evicted suffices (`PrefillAdder`, `_get_new_batch_prefill_raw`);
-* a chunk: `alloc_for_extend`, and states copied or cleared at its begin (`_collect_deferred_mamba_cow_and_clear`); when it has
-  run, `checkpoint_kv_cache` puts it into the tree;
+* admission: `Req.init_next_round_input` matches the prompt and may take a slot for the state; the
+  matched node is locked, and the request does not join unless what is free or can be evicted
+  suffices (`PrefillAdder`, `_get_new_batch_prefill_raw`);
+* a chunk: `alloc_for_extend`, and states copied or cleared at its begin
+  (`_collect_deferred_mamba_cow_and_clear`); when it has run, `checkpoint_kv_cache` puts it into the
+  tree;
 * a generated token: `alloc_for_decode`, which also gives back what left the window;
-* the end: `release_kv_cache`, into the tree if the prompt was computed; retraction: `release_req`, not into the tree;
+* the end: `release_kv_cache`, into the tree if the prompt was computed; retraction: `release_req`,
+  not into the tree;
 * a reset: `Scheduler.flush_cache`, refused unless nobody runs or waits.
 
-The state that a chunk leaves is forked for the tree after the chunk has run, which is a copy between two steps. It is told as
-a step of its own, in which nobody runs.
+The state that a chunk leaves is forked for the tree after the chunk has run, which is a copy
+between two steps. It is told as a step of its own, in which nobody runs.
 """
 
 from __future__ import annotations
@@ -48,7 +53,7 @@ class SglangCache(Adapter):
         self._paused, self._books = False, True
         self._room = Room(built, self.shown, groups)
 
-    # --- what it shows ------------------------------------------------------------------------------------------------
+    # --- what it shows ----------------------------------------------------------------------------
 
     def tables(self, r: str) -> Tables:
         """Return the pages that a request holds."""
@@ -66,35 +71,55 @@ class SglangCache(Adapter):
         """Return None: SGLang does not count the holders of a page."""
         return self.shown.references(pool, page)
 
-    def _settle(self, holders: Iterable[str] = (), *, served: str = "", reason: UnpublishReason = "evict") -> None:
+    def _settle(
+        self, holders: Iterable[str] = (), *, served: str = "", reason: UnpublishReason = "evict"
+    ) -> None:
         self.diff.settle(holders, served=served, reason=reason, further=self._pinned)
 
     def _publish(self, req: Any) -> None:
-        """Tell which keys began, before it is told which pages the request does not hold any more."""
+        """Tell which keys began, before it is told which pages the request does not hold any
+        more.
+        """
         self._books = False
         self._settle(served=req.rid)
         self._books = True
 
     def _pinned(self) -> list[Event]:
-        """Return which states of the tree were locked or unlocked in the call that has just returned."""
+        """Return which states of the tree were locked or unlocked in the call that has just
+        returned.
+        """
         if RECURRENT not in self._groups:
             return []
         group, step, before = self._groups[RECURRENT], self.diff.step, self._pins
         self._pins = now = self.shown.pinned()
         gone = [(name, slot) for name, slot in before.items() if now.get(name) != slot]
         come = [(name, slot) for name, slot in now.items() if before.get(name) != slot]
-        events: list[Event] = [Drop(step=step, pool=group, group=group, pages=[slot], holder=name) for name, slot in gone]
-        return events + [Take(step=step, pool=group, group=group, pages=[slot], holder=name) for name, slot in come]
+        events: list[Event] = [
+            Drop(step=step, pool=group, group=group, pages=[slot], holder=name)
+            for name, slot in gone
+        ]
+        return events + [
+            Take(step=step, pool=group, group=group, pages=[slot], holder=name)
+            for name, slot in come
+        ]
 
-    # --- life of a request --------------------------------------------------------------------------------------------
+    # --- life of a request ------------------------------------------------------------------------
 
     def add(self, submit: Submit, tokens: list[int], shared: int) -> None:
         """Take a request in; SGLang's front end refuses what is longer than the model's context."""
         if not 0 < len(tokens) < self.max_model_len:
-            raise Refused(f"a prompt of {len(tokens)} tokens; it must have at least 1 and fewer than {self.max_model_len}")
+            raise Refused(
+                f"a prompt of {len(tokens)} tokens; it must have at least 1 and fewer than"
+                f" {self.max_model_len}"
+            )
         make = self.source.part("managers.schedule_batch", "Req")
         self._requests[submit.r] = make(
-            submit.r, "", array("q", tokens), None, lora_id=submit.adapter or None, cache_salt=submit.salt or None
+            submit.r,
+            "",
+            array("q", tokens),
+            None,
+            lora_id=submit.adapter or None,
+            cache_salt=submit.salt or None,
         )
 
     def accept(self, r: str, tokens: Sequence[int]) -> None:
@@ -108,15 +133,21 @@ class SglangCache(Adapter):
         made = self.source.part("managers.schedule_batch", reason)
         req.finished_reason = made(len(req.output_ids)) if finished else made()
         if req.kv.holds_kv:
-            computed = len(req.output_ids) > 0 and req.kv.kv_committed_len >= len(req.origin_input_ids)
+            computed = len(req.output_ids) > 0 and req.kv.kv_committed_len >= len(
+                req.origin_input_ids
+            )
             with self._between(req):
-                self.source.part("mem_cache.common", "release_kv_cache")(req, self.built.tree, checkpoint=computed)
+                self.source.part("mem_cache.common", "release_kv_cache")(
+                    req, self.built.tree, checkpoint=computed
+                )
         del self._requests[r]
         self._settle([r])
 
     @contextmanager
     def _between(self, req: Any) -> Iterator[None]:
-        """Look at the cache too when a release has put what it keeps into the tree and has given nothing back yet."""
+        """Look at the cache too when a release has put what it keeps into the tree and has given
+        nothing back yet.
+        """
         tree = self.built.tree
 
         def looked_at(*args: Any, **kwargs: Any) -> Any:
@@ -146,10 +177,12 @@ class SglangCache(Adapter):
         """Return the requests that hold pages."""
         return [r for r, req in self._requests.items() if req.kv.holds_kv]
 
-    # --- the whole cache ----------------------------------------------------------------------------------------------
+    # --- the whole cache --------------------------------------------------------------------------
 
     def reset(self, tier: str, *, running: bool) -> Iterable[tuple[str, bool]]:
-        """Flush; with `running` the engine is paused first, its requests retracted, and nobody is waited for."""
+        """Flush; with `running` the engine is paused first, its requests retracted, and nobody
+        is waited for.
+        """
         self._paused = running
         yield from super().reset(tier, running=running)
         self._paused = False
@@ -171,7 +204,7 @@ class SglangCache(Adapter):
         self._settle(reason=reason)
         return True
 
-    # --- steps --------------------------------------------------------------------------------------------------------
+    # --- steps ------------------------------------------------------------------------------------
 
     def schedule(self, asked: Asked | None, step: Step) -> Scheduled:
         """Give slots to everybody who is asked to compute, as far as there are any."""
@@ -179,13 +212,17 @@ class SglangCache(Adapter):
         self._room.extending = set()
         for r, tokens in asked or ():
             req = self._requests[r]
-            chunk = self._decode(req) if self._decodes(req) else self._extend(req, tokens, scheduled)
+            chunk = (
+                self._decode(req) if self._decodes(req) else self._extend(req, tokens, scheduled)
+            )
             if chunk is not None:
                 scheduled.chunks[r] = chunk
         return scheduled
 
     def _decodes(self, req: Any) -> bool:
-        return bool(req.kv.holds_kv and req.output_ids and req.kv.kv_committed_len == req.seqlen - 1)
+        return bool(
+            req.kv.holds_kv and req.output_ids and req.kv.kv_committed_len == req.seqlen - 1
+        )
 
     def _decode(self, req: Any) -> tuple[int, int] | None:
         if not self._room.fits(req, 1):
@@ -217,7 +254,10 @@ class SglangCache(Adapter):
         req.extend_end = stop
         self._room.extending.add(req.rid)
         self._allocate(req, joins)
-        scheduled.copies += [Move(source, target, *[self._groups[RECURRENT]] * 2) for source, target in self._copied(req)]
+        scheduled.copies += [
+            Move(source, target, *[self._groups[RECURRENT]] * 2)
+            for source, target in self._copied(req)
+        ]
         if req.kv.mamba_needs_clear:
             req.kv.mamba_needs_clear = False
             scheduled.zeros.append((self._groups[RECURRENT], [int(req.kv.mamba_pool_idx)]))
@@ -239,8 +279,9 @@ class SglangCache(Adapter):
     def _cut(self, req: Any, stop: int) -> int:
         """Return where a chunk ends: all but the last of a request end with a page.
 
-        Where there is a window, what a retracted request had generated is computed behind its prompt: in one chunk with it,
-        SGLang would keep the window in front of the chunk's end alone, and nobody could resume at the prompt's.
+        Where there is a window, what a retracted request had generated is computed behind its
+        prompt: in one chunk with it, SGLang would keep the window in front of the chunk's end
+        alone, and nobody could resume at the prompt's.
         """
         size, start = self.built.asked.page_size, req.prefix_len
         prompt = len(req.origin_input_ids) // size * size
@@ -266,12 +307,20 @@ class SglangCache(Adapter):
         req.kv.mamba_cow_src_index = None
         return [(int(source[0]), int(req.kv.mamba_pool_idx))]
 
-    # --- what ran -----------------------------------------------------------------------------------------------------
+    # --- what ran ---------------------------------------------------------------------------------
 
     def complete(self, scheduled: Scheduled) -> None:
-        """Let those generate whose tokens are all computed, and put every chunk that ran into the tree."""
-        chunks = [(self._requests[r], chunk) for r, chunk in scheduled.chunks.items() if r in self._requests]
-        extended = [req for req, chunk in chunks if req.extend_end == chunk[1] and req.decode_batch_idx == 0]
+        """Let those generate whose tokens are all computed, and put every chunk that ran into
+        the tree.
+        """
+        chunks = [
+            (self._requests[r], chunk)
+            for r, chunk in scheduled.chunks.items()
+            if r in self._requests
+        ]
+        extended = [
+            req for req, chunk in chunks if req.extend_end == chunk[1] and req.decode_batch_idx == 0
+        ]
         for req, (_, stop) in chunks:
             if stop >= req.seqlen:
                 self._sample(req, scheduled.step)
@@ -289,7 +338,9 @@ class SglangCache(Adapter):
             self.diff.forget(req.rid)
 
     def _checkpoint(self, extended: list[Any]) -> None:
-        """Publish what chunks computed; states that are copied for the tree are copied in a step of their own."""
+        """Publish what chunks computed; states that are copied for the tree are copied in a step
+        of their own.
+        """
         forks = bool(extended) and self.built.states is not None
         if forks:
             self.diff.step += 1

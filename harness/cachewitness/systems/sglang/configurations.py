@@ -1,4 +1,6 @@
-"""The configurations that SGLang's cache is run on: each kind of group, pages of one token and of several."""
+"""The configurations that SGLang's cache is run on: each kind of group, pages of one token and
+of several.
+"""
 
 from __future__ import annotations
 
@@ -15,9 +17,17 @@ def configurations() -> list[Configuration]:
     return [
         _of("sglang-full", "full attention, pages of 4", GroupSpec("full", 4)),
         _of(
-            "sglang-full-state", "a state at the end of a request, pages of 1", GroupSpec("full", 1), GroupSpec("recurrent", 8)
+            "sglang-full-state",
+            "a state at the end of a request, pages of 1",
+            GroupSpec("full", 1),
+            GroupSpec("recurrent", 8),
         ),
-        _of("sglang-window", "a sliding window, pages of 4", GroupSpec("full", 4), GroupSpec("sliding", 4, window=9)),
+        _of(
+            "sglang-window",
+            "a sliding window, pages of 4",
+            GroupSpec("full", 4),
+            GroupSpec("sliding", 4, window=9),
+        ),
     ]
 
 

@@ -9,10 +9,14 @@ from cachewitness.systems.sglang.shown import FULL, RECURRENT, SLIDING
 
 PROGRESS_STEPS = 4
 AHEAD = 1e-6
-"""Keys end ahead of need from any filling on: SGLang evicts whole nodes, and more than is needed when it retracts."""
+"""Keys end ahead of need from any filling on: SGLang evicts whole nodes, and more than is needed
+when it retracts."""
 CAPABILITIES = ["abort", "adapter", "cancel", "preempt", "reset", "salt", "update_weights"]
 NOT_APPLICABLE = {
-    "withdraw": "SGLang puts nothing into its tree before a step has run, and takes no request back out of one",
+    "withdraw": (
+        "SGLang puts nothing into its tree before a step has run, and takes no request back out"
+        " of one"
+    )
 }
 
 
@@ -22,14 +26,21 @@ def groups_of(asked: Asked) -> dict[str, int]:
     return {kind: number for number, kind in enumerate(kinds)}
 
 
-def describe(trace: TraceHeader, asked: Asked, groups: dict[str, int], version: str, *, caching: bool) -> Header:
-    """Return the header of a history: a pool for each kind of group, whose page or slot 0 nobody owns."""
+def describe(
+    trace: TraceHeader, asked: Asked, groups: dict[str, int], version: str, *, caching: bool
+) -> Header:
+    """Return the header of a history: a pool for each kind of group, whose page or slot 0 nobody
+    owns.
+    """
     sizes = {FULL: asked.pages, SLIDING: asked.swa_pages, RECURRENT: asked.states}
     eviction = Eviction("random", watermark=AHEAD)
     return Header(
         engine="sglang",
         height=trace.height,
-        pools=[Pool(id=number, pages=sizes[kind] + 1, null=[0], eviction=eviction) for kind, number in groups.items()],
+        pools=[
+            Pool(id=number, pages=sizes[kind] + 1, null=[0], eviction=eviction)
+            for kind, number in groups.items()
+        ],
         groups=[_group(kind, number, asked) for kind, number in groups.items()],
         rules=Rules(
             caching=caching,
@@ -48,7 +59,8 @@ def describe(trace: TraceHeader, asked: Asked, groups: dict[str, int], version: 
 def _reserved(states: int) -> int:
     """Return how many states must be left so that no request is kept out for want of one.
 
-    `Room` asks for two, and one for each request that forks a state. Each of those has a slot itself, so half is enough.
+    `Room` asks for two, and one for each request that forks a state. Each of those has a slot
+    itself, so half is enough.
     """
     return (states + 3) // 2
 
@@ -57,5 +69,7 @@ def _group(kind: str, number: int, asked: Asked) -> Group:
     if kind == RECURRENT:
         return Group(id=number, kind="recurrent", block_size=asked.max_model_len, pool=number)
     if kind == SLIDING:
-        return Group(id=number, kind="sliding", block_size=asked.page_size, pool=number, window=asked.window)
+        return Group(
+            id=number, kind="sliding", block_size=asked.page_size, pool=number, window=asked.window
+        )
     return Group(id=number, kind="full", block_size=asked.page_size, pool=number)

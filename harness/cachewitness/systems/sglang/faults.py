@@ -1,4 +1,6 @@
-"""Faults in the installed SGLang: a piece of the source of its tree, its components or its look-up is changed while it runs."""
+"""Faults in the installed SGLang: a piece of the source of its tree, its components or its
+look-up is changed while it runs.
+"""
 
 from __future__ import annotations
 
@@ -24,8 +26,8 @@ FAULTS = (
             STATES,
             "MambaComponent",
             "prepare_for_caching_req",
-            "self.cache.req_to_token_pool.mamba_pool.copy_from( translate(req.kv.mamba_pool_idx.unsqueeze(0)), "
-            "translate(mamba_value_donated), )",
+            "self.cache.req_to_token_pool.mamba_pool.copy_from("
+            " translate(req.kv.mamba_pool_idx.unsqueeze(0)), translate(mamba_value_donated), )",
             "translate(mamba_value_donated)",
         ),
         name="sglang-state-without-a-copy",
@@ -70,10 +72,14 @@ FAULTS = (
             "UnifiedTreeCore",
             "inc_lock_ref",
             "skipped = tuple(skip_lock_components)",
-            "skipped = (*skip_lock_components, *(kind for kind in self.component_types if kind.is_full))",
+            "skipped = (*skip_lock_components, *(kind for kind in self.component_types if"
+            " kind.is_full))",
         ),
         name="sglang-matched-prefix-not-locked",
-        what="The full attention of a matched prefix is not locked, so it may be evicted for those who use it.",
+        what=(
+            "The full attention of a matched prefix is not locked, so it may be evicted for those"
+            " who use it."
+        ),
         anomaly="double-free",
         checker="ownership",
         group="H",
@@ -116,7 +122,10 @@ FAULTS = (
             "dup_start = 0",
         ),
         name="sglang-shared-prefix-freed",
-        what="With the duplicates of what the tree has, the pages of the prefix go that the request got from the tree.",
+        what=(
+            "With the duplicates of what the tree has, the pages of the prefix go that the request"
+            " got from the tree."
+        ),
         anomaly="double-free",
         checker="ownership",
         group="H",
@@ -147,7 +156,8 @@ FAULTS = (
             REQUESTS,
             "",
             "free_swa_out_of_window_slots",
-            "evict_threshold = pre_len - ceil_align( max(sliding_window_size, page_size), page_size )",
+            "evict_threshold = pre_len - ceil_align( max(sliding_window_size, page_size),"
+            " page_size )",
             "evict_threshold = pre_len - page_size",
         ),
         name="sglang-window-freed-too-early",

@@ -1,4 +1,6 @@
-"""The engine `sglang`: the installed SGLang's own unified radix cache, on CPU, under the harness's scheduling and worker."""
+"""The engine `sglang`: the installed SGLang's own unified radix cache, on CPU, under the
+harness's scheduling and worker.
+"""
 
 from __future__ import annotations
 
@@ -27,22 +29,32 @@ class SglangEngine(Driver):
     """SGLang's own classes, driven."""
 
     def apply(self, op: Op) -> list[Event]:
-        """Carry out one operation; see `Driver.apply`. Raises Drift if this SGLang needs what the adapter has not."""
+        """Carry out one operation; see `Driver.apply`. Raises Drift if this SGLang needs what
+        the adapter has not.
+        """
         try:
             return super().apply(op)
         except StandInCalled as error:
-            raise Drift(f"SGLang {self.header.engine_version}: {error}, which stands in for a part that is not there") from None
+            raise Drift(
+                f"SGLang {self.header.engine_version}: {error}, which stands in for a part that is"
+                " not there"
+            ) from None
         except (AttributeError, TypeError) as error:
-            raise drift(error, "SGLang", self.header.engine_version, f"SGLang {KNOWN}") or error from None
+            raise (
+                drift(error, "SGLang", self.header.engine_version, f"SGLang {KNOWN}") or error
+            ) from None
 
 
 def open_engine(header: TraceHeader, options: Mapping[str, str]) -> Engine:
     """Build SGLang's cache for a trace. Option `source`: a folder that holds `sglang`.
 
-    Raises EngineMissing if SGLang cannot be imported, UsageError for anything that this release cannot do.
+    Raises EngineMissing if SGLang cannot be imported, UsageError for anything that this release
+    cannot do.
     """
     if unknown := sorted(set(options) - set(ENGINE.options)):
-        raise UsageError(f"--engine: sglang has no option {unknown[0]!r}; known are {', '.join(ENGINE.options)}")
+        raise UsageError(
+            f"--engine: sglang has no option {unknown[0]!r}; known are {', '.join(ENGINE.options)}"
+        )
     PATCHES.undo()
     caching = chosen("sglang", options, "caching", ("on", "off")) == "on"
     source = load(options.get("source", ""))
@@ -70,7 +82,9 @@ ENGINE = EngineKind(
     written_for=WrittenFor("SGLang", "sglang", KNOWN, KNOWN),
     options={
         "source": "a folder that holds `sglang`: a wheel unpacked",
-        "caching": "on (default), or off: nothing is kept, as with SGLang's `--disable-radix-cache`",
+        "caching": (
+            "on (default), or off: nothing is kept, as with SGLang's `--disable-radix-cache`"
+        ),
         "mutant": "a seeded fault patched into it (see `ls mutants`)",
     },
 )

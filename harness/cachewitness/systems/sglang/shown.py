@@ -1,8 +1,10 @@
-"""What SGLang's cache shows of itself: rows of requests, values of tree nodes, the books of its allocators.
+"""What SGLang's cache shows of itself: rows of requests, values of tree nodes, the books of its
+allocators.
 
-A page is a slot of the pool divided by the page size. A node's value has the slots of its part of a prefix, so each of its
-pages can be hit as the prefix that ends there; a recurrent state can be hit as the prefix that ends with its node alone.
-Where the window was given back the node keeps its full attention (a tombstone), and its window pages have no key.
+A page is a slot of the pool divided by the page size. A node's value has the slots of its part of a
+prefix, so each of its pages can be hit as the prefix that ends there; a recurrent state can be hit
+as the prefix that ends with its node alone. Where the window was given back the node keeps its full
+attention (a tombstone), and its window pages have no key.
 """
 
 from __future__ import annotations
@@ -17,7 +19,9 @@ FULL, SLIDING, RECURRENT = "full", "sliding", "recurrent"
 
 
 class Node(NamedTuple):
-    """A node of the tree: the prefix that it ends begins at 0, its own part is tokens [start, stop)."""
+    """A node of the tree: the prefix that it ends begins at 0, its own part is tokens [start,
+    stop).
+    """
 
     id: int
     start: int
@@ -29,7 +33,9 @@ class Node(NamedTuple):
 
 
 class Shown:
-    """Reads SGLang's own books. `groups` are the groups by kind, numbered as in the header; each has a pool of its number."""
+    """Reads SGLang's own books. `groups` are the groups by kind, numbered as in the header; each
+    has a pool of its number.
+    """
 
     def __init__(self, built: Built, groups: dict[str, int]) -> None:
         self._built, self._groups = built, groups
@@ -39,7 +45,7 @@ class Shown:
         self._keys = KeysByEntry()
         self._nodes: list[Node] = []
 
-    # --- rows ---------------------------------------------------------------------------------------------------------
+    # --- rows -------------------------------------------------------------------------------------
 
     def tables(self, r: str) -> Tables:
         """Return the pages of a request: of its row of token slots, and the slot of its state."""
@@ -49,7 +55,9 @@ class Shown:
         tables: Tables = [[] for _ in self._groups]
         if req.kv.holds_kv:
             size = self._built.asked.page_size
-            slots = self._built.requests.req_to_token[req.kv.req_pool_idx, : req.kv.kv_allocated_len : size]
+            slots = self._built.requests.req_to_token[
+                req.kv.req_pool_idx, : req.kv.kv_allocated_len : size
+            ]
             tables[self._groups[FULL]] = [slot // size for slot in slots.tolist()]
             if SLIDING in self._groups:
                 tables[self._groups[SLIDING]] = self._window(req, slots)
@@ -58,7 +66,9 @@ class Shown:
         return tables
 
     def _window(self, req: Any, slots: Any) -> list[int]:
-        """Return the window's pages that a request holds: its own, and of the tree's those that its lock covers."""
+        """Return the window's pages that a request holds: its own, and of the tree's those that
+        its lock covers.
+        """
         size = self._built.asked.page_size
         mapped = self._built.allocator.full_to_swa_index_mapping[slots.long()].tolist()
         own = req.kv.cache_protected_len
@@ -71,12 +81,18 @@ class Shown:
         return pages
 
     def _locked(self, req: Any) -> int:
-        """Return how many tokens at the end of its prefix the request's lock keeps in the window's pool."""
+        """Return how many tokens at the end of its prefix the request's lock keeps in the
+        window's pool.
+        """
         kind = self._kinds["swa"]
         if req.lock is None or req.lock.swa_released:
             return 0
         core = self._built.tree.tree_core
-        node, end, covered = core.node_by_id(req.lock.node), req.lock.receipt.component_lock_uuids.get(kind), 0
+        node, end, covered = (
+            core.node_by_id(req.lock.node),
+            req.lock.receipt.component_lock_uuids.get(kind),
+            0,
+        )
         while node.parent is not None:
             covered += len(node.key)
             if end is not None and node.component_data[kind].metadata.get("uuid") == end:
@@ -84,7 +100,7 @@ class Shown:
             node = node.parent
         return covered
 
-    # --- the tree -----------------------------------------------------------------------------------------------------
+    # --- the tree ---------------------------------------------------------------------------------
 
     def nodes(self) -> Iterator[Node]:
         """Yield the nodes of the tree that have something on the device, the root apart."""
@@ -105,7 +121,9 @@ class Shown:
             )
 
     def pinned(self) -> dict[str, int]:
-        """Return the slots of the states that are locked in the tree, by the names of who holds them."""
+        """Return the slots of the states that are locked in the tree, by the names of who holds
+        them.
+        """
         kind = self._kinds.get("mamba")
         if kind is None:
             return {}
@@ -120,7 +138,9 @@ class Shown:
         """Whether a request has locked a state in the tree that nobody else has."""
         if req.lock is None:
             return False
-        data = self._built.tree.tree_core.node_by_id(req.lock.node).component_data[self._kinds["mamba"]]
+        data = self._built.tree.tree_core.node_by_id(req.lock.node).component_data[
+            self._kinds["mamba"]
+        ]
         return data.value is not None and data.lock_ref == 1
 
     def keys(self) -> KeysByEntry:
@@ -128,7 +148,10 @@ class Shown:
         nodes = sorted(self.nodes())
         if nodes != self._nodes:
             known = self._keys
-            self._nodes, self._keys = nodes, KeysByEntry((node, known.get(node) or self._claims(node)) for node in nodes)
+            self._nodes, self._keys = (
+                nodes,
+                KeysByEntry((node, known.get(node) or self._claims(node)) for node in nodes),
+            )
         return self._keys
 
     def _claims(self, node: Node) -> dict[KeyId, Claim]:
@@ -141,33 +164,50 @@ class Shown:
             found[self._groups[RECURRENT], node.state, (node.id, node.stop)] = Claim(node.stop)
         return found
 
-    # --- books --------------------------------------------------------------------------------------------------------
+    # --- books ------------------------------------------------------------------------------------
 
     def counts(self) -> Mapping[int, Count]:
-        """Return the books of every pool: free by its allocator; held by locks and by requests; kept in the tree alone."""
+        """Return the books of every pool: free by its allocator; held by locks and by requests;
+        kept in the tree alone.
+        """
         tree, size = self._built.tree, self._built.asked.page_size
         requests = [req.kv for req in self.requests.values()]
-        own = sum(-(-kv.kv_allocated_len // size) - kv.cache_protected_len // size for kv in requests if kv.holds_kv)
+        own = sum(
+            -(-kv.kv_allocated_len // size) - kv.cache_protected_len // size
+            for kv in requests
+            if kv.holds_kv
+        )
         found = {}
         if SLIDING not in self._groups:
             free, evictable = self._built.allocator.available_size(), tree.full_evictable_size()
-            found[self._groups[FULL]] = Count(free // size, tree.full_protected_size() // size + own, evictable // size)
+            found[self._groups[FULL]] = Count(
+                free // size, tree.full_protected_size() // size + own, evictable // size
+            )
         else:
             allocator = self._built.allocator
             free, evictable = allocator.full_available_size(), tree.full_evictable_size()
-            found[self._groups[FULL]] = Count(free // size, tree.full_protected_size() // size + own, evictable // size)
+            found[self._groups[FULL]] = Count(
+                free // size, tree.full_protected_size() // size + own, evictable // size
+            )
             gone = sum(self._given_back(kv) for kv in requests if kv.holds_kv)
             free, evictable = allocator.swa_available_size(), tree.swa_evictable_size()
             held = tree.swa_protected_size() // size + own - gone
             found[self._groups[SLIDING]] = Count(free // size, held, evictable // size)
         if RECURRENT in self._groups:
             slots = sum(kv.holds_mamba for kv in requests)
-            free, evictable = self._built.requests.mamba_allocator.available_size(), tree.mamba_evictable_size()
-            found[self._groups[RECURRENT]] = Count(free, tree.mamba_protected_size() + slots, evictable)
+            free, evictable = (
+                self._built.requests.mamba_allocator.available_size(),
+                tree.mamba_evictable_size(),
+            )
+            found[self._groups[RECURRENT]] = Count(
+                free, tree.mamba_protected_size() + slots, evictable
+            )
         return found
 
     def _given_back(self, kv: Any) -> int:
-        """Return how many pages of its own a request has given back because its window left them."""
+        """Return how many pages of its own a request has given back because its window left
+        them.
+        """
         size = self._built.asked.page_size
         return int(max(kv.get_evicted_seqlen(self._kinds["swa"]) - kv.swa_dead_lo(size), 0) // size)
 

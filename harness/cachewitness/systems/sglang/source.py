@@ -1,4 +1,6 @@
-"""Finds and imports the cache of the SGLang under test: the installed one, or a wheel unpacked into a folder."""
+"""Finds and imports the cache of the SGLang under test: the installed one, or a wheel unpacked
+into a folder.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,8 @@ MADE_BY = "ci/stage_sglang.sh"
 UTILS = ("ceil_div", "ceil_align", "next_power_of_2", "get_num_new_pages", "async_h2d")
 GRIDS = ("mamba_checkpoint_grid",)
 SETTINGS = SimpleNamespace()
-"""What SGLang's server arguments are for the engine that is open: `mamba`, and `chunk`, the recurrent chunk in tokens."""
+"""What SGLang's server arguments are for the engine that is open: `mamba`, and `chunk`, the
+recurrent chunk in tokens."""
 
 
 @dataclass(frozen=True)
@@ -35,29 +38,42 @@ class Source:
     version: str
 
     def part(self, module: str, name: str) -> Any:
-        """Return something defined in `sglang.srt.<module>`. Raises UsageError naming it if this SGLang has no such thing."""
+        """Return something defined in `sglang.srt.<module>`. Raises UsageError naming it if this
+        SGLang has no such thing.
+        """
         try:
             return getattr(importlib.import_module(f"sglang.srt.{module}"), name)
         except (ImportError, AttributeError):
-            raise UsageError(f"SGLang {self.version}: sglang.srt.{module} has no {name}; this adapter knows {KNOWN}") from None
+            raise UsageError(
+                f"SGLang {self.version}: sglang.srt.{module} has no {name}; this adapter knows"
+                f" {KNOWN}"
+            ) from None
 
 
 @functools.cache
 def load(path: str = "") -> Source:
     """Import SGLang's cache, from the folder `path` if one is given, and return it.
 
-    Raises EngineMissing if something must be installed first, UsageError for a folder without SGLang, for a release that the
-    stand-ins were not written for, and for a process that has imported another SGLang.
+    Raises EngineMissing if something must be installed first, UsageError for a folder without
+    SGLang, for a release that the stand-ins were not written for, and for a process that has
+    imported another SGLang.
     """
     root = _root(path)
     version = _version(root)
     if version != KNOWN:
-        raise UsageError(f"SGLang {version}: its cache is driven in release {KNOWN} alone; install sglang=={KNOWN}")
+        raise UsageError(
+            f"SGLang {version}: its cache is driven in release {KNOWN} alone; install"
+            f" sglang=={KNOWN}"
+        )
     if "sglang" in sys.modules:
-        raise UsageError("--engine sglang: this process has imported SGLang already; use one process for each")
+        raise UsageError(
+            "--engine sglang: this process has imported SGLang already; use one process for each"
+        )
     for name in ("torch", "psutil"):
         if importlib.util.find_spec(name) is None:
-            raise EngineMissing(f"sglang needs the package {name}; {MADE_BY} installs what it needs", MADE_BY)
+            raise EngineMissing(
+                f"sglang needs the package {name}; {MADE_BY} installs what it needs", MADE_BY
+            )
     return _imported(root, version)
 
 
@@ -66,11 +82,17 @@ def _imported(root: Path, version: str) -> Source:
     logging.getLogger("sglang").setLevel(logging.ERROR)
     try:
         stubs.install(root, _patched(root))
-        for name in ("managers.schedule_batch", "mem_cache.unified_radix_cache", "mem_cache.allocator.swa"):
+        for name in (
+            "managers.schedule_batch",
+            "mem_cache.unified_radix_cache",
+            "mem_cache.allocator.swa",
+        ):
             importlib.import_module(f"sglang.srt.{name}")
     except (ImportError, LookupError, AttributeError, TypeError) as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise EngineMissing(f"SGLang {version} cannot be imported from {root}: {reason}", MADE_BY) from None
+        raise EngineMissing(
+            f"SGLang {version} cannot be imported from {root}: {reason}", MADE_BY
+        ) from None
     stubs.seal()
     return Source(version)
 
@@ -79,13 +101,16 @@ def _root(path: str) -> Path:
     if path:
         root = Path(path).expanduser().resolve()
         if not (root / "sglang" / "srt").is_dir():
-            raise UsageError(f"--engine sglang:source={path}: no sglang/srt there; name the folder that holds `sglang`")
+            raise UsageError(
+                f"--engine sglang:source={path}: no sglang/srt there; name the folder that holds"
+                " `sglang`"
+            )
         return root
     spec = None if "sglang" in sys.modules else importlib.util.find_spec("sglang")
     if spec is None or spec.origin is None:
         raise EngineMissing(
-            f"sglang is not installed; {MADE_BY} makes an environment with {KNOWN}, or name an unpacked wheel: "
-            "--engine sglang:source=PATH",
+            f"sglang is not installed; {MADE_BY} makes an environment with {KNOWN}, or name an"
+            " unpacked wheel: --engine sglang:source=PATH",
             MADE_BY,
         )
     return Path(spec.origin).resolve().parent.parent
@@ -104,11 +129,15 @@ def _no(*args: object, **kwargs: object) -> bool:
 
 
 def _patched(root: Path) -> dict[str, dict[str, Any]]:
-    """Return what stands in for SGLang's server arguments, its platform and its process groups: one process on a CPU."""
+    """Return what stands in for SGLang's server arguments, its platform and its process groups:
+    one process on a CPU.
+    """
     import torch
 
     folder = root / "sglang" / "srt"
-    devices = dict.fromkeys(("is_npu", "is_hip", "is_cuda", "is_xpu", "is_cpu", "is_pin_memory_available"), _no)
+    devices = dict.fromkeys(
+        ("is_npu", "is_hip", "is_cuda", "is_xpu", "is_cpu", "is_pin_memory_available"), _no
+    )
     given = {"torch": torch, "is_pin_memory_available": _no}
     utils = {
         **devices,
@@ -117,20 +146,27 @@ def _patched(root: Path) -> dict[str, dict[str, Any]]:
         "get_int_env_var": lambda name, default=0: default,
     }
     platform = SimpleNamespace(
-        capabilities=SimpleNamespace(supports_triton=False), get_paged_allocator_cls=lambda: None, synchronize=_no
+        capabilities=SimpleNamespace(supports_triton=False),
+        get_paged_allocator_cls=lambda: None,
+        synchronize=_no,
     )
     return {
         "sglang.srt.utils": utils,
         "sglang.srt.utils.common": utils,
         "sglang.srt.utils.rank_consensus_checker": {"rank_consensus": _unranked},
-        "sglang.srt.session.streaming_session": {"StreamingSession": NoSessions, "is_virtual_node": _no},
+        "sglang.srt.session.streaming_session": {
+            "StreamingSession": NoSessions,
+            "is_virtual_node": _no,
+        },
         "sglang.srt.layers.attention.dsv4.unified_kv_gate": {"is_unified_kv_triton": _no},
         "sglang.srt.platforms": {"current_platform": platform},
         "sglang.srt.runtime_context": _context(folder),
         "sglang.srt.utils.torch_memory_saver_adapter": {"TorchMemorySaverAdapter": _Unsaved},
         "sglang.srt.observability.req_time_stats": {"SchedulerReqTimeStats": _Untimed},
         # Behind all others: these import the package that they are in.
-        "sglang.srt.mem_cache.allocator.hisparse": {"DeepSeekV4HiSparseTokenToKVPoolAllocator": _Nobody},
+        "sglang.srt.mem_cache.allocator.hisparse": {
+            "DeepSeekV4HiSparseTokenToKVPoolAllocator": _Nobody
+        },
         "sglang.srt.mem_cache.allocator.unified_hybrid_swa": {"UnifiedSWAAllocatorBase": _Nobody},
     }
 

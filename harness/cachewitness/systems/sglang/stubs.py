@@ -1,10 +1,13 @@
-"""Lets SGLang's cache be imported where its server cannot run: without a GPU, and without its some hundred dependencies.
+"""Lets SGLang's cache be imported where its server cannot run: without a GPU, and without its some
+hundred dependencies.
 
-Of the package `sglang` only `REAL` is imported. Everything else that those modules import is a stand-in with any name that is
-asked for while they are imported. When that is over the stand-ins are sealed: whoever calls one raises `StandInCalled`. So no
-decision of the cache rests on a stand-in's answer.
+Of the package `sglang` only `REAL` is imported. Everything else that those modules import is a
+stand-in with any name that is asked for while they are imported. When that is over the stand-ins
+are sealed: whoever calls one raises `StandInCalled`. So no decision of the cache rests on a
+stand-in's answer.
 
-Small functions that the cache needs and that lie in modules which cannot be imported are taken from their source (`taken`).
+Small functions that the cache needs and that lie in modules which cannot be imported are taken from
+their source (`taken`).
 """
 
 from __future__ import annotations
@@ -31,10 +34,27 @@ REAL = (
 )
 CACHE = "sglang.srt.mem_cache."
 NOT_OF_CACHE = tuple(
-    CACHE + name for name in ("allocator.hisparse", "allocator.unified_hybrid_swa", "hybrid_cache", "pool_host", "storage")
+    CACHE + name
+    for name in (
+        "allocator.hisparse",
+        "allocator.unified_hybrid_swa",
+        "hybrid_cache",
+        "pool_host",
+        "storage",
+    )
 )
 """Parts of the cache's package for other memories and other devices."""
-FOREIGN = ("triton", "PIL", "torchvision", "sgl_kernel", "zmq", "transformers", "sgl_kernel_npu", "torch_npu", "pydantic")
+FOREIGN = (
+    "triton",
+    "PIL",
+    "torchvision",
+    "sgl_kernel",
+    "zmq",
+    "transformers",
+    "sgl_kernel_npu",
+    "torch_npu",
+    "pydantic",
+)
 
 
 class StandInCalled(RuntimeError):
@@ -77,7 +97,9 @@ class _StandIn(metaclass=_AnyName):
 
 
 def _asked_for(owner: Any, name: str, called: str) -> Any:
-    """Return an attribute that nothing has defined: a stand-in, which stays there; once all is imported, nobody may ask."""
+    """Return an attribute that nothing has defined: a stand-in, which stays there; once all is
+    imported, nobody may ask.
+    """
     if name.startswith("__"):
         raise AttributeError(name)
     if _Sealed.over:
@@ -100,7 +122,9 @@ class _Finder:
     def __init__(self, root: Path) -> None:
         self._root = root
 
-    def find_spec(self, name: str, path: Sequence[str] | None = None, target: object = None) -> ModuleSpec | None:
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: object = None
+    ) -> ModuleSpec | None:
         """Say that a module is a stand-in; None: it is real."""
         top = name.partition(".")[0]
         foreign = top in FOREIGN and not _Sealed.over
@@ -125,7 +149,9 @@ def _is_real(name: str) -> bool:
 
 
 def install(root: Path, patched: Mapping[str, Mapping[str, Any]]) -> None:
-    """Have everything of the package in `root/sglang` but `REAL` replaced by stand-ins, some of whose names are `patched`."""
+    """Have everything of the package in `root/sglang` but `REAL` replaced by stand-ins, some of
+    whose names are `patched`.
+    """
     sys.meta_path.insert(0, _Finder(root))
     for name in BARE:
         module = _Module(name) if name.endswith("utils") else ModuleType(name)
@@ -148,7 +174,8 @@ def seal() -> None:
 
 
 def taken(file: Path, names: Iterable[str], given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return functions of a file that cannot be imported, compiled from its source; `given` are the names that they use.
+    """Return functions of a file that cannot be imported, compiled from its source; `given` are the
+    names that they use.
 
     Raises LookupError, naming it, for a function that is not there.
     """

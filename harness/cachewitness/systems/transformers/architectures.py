@@ -1,7 +1,9 @@
-"""The architectures that are run: their configurations, at a tiny size. Nothing is imported here, and nothing is downloaded.
+"""The architectures that are run: their configurations, at a tiny size. Nothing is imported here,
+and nothing is downloaded.
 
-Each is made by transformers from its own configuration class, with weights from a fixed seed. Layers of different kinds
-alternate, and one with a state is behind one of attention, so that what is wrong in one is seen by the other.
+Each is made by transformers from its own configuration class, with weights from a fixed seed.
+Layers of different kinds alternate, and one with a state is behind one of attention, so that what
+is wrong in one is seen by the other.
 """
 
 from __future__ import annotations
@@ -16,8 +18,8 @@ VOCABULARY = 128
 WINDOW = 24
 """Tokens of a sliding window: less than the prompts of most requests."""
 WIDTH = 0.1
-"""The standard deviation of weights: wide enough that answers depend on what was read long ago, and not so wide that rounding
-grows from layer to layer."""
+"""The standard deviation of weights: wide enough that answers depend on what was read long ago, and
+not so wide that rounding grows from layer to layer."""
 
 Kind = Literal["attention", "window", "recurrent"]
 
@@ -26,8 +28,8 @@ Kind = Literal["attention", "window", "recurrent"]
 class Architecture:
     """A model: its `model_type`, what its configuration adds to `COMMON`, and what its cache holds.
 
-    `weights` fills parameters by the end of their names after the model was made. `since` is the first release that has it;
-    empty: all that the adapter was written for.
+    `weights` fills parameters by the end of their names after the model was made. `since` is the
+    first release that has it; empty: all that the adapter was written for.
     """
 
     model_type: str
@@ -61,9 +63,19 @@ _DELTA = {
     "linear_num_key_heads": 2,
     "linear_num_value_heads": 4,
 }
-_WINDOWED = {"layer_types": ["sliding_attention", "full_attention", "sliding_attention"], "sliding_window": WINDOW, **_HEAD}
+_WINDOWED = {
+    "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+    "sliding_window": WINDOW,
+    **_HEAD,
+}
 _CONVOLVED = {"layer_types": ["conv", "full_attention", "conv"], "conv_L_cache": 3}
-_MAMBA2 = {"mamba_n_heads": 8, "mamba_d_head": 16, "mamba_d_state": 16, "mamba_n_groups": 1, "mamba_chunk_size": 32}
+_MAMBA2 = {
+    "mamba_n_heads": 8,
+    "mamba_d_head": 16,
+    "mamba_d_state": 16,
+    "mamba_n_groups": 1,
+    "mamba_chunk_size": 32,
+}
 _NEMOTRON_H = {
     "layers_block_type": ["linear_attention", "mlp", "full_attention", "linear_attention", "moe"],
     "mamba_num_heads": 8,
@@ -89,7 +101,8 @@ _ZAMBA2 = {
 }
 
 _STEPS, _SMALL_STEPS = {"dt_bias": 0.0}, {"dt_bias": -7.0}
-"""Time steps of a Mamba-2 layer: about 0.7, and about the least of 0.001 that `time_step_min` allows."""
+"""Time steps of a Mamba-2 layer: about 0.7, and about the least of 0.001 that `time_step_min`
+allows."""
 _INKLING2 = {
     "layer_types": ["hybrid_sliding", "hybrid", "hybrid_sliding"],
     "n_layers_per_attn_res_block": 1,
@@ -125,7 +138,9 @@ ARCHITECTURES: Mapping[str, Architecture] = {
     "qwen3_5": Architecture("qwen3_5_text", _STATES, {**_DELTA, **_HEAD}),
     "olmo_hybrid": Architecture("olmo_hybrid", _STATES, _DELTA),
     "lfm2": Architecture("lfm2", _STATES, {**_CONVOLVED, "block_auto_adjust_ff_dim": False}),
-    "lfm2_moe": Architecture("lfm2_moe", _STATES, {**_CONVOLVED, **_EXPERTS, "num_dense_layers": 1}),
+    "lfm2_moe": Architecture(
+        "lfm2_moe", _STATES, {**_CONVOLVED, **_EXPERTS, "num_dense_layers": 1}
+    ),
     "lfm3": Architecture("lfm3", _STATES, {**_CONVOLVED, **_EXPERTS}),
     "lara_mini": Architecture(
         "lara_mini",
@@ -135,7 +150,12 @@ ARCHITECTURES: Mapping[str, Architecture] = {
             **_HEAD,
             **_EXPERTS,
             "num_hidden_layers": 4,
-            "layer_types": ["linear_attention", "sliding_attention", "linear_attention", "full_attention"],
+            "layer_types": [
+                "linear_attention",
+                "sliding_attention",
+                "linear_attention",
+                "full_attention",
+            ],
             "sliding_window": WINDOW,
             "shared_expert_intermediate_size": 32,
         },
@@ -145,11 +165,19 @@ ARCHITECTURES: Mapping[str, Architecture] = {
     "inkling2_loop": Architecture(
         "inkling2_loop_text",
         _ALL,
-        {**_INKLING2, "loop_layer_index_start": 1, "loop_layer_index_end": 2, "loop_num_passes": 3, "loop_gate_rank": 8},
+        {
+            **_INKLING2,
+            "loop_layer_index_start": 1,
+            "loop_layer_index_end": 2,
+            "loop_num_passes": 3,
+            "loop_gate_rank": 8,
+        },
         since="5.24",
     ),
     "mamba2": Architecture(
-        "mamba2", ("recurrent",), {"state_size": 16, "n_groups": 1, "num_heads": 8, "chunk_size": 32, **_HEAD}
+        "mamba2",
+        ("recurrent",),
+        {"state_size": 16, "n_groups": 1, "num_heads": 8, "chunk_size": 32, **_HEAD},
     ),
     "bamba": Architecture("bamba", _STATES, {**_MAMBA2, "attn_layer_indices": [1]}),
     "falcon_h1": Architecture("falcon_h1", _STATES, {**_MAMBA2, **_HEAD, "mamba_d_ssm": 128}),
@@ -165,16 +193,28 @@ ARCHITECTURES: Mapping[str, Architecture] = {
         },
     ),
     "nemotron_h": Architecture("nemotron_h", _STATES, _NEMOTRON_H, weights=_STEPS),
-    "nemotron_h-small-steps": Architecture("nemotron_h", _STATES, _NEMOTRON_H, width=0.2, weights=_SMALL_STEPS),
+    "nemotron_h-small-steps": Architecture(
+        "nemotron_h", _STATES, _NEMOTRON_H, width=0.2, weights=_SMALL_STEPS
+    ),
     "zamba2": Architecture("zamba2", _STATES, _ZAMBA2, weights=_STEPS),
     "zamba2-small-steps": Architecture("zamba2", _STATES, _ZAMBA2, width=0.2, weights=_SMALL_STEPS),
     "gemma3": Architecture("gemma3_text", _WINDOWS, {**_WINDOWED, "query_pre_attn_scalar": 16}),
-    "gpt_oss": Architecture("gpt_oss", _WINDOWS, {**_WINDOWED, "num_local_experts": 4, "num_experts_per_tok": 2}),
-    "laguna": Architecture("laguna", _WINDOWS, {**_WINDOWED, **_EXPERTS, "shared_expert_intermediate_size": 32}),
+    "gpt_oss": Architecture(
+        "gpt_oss", _WINDOWS, {**_WINDOWED, "num_local_experts": 4, "num_experts_per_tok": 2}
+    ),
+    "laguna": Architecture(
+        "laguna", _WINDOWS, {**_WINDOWED, **_EXPERTS, "shared_expert_intermediate_size": 32}
+    ),
     "dory": Architecture(
         "dory",
         _WINDOWS,
-        {**_WINDOWED, "n_input_layers": 1, "n_recurrent_layers": 1, "n_output_layers": 1, "ngpt_alpha_init": 0.5},
+        {
+            **_WINDOWED,
+            "n_input_layers": 1,
+            "n_recurrent_layers": 1,
+            "n_output_layers": 1,
+            "ngpt_alpha_init": 0.5,
+        },
         weights={"logit_scale": 1.0},
         since="5.24",
     ),
@@ -198,7 +238,12 @@ ARCHITECTURES: Mapping[str, Architecture] = {
     "recurrent_gemma": Architecture(
         "recurrent_gemma",
         ("recurrent", "window"),
-        {"lru_width": 64, "attention_window_size": WINDOW, "block_types": ["recurrent", "attention"], **_HEAD},
+        {
+            "lru_width": 64,
+            "attention_window_size": WINDOW,
+            "block_types": ["recurrent", "attention"],
+            **_HEAD,
+        },
     ),
 }
 """By the name that the option `model` takes."""

@@ -1,4 +1,6 @@
-"""Seeded faults of the server over transformers: what is done wrong to the library's caches when they are kept or resumed."""
+"""Seeded faults of the server over transformers: what is done wrong to the library's caches when
+they are kept or resumed.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,12 @@ from cachewitness.engines.mutant import declared, mutant
 if TYPE_CHECKING:
     import torch
 
-_OWN: dict[str, Any] = {"checker": "answers", "engines": ("transformers",), "height": "answers", "anomaly": "answer-differs"}
+_OWN: dict[str, Any] = {
+    "checker": "answers",
+    "engines": ("transformers",),
+    "height": "answers",
+    "anomaly": "answer-differs",
+}
 
 
 def _when_found(engine: Any, change: Any) -> None:
@@ -67,7 +74,9 @@ def _shared(engine: Any) -> None:
 def _short(engine: Any) -> None:
     """A longer text's cache is cropped by a token less than it holds behind the shared prefix."""
     if engine.server.store is not None:
-        wrap(engine.server.store, "crop", lambda original, cache, tokens: original(cache, tokens - 1))
+        wrap(
+            engine.server.store, "crop", lambda original, cache, tokens: original(cache, tokens - 1)
+        )
 
 
 @mutant(name="window-one-token-short", mirrors="transformers#47708", group="G", **_OWN)

@@ -16,7 +16,9 @@ from cachewitness.systems.transformers.store import PrefixStore
 
 
 class TransformersEngine(SteppedEngine[Server]):
-    """The server as an engine at answers height. `pages` of a trace are the blocks that kept prefixes take, each its own."""
+    """The server as an engine at answers height. `pages` of a trace are the blocks that kept
+    prefixes take, each its own.
+    """
 
     def __init__(self, header: TraceHeader, chosen: Mapping[str, str], chunk: int) -> None:
         blocks = {group.kind: group.block_size for group in header.layout.groups}
@@ -28,10 +30,13 @@ class TransformersEngine(SteppedEngine[Server]):
             singly=chosen["feed"] == "tokens",
         )
         store = PrefixStore(header.pages, blocks["full"], crop=chosen["crop"]) if caching else None
-        model = Model(ARCHITECTURES[chosen["model"]])  # one for each trace: some keep states of requests in themselves
+        model = Model(
+            ARCHITECTURES[chosen["model"]]
+        )  # one for each trace: some keep states of requests in themselves
         rules = Rules(caching=caching, answering=Answering("float32", VOCABULARY))
         super().__init__(
-            Server(model, store, ways), declared("transformers", header, rules, version=transformers.__version__, salt=True)
+            Server(model, store, ways),
+            declared("transformers", header, rules, version=transformers.__version__, salt=True),
         )
 
     def close(self) -> None:

@@ -29,7 +29,8 @@ SHRINKING = 250
 def open_engine(header: TraceHeader, options: Mapping[str, str]) -> Engine:
     """Open the server for a trace.
 
-    Raises EngineMissing without transformers or torch, UsageError for what the engine does not take.
+    Raises EngineMissing without transformers or torch, UsageError for what the engine does not
+    take.
     """
     values = {name: chosen(NAME, options, name, known) for name, known in CHOICES.items()}
     takes(NAME, header, ("chunk", "record"))
@@ -39,7 +40,8 @@ def open_engine(header: TraceHeader, options: Mapping[str, str]) -> Engine:
     kinds = [group.kind for group in header.layout.groups]
     if kinds.count("full") != 1 or set(kinds) - {"full", "recurrent"}:
         wanted = (
-            "it needs a full group, in whose blocks the pool is counted, and a recurrent one, whose blocks are the interval"
+            "it needs a full group, in whose blocks the pool is counted, and a recurrent one, whose"
+            " blocks are the interval"
         )
         raise UsageError(f"--engine {NAME}: layout {header.layout.name} does not fit: {wanted}")
     needs(NAME, ("torch", "transformers"), INSTALL)
@@ -49,13 +51,21 @@ def open_engine(header: TraceHeader, options: Mapping[str, str]) -> Engine:
 
 
 def configurations() -> list[Configuration]:
-    """Return what a run takes: prefixes kept often; and seldom, with prompts cut into chunks, and pasts that are recorded."""
-    return [Configuration(_layout(16), {}, ""), Configuration(_layout(48), {"chunk": 23, "record": True}, "")]
+    """Return what a run takes: prefixes kept often; and seldom, with prompts cut into chunks,
+    and pasts that are recorded.
+    """
+    return [
+        Configuration(_layout(16), {}, ""),
+        Configuration(_layout(48), {"chunk": 23, "record": True}, ""),
+    ]
 
 
 def _layout(interval: int) -> Layout:
     groups = [GroupSpec("full", 16), GroupSpec("recurrent", interval)]
-    story = f"a pool of blocks of 16 tokens; a cache is kept at every {interval} tokens of a prompt, and at its end"
+    story = (
+        f"a pool of blocks of 16 tokens; a cache is kept at every {interval} tokens of a prompt,"
+        " and at its end"
+    )
     return Layout(f"resumed-{interval}", groups, story, "harness/cachewitness/systems/transformers")
 
 
@@ -68,14 +78,19 @@ def faults() -> Mapping[str, Mutant]:
 
 ENGINE = EngineKind(
     name=NAME,
-    summary="the installed transformers on tiny hybrid models, resumed from copies of its own caches",
+    summary=(
+        "the installed transformers on tiny hybrid models, resumed from copies of its own caches"
+    ),
     heights=("answers",),
     open=open_engine,
     options={
         "mutant": "a seeded fault of its own (docs/engine-transformers.md)",
         "model": f"the architecture: {', '.join(ARCHITECTURES)}; default: the first",
         "caching": "on (default), or off: the uncached twin",
-        "crop": "on (default): a longer text's cache is cropped to a shorter prefix where it can be; off; again: also twice",
+        "crop": (
+            "on (default): a longer text's cache is cropped to a shorter prefix where it can be;"
+            " off; again: also twice"
+        ),
         "feed": "chunks (default), or tokens: one by one behind what a cache holds",
     },
     policies=None,
@@ -86,6 +101,9 @@ ENGINE = EngineKind(
     controls={"uncached": {"caching": "off"}, "attention-only": {"model": CONTROL}},
     shrinking=SHRINKING,
     isolated=True,
-    imports=("cachewitness.systems.transformers.engine", "transformers.models.llama.modeling_llama"),
+    imports=(
+        "cachewitness.systems.transformers.engine",
+        "transformers.models.llama.modeling_llama",
+    ),
     written_for=WrittenFor("transformers", "transformers", "5.23", "5.24"),
 )

@@ -1,7 +1,8 @@
-"""A tiny model of transformers: computed from nothing, or continued from one of the library's cache objects.
+"""A tiny model of transformers: computed from nothing, or continued from one of the library's cache
+objects.
 
-Logprobs are of float32 on one thread of a CPU. A model has random weights from a fixed seed, so that whoever opens it anywhere
-gets the same one.
+Logprobs are of float32 on one thread of a CPU. A model has random weights from a fixed seed, so
+that whoever opens it anywhere gets the same one.
 """
 
 from __future__ import annotations
@@ -22,9 +23,11 @@ from cachewitness.systems.transformers.architectures import COMMON, Architecture
 
 SEED = 0
 DELTA_RULE = "torch_chunk_gated_delta_rule"
-"""What a modelling file of transformers calls the scan of GatedDeltaNet; its parameter `chunk_size` is nowhere configured."""
+"""What a modelling file of transformers calls the scan of GatedDeltaNet; its parameter `chunk_size`
+is nowhere configured."""
 NAMES = ("cache", "cache_params", "past_key_values")
-"""What models call the cache that they are given: the first since transformers 5.24, before that one of the others."""
+"""What models call the cache that they are given: the first since transformers 5.24, before that
+one of the others."""
 SCAN, SCAN_MIN = 32, 8
 """Tokens that a scan computes together, and the least of it."""
 
@@ -32,7 +35,8 @@ SCAN, SCAN_MIN = 32, 8
 class Model:
     """A model of one architecture, and what it takes to resume it.
 
-    Raises what transformers raises, and UsageError for an architecture that this release does not have.
+    Raises what transformers raises, and UsageError for an architecture that this release does not
+    have.
     """
 
     def __init__(self, architecture: Architecture) -> None:
@@ -40,13 +44,19 @@ class Model:
         transformers.logging.set_verbosity_error()
         if architecture.model_type not in transformers.CONFIG_MAPPING:
             told = f"{architecture.model_type} is in transformers {architecture.since} and later"
-            raise UsageError(f"--engine transformers: {told}, and this is {transformers.__version__}")
+            raise UsageError(
+                f"--engine transformers: {told}, and this is {transformers.__version__}"
+            )
         config = transformers.CONFIG_MAPPING[architecture.model_type](
             **{**COMMON, "initializer_range": architecture.width, **architecture.options}
         )
         torch.manual_seed(SEED)
         self.config = config
-        self.module = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager").eval().float()
+        self.module = (
+            transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager")
+            .eval()
+            .float()
+        )
         for name, parameter in self.module.named_parameters():
             for end, value in architecture.weights.items():
                 if name.endswith(end):
@@ -59,10 +69,14 @@ class Model:
         """Return a cache of the library that holds nothing."""
         return transformers.DynamicCache(config=self.config)
 
-    def resumed(self, cache: transformers.DynamicCache, tokens: Sequence[int], at: int) -> torch.Tensor:
-        """Compute the tokens behind the first `at`, which the cache holds; return the logprobs [vocabulary] of what follows.
+    def resumed(
+        self, cache: transformers.DynamicCache, tokens: Sequence[int], at: int
+    ) -> torch.Tensor:
+        """Compute the tokens behind the first `at`, which the cache holds; return the logprobs
+        [vocabulary] of what follows.
 
-        The cache takes them in. Positions are given, as `generate` does: some models count from 0 again if they are not.
+        The cache takes them in. Positions are given, as `generate` does: some models count from 0
+        again if they are not.
         """
         more: dict[str, Any] = {self._named: cache, "use_cache": True}
         if self._placed:
@@ -72,10 +86,12 @@ class Model:
         return logits[0, -1].log_softmax(-1)
 
     def computed(self, rows: Sequence[Sequence[int]]) -> list[torch.Tensor]:
-        """Compute texts from nothing, in one batch without a cache; return the logprobs [vocabulary] of what follows each.
+        """Compute texts from nothing, in one batch without a cache; return the logprobs
+        [vocabulary] of what follows each.
 
-        Rows are padded behind their ends, which no causal model sees. The more rows, the fewer tokens a scan takes together, so
-        that what batches and chunks do to rounding shows in the noise of one.
+        Rows are padded behind their ends, which no causal model sees. The more rows, the fewer
+        tokens a scan takes together, so that what batches and chunks do to rounding shows in the
+        noise of one.
         """
         longest = max(map(len, rows))
         ids = torch.tensor([[*row, *[0] * (longest - len(row))] for row in rows])
@@ -88,7 +104,11 @@ class Model:
         """Let scans compute so many tokens together, in models that have scans of chunks."""
         code = sys.modules[type(self.module).__module__]
         rule = getattr(code, DELTA_RULE, None)
-        mixers = {part: part.chunk_size for part in self.module.modules() if isinstance(getattr(part, "chunk_size", None), int)}
+        mixers = {
+            part: part.chunk_size
+            for part in self.module.modules()
+            if isinstance(getattr(part, "chunk_size", None), int)
+        }
         if rule is not None:
             setattr(code, DELTA_RULE, partial(rule, chunk_size=tokens))
         for part in mixers:

@@ -1,7 +1,8 @@
-"""A small server over transformers: admits requests, computes prompts in chunks, resumes from caches that it kept by prefix.
+"""A small server over transformers: admits requests, computes prompts in chunks, resumes from
+caches that it kept by prefix.
 
-Each request has a cache object of its own. Without caching there is none at all: every token is computed from nothing, those of
-all requests in one batch.
+Each request has a cache object of its own. Without caching there is none at all: every token is
+computed from nothing, those of all requests in one batch.
 """
 
 from __future__ import annotations
@@ -43,16 +44,22 @@ class Request:
 
     def answer(self, ended: Ended) -> Answer:
         """Return what it has generated."""
-        return Answer(r=self.r, tokens=self.tokens[self.prompt :], logprobs=self.logprobs, restored=self.restored, ended=ended)
+        return Answer(
+            r=self.r,
+            tokens=self.tokens[self.prompt :],
+            logprobs=self.logprobs,
+            restored=self.restored,
+            ended=ended,
+        )
 
 
 @dataclass(frozen=True)
 class Ways:
     """How a server uses the library's caches.
 
-    `interval`: a prompt is kept at every so many tokens, and at its end. `chunk` tokens are computed in a step. `records`: the
-    library is asked to keep what windows and convolutions lose. `singly`: behind what was there before, one token is given
-    at a time, and no more.
+    `interval`: a prompt is kept at every so many tokens, and at its end. `chunk` tokens are
+    computed in a step. `records`: the library is asked to keep what windows and convolutions lose.
+    `singly`: behind what was there before, one token is given at a time, and no more.
     """
 
     interval: int
@@ -62,7 +69,9 @@ class Ways:
 
 
 class Server:
-    """Answers requests. `store` None: nothing is cached. `ended` are the answers that were not collected yet."""
+    """Answers requests. `store` None: nothing is cached. `ended` are the answers that were not
+    collected yet.
+    """
 
     def __init__(self, model: Model, store: PrefixStore | None, ways: Ways) -> None:
         self.model, self.store, self.ways = model, store, ways
@@ -129,7 +138,9 @@ class Server:
                 break
 
     def _stop(self, request: Request, left: int) -> int:
-        """Return where the next chunk of a request ends: at the next prefix that is kept, at the latest."""
+        """Return where the next chunk of a request ends: at the next prefix that is kept, at the
+        latest.
+        """
         kept = (request.held // self.ways.interval + 1) * self.ways.interval
         return min(request.held + left, kept, len(request.tokens))
 
@@ -137,7 +148,9 @@ class Server:
         """Compute tokens of a request up to there; return the logprobs of what follows."""
         step = 1 if self.ways.singly and request.held else stop - request.held
         for at in range(request.held, stop, step):
-            logprobs = self.model.resumed(request.cache, request.tokens[at : min(at + step, stop)], at)
+            logprobs = self.model.resumed(
+                request.cache, request.tokens[at : min(at + step, stop)], at
+            )
         request.held = stop
         return logprobs
 

@@ -1,7 +1,8 @@
 """Caches of the library by the prefix that they hold, as a server built on transformers keeps them.
 
-Whoever puts a cache in and whoever takes one out gets a deep copy: the library writes recurrent states, convolution states
-and windows in place. A longer text's cache serves a shorter prefix where the library can crop it.
+Whoever puts a cache in and whoever takes one out gets a deep copy: the library writes recurrent
+states, convolution states and windows in place. A longer text's cache serves a shorter prefix where
+the library can crop it.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ from typing import Any
 from cachewitness.core.engine_failure import native
 
 CROPPED = "cropped_to"
-"""The attribute that a cache gets: how many tokens it held when it was cropped, which ends what was recorded of its past."""
+"""The attribute that a cache gets: how many tokens it held when it was cropped, which ends what was
+recorded of its past."""
 Prefix = tuple[str, tuple[int, ...]]
 """An identity, and the tokens."""
 
@@ -22,7 +24,9 @@ class PrefixStore:
     """Keeps caches in so many blocks of tokens; the one that was used least recently makes room."""
 
     def __init__(self, blocks: int, block: int, *, crop: str) -> None:
-        """Say with `crop` whether caches are cropped: `on`, `off`, or `again`: though that ended the past that was recorded."""
+        """Say with `crop` whether caches are cropped: `on`, `off`, or `again`: though that ended
+        the past that was recorded.
+        """
         self._blocks, self._block, self._crop = blocks, block, crop
         self._kept: dict[Prefix, Any] = {}
 
@@ -39,7 +43,9 @@ class PrefixStore:
             del self._kept[oldest]
 
     def find(self, identity: str, tokens: Sequence[int]) -> tuple[int, Any]:
-        """Return a copy of the cache that holds most of a prompt's tokens but the last, and how many; 0 and None without."""
+        """Return a copy of the cache that holds most of a prompt's tokens but the last, and how
+        many; 0 and None without.
+        """
         text = tuple(tokens[:-1])
         reach = {place: _shared(text, place[1]) for place in self._kept if place[0] == identity}
         for place in sorted(reach, key=lambda place: (-reach[place], len(place[1]))):
@@ -50,7 +56,9 @@ class PrefixStore:
         return 0, None
 
     def _cut(self, place: Prefix, tokens: int) -> Any:
-        """Return a copy of a kept cache without its last tokens; None if the library cannot have it."""
+        """Return a copy of a kept cache without its last tokens; None if the library cannot have
+        it.
+        """
         if not tokens:
             return self.copied(self._kept[place])
         left = len(place[1]) - tokens
@@ -62,7 +70,9 @@ class PrefixStore:
         try:
             with native():
                 self.crop(cache, tokens)
-        except RuntimeError:  # a window that is full, or a convolution, of which no past was recorded
+        except (
+            RuntimeError
+        ):  # a window that is full, or a convolution, of which no past was recorded
             return None
         return cache
 
@@ -80,4 +90,7 @@ class PrefixStore:
 
 def _shared(one: Sequence[int], other: Sequence[int]) -> int:
     """Return how many tokens two texts begin with alike."""
-    return next((i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
+    return next(
+        (i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b),
+        min(len(one), len(other)),
+    )

@@ -26,10 +26,23 @@ from cachewitness.systems.vllm.build import (
     tell_sizes,
 )
 from cachewitness.systems.vllm.clock import Clock, TimedManager
-from cachewitness.systems.vllm.connectors.build import LMCACHE, Asked, configure, connected_header, connector_of, pages_of
+from cachewitness.systems.vllm.connectors.build import (
+    LMCACHE,
+    Asked,
+    configure,
+    connected_header,
+    connector_of,
+    pages_of,
+)
 from cachewitness.systems.vllm.connectors.scheduler import ConnectedScheduler
 from cachewitness.systems.vllm.declared import interval_of, rules_of
-from cachewitness.systems.vllm.engine_config import build_scheduler, check_depth, engine_config, model_runner, most_drafts
+from cachewitness.systems.vllm.engine_config import (
+    build_scheduler,
+    check_depth,
+    engine_config,
+    model_runner,
+    most_drafts,
+)
 from cachewitness.systems.vllm.header import describe
 from cachewitness.systems.vllm.prefill_checkpoints import PrefillCheckpoints, with_checkpoints
 from cachewitness.systems.vllm.request_options import request_options
@@ -47,15 +60,20 @@ SCHEDULERS_SINCE = (0, 29)
 
 
 class Assembled(NamedTuple):
-    """What an engine is made of: what it declares, its adapter, and the clock of the time inside vLLM."""
+    """What an engine is made of: what it declares, its adapter, and the clock of the time inside
+    vLLM.
+    """
 
     header: Header
     adapter: Driven
     clock: Clock
 
 
-def manager_engine(header: TraceHeader, options: Options, source: Source, sized: str = "", *, full: bool = False) -> Assembled:
-    """Return vLLM's cache manager under the harness's scheduling, `sized` by vLLM itself if it says how.
+def manager_engine(
+    header: TraceHeader, options: Options, source: Source, sized: str = "", *, full: bool = False
+) -> Assembled:
+    """Return vLLM's cache manager under the harness's scheduling, `sized` by vLLM itself if it says
+    how.
 
     `full`: key events tell of hits as well. Raises UsageError for what this release cannot do.
     """
@@ -77,7 +95,9 @@ def manager_engine(header: TraceHeader, options: Options, source: Source, sized:
         options.scheduler_reserve_full_isl,
     )
     rules = rules_of(header, options, source, core, sizes, interval)
-    return Assembled(described_by(header, options, source, rules, answer_windows(config)), adapter, clock)
+    return Assembled(
+        described_by(header, options, source, rules, answer_windows(config)), adapter, clock
+    )
 
 
 def scheduler_engine(
@@ -89,24 +109,36 @@ def scheduler_engine(
     *,
     full: bool = False,
 ) -> Assembled:
-    """Return vLLM's scheduler over the cache manager that it makes, with a connector if one is asked for.
+    """Return vLLM's scheduler over the cache manager that it makes, with a connector if one is
+    asked for.
 
-    It is `sized` by vLLM itself if that says how. `full`: key events tell of hits as well. Raises UsageError for what this
-    release cannot do.
+    It is `sized` by vLLM itself if that says how. `full`: key events tell of hits as well. Raises
+    UsageError for what this release cannot do.
     """
     _refuse(header, options, source, connector)
     if sized and connector is not None and connector.kind.name == LMCACHE:
-        raise UsageError("--engine: LMCache's connector is not driven with blocks that vLLM sizes; leave 'sized' out")
-    options, special = dataclasses.replace(options, num_speculative_tokens=most_drafts(options)), request_options(header)
+        raise UsageError(
+            "--engine: LMCache's connector is not driven with blocks that vLLM sizes; leave"
+            " 'sized' out"
+        )
+    options, special = (
+        dataclasses.replace(options, num_speculative_tokens=most_drafts(options)),
+        request_options(header),
+    )
     clock, interval = Clock(), interval_of(header, options, source)
     if sized:
         header, options, config, whole = size(source, header, options, interval, sized)
     else:
-        config, whole = cache_config(source, header, options, interval), engine_config(source, header, options)
+        config, whole = (
+            cache_config(source, header, options, interval),
+            engine_config(source, header, options),
+        )
     if special.prefill_checkpoints:
         config = with_checkpoints(source, config, special.prefill_checkpoints)
     if connector is not None:
-        config = configure(source, whole, config, connector, pages_of(header, options, connector.kind))
+        config = configure(
+            source, whole, config, connector, pages_of(header, options, connector.kind)
+        )
     sizes = block_sizes(source, config, whole)
     tell_sizes(source, config, whole, sizes)
     with retaining(source, interval), model_runner(options):
@@ -114,10 +146,14 @@ def scheduler_engine(
         check_depth(source, whole, options)
     core = scheduler.kv_cache_manager
     timed = TimedManager(core, clock)
-    observed = ObservedManager(timed, source.utils.get_group_id, tiered=connector is not None, published=True)
+    observed = ObservedManager(
+        timed, source.utils.get_group_id, tiered=connector is not None, published=True
+    )
     new_request = timed.new_requests(request_maker(source, sizes[1], options, full=full))
     rules = replace(rules_of(header, options, source, core, sizes, interval), stats=True)
-    rules = replace(rules, alignment=getattr(config, "cache_hit_alignment_tokens", None) or rules.alignment)
+    rules = replace(
+        rules, alignment=getattr(config, "cache_hit_alignment_tokens", None) or rules.alignment
+    )
     described = described_by(header, options, source, rules, answer_windows(config))
     able = [name for name in special.capabilities if connector is None or name != "session"]
     described = replace(described, capabilities=[*described.capabilities, *able])
@@ -127,10 +163,18 @@ def scheduler_engine(
         adapter = RealScheduler(*parts)
     else:
         driven = connector_of(
-            source, scheduler, whole, config, sizes, connector.kind, pages_of(header, options, connector.kind)
+            source,
+            scheduler,
+            whole,
+            config,
+            sizes,
+            connector.kind,
+            pages_of(header, options, connector.kind),
         )
         adapter = ConnectedScheduler(*parts, driven)
-        described = connected_header(described, driven, options.tier_delay, gives_up=connector.load_failure == "fail")
+        described = connected_header(
+            described, driven, options.tier_delay, gives_up=connector.load_failure == "fail"
+        )
     adapter.worker = worker
     if special.prefill_checkpoints:
         adapter.checkpoints = PrefillCheckpoints(whole, config, (sizes[1], rules.alignment))
@@ -138,11 +182,20 @@ def scheduler_engine(
     return Assembled(described, adapter, clock)
 
 
-def described_by(header: TraceHeader, options: Options, source: Source, rules: Rules, windows: Sequence[int] = ()) -> Header:
-    """Return what vLLM declares; the block of a ring is as long as the model. `windows` are those over answers, by group."""
-    described, length = describe(header, "vllm", source.version, rules, options), options.max_model_len
+def described_by(
+    header: TraceHeader, options: Options, source: Source, rules: Rules, windows: Sequence[int] = ()
+) -> Header:
+    """Return what vLLM declares; the block of a ring is as long as the model. `windows` are
+    those over answers, by group.
+    """
+    described, length = (
+        describe(header, "vllm", source.version, rules, options),
+        options.max_model_len,
+    )
     pairs = zip(described.groups, header.layout.groups, strict=True)
-    groups = [replace(group, block_size=length) if is_ring(spec) else group for group, spec in pairs]
+    groups = [
+        replace(group, block_size=length) if is_ring(spec) else group for group, spec in pairs
+    ]
     for index, window in enumerate(windows):
         groups[index] = replace(groups[index], answer_window=window)
     return replace(described, groups=groups)
@@ -152,13 +205,20 @@ def _refuse(header: TraceHeader, options: Options, source: Source, connector: As
     """Raise UsageError for what vLLM's scheduler is not driven with."""
     if source.is_before(SCHEDULERS_SINCE):
         since = "{}.{}".format(*SCHEDULERS_SINCE)
-        raise UsageError(f"vLLM {source.version}: its Scheduler is driven from {since} on; run it at manager height")
+        raise UsageError(
+            f"vLLM {source.version}: its Scheduler is driven from {since} on; run it at manager"
+            " height"
+        )
     if options.tier_pages and not connector:
-        raise UsageError("option 'tier_pages': vLLM's second tier is a connector; name one, --engine vllm:connector=simple")
+        raise UsageError(
+            "option 'tier_pages': vLLM's second tier is a connector; name one, --engine"
+            " vllm:connector=simple"
+        )
     drafts, limit = most_drafts(options), options.max_num_batched_tokens
     if limit <= drafts:
         raise UsageError(
-            f"option 'max_num_batched_tokens' ({limit}): vLLM admits a decoding request with all {drafts} drafts alone"
+            f"option 'max_num_batched_tokens' ({limit}): vLLM admits a decoding request with all"
+            f" {drafts} drafts alone"
         )
 
 

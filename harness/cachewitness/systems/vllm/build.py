@@ -1,8 +1,8 @@
 """Builds vLLM's own objects across releases whose constructors differ.
 
-Every value is offered under each name that it has had, and a constructor gets those that it knows. Nothing is guessed:
-a parameter that must be given and is not among them is an error that names it and the release, and so is an option of the
-trace that the release has no parameter for.
+Every value is offered under each name that it has had, and a constructor gets those that it knows.
+Nothing is guessed: a parameter that must be given and is not among them is an error that names it
+and the release, and so is an option of the trace that the release has no parameter for.
 
 Source of the names: the signatures of the releases 0.24.0 to 0.33.0.
 """
@@ -28,27 +28,41 @@ NewRequest = Callable[[Submit, list[int]], Any]
 
 @functools.cache
 def parameters(target: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
-    """Return the parameters of a function or constructor by name; a constructor that passes everything on has its base's."""
+    """Return the parameters of a function or constructor by name; a constructor that passes
+    everything on has its base's.
+    """
     known = inspect.signature(target).parameters
     base = target.__base__ if isinstance(target, type) else None
     passes_on = any(one.kind is one.VAR_KEYWORD for one in known.values())
     return known if base in (None, object) or not passes_on else parameters(base)
 
 
-def fill(source: Source, target: Callable[..., Any], offered: Mapping[str, Any], needed: Iterable[str] = ()) -> Any:
+def fill(
+    source: Source,
+    target: Callable[..., Any],
+    offered: Mapping[str, Any],
+    needed: Iterable[str] = (),
+) -> Any:
     """Call `target` with those of the offered arguments that it takes.
 
-    Raises UsageError if it wants one that is not offered, or does not take one that is `needed`, or refuses the values.
+    Raises UsageError if it wants one that is not offered, or does not take one that is `needed`, or
+    refuses the values.
     """
     known = parameters(target)
     name = getattr(target, "__name__", str(target))
     for parameter in known.values():
         plain = parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
         if plain and parameter.default is parameter.empty and parameter.name not in offered:
-            raise UsageError(f"vLLM {source.version}: {name} wants {parameter.name!r}, which this adapter does not know")
+            raise UsageError(
+                f"vLLM {source.version}: {name} wants {parameter.name!r}, which this adapter does"
+                " not know"
+            )
     for argument in needed:
         if argument not in known:
-            raise UsageError(f"vLLM {source.version}: {name} takes no {argument!r}; this release cannot do what is asked")
+            raise UsageError(
+                f"vLLM {source.version}: {name} takes no {argument!r}; this release cannot do what"
+                " is asked"
+            )
     try:
         return target(**{key: value for key, value in offered.items() if key in known})
     except (ValueError, AssertionError, NotImplementedError) as error:
@@ -57,10 +71,15 @@ def fill(source: Source, target: Callable[..., Any], offered: Mapping[str, Any],
 
 
 def settle(source: Source, target: Any, values: Mapping[str, Any]) -> None:
-    """Set fields of a configuration of vLLM's after it was made. Raises UsageError for one that it does not have."""
+    """Set fields of a configuration of vLLM's after it was made. Raises UsageError for one that
+    it does not have.
+    """
     for name, value in values.items():
         if not hasattr(target, name):
-            raise UsageError(f"vLLM {source.version}: {type(target).__name__} has no {name!r}; this adapter does not know it")
+            raise UsageError(
+                f"vLLM {source.version}: {type(target).__name__} has no {name!r}; this adapter does"
+                " not know it"
+            )
         setattr(target, name, value)
 
 
@@ -69,24 +88,38 @@ RING_CHUNKS = 2
 
 
 def is_ring(group: GroupSpec) -> bool:
-    """Whether a group is a ring: one block for each request, in which the tokens of the chunk that is open lie.
+    """Whether a group is a ring: one block for each request, in which the tokens of the chunk that
+    is open lie.
 
-    vLLM keeps the keys so that it has yet to compress. By what is read of them it is chunked attention, and its block, in
-    which chunk after chunk lies, is as long as the model. Nothing of it is cached. In a layout its chunk is below its block.
+    vLLM keeps the keys so that it has yet to compress. By what is read of them it is chunked
+    attention, and its block, in which chunk after chunk lies, is as long as the model. Nothing of
+    it is cached. In a layout its chunk is below its block.
     """
     return group.kind == "chunked" and group.chunk < group.block_size
 
 
 def group_spec(source: Source, group: GroupSpec, options: Options) -> Any:
-    """Return vLLM's spec of a cache group. Heads and head sizes are of no account to the cache core; they are small."""
+    """Return vLLM's spec of a cache group. Heads and head sizes are of no account to the cache
+    core; they are small.
+    """
     import torch
 
     interface = source.interface
-    offered: dict[str, Any] = {"block_size": group.block_size, "dtype": torch.float32, "num_kv_heads": 1, "head_size": 8}
+    offered: dict[str, Any] = {
+        "block_size": group.block_size,
+        "dtype": torch.float32,
+        "num_kv_heads": 1,
+        "head_size": 8,
+    }
     if group.kind == "full":
         return fill(source, interface.FullAttentionSpec, offered)
     if group.kind == "sliding":
-        return fill(source, interface.SlidingWindowSpec, {**offered, "sliding_window": group.window}, ["sliding_window"])
+        return fill(
+            source,
+            interface.SlidingWindowSpec,
+            {**offered, "sliding_window": group.window},
+            ["sliding_window"],
+        )
     if is_ring(group):
         ring = source.part("v1.kv_cache_interface", "CircularBufferSpec")
         return fill(source, ring, {**offered, "block_size": RING_CHUNKS * group.chunk})
@@ -94,7 +127,9 @@ def group_spec(source: Source, group: GroupSpec, options: Options) -> Any:
         chunk = {"attention_chunk_size": group.chunk}
         return fill(source, interface.ChunkedLocalAttentionSpec, {**offered, **chunk}, chunk)
     state = {
-        "block_size": options.max_model_len if options.mamba_cache_mode == "none" else group.block_size,
+        "block_size": (
+            options.max_model_len if options.mamba_cache_mode == "none" else group.block_size
+        ),
         "shapes": ((4, 4),),
         "dtypes": (torch.float32,),
         "mamba_cache_mode": options.mamba_cache_mode,
@@ -103,9 +138,15 @@ def group_spec(source: Source, group: GroupSpec, options: Options) -> Any:
     return fill(source, interface.MambaSpec, state, ["mamba_cache_mode", "num_speculative_blocks"])
 
 
-def cache_config(source: Source, header: TraceHeader, options: Options, interval: int | None) -> Any:
-    """Return vLLM's KVCacheConfig for the layout and pool of a trace; `interval` is the retention interval in tokens."""
-    specs = windowed(source, [group_spec(source, group, options) for group in header.layout.groups], header)
+def cache_config(
+    source: Source, header: TraceHeader, options: Options, interval: int | None
+) -> Any:
+    """Return vLLM's KVCacheConfig for the layout and pool of a trace; `interval` is the
+    retention interval in tokens.
+    """
+    specs = windowed(
+        source, [group_spec(source, group, options) for group in header.layout.groups], header
+    )
     groups = [
         fill(
             source,
@@ -115,7 +156,11 @@ def cache_config(source: Source, header: TraceHeader, options: Options, interval
         )
         for index, spec in enumerate(specs)
     ]
-    offered: dict[str, Any] = {"num_blocks": header.pages, "kv_cache_tensors": [], "kv_cache_groups": groups}
+    offered: dict[str, Any] = {
+        "num_blocks": header.pages,
+        "kv_cache_tensors": [],
+        "kv_cache_groups": groups,
+    }
     if has_retention_field(source):
         offered["prefix_cache_retention_interval"] = interval
     return fill(source, source.interface.KVCacheConfig, offered)
@@ -126,12 +171,16 @@ def _marks(index: int, options: Options) -> dict[str, bool]:
 
 
 def has_retention_field(source: Source) -> bool:
-    """Whether the retention interval is a field of the configuration (0.29 on) and not an environment variable."""
+    """Whether the retention interval is a field of the configuration (0.29 on) and not an
+    environment variable.
+    """
     return "prefix_cache_retention_interval" in parameters(source.interface.KVCacheConfig)
 
 
 def tells_routers(source: Source, options: Options) -> bool:
-    """Whether key events are switched on: wherever keys are, from the release on whose events name a group (0.26)."""
+    """Whether key events are switched on: wherever keys are, from the release on whose events
+    name a group (0.26).
+    """
     names = getattr(source.part("distributed.kv_events", "BlockStored"), "__struct_fields__", ())
     return options.enable_caching and "group_idx" in names
 
@@ -139,7 +188,8 @@ def tells_routers(source: Source, options: Options) -> bool:
 def default_interval(source: Source, options: Options, recurrent: bool) -> int | None:
     """Return the retention interval that this vLLM uses when nobody sets one.
 
-    0.29 makes an exception of hybrid models with EAGLE (`engine/arg_utils.py`): their snapshots are kept densely.
+    0.29 makes an exception of hybrid models with EAGLE (`engine/arg_utils.py`): their snapshots are
+    kept densely.
     """
     if not has_retention_field(source):
         return retention_interval_from(os.environ)
@@ -150,35 +200,53 @@ def default_interval(source: Source, options: Options, recurrent: bool) -> int |
 
 
 def base_block_size(header: TraceHeader) -> int:
-    """Return what vLLM calls the block size of the cache, in tokens: that of the recurrent groups, where there are any.
+    """Return what vLLM calls the block size of the cache, in tokens: that of the recurrent groups,
+    where there are any.
 
-    Raises UsageError if those differ: vLLM has one size for all of them (`config/cache.py`, `mamba_block_size`).
+    Raises UsageError if those differ: vLLM has one size for all of them (`config/cache.py`,
+    `mamba_block_size`).
     """
-    recurrent = sorted({group.block_size for group in header.layout.groups if group.kind == "recurrent"})
+    recurrent = sorted(
+        {group.block_size for group in header.layout.groups if group.kind == "recurrent"}
+    )
     if len(recurrent) > 1:
-        raise UsageError(f"layout {header.layout.name!r}: recurrent groups of one vLLM have one block size, not {recurrent}")
+        raise UsageError(
+            f"layout {header.layout.name!r}: recurrent groups of one vLLM have one block size, not"
+            f" {recurrent}"
+        )
     return recurrent[0] if recurrent else header.layout.groups[0].block_size
 
 
 def block_sizes(source: Source, config: Any, whole: Any) -> tuple[int, int]:
-    """Return (scheduler block size, hash block size) in tokens, as vLLM itself resolves them from its own configurations."""
+    """Return (scheduler block size, hash block size) in tokens, as vLLM itself resolves them
+    from its own configurations.
+    """
     offered = {"kv_cache_config": config, "vllm_config": whole}
     sizes: tuple[int, int] = fill(source, source.utils.resolve_kv_cache_block_sizes, offered)
     return sizes
 
 
 def tell_sizes(source: Source, config: Any, whole: Any, sizes: tuple[int, int]) -> None:
-    """Note in vLLM's configuration of the cache what connectors read there: the hash block size, and where hits end.
+    """Note in vLLM's configuration of the cache what connectors read there: the hash block size,
+    and where hits end.
 
-    Its engine does so since 0.33, when it starts (`v1/engine/core.py`). `sizes` are (scheduler block size, hash block size).
+    Its engine does so since 0.33, when it starts (`v1/engine/core.py`). `sizes` are (scheduler
+    block size, hash block size).
     """
     if (alignment := getattr(source.utils, "resolve_cache_hit_alignment_tokens", None)) is not None:
-        settled = {"hash_block_size": sizes[1], "cache_hit_alignment_tokens": alignment(config, whole, *sizes)}
+        settled = {
+            "hash_block_size": sizes[1],
+            "cache_hit_alignment_tokens": alignment(config, whole, *sizes),
+        }
         settle(source, config, settled)
 
 
-def block_sizes_of(source: Source, header: TraceHeader, config: Any, options: Options) -> tuple[int, int]:
-    """Return the same for a cache manager that is built without a configuration of the whole engine."""
+def block_sizes_of(
+    source: Source, header: TraceHeader, config: Any, options: Options
+) -> tuple[int, int]:
+    """Return the same for a cache manager that is built without a configuration of the whole
+    engine.
+    """
     requested = options.hash_block_size
     cache = SimpleNamespace(
         block_size=base_block_size(header),
@@ -209,8 +277,11 @@ def manager(source: Source, config: Any, sizes: tuple[int, int], options: Option
     return fill(source, source.manager.KVCacheManager, offered, needed)
 
 
-def request_maker(source: Source, hash_block_size: int, options: Options, *, full: bool = False) -> NewRequest:
-    """Return a function that turns a submit and its tokens into vLLM's Request, as its engine does with a client's message.
+def request_maker(
+    source: Source, hash_block_size: int, options: Options, *, full: bool = False
+) -> NewRequest:
+    """Return a function that turns a submit and its tokens into vLLM's Request, as its engine does
+    with a client's message.
 
     `full`: of each request key events tell what it hits, as its client asks for.
     """
@@ -224,7 +295,10 @@ def request_maker(source: Source, hash_block_size: int, options: Options, *, ful
         sampling(max_tokens=options.max_model_len, **asks),
         source.part("sampling_params", "StructuredOutputsParams"),
     )
-    sent, taken = source.part("v1.engine", "EngineCoreRequest"), source.request.Request.from_engine_core_request
+    sent, taken = (
+        source.part("v1.engine", "EngineCoreRequest"),
+        source.request.Request.from_engine_core_request,
+    )
     adapters: dict[str, Any] = {}
 
     def wants(op: Submit) -> dict[str, Any]:
@@ -245,7 +319,9 @@ def request_maker(source: Source, hash_block_size: int, options: Options, *, ful
             "data_parallel_rank": None,
             "lora_request": adapters.get(op.adapter),
             "cache_salt": op.salt or None,
-            "mm_features": [_feature(source, item.at, item.length, item.hash) for item in op.media] or None,
+            "mm_features": (
+                [_feature(source, item.at, item.length, item.hash) for item in op.media] or None
+            ),
         }
         message = fill(source, sent, offered, ["lora_request", "cache_salt", "mm_features"])
         return taken(message, hasher if options.enable_caching else None)
@@ -259,6 +335,10 @@ def _adapter(source: Source, name: str, number: int) -> Any:
 
 
 def _feature(source: Source, at: int, length: int, content: str) -> Any:
-    position = fill(source, source.part("multimodal.inputs", "PlaceholderRange"), {"offset": at, "length": length})
+    position = fill(
+        source,
+        source.part("multimodal.inputs", "PlaceholderRange"),
+        {"offset": at, "length": length},
+    )
     offered = {"data": None, "modality": "image", "identifier": content, "mm_position": position}
     return fill(source, source.part("multimodal.inputs", "MultiModalFeatureSpec"), offered, offered)

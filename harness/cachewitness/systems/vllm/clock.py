@@ -1,4 +1,6 @@
-"""Counts the time that is spent inside vLLM's own code, apart from the harness's observers that it calls in between."""
+"""Counts the time that is spent inside vLLM's own code, apart from the harness's observers that
+it calls in between.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ TIMED = (
 
 
 class Clock:
-    """Runs while vLLM's code runs. Calls nest: one into vLLM starts it, one back into the harness halts it until it returns."""
+    """Runs while vLLM's code runs. Calls nest: one into vLLM starts it, one back into the
+    harness halts it until it returns.
+    """
 
     def __init__(self) -> None:
         self.seconds = 0.0
@@ -47,7 +51,9 @@ class Clock:
         return counted
 
     def outside(self, function: Callable[P, R]) -> Callable[P, R]:
-        """Return the same function, of the harness's, as one whose time is left out where vLLM calls it."""
+        """Return the same function, of the harness's, as one whose time is left out where vLLM
+        calls it.
+        """
 
         def left_out(*args: P.args, **kwargs: P.kwargs) -> R:
             if self._since is None:
@@ -79,7 +85,9 @@ class TimedManager:
         return getattr(self.timed, name)
 
     def new_requests(self, new_request: NewRequest) -> NewRequest:
-        """Return the same maker of requests; making one, and adding a token to it, hashes blocks and is vLLM's time."""
+        """Return the same maker of requests; making one, and adding a token to it, hashes blocks
+        and is vLLM's time.
+        """
         make = SimpleNamespace(request=new_request)
         clocked = self.clock.inside(late(make, "request"))
 
@@ -92,7 +100,9 @@ class TimedManager:
 
 
 def late(owner: Any, name: str) -> Callable[..., Any]:
-    """Return a method that is looked up when it is called, so that a fault planted into its owner is met."""
+    """Return a method that is looked up when it is called, so that a fault planted into its
+    owner is met.
+    """
 
     def call(*args: Any, **kwargs: Any) -> Any:
         return getattr(owner, name)(*args, **kwargs)

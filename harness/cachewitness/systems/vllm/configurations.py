@@ -1,4 +1,6 @@
-"""The configurations that vLLM's own scheduler is run on beside its policy's: with options that the reference has not."""
+"""The configurations that vLLM's own scheduler is run on beside its policy's: with options that
+the reference has not.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +9,13 @@ from cachewitness.workloads import layouts
 from cachewitness.workloads.configurations import Configuration
 
 CHUNKED = [GroupSpec("full", 16), GroupSpec("chunked", 16, chunk=64)]
-"""Chunked local attention beside full, as in Llama 4. No layout has it, because the reference has no rule for it."""
+"""Chunked local attention beside full, as in Llama 4. No layout has it, because the reference has
+no rule for it."""
 
 
 RING = [GroupSpec("full", 16), GroupSpec("chunked", 16, chunk=4)]
-"""Full attention, and beside it the ring of a compressor, as in DeepSeek-V4.1 (`CircularBufferSpec`): see `build.is_ring`."""
+"""Full attention, and beside it the ring of a compressor, as in DeepSeek-V4.1
+(`CircularBufferSpec`): see `build.is_ring`."""
 
 
 _SIBLINGS = {"use_eagle": True, "shared_prefix_checkpoints": True}
@@ -21,30 +25,78 @@ ALONE = [GroupSpec("recurrent", 16)]
 
 def further_configurations() -> list[Configuration]:
     """Return them; all are run at scheduler height."""
-    full, window, state, unequal = (layouts.load(name) for name in ("full", "full-swa", "full-mamba", "full-mamba-unequal"))
-    three, chunked = layouts.load("full-swa-mamba"), Layout("full-chunked", CHUNKED, story="chunks of 64", source="Llama 4")
+    full, window, state, unequal = (
+        layouts.load(name) for name in ("full", "full-swa", "full-mamba", "full-mamba-unequal")
+    )
+    three, chunked = (
+        layouts.load("full-swa-mamba"),
+        Layout("full-chunked", CHUNKED, story="chunks of 64", source="Llama 4"),
+    )
     alone = Layout("mamba", ALONE, story="recurrent states alone", source="Mamba")
-    ring = Layout("full-ring", RING, story="a ring of one block beside full attention", source="DeepSeek-V4.1")
+    ring = Layout(
+        "full-ring", RING, story="a ring of one block beside full attention", source="DeepSeek-V4.1"
+    )
     return [
         Configuration(full, {"num_speculative_tokens": 3, "async_depth": 1}),
-        Configuration(window, {"retention_interval": 64, "use_eagle": True, "num_speculative_tokens": 2, "async_depth": 2}),
+        Configuration(
+            window,
+            {
+                "retention_interval": 64,
+                "use_eagle": True,
+                "num_speculative_tokens": 2,
+                "async_depth": 2,
+            },
+        ),
         Configuration(full, {"scheduling_policy": "priority"}),
-        Configuration(three, {"retention_interval": 0, "scheduling_policy": "priority", "num_speculative_tokens": 2}),
-        Configuration(window, {"retention_interval": 0, "structured_output": True, "max_loras": 1, "async_depth": 1}),
-        Configuration(three, {"retention_interval": None, "structured_output": True, "encoder_budget": 8}),
-        Configuration(unequal, {"retention_interval": 32, "num_speculative_tokens": 3, "async_depth": 1}),
-        Configuration(three, {"retention_interval": None, "use_eagle": True, "num_speculative_tokens": 3, "async_depth": 2}),
+        Configuration(
+            three,
+            {"retention_interval": 0, "scheduling_policy": "priority", "num_speculative_tokens": 2},
+        ),
+        Configuration(
+            window,
+            {"retention_interval": 0, "structured_output": True, "max_loras": 1, "async_depth": 1},
+        ),
+        Configuration(
+            three, {"retention_interval": None, "structured_output": True, "encoder_budget": 8}
+        ),
+        Configuration(
+            unequal, {"retention_interval": 32, "num_speculative_tokens": 3, "async_depth": 1}
+        ),
+        Configuration(
+            three,
+            {
+                "retention_interval": None,
+                "use_eagle": True,
+                "num_speculative_tokens": 3,
+                "async_depth": 2,
+            },
+        ),
         Configuration(chunked, {"retention_interval": None, "async_depth": 1}),
-        Configuration(unequal, {"retention_interval": None, "async_depth": 1, "max_num_batched_tokens": 16}),
-        Configuration(unequal, {"scheduling_policy": "priority", "num_speculative_tokens": 3, "async_depth": 1}),
+        Configuration(
+            unequal, {"retention_interval": None, "async_depth": 1, "max_num_batched_tokens": 16}
+        ),
+        Configuration(
+            unequal,
+            {"scheduling_policy": "priority", "num_speculative_tokens": 3, "async_depth": 1},
+        ),
         Configuration(ring, {"retention_interval": None}),
-        Configuration(ring, {"retention_interval": None, "num_speculative_tokens": 3, "async_depth": 1}),
+        Configuration(
+            ring, {"retention_interval": None, "num_speculative_tokens": 3, "async_depth": 1}
+        ),
         Configuration(full, {"sessions": True, "async_depth": 1}),
         Configuration(three, {"retention_interval": 0, "sessions": True}),
-        Configuration(window, {"retention_interval": None, "sessions": True, "num_speculative_tokens": 3}),
-        Configuration(state, {"retention_interval": None, "prefill_checkpoints": 1, "async_depth": 1}),
-        Configuration(three, {"retention_interval": 32, "prefill_checkpoints": 8, "num_speculative_tokens": 2}),
-        Configuration(state, {"retention_interval": 0, "hash_block_size": 4, "prefill_checkpoints": 1}),
+        Configuration(
+            window, {"retention_interval": None, "sessions": True, "num_speculative_tokens": 3}
+        ),
+        Configuration(
+            state, {"retention_interval": None, "prefill_checkpoints": 1, "async_depth": 1}
+        ),
+        Configuration(
+            three, {"retention_interval": 32, "prefill_checkpoints": 8, "num_speculative_tokens": 2}
+        ),
+        Configuration(
+            state, {"retention_interval": 0, "hash_block_size": 4, "prefill_checkpoints": 1}
+        ),
         Configuration(state, {"retention_interval": 0, "hash_block_size": 4, **_SIBLINGS}),
         Configuration(alone, {"retention_interval": None}),
         Configuration(full, {"enable_caching": False, "rswa_window": 24, "async_depth": 1}),
@@ -54,18 +106,27 @@ def further_configurations() -> list[Configuration]:
 
 
 def connector_configurations() -> list[Configuration]:
-    """Return those on which connectors are run: with memories too small and large enough, and copies that take steps."""
-    full, window, state, three = (layouts.load(name) for name in ("full", "full-swa", "full-mamba", "full-swa-mamba"))
+    """Return those on which connectors are run: with memories too small and large enough, and
+    copies that take steps.
+    """
+    full, window, state, three = (
+        layouts.load(name) for name in ("full", "full-swa", "full-mamba", "full-swa-mamba")
+    )
     smaller = layouts.load("full-swa-unequal")
     return [
         Configuration(full, {"tier_pages": 16, "tier_delay": 3}),
         Configuration(window, {"retention_interval": None, "tier_pages": 12, "tier_delay": 2}),
-        Configuration(state, {"retention_interval": None, "tier_pages": 48, "tier_delay": 2, "async_depth": 1}),
+        Configuration(
+            state, {"retention_interval": None, "tier_pages": 48, "tier_delay": 2, "async_depth": 1}
+        ),
         Configuration(state, {"retention_interval": None, "tier_pages": 96, "tier_delay": 2}),
         Configuration(window, {"retention_interval": 0, "tier_pages": 24}),
         Configuration(three, {"retention_interval": None, "tier_pages": 96, "tier_delay": 2}),
         Configuration(full, {"tier_pages": 32, "num_speculative_tokens": 3}),
         Configuration(full, {"tier_pages": 64, "tier_delay": 2, "use_eagle": True}),
-        Configuration(state, {"retention_interval": None, "hash_block_size": 4, "tier_pages": 48, "tier_delay": 2}),
+        Configuration(
+            state,
+            {"retention_interval": None, "hash_block_size": 4, "tier_pages": 48, "tier_delay": 2},
+        ),
         Configuration(smaller, {"retention_interval": None, "tier_pages": 48, "tier_delay": 2}),
     ]

@@ -1,6 +1,8 @@
-"""Faults in vLLM's connectors, and in what its scheduler does with them: one piece of the source is taken out again.
+"""Faults in vLLM's connectors, and in what its scheduler does with them: one piece of the source is
+taken out again.
 
-Each is shown with the connector that has it (`CONNECTOR_OF`); without one there is nothing to plant.
+Each is shown with the connector that has it (`CONNECTOR_OF`); without one there is nothing to
+plant.
 """
 
 from __future__ import annotations
@@ -34,7 +36,13 @@ CONNECTED: tuple[Mutant, ...] = (
             "self.finished_recving_kv_req_ids.remove(request.request_id)",
             "self.finished_recving_kv_req_ids.discard(None)",
         ),
-        Edit(SCHEDULER, OWNER, "_update_from_kv_xfer_finished", "assert RequestStatus.is_finished(req.status)", "continue"),
+        Edit(
+            SCHEDULER,
+            OWNER,
+            "_update_from_kv_xfer_finished",
+            "assert RequestStatus.is_finished(req.status)",
+            "continue",
+        ),
         name="vllm-load-not-waited-for",
         what="A request goes on behind its hit while the connector still loads it.",
         anomaly="stale-hit",
@@ -67,7 +75,13 @@ CONNECTED: tuple[Mutant, ...] = (
         checker="safety-law",
     ),
     fault(
-        Edit(SIMPLE_WORKER, "SimpleCPUOffloadWorker", "_poll_stream_events", "if not event.query(): break", ""),
+        Edit(
+            SIMPLE_WORKER,
+            "SimpleCPUOffloadWorker",
+            "_poll_stream_events",
+            "if not event.query(): break",
+            "",
+        ),
         name="vllm-simple-load-reported-early",
         what="The worker reports a load as done when it has asked for it.",
         anomaly="stale-hit",
@@ -82,7 +96,9 @@ CONNECTED: tuple[Mutant, ...] = (
             "group_gpu_ids[i]",
         ),
         name="vllm-simple-load-forgets-its-place",
-        what="What the memory has beyond the device's hit is loaded into the request's first blocks.",
+        what=(
+            "What the memory has beyond the device's hit is loaded into the request's first blocks."
+        ),
         anomaly="stale-hit",
         checker="safety-law",
     ),
@@ -91,18 +107,31 @@ CONNECTED: tuple[Mutant, ...] = (
             OFFLOADING,
             "OffloadingConnectorScheduler",
             "_build_connector_meta",
-            "jid for bid in self._current_batch_allocated_block_ids if bid in self._block_id_to_pending_jobs",
+            "jid for bid in self._current_batch_allocated_block_ids if bid in"
+            " self._block_id_to_pending_jobs",
             "jid for bid in () if bid in self._block_id_to_pending_jobs",
         ),
         name="vllm-offload-store-not-fenced",
-        what="A block is given to somebody else while it is still stored, and nobody waits for the store.",
+        what=(
+            "A block is given to somebody else while it is still stored, and nobody waits for the"
+            " store."
+        ),
         anomaly="partial-commit",
         checker="commit-order",
     ),
     fault(
-        Edit(SCHEDULER, OWNER, "_handle_invalid_blocks", "self.kv_cache_manager.evict_blocks(sync_blocks_to_evict)", "pass"),
+        Edit(
+            SCHEDULER,
+            OWNER,
+            "_handle_invalid_blocks",
+            "self.kv_cache_manager.evict_blocks(sync_blocks_to_evict)",
+            "pass",
+        ),
         name="vllm-failed-load-keeps-its-keys",
-        what="Blocks that a load was to fill, within the step that failed, stay keyed when their request is given up.",
+        what=(
+            "Blocks that a load was to fill, within the step that failed, stay keyed when their"
+            " request is given up."
+        ),
         anomaly="uncommitted-hit",
         checker="commit-order",
     ),

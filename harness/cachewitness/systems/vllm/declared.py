@@ -1,4 +1,6 @@
-"""What a trace asks of vLLM, checked against the release at hand, and what vLLM declares of itself."""
+"""What a trace asks of vLLM, checked against the release at hand, and what vLLM declares of
+itself.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,8 @@ PROGRESS_STEPS = 4
 """A request waits one step for a state of the same step; the rest is margin."""
 
 EXTENSION_ENDED = (0, 32)
-"""Up to then, where hits may end inside a block, the tail of a prompt was kept at the prompt's own end."""
+"""Up to then, where hits may end inside a block, the tail of a prompt was kept at the prompt's own
+end."""
 
 
 def read_options(header: TraceHeader, source: Source) -> Options:
@@ -32,16 +35,25 @@ def read_options(header: TraceHeader, source: Source) -> Options:
         raise UsageError(f"trace {header.name!r}: {error}") from None
     release = release_name(source)
     if "release" in header.options and release not in ("", options.release):
-        raise UsageError(f"trace {header.name!r}: option 'release' is {options.release!r}; this is vLLM {source.version}")
+        raise UsageError(
+            f"trace {header.name!r}: option 'release' is {options.release!r}; this is vLLM"
+            f" {source.version}"
+        )
     if options.pages_per_snapshot != 1:
-        raise UsageError("option 'pages_per_snapshot': in vLLM a snapshot is always one block; leave it at 1")
+        raise UsageError(
+            "option 'pages_per_snapshot': in vLLM a snapshot is always one block; leave it at 1"
+        )
     if options.free_list != "lru":
-        raise UsageError("option 'free_list': vLLM has one order of its free queue, 'lru'; leave it out")
+        raise UsageError(
+            "option 'free_list': vLLM has one order of its free queue, 'lru'; leave it out"
+        )
     behaviour = RELEASES.get(release, RELEASES[NEWEST])
     for name in ("pin_shared_prefix_boundary", "eagle_replay_boundaries"):
         given = getattr(options, name)
         if given not in ("by release", getattr(behaviour, name)):
-            raise UsageError(f"option {name!r}: vLLM {source.version} has no such switch; leave it out")
+            raise UsageError(
+                f"option {name!r}: vLLM {source.version} has no such switch; leave it out"
+            )
     return options
 
 
@@ -51,7 +63,9 @@ def release_name(source: Source) -> str:
 
 
 def interval_of(header: TraceHeader, options: Options, source: Source) -> int | None:
-    """Return the retention interval in tokens: the trace's, or the one that this release has by default."""
+    """Return the retention interval in tokens: the trace's, or the one that this release has by
+    default.
+    """
     if options.retention_interval == "by release":
         recurrent = any(group.kind == "recurrent" for group in header.layout.groups)
         return default_interval(source, options, recurrent)
@@ -59,11 +73,17 @@ def interval_of(header: TraceHeader, options: Options, source: Source) -> int | 
 
 
 def rules_of(
-    header: TraceHeader, options: Options, source: Source, core: Any, sizes: tuple[int, int], interval: int | None
+    header: TraceHeader,
+    options: Options,
+    source: Source,
+    core: Any,
+    sizes: tuple[int, int],
+    interval: int | None,
 ) -> Rules:
     """Return what vLLM declares of itself.
 
-    `core` is its cache manager, `sizes` its (scheduler block size, hash block size), `interval` what it retains, in tokens.
+    `core` is its cache manager, `sizes` its (scheduler block size, hash block size), `interval`
+    what it retains, in tokens.
     """
     partial_hits = bool(getattr(core.coordinator, "enable_partial_hash_hits", False))
     alignment = sizes[1] if partial_hits else sizes[0]
@@ -88,11 +108,17 @@ def rules_of(
 
 def _eagle_groups(core: Any) -> list[int]:
     """Return the groups that give tokens back, [] for all."""
-    return [index for index, single in enumerate(core.coordinator.single_type_managers) if single.use_eagle]
+    return [
+        index
+        for index, single in enumerate(core.coordinator.single_type_managers)
+        if single.use_eagle
+    ]
 
 
 def _pins_shared_prefix_boundaries(source: Source) -> bool:
-    """Whether shared-prefix boundaries are kept: masks take reachable boundaries since 0.26, the prompt's end before."""
+    """Whether shared-prefix boundaries are kept: masks take reachable boundaries since 0.26, the
+    prompt's end before.
+    """
     if (known := RELEASES.get(release_name(source))) is not None:
         return known.pin_shared_prefix_boundary
     mask = source.part("v1.core.single_type_kv_cache_manager", "MambaManager").reachable_block_mask
@@ -103,5 +129,7 @@ def _lowers_boundaries(source: Source) -> bool:
     """Whether EAGLE has replay boundaries of its own: managers are told them since 0.30."""
     if (known := RELEASES.get(release_name(source))) is not None:
         return known.eagle_replay_boundaries
-    cache_blocks = source.part("v1.core.single_type_kv_cache_manager", "SingleTypeKVCacheManager").cache_blocks
+    cache_blocks = source.part(
+        "v1.core.single_type_kv_cache_manager", "SingleTypeKVCacheManager"
+    ).cache_blocks
     return takes(cache_blocks, "replay_boundaries")

@@ -1,10 +1,11 @@
-"""The configuration of a whole engine, as vLLM's own Scheduler takes it, built without a device and without a model.
+"""The configuration of a whole engine, as vLLM's own Scheduler takes it, built without a device and
+without a model.
 
-vLLM's configuration classes are constructed and check themselves. Only the model is a stand-in: the scheduler asks it for its
-length and for what it is not (no encoder, no pooling, no diffusion).
+vLLM's configuration classes are constructed and check themselves. Only the model is a stand-in: the
+scheduler asks it for its length and for what it is not (no encoder, no pooling, no diffusion).
 
-Source of the names: vLLM 0.29.0 to 0.33.0, `config/`, `v1/core/sched/scheduler.py`; its own tests build theirs in
-`tests/v1/core/utils.py`.
+Source of the names: vLLM 0.29.0 to 0.33.0, `config/`, `v1/core/sched/scheduler.py`; its own tests
+build theirs in `tests/v1/core/utils.py`.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ from cachewitness.systems.vllm.source import Source, variable
 from cachewitness_reference.vllm_extended.config import Options
 
 LOOKAHEAD_OFF = "disable_lookahead_block_hashes"
-"""Since 0.33 a key may cover the tokens behind its block, and then nothing is given back; the harness's keys cover prefixes."""
+"""Since 0.33 a key may cover the tokens behind its block, and then nothing is given back; the
+harness's keys cover prefixes."""
 
 RUNNER_VARIABLE = "VLLM_USE_V2_MODEL_RUNNER"
 
@@ -35,9 +37,13 @@ def engine_config(source: Source, header: TraceHeader, options: Options) -> Any:
         source,
         source.part("config", "VllmConfig"),
         {
-            "scheduler_config": _scheduler_config(source, options, request_options(header).scheduling_policy),
+            "scheduler_config": _scheduler_config(
+                source, options, request_options(header).scheduling_policy
+            ),
             "cache_config": fill(source, source.part("config", "CacheConfig"), {}),
-            "device_config": fill(source, source.part("config", "DeviceConfig"), {"device": "cpu"}, ["device"]),
+            "device_config": fill(
+                source, source.part("config", "DeviceConfig"), {"device": "cpu"}, ["device"]
+            ),
         },
         ["scheduler_config", "cache_config", "device_config"],
     )
@@ -45,14 +51,30 @@ def engine_config(source: Source, header: TraceHeader, options: Options) -> Any:
     # vLLM's CPU platform switches async scheduling off, since a CPU has nothing to overlap.
     settle(source, config.scheduler_config, {"async_scheduling": options.async_depth > 0})
     told = {"enable_kv_cache_events": tells_routers(source, options), "publisher": "null"}
-    settle(source, config, {"kv_events_config": fill(source, source.part("config", "KVEventsConfig"), told, told)})
+    settle(
+        source,
+        config,
+        {"kv_events_config": fill(source, source.part("config", "KVEventsConfig"), told, told)},
+    )
     settle(source, config.parallel_config, {"pipeline_parallel_size": max(1, options.async_depth)})
     if request_options(header).shared_prefix_checkpoints:
         settle(source, config.cache_config, {"enable_mamba_shared_prefix_checkpoint": True})
     if most := request_options(header).max_loras:
-        adapters = fill(source, source.part("config", "LoRAConfig"), {"max_loras": most, "max_cpu_loras": most}, ["max_loras"])
+        adapters = fill(
+            source,
+            source.part("config", "LoRAConfig"),
+            {"max_loras": most, "max_cpu_loras": most},
+            ["max_loras"],
+        )
         settle(source, config, {"lora_config": adapters})
-    settle(source, config, {"speculative_config": _speculative_config(source, options), "model_config": _model(options)})
+    settle(
+        source,
+        config,
+        {
+            "speculative_config": _speculative_config(source, options),
+            "model_config": _model(options),
+        },
+    )
     return config
 
 
@@ -75,11 +97,17 @@ def _model(options: Options) -> SimpleNamespace:
     )
 
 
-def build_scheduler(source: Source, config: Any, kv_cache_config: Any, sizes: tuple[int, int], encoder_budget: int = 0) -> Any:
+def build_scheduler(
+    source: Source,
+    config: Any,
+    kv_cache_config: Any,
+    sizes: tuple[int, int],
+    encoder_budget: int = 0,
+) -> Any:
     """Return the Scheduler or AsyncScheduler that vLLM chooses for a configuration.
 
-    `sizes` are the (scheduler block size, hash block size) in tokens. Raises UsageError if it asks the model's stand-in for
-    what that does not know.
+    `sizes` are the (scheduler block size, hash block size) in tokens. Raises UsageError if it asks
+    the model's stand-in for what that does not know.
     """
     structured_output = source.part("v1.structured_output", "StructuredOutputManager")
     try:
@@ -92,37 +120,51 @@ def build_scheduler(source: Source, config: Any, kv_cache_config: Any, sizes: tu
             "log_stats": True,
         }
         scheduler = fill(
-            source, config.scheduler_config.get_scheduler_cls(), offered, ["block_size", "hash_block_size", "log_stats"]
+            source,
+            config.scheduler_config.get_scheduler_cls(),
+            offered,
+            ["block_size", "hash_block_size", "log_stats"],
         )
     except AttributeError as error:
         if error.obj is not config.model_config:
             raise
         raise UsageError(
-            f"vLLM {source.version}: its Scheduler reads {error.name!r} of the model, which this adapter does not know"
+            f"vLLM {source.version}: its Scheduler reads {error.name!r} of the model, which this"
+            " adapter does not know"
         ) from None
     _give_encoder_budget(scheduler, config, encoder_budget)
     return scheduler
 
 
 def model_runner(options: Options) -> AbstractContextManager[None]:
-    """Have vLLM plan for its first model runner, which keeps its batch on the host; two steps in flight need the second."""
+    """Have vLLM plan for its first model runner, which keeps its batch on the host; two steps in
+    flight need the second.
+    """
     return variable(RUNNER_VARIABLE, "1" if options.async_depth > 1 else "0")
 
 
 def check_depth(source: Source, config: Any, options: Options) -> None:
-    """Raise UsageError unless vLLM itself would keep as many steps in flight as the trace asks for."""
+    """Raise UsageError unless vLLM itself would keep as many steps in flight as the trace asks
+    for.
+    """
     depth = config.max_concurrent_batches - 1
     if depth != options.async_depth:
-        raise UsageError(f"option 'async_depth' ({options.async_depth}): vLLM {source.version} keeps {depth} in flight here")
+        raise UsageError(
+            f"option 'async_depth' ({options.async_depth}): vLLM {source.version} keeps {depth} in"
+            " flight here"
+        )
 
 
 def _give_encoder_budget(scheduler: Any, config: Any, tokens: int) -> None:
-    """Let so many tokens of multimodal items be encoded in a step (0: as many as the model is long), and as many be kept.
+    """Let so many tokens of multimodal items be encoded in a step (0: as many as the model is
+    long), and as many be kept.
 
     vLLM asks the model's processor for its longest item.
     """
     limits, longest = config.scheduler_config, config.model_config.max_model_len
-    scheduler.max_num_encoder_input_tokens = tokens or max(limits.max_num_encoder_input_tokens, longest)
+    scheduler.max_num_encoder_input_tokens = tokens or max(
+        limits.max_num_encoder_input_tokens, longest
+    )
     cache = type(scheduler.encoder_cache_manager)
     scheduler.encoder_cache_manager = cache(max(limits.encoder_cache_size, longest))
 
@@ -133,7 +175,9 @@ def most_drafts(options: Options) -> int:
 
 
 def _scheduler_config(source: Source, options: Options, policy: str) -> Any:
-    """Return the scheduler's limits. vLLM refuses more requests at once than tokens in a step, so there are never more."""
+    """Return the scheduler's limits. vLLM refuses more requests at once than tokens in a step,
+    so there are never more.
+    """
     offered = {
         "max_model_len": options.max_model_len,
         "is_encoder_decoder": False,
@@ -145,12 +189,20 @@ def _scheduler_config(source: Source, options: Options, policy: str) -> Any:
         "watermark": options.watermark,
         "policy": policy,
     }
-    needed = ["policy", "async_scheduling", "max_num_seqs", "scheduler_reserve_full_isl", "watermark"]
+    needed = [
+        "policy",
+        "async_scheduling",
+        "max_num_seqs",
+        "scheduler_reserve_full_isl",
+        "watermark",
+    ]
     return fill(source, source.part("config", "SchedulerConfig"), offered, needed)
 
 
 def _describe_cache(source: Source, cache: Any, header: TraceHeader, options: Options) -> None:
-    """Write the pool and the sizes of blocks into vLLM's CacheConfig; a real engine does so when its model is known."""
+    """Write the pool and the sizes of blocks into vLLM's CacheConfig; a real engine does so when
+    its model is known.
+    """
     block_size = base_block_size(header)
     values = {
         "num_gpu_blocks": header.pages,
@@ -164,15 +216,22 @@ def _describe_cache(source: Source, cache: Any, header: TraceHeader, options: Op
 
 
 def _speculative_config(source: Source, options: Options) -> Any:
-    """Return how drafts are made: n-grams, or EAGLE, whose look-ups give a block back; None without both.
+    """Return how drafts are made: n-grams, or EAGLE, whose look-ups give a block back; None without
+    both.
 
-    The drafter itself is the harness's sampler. A draft model would be read from disk, so the method is named afterwards.
+    The drafter itself is the harness's sampler. A draft model would be read from disk, so the
+    method is named afterwards.
     """
     count = most_drafts(options)
     if not count:
         return None
     method = "ngram_gpu" if options.async_depth else "ngram"
-    offered = {"method": method, "num_speculative_tokens": count, "prompt_lookup_max": count, "prompt_lookup_min": 1}
+    offered = {
+        "method": method,
+        "num_speculative_tokens": count,
+        "prompt_lookup_max": count,
+        "prompt_lookup_min": 1,
+    }
     config = fill(source, source.part("config", "SpeculativeConfig"), offered, offered)
     if options.use_eagle:
         settle(source, config, {"method": "eagle"})

@@ -1,9 +1,11 @@
-"""Requests whose output follows a grammar: vLLM lets them wait until it is compiled, and others overtake them.
+"""Requests whose output follows a grammar: vLLM lets them wait until it is compiled, and others
+overtake them.
 
-The grammar here takes every token. What is tested is the wait, which a trace gives in steps and not in seconds.
+The grammar here takes every token. What is tested is the wait, which a trace gives in steps and not
+in seconds.
 
-Sources: vLLM 0.29.0 to 0.33.0, `v1/request.py`; `v1/structured_output/request.py`; `v1/core/sched/scheduler.py`,
-`_handle_blocked_waiting_request`.
+Sources: vLLM 0.29.0 to 0.33.0, `v1/request.py`; `v1/structured_output/request.py`;
+`v1/core/sched/scheduler.py`, `_handle_blocked_waiting_request`.
 """
 
 from __future__ import annotations
@@ -33,14 +35,22 @@ class Grammars:
     """The grammars that are being compiled."""
 
     def __init__(self, source: Source) -> None:
-        source.part("v1.structured_output.backend_types", "StructuredOutputGrammar").register(AnyOutput)  # 0.29 asserts it
-        self._waiting = source.part("v1.request", "RequestStatus")["WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR"]
+        source.part("v1.structured_output.backend_types", "StructuredOutputGrammar").register(
+            AnyOutput
+        )  # 0.29 asserts it
+        self._waiting = source.part("v1.request", "RequestStatus")[
+            "WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR"
+        ]
         self._left: dict[Any, int] = {}
 
     def compile(self, request: Any, steps: int) -> None:
-        """Let a request wait for its grammar for so many steps. Raises RuntimeError if it does not wait for one."""
+        """Let a request wait for its grammar for so many steps. Raises RuntimeError if it does
+        not wait for one.
+        """
         if request.status != self._waiting:
-            raise RuntimeError(f"{request.request_id} asks for a grammar, and its status is {request.status!s}")
+            raise RuntimeError(
+                f"{request.request_id} asks for a grammar, and its status is {request.status!s}"
+            )
         self._left[request] = steps
 
     def step_begins(self) -> None:

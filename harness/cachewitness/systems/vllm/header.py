@@ -1,4 +1,5 @@
-"""What an engine of vLLM's shape declares of itself: one pool that all groups alias, page 0 the null block.
+"""What an engine of vLLM's shape declares of itself: one pool that all groups alias, page 0 the
+null block.
 
 Sources: vLLM 0.33.0, `v1/core/kv_cache_utils.py`; `v1/core/single_type_kv_cache_manager.py`.
 """
@@ -20,7 +21,8 @@ PRUNABLE = ("sliding", "recurrent")
 
 
 LRU = Eviction("lru")
-"""vLLM's free queue: blocks without a key are prepended and go first; others are appended as they are let go, tails first."""
+"""vLLM's free queue: blocks without a key are prepended and go first; others are appended as they
+are let go, tails first."""
 TIER_LRU = Eviction("lru-used")
 """The plain tier: a key that is stored again, or fetched, goes last."""
 
@@ -33,7 +35,8 @@ def describe(
     options: Options | None = None,
     eviction: Eviction | None = LRU,
 ) -> Header:
-    """Return the history header of an engine of vLLM's shape: one pool that all groups alias, page 0 the null block.
+    """Return the history header of an engine of vLLM's shape: one pool that all groups alias, page
+    0 the null block.
 
     `options` say how recurrent groups are run, in mode `align` if they are left out.
     """
@@ -58,7 +61,9 @@ def describe(
 
 
 def _group(index: int, spec: GroupSpec, options: Options) -> Group:
-    """Return a group as the worker sees it. In mode `none` one block holds the state of a whole request."""
+    """Return a group as the worker sees it. In mode `none` one block holds the state of a whole
+    request.
+    """
     recurrent, mode = spec.kind == "recurrent", options.mamba_cache_mode
     return Group(
         id=index,
@@ -71,7 +76,9 @@ def _group(index: int, spec: GroupSpec, options: Options) -> Group:
     )
 
 
-def retention(trace: TraceHeader, interval: int | None, kinds: Collection[str] = PRUNABLE, **declared: bool) -> Retention:
+def retention(
+    trace: TraceHeader, interval: int | None, kinds: Collection[str] = PRUNABLE, **declared: bool
+) -> Retention:
     """Return what vLLM keeps of the groups of a layout.
 
     `interval` in tokens, `kinds` of groups that it governs, `declared` as in `Retention`.
@@ -83,8 +90,9 @@ def retention(trace: TraceHeader, interval: int | None, kinds: Collection[str] =
 def key_events(trace: TraceHeader, hash_block_size: int) -> KeyEvents:
     """Return what vLLM's events for routers leave open. `hash_block_size` in tokens.
 
-    Where blocks of a group are null, or retention drops them, the tokens of an event are those of all blocks and its hashes of
-    the blocks that were kept. An event of part of a block names a parent inside the block, which has no event of its own.
+    Where blocks of a group are null, or retention drops them, the tokens of an event are those of
+    all blocks and its hashes of the blocks that were kept. An event of part of a block names a
+    parent inside the block, which has no event of its own.
     """
     pruned = any(group.kind != "full" for group in trace.layout.groups)
     finer = any(hash_block_size < group.block_size for group in trace.layout.groups)
@@ -96,10 +104,15 @@ def _why(rules: Rules, otherwise: str) -> str:
 
 
 def with_tier(header: Header, pages: int, eviction: Eviction | None = TIER_LRU) -> Header:
-    """Return the header with a second tier of so many pages, and in it a group for each of the device's."""
+    """Return the header with a second tier of so many pages, and in it a group for each of the
+    device's.
+    """
     if not pages:
         return header
     count = len(header.groups)
-    aside = [msgspec.structs.replace(group, id=count + group.id, pool=TIER, of=group.id) for group in header.groups]
+    aside = [
+        msgspec.structs.replace(group, id=count + group.id, pool=TIER, of=group.id)
+        for group in header.groups
+    ]
     pools = [*header.pools, Pool(id=TIER, pages=pages, tier=SECOND, eviction=eviction)]
     return msgspec.structs.replace(header, pools=pools, groups=[*header.groups, *aside])

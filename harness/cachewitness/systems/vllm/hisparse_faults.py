@@ -1,6 +1,8 @@
-"""Faults in vLLM's HiSparse: one piece of the source is taken out again, in the pools, the coordinator or the connector.
+"""Faults in vLLM's HiSparse: one piece of the source is taken out again, in the pools, the
+coordinator or the connector.
 
-Each is shown with the way of writing to the host that it is listed under (`WAY_OF`), on a layout that HiSparse takes.
+Each is shown with the way of writing to the host that it is listed under (`WAY_OF`), on a layout
+that HiSparse takes.
 """
 
 from __future__ import annotations
@@ -12,7 +14,10 @@ from cachewitness.engines.mutant import Mutant
 from cachewitness.engines.source_edits import Edit, edited
 
 POOL, COORDINATOR = "v1.core.block_pool", "v1.hisparse.coordinator"
-MANAGERS, CONNECTOR = "v1.core.single_type_kv_cache_manager", "distributed.kv_transfer.kv_connector.v1.hisparse.connector"
+MANAGERS, CONNECTOR = (
+    "v1.core.single_type_kv_cache_manager",
+    "distributed.kv_transfer.kv_connector.v1.hisparse.connector",
+)
 OWNER = "HiSparseCoordinator"
 
 fault = partial(edited, height="scheduler", group="K")
@@ -34,7 +39,10 @@ EAGER: tuple[Mutant, ...] = (
             "pass",
         ),
         name="vllm-hisparse-lost-page-not-told",
-        what="The worker is not told that a block of the device is not the request's any more, and goes on reading it.",
+        what=(
+            "The worker is not told that a block of the device is not the request's any more, and"
+            " goes on reading it."
+        ),
         anomaly="aliased-write",
         checker="ownership",
     ),
@@ -43,16 +51,26 @@ EAGER: tuple[Mutant, ...] = (
             COORDINATOR,
             OWNER,
             "_plan_page_transfer",
-            "for manager, block in zip(self.resident_managers, blocks): manager.block_pool.touch([block])",
+            "for manager, block in zip(self.resident_managers, blocks):"
+            " manager.block_pool.touch([block])",
             "pass",
         ),
         name="vllm-hisparse-transfer-without-a-pin",
-        what="The blocks of the device that are copied to the host are not held for the copy, and are released behind it.",
+        what=(
+            "The blocks of the device that are copied to the host are not held for the copy, and"
+            " are released behind it."
+        ),
         anomaly="double-free",
         checker="ownership",
     ),
     fault(
-        Edit(COORDINATOR, OWNER, "_plan_page_transfer", "self.host_manager.block_pool.touch([host_block])", "pass"),
+        Edit(
+            COORDINATOR,
+            OWNER,
+            "_plan_page_transfer",
+            "self.host_manager.block_pool.touch([host_block])",
+            "pass",
+        ),
         name="vllm-hisparse-host-block-without-a-pin",
         what="The block of the host that is copied into is not held for the copy.",
         anomaly="double-free",
@@ -61,7 +79,10 @@ EAGER: tuple[Mutant, ...] = (
     fault(
         Edit(COORDINATOR, OWNER, "_adopt_copies", "manager.block_pool.touch([block])", "pass"),
         name="vllm-hisparse-adopted-without-a-pin",
-        what="A request reads a copy on the device that it does not hold, and gives it back in the end.",
+        what=(
+            "A request reads a copy on the device that it does not hold, and gives it back in the"
+            " end."
+        ),
         anomaly="double-free",
         checker="ownership",
     ),
@@ -74,7 +95,9 @@ EAGER: tuple[Mutant, ...] = (
             "destination_start=host_block.block_id * block_size",
         ),
         name="vllm-hisparse-mirror-at-the-head",
-        what="Rows that begin inside a block are mirrored to the beginning of its block on the host.",
+        what=(
+            "Rows that begin inside a block are mirrored to the beginning of its block on the host."
+        ),
         anomaly="partial-commit",
         checker="commit-order",
     ),
@@ -105,9 +128,17 @@ EAGER: tuple[Mutant, ...] = (
         checker="safety-law",
     ),
     fault(
-        Edit(POOL, "BlockPool", "free_blocks", "if block.pool is not None and block.pool is not self:", "if block is None:"),
+        Edit(
+            POOL,
+            "BlockPool",
+            "free_blocks",
+            "if block.pool is not None and block.pool is not self:",
+            "if block is None:",
+        ),
         name="vllm-hisparse-host-blocks-freed-into-the-device",
-        what="Blocks of the host that wait for a step in flight are given back to the device's pool.",
+        what=(
+            "Blocks of the host that wait for a step in flight are given back to the device's pool."
+        ),
         anomaly="double-free",
         checker="ownership",
     ),
@@ -126,7 +157,8 @@ LAZY: tuple[Mutant, ...] = (
             COORDINATOR,
             OWNER,
             "_publish_host_blocks_if_ready",
-            "num_tokens = min( publication.num_computed_tokens, state.ready_prefix_pages * self.host_manager.block_size, )",
+            "num_tokens = min( publication.num_computed_tokens, state.ready_prefix_pages *"
+            " self.host_manager.block_size, )",
             "num_tokens = publication.num_computed_tokens",
         ),
         name="vllm-hisparse-published-before-its-copy",
@@ -137,5 +169,8 @@ LAZY: tuple[Mutant, ...] = (
 )
 
 HISPARSE = EAGER + LAZY
-WAY_OF: Mapping[str, str] = {**{fault.name: "eager" for fault in EAGER}, **{fault.name: "lazy" for fault in LAZY}}
+WAY_OF: Mapping[str, str] = {
+    **{fault.name: "eager" for fault in EAGER},
+    **{fault.name: "lazy" for fault in LAZY},
+}
 """By fault: the engine's option `hisparse` with which it is shown."""

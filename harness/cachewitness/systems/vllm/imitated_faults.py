@@ -1,7 +1,9 @@
-"""Bugs that shipped in vLLM whose fix cannot be undone here: the same mechanism is planted where it can be reached.
+"""Bugs that shipped in vLLM whose fix cannot be undone here: the same mechanism is planted where it
+can be reached.
 
-Either the fix lies in what this package does not run (a kernel, the connector of another node), or undoing it alone no longer
-has an effect, because a later change covers the case. What is wrong in the cache then is what was wrong with the bug.
+Either the fix lies in what this package does not run (a kernel, the connector of another node), or
+undoing it alone no longer has an effect, because a later change covers the case. What is wrong in
+the cache then is what was wrong with the bug.
 """
 
 from __future__ import annotations
@@ -30,10 +32,19 @@ ONLY = ("vllm",)
 def gap_inside_a_block_never_closed(patches: Patches) -> None:
     """A chunk that would end inside a block is cut to nothing, for ever.
 
-    Round the end of every chunk but the last down to a block, also where that leaves nothing to compute.
+    Round the end of every chunk but the last down to a block, also where that leaves nothing to
+    compute.
     """
 
-    def split(original: Any, scheduler: Any, request: Any, count: int, local: int = 0, *rest: Any, **kwargs: Any) -> Any:
+    def split(
+        original: Any,
+        scheduler: Any,
+        request: Any,
+        count: int,
+        local: int = 0,
+        *rest: Any,
+        **kwargs: Any,
+    ) -> Any:
         start = request.num_computed_tokens + local
         end = start + original(request, count, local, *rest, **kwargs)
         if end < max(request.num_prompt_tokens, request.num_tokens - 1):
@@ -54,7 +65,12 @@ def gap_inside_a_block_never_closed(patches: Patches) -> None:
 @planted
 def partial_hit_written_in_place(patches: Patches) -> None:
     """A hit that ends inside a block goes on in that block."""
-    patches.method(SINGLE, "SingleTypeKVCacheManager", "_has_partial_local_hit", lambda original, single, *args: False)
+    patches.method(
+        SINGLE,
+        "SingleTypeKVCacheManager",
+        "_has_partial_local_hit",
+        lambda original, single, *args: False,
+    )
 
 
 @mutant(
@@ -99,14 +115,18 @@ def allocated_before_the_next_group_holds(patches: Patches) -> None:
     """A group takes new blocks before the next one holds its hits."""
     late: dict[int, tuple[Any, ...]] = {}
 
-    def allocate_new_computed_blocks(original: Any, coordinator: Any, *args: Any, **kwargs: Any) -> None:
+    def allocate_new_computed_blocks(
+        original: Any, coordinator: Any, *args: Any, **kwargs: Any
+    ) -> None:
         given = [*args, *kwargs.values()]
         if any(given[0] in single.num_cached_block for single in coordinator.single_type_managers):
             original(*args, **kwargs)
         else:
             late[id(coordinator)] = tuple(given)
 
-    def allocate_new_blocks(original: Any, coordinator: Any, request_id: str, *args: Any, **kwargs: Any) -> Any:
+    def allocate_new_blocks(
+        original: Any, coordinator: Any, request_id: str, *args: Any, **kwargs: Any
+    ) -> Any:
         held = late.pop(id(coordinator), None)
         new: list[Any] = []
         tokens = [*args, *kwargs.values()]
@@ -116,10 +136,17 @@ def allocated_before_the_next_group_holds(patches: Patches) -> None:
                 if held[3] > 0:
                     single.allocate_external_computed_blocks(held[0], held[2], held[3])
             cross = type(single).__name__ == "CrossAttentionManager"
-            new.append(single.allocate_new_blocks(request_id, tokens[2] if cross else tokens[0], tokens[1]))
+            new.append(
+                single.allocate_new_blocks(request_id, tokens[2] if cross else tokens[0], tokens[1])
+            )
         return tuple(new)
 
-    patches.method(COORDINATOR, "KVCacheCoordinator", "allocate_new_computed_blocks", allocate_new_computed_blocks)
+    patches.method(
+        COORDINATOR,
+        "KVCacheCoordinator",
+        "allocate_new_computed_blocks",
+        allocate_new_computed_blocks,
+    )
     patches.method(COORDINATOR, "KVCacheCoordinator", "allocate_new_blocks", allocate_new_blocks)
 
 
@@ -135,7 +162,8 @@ def allocated_before_the_next_group_holds(patches: Patches) -> None:
 def window_block_listed_twice(patches: Patches) -> None:
     """A block that a request got twice is given back twice.
 
-    List what has left a window with what is given back at the end, where the request may have got it anew.
+    List what has left a window with what is given back at the end, where the request may have got
+    it anew.
     """
     left: dict[tuple[int, str], list[Any]] = {}
 
@@ -151,7 +179,9 @@ def window_block_listed_twice(patches: Patches) -> None:
         again = left.pop((id(single), request_id), [])
         return blocks + [block for block in again if any(block is held for held in blocks)]
 
-    patches.method(SINGLE, "SlidingWindowManager", "_remove_blocks_in_range", _remove_blocks_in_range)
+    patches.method(
+        SINGLE, "SlidingWindowManager", "_remove_blocks_in_range", _remove_blocks_in_range
+    )
     patches.method(SINGLE, "SlidingWindowManager", "pop_blocks_for_free", pop_blocks_for_free)
 
 

@@ -1,10 +1,13 @@
-"""The engine `vllm`: the installed vLLM's own cache manager, or its own scheduler over it, on CPU, under the harness's worker.
+"""The engine `vllm`: the installed vLLM's own cache manager, or its own scheduler over it, on CPU,
+under the harness's worker.
 
-`vllm:source=PATH` takes the vLLM in that folder (a checkout, or a wheel unpacked without its compiled parts). Everything that
-decides what is cached, hit, kept and evicted, and where a chunk ends, is vLLM's code. At manager height what is ours is the
-order of calls around it; at scheduler height that is vLLM's too, and ours are the client and the worker.
+`vllm:source=PATH` takes the vLLM in that folder (a checkout, or a wheel unpacked without its
+compiled parts). Everything that decides what is cached, hit, kept and evicted, and where a chunk
+ends, is vLLM's code. At manager height what is ours is the order of calls around it; at scheduler
+height that is vLLM's too, and ours are the client and the worker.
 
-Time spent inside vLLM is kept apart from our own: `engine_seconds`, beside `startup_seconds` for importing and building.
+Time spent inside vLLM is kept apart from our own: `engine_seconds`, beside `startup_seconds` for
+importing and building.
 """
 
 from __future__ import annotations
@@ -46,7 +49,8 @@ if TYPE_CHECKING:
     from cachewitness.systems.vllm.on_tensors import OnTensors
 
 IN_STEP = ("0.26",)
-"""The older releases that the reference was run beside: equal blocks of full attention and sliding windows decide alike."""
+"""The older releases that the reference was run beside: equal blocks of full attention and sliding
+windows decide alike."""
 
 
 VALUES = {
@@ -59,7 +63,8 @@ VALUES = {
 WITH_CONNECTOR = ("load_failure", "sync_failures")
 """Options about the loads of a connector, which need one."""
 WITHOUT_HISPARSE = ("connector", "sized", "tensors")
-"""Options that HiSparse does not go with: it is a connector, it has its own sizing, and its tensors are not driven."""
+"""Options that HiSparse does not go with: it is a connector, it has its own sizing, and its tensors
+are not driven."""
 
 
 class VllmEngine(Driver):
@@ -89,25 +94,40 @@ class VllmEngine(Driver):
         return self._clock.seconds
 
     def apply(self, op: Op) -> list[Event]:
-        """Carry out one operation; see `Driver.apply`. Raises Drift if this vLLM lacks what the adapter asks it for."""
+        """Carry out one operation; see `Driver.apply`. Raises Drift if this vLLM lacks what the
+        adapter asks it for.
+        """
         try:
             return super().apply(op)
         except (AttributeError, TypeError) as error:
-            raise drift(error, "vLLM", self.header.engine_version, f"vLLM {KNOWN}") or error from None
+            raise (
+                drift(error, "vLLM", self.header.engine_version, f"vLLM {KNOWN}") or error
+            ) from None
 
 
 def open_engine(header: TraceHeader, options: Mapping[str, str]) -> Engine:
-    """Build vLLM's cache manager or scheduler for a trace, as its height says. Option `source`: a folder that holds `vllm`.
+    """Build vLLM's cache manager or scheduler for a trace, as its height says. Option `source`: a
+    folder that holds `vllm`.
 
-    Raises EngineMissing if vLLM cannot be imported, UsageError for anything that this release cannot do.
+    Raises EngineMissing if vLLM cannot be imported, UsageError for anything that this release
+    cannot do.
     """
     if unknown := sorted(set(options) - set(ENGINE.options)):
-        raise UsageError(f"--engine: vllm has no option {unknown[0]!r}; known are {', '.join(ENGINE.options)}")
+        raise UsageError(
+            f"--engine: vllm has no option {unknown[0]!r}; known are {', '.join(ENGINE.options)}"
+        )
     for name in WITH_CONNECTOR:
         if name in options and not options.get("connector"):
-            raise UsageError(f"--engine vllm: {name} is for loads of a connector, and the option connector names none")
-    if "hisparse" in options and (other := next((name for name in WITHOUT_HISPARSE if name in options), "")):
-        raise UsageError(f"--engine vllm: hisparse is not driven with {other}; leave one of them out")
+            raise UsageError(
+                f"--engine vllm: {name} is for loads of a connector, and the option connector names"
+                " none"
+            )
+    if "hisparse" in options and (
+        other := next((name for name in WITHOUT_HISPARSE if name in options), "")
+    ):
+        raise UsageError(
+            f"--engine vllm: hisparse is not driven with {other}; leave one of them out"
+        )
     settled = {name: chosen("vllm", options, name, known) for name, known in VALUES.items()}
     ACTIVE.undo()
     LMCACHE.undo()
@@ -121,7 +141,9 @@ def _computing(header: TraceHeader, options: Mapping[str, str]) -> OnTensors:
     from cachewitness.systems.vllm.on_tensors import OnTensors, check
 
     check(header, read_options(header, load(options.get("source", ""))), options)
-    return OnTensors(_built(header, options), options["tensors"], partial(_computing, header, options))
+    return OnTensors(
+        _built(header, options), options["tensors"], partial(_computing, header, options)
+    )
 
 
 def _built(header: TraceHeader, options: Mapping[str, str]) -> VllmEngine:
@@ -137,7 +159,9 @@ def _built(header: TraceHeader, options: Mapping[str, str]) -> VllmEngine:
         assembled = scheduler_engine(header, asked, source, connector, sized, full=full)
     else:
         assembled = manager_engine(header, asked, source, sized, full=full)
-    engine = VllmEngine(_limited(header, assembled.header, options, source), assembled.adapter, assembled.clock)
+    engine = VllmEngine(
+        _limited(header, assembled.header, options, source), assembled.adapter, assembled.clock
+    )
     if options["key_events"] == "strict" and isinstance(assembled.adapter, RealScheduler):
         assembled.adapter.publisher.mixed = True
     if options["sync_failures"] == "yes" and isinstance(assembled.adapter, ConnectedScheduler):
@@ -147,20 +171,31 @@ def _built(header: TraceHeader, options: Mapping[str, str]) -> VllmEngine:
     return engine
 
 
-def _limited(trace: TraceHeader, header: Header, options: Mapping[str, str], source: Source) -> Header:
+def _limited(
+    trace: TraceHeader, header: Header, options: Mapping[str, str], source: Source
+) -> Header:
     """Return the header less what this vLLM is not asked to do, with the reasons."""
     capabilities, limits = header.capabilities, dict(header.not_applicable)
     if why := _withdraws_not(trace, options):
         capabilities = [name for name in capabilities if name != "withdraw"]
         limits["withdraw"] = why
-    if trace.height == "scheduler" and trace.options.get("num_speculative_tokens") and not trace.options.get("use_eagle"):
-        limits["vectors"] = "vLLM sets blocks aside for the drafts of a draft model alone; the reference does so for all"
+    if (
+        trace.height == "scheduler"
+        and trace.options.get("num_speculative_tokens")
+        and not trace.options.get("use_eagle")
+    ):
+        limits["vectors"] = (
+            "vLLM sets blocks aside for the drafts of a draft model alone; the reference does so"
+            " for all"
+        )
     if why := _out_of_step(trace, release_name(source)):
         limits["differential"] = f"{why}; this is {source.version!r}"
     told = header.rules.key_events
     if told is not None and (events := options["key_events"]) in ("strict", "full"):
         told = KeyEvents() if events == "strict" else msgspec.structs.replace(told, again=True)
-        header = msgspec.structs.replace(header, rules=msgspec.structs.replace(header.rules, key_events=told))
+        header = msgspec.structs.replace(
+            header, rules=msgspec.structs.replace(header.rules, key_events=told)
+        )
     return msgspec.structs.replace(header, capabilities=capabilities, not_applicable=limits)
 
 
@@ -169,12 +204,17 @@ def _withdraws_not(trace: TraceHeader, options: Mapping[str, str]) -> str:
     if trace.height == "scheduler":
         return "vLLM's scheduler takes a request back by itself or not at all: it cannot be told to"
     if options["withdraw"] == "no":
-        return "vLLM keeps the keys of a withdrawn step (vllm-project/vllm#43569, #57580); vllm:withdraw=yes shows it"
+        return (
+            "vLLM keeps the keys of a withdrawn step (vllm-project/vllm#43569, #57580);"
+            " vllm:withdraw=yes shows it"
+        )
     return ""
 
 
 def _out_of_step(trace: TraceHeader, release: str) -> str:
-    """Return why the reference of a release is not compared with vLLM on a configuration; empty if it is."""
+    """Return why the reference of a release is not compared with vLLM on a configuration; empty
+    if it is.
+    """
     if trace.height == "scheduler":
         return "the reference's scheduler was not compared with vLLM's own"
     if release == NEWEST:
@@ -182,7 +222,10 @@ def _out_of_step(trace: TraceHeader, release: str) -> str:
     if release not in IN_STEP:
         return f"the reference was compared with vLLM {', '.join((*IN_STEP, NEWEST))} alone"
     groups = trace.layout.groups
-    plain = all(group.kind in ("full", "sliding") for group in groups) and len({group.block_size for group in groups}) == 1
+    plain = (
+        all(group.kind in ("full", "sliding") for group in groups)
+        and len({group.block_size for group in groups}) == 1
+    )
     if not plain or trace.options.get("use_eagle"):
         return f"states, unequal blocks and speculation are looked up and cut as vLLM {NEWEST} does"
     return ""
@@ -191,10 +234,16 @@ def _out_of_step(trace: TraceHeader, release: str) -> str:
 def answer_vectors(policy: str, options: Mapping[str, str]) -> Mapping[str, Answer]:
     """Return how vLLM's own classes answer vectors, by kind of vector."""
     asked = policies.get(policy).questions
-    return {} if asked is None else asked().answers_of(EngineSpec(ENGINE, dict(options), ENGINE.name).open)
+    return (
+        {}
+        if asked is None
+        else asked().answers_of(EngineSpec(ENGINE, dict(options), ENGINE.name).open)
+    )
 
 
-def _as_test(trace: Trace, history: History, failed: Failed, options: Mapping[str, str]) -> Exported:
+def _as_test(
+    trace: Trace, history: History, failed: Failed, options: Mapping[str, str]
+) -> Exported:
     from cachewitness.systems.vllm.as_test.write import as_test
 
     return as_test(trace, history, failed, options)
@@ -225,17 +274,43 @@ ENGINE = EngineKind(
     as_test=_as_test,
     written_for=WrittenFor("vLLM", "vllm", FIRST, LAST),
     options={
-        "source": "a folder that holds `vllm`: a checkout, or a wheel unpacked without its compiled parts",
-        "connector": "at scheduler height: the KV connector that it loads from and stores to (docs/engine-vllm.md)",
-        "load_failure": "with a connector: `fail` ends a request whose load fails; by default it is computed (`recompute`)",
-        "sync_failures": "`yes`: with a connector and one group, loads fail too that a step waits for (docs/engine-vllm.md)",
+        "source": (
+            "a folder that holds `vllm`: a checkout, or a wheel unpacked without its compiled parts"
+        ),
+        "connector": (
+            "at scheduler height: the KV connector that it loads from and stores to"
+            " (docs/engine-vllm.md)"
+        ),
+        "load_failure": (
+            "with a connector: `fail` ends a request whose load fails; by default it is computed"
+            " (`recompute`)"
+        ),
+        "sync_failures": (
+            "`yes`: with a connector and one group, loads fail too that a step waits for"
+            " (docs/engine-vllm.md)"
+        ),
         "mutant": "a seeded fault patched into it (see `ls mutants`)",
-        "key_events": "events for routers: `strict`, they may leave nothing open, which those of sparse groups do (`open`, the "
-        "default); `full`, they tell of hits as well (`kv_cache_report_mode`)",
-        "tensors": "a precision: its scheduler's steps are computed on a small model's tensors, see the engine `toy`",
-        "sized": "`pages`, or MiB of memory: the trace's model goes through vLLM's own sizing (docs/engine-vllm.md)",
-        "hisparse": "`eager` or `lazy`: at scheduler height, sparse attention whose blocks lie on the host, copies of some on "
-        "the device (docs/engine-vllm.md); decoded rows go to the host in their step, or when their block is full",
-        "withdraw": "`yes`: also run traces that withdraw a request from its step, which vLLM does not survive",
+        "key_events": (
+            "events for routers: `strict`, they may leave nothing open, which those of sparse"
+            " groups do (`open`, the default); `full`, they tell of hits as well"
+            " (`kv_cache_report_mode`)"
+        ),
+        "tensors": (
+            "a precision: its scheduler's steps are computed on a small model's tensors, see the"
+            " engine `toy`"
+        ),
+        "sized": (
+            "`pages`, or MiB of memory: the trace's model goes through vLLM's own sizing"
+            " (docs/engine-vllm.md)"
+        ),
+        "hisparse": (
+            "`eager` or `lazy`: at scheduler height, sparse attention whose blocks lie on the host,"
+            " copies of some on the device (docs/engine-vllm.md); decoded rows go to the host in"
+            " their step, or when their block is full"
+        ),
+        "withdraw": (
+            "`yes`: also run traces that withdraw a request from its step, which vLLM does not"
+            " survive"
+        ),
     },
 )

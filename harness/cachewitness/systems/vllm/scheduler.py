@@ -1,13 +1,16 @@
-"""vLLM's own Scheduler under the harness: who runs, how many tokens, who is preempted and what the worker is told is vLLM's.
+"""vLLM's own Scheduler under the harness: who runs, how many tokens, who is preempted and what the
+worker is told is vLLM's.
 
-The harness plays the worker and the client. It adds and ends requests, has steps scheduled, and answers each with the tokens
-that a worker would have sampled; a step may be answered after later ones were scheduled (`async_depth`).
+The harness plays the worker and the client. It adds and ends requests, has steps scheduled, and
+answers each with the tokens that a worker would have sampled; a step may be answered after later
+ones were scheduled (`async_depth`).
 
-The scheduler calls its cache manager through the observer, so the same events come out as at manager height. It is told nothing
-and believed in nothing: a request that gives its blocks back and has not ended was preempted.
+The scheduler calls its cache manager through the observer, so the same events come out as at
+manager height. It is told nothing and believed in nothing: a request that gives its blocks back and
+has not ended was preempted.
 
-Sources: vLLM 0.29.0 to 0.33.0, `v1/core/sched/scheduler.py`, `async_scheduler.py`; `v1/engine/core.py`, `step`,
-`step_with_batch_queue`; `v1/outputs.py`.
+Sources: vLLM 0.29.0 to 0.33.0, `v1/core/sched/scheduler.py`, `async_scheduler.py`;
+`v1/engine/core.py`, `step`, `step_with_batch_queue`; `v1/outputs.py`.
 """
 
 from __future__ import annotations
@@ -43,18 +46,32 @@ from cachewitness_reference.vllm_extended.config import Options
 
 
 class RealScheduler(Driven):
-    """Has vLLM's scheduler decide over an observed manager, which is put in place of the one that the scheduler made."""
+    """Has vLLM's scheduler decide over an observed manager, which is put in place of the one
+    that the scheduler made.
+    """
 
     samples = cancels = True
 
     def __init__(
-        self, source: Source, scheduler: Any, manager: ObservedManager, new_request: NewRequest, clock: Clock, options: Options
+        self,
+        source: Source,
+        scheduler: Any,
+        manager: ObservedManager,
+        new_request: NewRequest,
+        clock: Clock,
+        options: Options,
     ) -> None:
-        self.source, self.scheduler, self.manager, self.new_request = source, scheduler, manager, new_request
+        self.source, self.scheduler, self.manager, self.new_request = (
+            source,
+            scheduler,
+            manager,
+            new_request,
+        )
         self.max_model_len, self.depth = options.max_model_len, options.async_depth
         self.drafts = most_drafts(options)
         self._least = 1 + self.drafts
-        """The smallest budget of a step: with less, vLLM admits no request that decodes, since it would not have all drafts."""
+        """The smallest budget of a step: with less, vLLM admits no request that decodes, since it
+        would not have all drafts."""
         self.requests: dict[str, Any] = {}
         """vLLM's objects of the requests that have not ended."""
         self.view = scheduler.kv_cache_manager = ReportingManager(self, clock)
@@ -73,7 +90,8 @@ class RealScheduler(Driven):
         self._answer: dict[str, list[int]] = {}
         """By request of the step that runs: what it samples."""
         self._sampled: dict[str, list[int]] = {}
-        """Tokens that were appended to requests in the call under way, and have not been reported."""
+        """Tokens that were appended to requests in the call under way, and have not been reported.
+        """
         self._ran = 0
         """The step that has run last."""
         self._schedule = clock.inside(late(scheduler, "schedule"))
@@ -87,12 +105,17 @@ class RealScheduler(Driven):
         self._states = WorkerStates(header)
         return self.manager.diff
 
-    # --- requests -----------------------------------------------------------------------------------------------------
+    # --- requests ---------------------------------------------------------------------------------
 
     def add(self, submit: Submit, tokens: list[int], shared: int) -> None:
-        """Take a request in; vLLM finds out by itself what requests share, and its front end refuses what is too long."""
+        """Take a request in; vLLM finds out by itself what requests share, and its front end
+        refuses what is too long.
+        """
         if not 0 < len(tokens) < self.max_model_len:
-            raise Refused(f"a prompt of {len(tokens)} tokens; it must have at least 1 and fewer than {self.max_model_len}")
+            raise Refused(
+                f"a prompt of {len(tokens)} tokens; it must have at least 1 and fewer than"
+                f" {self.max_model_len}"
+            )
         request = self.requests[submit.r] = self.new_request(submit, tokens)
         append = request.append_output_token_ids
 
@@ -106,13 +129,19 @@ class RealScheduler(Driven):
         if submit.grammar:
             self._grammars.compile(request, submit.grammar)
         longest = max((item.length for item in submit.media), default=0)
-        self.scheduler.max_num_encoder_input_tokens = max(self.scheduler.max_num_encoder_input_tokens, longest)
+        self.scheduler.max_num_encoder_input_tokens = max(
+            self.scheduler.max_num_encoder_input_tokens, longest
+        )
         self._sessions.add(submit, request, self.engine.sampler)
         self._add_request(request)
 
     def extend(self, extend: Extend, tokens: list[int]) -> None:
-        """Give a session more input: at once if it waits for some, else vLLM keeps it until the answer is over."""
-        self._add_request(self._sessions.more(extend, tokens, self.new_request, self.engine.sampler))
+        """Give a session more input: at once if it waits for some, else vLLM keeps it until the
+        answer is over.
+        """
+        self._add_request(
+            self._sessions.more(extend, tokens, self.new_request, self.engine.sampler)
+        )
         self._sessions.go_on(extend.r, self.requests[extend.r], self.engine, self._ran)
 
     def accept(self, r: str, tokens: Sequence[int]) -> None:
@@ -126,13 +155,15 @@ class RealScheduler(Driven):
         if last and finished:
             self._add_request(self.new_request(last, [*request.prompt_token_ids]))
         else:
-            self._finish_requests(r, self._status["FINISHED_STOPPED" if finished else "FINISHED_ABORTED"])
+            self._finish_requests(
+                r, self._status["FINISHED_STOPPED" if finished else "FINISHED_ABORTED"]
+            )
 
     def preempt(self, r: str) -> None:
         """Preempt a request as vLLM does when it lacks blocks.
 
-        It may come back in the very next step, and then its worker needs all of its tokens, as after a reset (vLLM's own way
-        to preempt between two steps, `reset_prefix_cache`).
+        It may come back in the very next step, and then its worker needs all of its tokens, as
+        after a reset (vLLM's own way to preempt between two steps, `reset_prefix_cache`).
         """
         request = self.requests[r]
         self.scheduler.running.remove(request)
@@ -145,16 +176,20 @@ class RealScheduler(Driven):
 
     def worker_tables(self, r: str) -> Tables:
         """Return the rows that the worker was told."""
-        return self.worker.rows(r, self.manager.tables(r), self.manager.block_pool.null_block.block_id)
+        return self.worker.rows(
+            r, self.manager.tables(r), self.manager.block_pool.null_block.block_id
+        )
 
-    # --- the whole cache ----------------------------------------------------------------------------------------------
+    # --- the whole cache --------------------------------------------------------------------------
 
     def resets_at_once(self) -> bool:
         """Yes: vLLM's engine resets between two calls of the scheduler, whatever is in flight."""
         return True
 
     def reset(self, tier: str, *, running: bool) -> Iterable[tuple[str, bool]]:
-        """Forget every key of the device. The scheduler preempts whoever runs, if it is asked to."""
+        """Forget every key of the device. The scheduler preempts whoever runs, if it is asked
+        to.
+        """
         if tier in ("", LOCAL):
             yield LOCAL, self._forget("reset", running=running)
 
@@ -163,27 +198,37 @@ class RealScheduler(Driven):
         return self._forget("version", running=True)
 
     def _forget(self, reason: UnpublishReason, *, running: bool) -> bool:
-        """Have vLLM forget every key of the device; it raises if it preempts who runs and somebody else has blocks still."""
+        """Have vLLM forget every key of the device; it raises if it preempts who runs and
+        somebody else has blocks still.
+        """
         self.view.reason = reason
         running = running and self.who_runs_has_all()
         return bool(self._reset_prefix_cache(reset_running_requests=running))
 
     def who_runs_has_all(self) -> bool:
-        """Whether nobody has blocks but requests that run: no session that waits, no load or store, no step in flight."""
+        """Whether nobody has blocks but requests that run: no session that waits, no load or
+        store, no step in flight.
+        """
         pool = self.manager.block_pool
-        held = Counter(block for r in self.running() for row in self.manager.tables(r) for block in row)
+        held = Counter(
+            block for r in self.running() for row in self.manager.tables(r) for block in row
+        )
         del held[pool.null_block.block_id]
         theirs = all(pool.blocks[block].ref_cnt == count for block, count in held.items())
         return theirs and bool(pool.get_num_free_blocks() + len(held) == pool.num_gpu_blocks - 1)
 
-    # --- steps --------------------------------------------------------------------------------------------------------
+    # --- steps ------------------------------------------------------------------------------------
 
     def schedule(self, asked: Asked | None, step: Step) -> Scheduled:
-        """Have vLLM schedule a step within the trace's budget, and read from its output what the worker is told."""
+        """Have vLLM schedule a step within the trace's budget, and read from its output what the
+        worker is told.
+        """
         scheduler = self.scheduler
         self._grammars.step_begins()
         limit = scheduler.max_num_scheduled_tokens
-        scheduler.max_num_scheduled_tokens = min(max(step.budget, self._least) if step.budget else limit, limit)
+        scheduler.max_num_scheduled_tokens = min(
+            max(step.budget, self._least) if step.budget else limit, limit
+        )
         output = self._schedule()
         scheduler.max_num_scheduled_tokens = limit
         starts, counts = self.worker.update(output), output.num_scheduled_tokens
@@ -192,7 +237,10 @@ class RealScheduler(Driven):
             chunks={r: (starts[r], starts[r] + count) for r, count in counts.items()},
             copies=[*self.worker.copies],
             zeros=[(POOL, [*zeros])] if zeros else [],
-            drafts={r: [max(token, NO_TOKEN) for token in drafts] for r, drafts in output.scheduled_spec_decode_tokens.items()},
+            drafts={
+                r: [max(token, NO_TOKEN) for token in drafts]
+                for r, drafts in output.scheduled_spec_decode_tokens.items()
+            },
         )
         self._check(scheduled)
         scheduled.fed = self.worker.fed(output.scheduled_spec_decode_tokens, scheduler.requests)
@@ -205,30 +253,46 @@ class RealScheduler(Driven):
         """Note which states the worker saves within chunks; what verifies drafts saves none."""
         null = self.manager.block_pool.null_block.block_id
         for r, chunk in scheduled.chunks.items():
-            if r not in scheduled.drafts and (saved := [*checkpoints.of(chunk, self.worker_tables(r), null)]):
+            if r not in scheduled.drafts and (
+                saved := [*checkpoints.of(chunk, self.worker_tables(r), null)]
+            ):
                 scheduled.checkpoints[r] = saved
 
     def _check(self, scheduled: Scheduled) -> None:
-        """Raise EngineFailure if a request is to compute tokens that it has not and that no step in flight may give it."""
+        """Raise EngineFailure if a request is to compute tokens that it has not and that no step
+        in flight may give it.
+        """
         flights = {}
         for r, chunk in scheduled.chunks.items():
             drafts, rows = scheduled.drafts.get(r, []), self.worker.whole(r)
             flight = flights[r] = Flight(chunk, drafts, rows, admitted=r in self.worker.admitted)
-            if not flight.start < flight.known <= self.requests[r].num_tokens + self._flights.awaited(r):
+            if (
+                not flight.start
+                < flight.known
+                <= self.requests[r].num_tokens + self._flights.awaited(r)
+            ):
                 raise EngineFailure("died", self._unknown(r, flight))
         self._flights.begin(flights)
 
     def _unknown(self, r: str, flight: Flight) -> str:
-        start, stop, awaited = flight.start - flight.fell, flight.stop - flight.fell, self._flights.awaited(r)
+        start, stop, awaited = (
+            flight.start - flight.fell,
+            flight.stop - flight.fell,
+            self._flights.awaited(r),
+        )
         what = f"[{start}, {stop}) of {r}, the last {len(flight.drafts)} of them drafts"
-        return f"had tokens {what} computed; it has {self.requests[r].num_tokens}, and {awaited} may come"
+        return (
+            f"had tokens {what} computed; it has {self.requests[r].num_tokens}, and {awaited} may"
+            " come"
+        )
 
     def lay_out(self, run: Run) -> None:
         """Give a run that has drafts the columns of the worker's row for the states after them."""
         self._states.lay_out(run, self.worker.whole(run.r))
 
     def settled(self, begin: StepBegin) -> Settled | None:
-        """Sample from the oldest step, and say where its runs start, what their drafts are and how states are moved.
+        """Sample from the oldest step, and say where its runs start, what their drafts are and how
+        states are moved.
 
         Raises EngineFailure as `schedule` does, now that all tokens are known.
         """
@@ -244,7 +308,12 @@ class RealScheduler(Driven):
         """Add what became of a run that brings so many tokens."""
         became = run
         if flight.fell or flight.drafts != run.drafts:
-            became = replace(run, start=run.start - flight.fell, stop=run.stop - flight.fell, drafts=flight.drafts)
+            became = replace(
+                run,
+                start=run.start - flight.fell,
+                stop=run.stop - flight.fell,
+                drafts=flight.drafts,
+            )
         if self.drafts and self._states:
             if flight.admitted:
                 self._states.admit([run.r])
@@ -267,7 +336,9 @@ class RealScheduler(Driven):
             if r not in self.scheduler.requests:
                 del self.requests[r]
                 self._sessions.end(r)
-                self.engine.over(r, scheduled.step, finished=request.status != self._status["FINISHED_ERROR"])
+                self.engine.over(
+                    r, scheduled.step, finished=request.status != self._status["FINISHED_ERROR"]
+                )
             elif self._sessions.paused(r, request):
                 self._flights.leave(r)
                 self.engine.paused(r, scheduled.step)
@@ -285,7 +356,8 @@ class RealScheduler(Driven):
             self.engine.generated(r, tokens, self._ran)
 
     def _sample(self, r: str, flight: Flight) -> list[int]:
-        """Return what the worker samples for a request: nothing unless it is there and the step computes its last known token.
+        """Return what the worker samples for a request: nothing unless it is there and the step
+        computes its last known token.
 
         Raises EngineFailure if the step computes tokens that it has not.
         """
@@ -295,7 +367,11 @@ class RealScheduler(Driven):
             return self.engine.sampler.sample(request, flight.drafts)
         if flight.known > request.num_tokens:
             raise EngineFailure("died", self._unknown(r, flight))
-        return self.engine.sampler.sample(request, flight.drafts) if flight.known == request.num_tokens else []
+        return (
+            self.engine.sampler.sample(request, flight.drafts)
+            if flight.known == request.num_tokens
+            else []
+        )
 
     def _model_output(self, sampled: dict[str, list[int]]) -> Any:
         offered = {
@@ -306,24 +382,35 @@ class RealScheduler(Driven):
             "prompt_logprobs_dict": {},
             "pooler_output": None,
         }
-        return fill(self.source, self.source.part("v1.outputs", "ModelRunnerOutput"), offered, ["sampled_token_ids"])
+        return fill(
+            self.source,
+            self.source.part("v1.outputs", "ModelRunnerOutput"),
+            offered,
+            ["sampled_token_ids"],
+        )
 
     def _propose(self, ran: list[str]) -> None:
-        """Guess for those who sampled. Where a step is in flight the worker keeps that, else the scheduler is told."""
+        """Guess for those who sampled. Where a step is in flight the worker keeps that, else the
+        scheduler is told.
+        """
         guesses = {r: self.engine.sampler.draft(self.requests[r], self.drafts) for r in ran}
         if self.depth:
             self._flights.guess(guesses)
             return
         offered = {"req_ids": [*guesses], "draft_token_ids": [*guesses.values()]}
-        drafts = fill(self.source, self.source.part("v1.outputs", "DraftTokenIds"), offered, offered)
+        drafts = fill(
+            self.source, self.source.part("v1.outputs", "DraftTokenIds"), offered, offered
+        )
         self.scheduler.update_draft_token_ids(drafts)
 
 
 class Publisher:
-    """In place of the publisher of vLLM's key events: what the scheduler has published is what routers are told.
+    """In place of the publisher of vLLM's key events: what the scheduler has published is what
+    routers are told.
 
-    Events of a connector's pool are published with those of the device, and `AllBlocksCleared` does not say of which it is.
-    Unless they are `mixed`, only what the cache manager gave is read; if it `nets` them, only what a whole batch leaves.
+    Events of a connector's pool are published with those of the device, and `AllBlocksCleared` does
+    not say of which it is. Unless they are `mixed`, only what the cache manager gave is read; if it
+    `nets` them, only what a whole batch leaves.
     """
 
     nets = False
@@ -344,7 +431,9 @@ class Publisher:
 
 
 class ReportingManager:
-    """The observed manager as vLLM's scheduler calls it. What the observer does is not vLLM's time."""
+    """The observed manager as vLLM's scheduler calls it. What the observer does is not vLLM's
+    time.
+    """
 
     def __init__(self, adapter: RealScheduler, clock: Clock) -> None:
         self.reason: UnpublishReason = "reset"

@@ -1,7 +1,9 @@
-"""Faults in vLLM's own scheduler: a line that a fix brought, or that everything rests on, is taken out of its source again.
+"""Faults in vLLM's own scheduler: a line that a fix brought, or that everything rests on, is taken
+out of its source again.
 
-Each is the source of vLLM 0.33.0 with one piece changed, so it sits where the code is that must not lose it; a release that
-does not have the piece refuses the fault. They are found at scheduler height.
+Each is the source of vLLM 0.33.0 with one piece changed, so it sits where the code is that must not
+lose it; a release that does not have the piece refuses the fault. They are found at scheduler
+height.
 """
 
 from __future__ import annotations
@@ -37,7 +39,8 @@ SCHEDULED: tuple[Mutant, ...] = (
             OWNER,
             "schedule",
             "req_to_new_blocks[request_id] = new_blocks num_scheduled_tokens",
-            "req_to_new_blocks[request_id] = self.kv_cache_manager.empty_kv_cache_blocks; num_scheduled_tokens",
+            "req_to_new_blocks[request_id] = self.kv_cache_manager.empty_kv_cache_blocks;"
+            " num_scheduled_tokens",
         ),
         name="vllm-new-blocks-never-told",
         what="The worker is not told of the blocks that a running request gets.",
@@ -55,7 +58,10 @@ SCHEDULED: tuple[Mutant, ...] = (
             "pass",
         ),
         name="vllm-first-chunk-ends-off-the-grid",
-        what="The first chunk of a request ends wherever the budget ends, and its state is keyed at the next boundary.",
+        what=(
+            "The first chunk of a request ends wherever the budget ends, and its state is keyed at"
+            " the next boundary."
+        ),
         mirrors="vllm-project/vllm#47861",
         anomaly="fabricated-snapshot",
         checker="no-fabricated-snapshots",
@@ -63,7 +69,11 @@ SCHEDULED: tuple[Mutant, ...] = (
     ),
     fault(
         Edit(
-            SCHEDULER, OWNER, "schedule", "num_new_tokens = self._mamba_block_aligned_split( request, num_new_tokens )", "pass"
+            SCHEDULER,
+            OWNER,
+            "schedule",
+            "num_new_tokens = self._mamba_block_aligned_split( request, num_new_tokens )",
+            "pass",
         ),
         name="vllm-later-chunks-end-off-the-grid",
         what="All chunks but the first end wherever the budget ends.",
@@ -96,16 +106,29 @@ SCHEDULED: tuple[Mutant, ...] = (
         group="H",
     ),
     fault(
-        Edit(SCHEDULER, OWNER, "update_from_output", "request.num_computed_tokens -= num_rejected", "pass"),
+        Edit(
+            SCHEDULER,
+            OWNER,
+            "update_from_output",
+            "request.num_computed_tokens -= num_rejected",
+            "pass",
+        ),
         name="vllm-rejected-drafts-stay-computed",
-        what="Drafts that were rejected count as computed, and the next step goes on behind tokens that do not exist.",
+        what=(
+            "Drafts that were rejected count as computed, and the next step goes on behind tokens"
+            " that do not exist."
+        ),
         anomaly="died",
         checker="engine",
         group="D",
     ),
     fault(
         Edit(
-            SCHEDULER, OWNER, "schedule", "if request.num_stale_output_tokens and not request.drop_stale_output:", "if False:"
+            SCHEDULER,
+            OWNER,
+            "schedule",
+            "if request.num_stale_output_tokens and not request.drop_stale_output:",
+            "if False:",
         ),
         name="vllm-resumed-before-its-output-came",
         what="A preempted request is admitted again while a step in flight still owes it a token.",
@@ -117,7 +140,10 @@ SCHEDULED: tuple[Mutant, ...] = (
     fault(
         Edit(SCHEDULER, OWNER, "schedule", "self.kv_cache_manager.new_step_starts()", "pass"),
         name="vllm-step-never-starts",
-        what="A state that was keyed in some step can never be hit: the manager is not told that the next step starts.",
+        what=(
+            "A state that was keyed in some step can never be hit: the manager is not told that the"
+            " next step starts."
+        ),
         mirrors="vllm-project/vllm#29387",
         anomaly="stuck",
         checker="progress",
@@ -161,7 +187,10 @@ SCHEDULED: tuple[Mutant, ...] = (
             "events = self.kv_cache_manager.take_events()[: None if outputs else 0]",
         ),
         name="vllm-key-events-without-an-answer",
-        what="Key events of a step that answers nobody, as in the middle of a prompt, are thrown away.",
+        what=(
+            "Key events of a step that answers nobody, as in the middle of a prompt, are thrown"
+            " away."
+        ),
         anomaly="lost-key-event",
         checker="key-events",
         group="I",
@@ -175,7 +204,10 @@ SCHEDULED: tuple[Mutant, ...] = (
             "self.block_pool.free_blocks(self.req_to_blocks.pop(request_id, []))",
         ),
         name="vllm-ring-given-back-between-chunks",
-        what="A request gives its ring back before each chunk, and its worker goes on in the block that it had.",
+        what=(
+            "A request gives its ring back before each chunk, and its worker goes on in the block"
+            " that it had."
+        ),
         anomaly="stale-hit",
         checker="safety-law",
         group="G",
@@ -197,7 +229,10 @@ SCHEDULED: tuple[Mutant, ...] = (
     fault(
         Edit(POOL, "BlockPool", "get_usage", "self.num_gpu_blocks - 1", "self.num_gpu_blocks"),
         name="vllm-null-block-in-use",
-        what="The null block, which nobody can be given, counts as a block of the pool that is in use.",
+        what=(
+            "The null block, which nobody can be given, counts as a block of the pool that is in"
+            " use."
+        ),
         anomaly="false-statistics",
         checker="statistics",
         group="I",
@@ -211,16 +246,27 @@ SCHEDULED: tuple[Mutant, ...] = (
             "if request.prefill_stats:",
         ),
         name="vllm-client-told-of-its-own-blocks",
-        what="A request that was preempted before it answered tells its client that what it had computed itself was cached.",
+        what=(
+            "A request that was preempted before it answered tells its client that what it had"
+            " computed itself was cached."
+        ),
         anomaly="false-statistics",
         checker="statistics",
         group="I",
     ),
     fault(
-        Edit(SCHEDULER, OWNER, "_make_cached_request_data", "if idx >= num_running_reqs:", "if False:"),
+        Edit(
+            SCHEDULER,
+            OWNER,
+            "_make_cached_request_data",
+            "if idx >= num_running_reqs:",
+            "if False:",
+        ),
         name="vllm-resumed-told-as-running",
-        what="A request that comes back after a preemption is told as one that runs, and its new row is "
-        "appended to its old one.",
+        what=(
+            "A request that comes back after a preemption is told as one that runs, and its new row"
+            " is appended to its old one."
+        ),
         anomaly="aliased-write",
         checker="ownership",
         group="G",

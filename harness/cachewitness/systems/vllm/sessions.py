@@ -1,13 +1,15 @@
-"""Sessions on vLLM's own scheduler: requests that get more input when an answer is over (`resumable`, streaming input).
+"""Sessions on vLLM's own scheduler: requests that get more input when an answer is over
+(`resumable`, streaming input).
 
-vLLM takes more input in as a request of the same name. It waits while an answer goes on; when that is over the last token of
-the answer is taken off, the input comes behind the rest, and the request is admitted again with the blocks that it has.
+vLLM takes more input in as a request of the same name. It waits while an answer goes on; when that
+is over the last token of the answer is taken off, the input comes behind the rest, and the request
+is admitted again with the blocks that it has.
 
-The first, third, fifth answer of a session ends at a stop token, which nobody foresees: steps in flight go on behind it. The
-others end by their length, behind which vLLM schedules nothing.
+The first, third, fifth answer of a session ends at a stop token, which nobody foresees: steps in
+flight go on behind it. The others end by their length, behind which vLLM schedules nothing.
 
-Source: vLLM 0.29.0 to 0.33.0, `v1/core/sched/scheduler.py` (`add_request`, `_handle_stopped_request`,
-`_update_request_as_session`).
+Source: vLLM 0.29.0 to 0.33.0, `v1/core/sched/scheduler.py` (`add_request`,
+`_handle_stopped_request`, `_update_request_as_session`).
 """
 
 from __future__ import annotations
@@ -27,7 +29,9 @@ from cachewitness.systems.vllm.source import Source
 
 @dataclass(slots=True)
 class _Session:
-    """A session: what it was submitted as, its prompt in tokens, and the most that it has when all its answers are over."""
+    """A session: what it was submitted as, its prompt in tokens, and the most that it has when
+    all its answers are over.
+    """
 
     submit: Submit
     prompt: int
@@ -52,7 +56,10 @@ class Sessions:
 
     def __init__(self, source: Source, max_model_len: int) -> None:
         self._waiting = source.part("v1.request", "RequestStatus")["WAITING_FOR_STREAMING_REQ"]
-        self._sampling, self._max_model_len = source.part("sampling_params", "SamplingParams"), max_model_len
+        self._sampling, self._max_model_len = (
+            source.part("sampling_params", "SamplingParams"),
+            max_model_len,
+        )
         self._of: dict[str, _Session] = {}
 
     def add(self, submit: Submit, request: Any, sampler: Sampler) -> None:
@@ -72,11 +79,15 @@ class Sessions:
             vars(request).update(sampling_params=stops, max_tokens=stops.max_tokens)
 
     def end(self, r: str) -> Submit | None:
-        """Forget a request; return what tells vLLM that no more input comes if it is a session that waits for some."""
+        """Forget a request; return what tells vLLM that no more input comes if it is a session
+        that waits for some.
+        """
         session = self._of.pop(r, None)
         return replace(session.submit, session=False) if session and session.paused else None
 
-    def more(self, extend: Extend, tokens: list[int], new_request: NewRequest, sampler: Sampler) -> Any:
+    def more(
+        self, extend: Extend, tokens: list[int], new_request: NewRequest, sampler: Sampler
+    ) -> Any:
         """Return the request of vLLM's by which it is given more input.
 
         Raises Refused if the session would be longer than the model, or is none.
@@ -99,7 +110,9 @@ class Sessions:
         session = self._of.get(r)
         if session is None or session.paused:
             return False
-        session.paused = request.status == self._waiting or request.num_prompt_tokens > session.prompt
+        session.paused = (
+            request.status == self._waiting or request.num_prompt_tokens > session.prompt
+        )
         return session.paused
 
     def go_on(self, r: str, request: Any, engine: Host, step: int) -> None:

@@ -1,7 +1,8 @@
-"""Bugs that were in a release of vLLM, in its scheduler or in what its worker keeps of the batch: each fix is undone again.
+"""Bugs that were in a release of vLLM, in its scheduler or in what its worker keeps of the batch:
+each fix is undone again.
 
-As in `shipped_faults`, which says what each is; all are found at scheduler height. Source: the reports and pull requests that
-each names, read beside the sources of the releases 0.26.0 to 0.33.0.
+As in `shipped_faults`, which says what each is; all are found at scheduler height. Source: the
+reports and pull requests that each names, read beside the sources of the releases 0.26.0 to 0.33.0.
 """
 
 from __future__ import annotations
@@ -28,17 +29,29 @@ SHIPPED_SCHEDULER: tuple[Mutant, ...] = (
             "prefill_end = request.num_prompt_tokens",
         ),
         name="vllm-replayed-output-is-not-cut",
-        what="What a resumed request computes again of its output is cut anywhere, and its states are keyed at boundaries.",
+        what=(
+            "What a resumed request computes again of its output is cut anywhere, and its states"
+            " are keyed at boundaries."
+        ),
         mirrors="vllm-project/vllm#33706",
         anomaly="fabricated-snapshot",
         checker="no-fabricated-snapshots",
         group="A",
     ),
-    # --- what the worker is told of tokens ----------------------------------------------------------------------------------
+    # --- what the worker is told of tokens --------------------------------------------------------
     fault(
-        Edit(RUNNER, RUNNER_CLASS, "_update_states", "if self.use_async_scheduling and num_output_tokens > 0:", "if False:"),
+        Edit(
+            RUNNER,
+            RUNNER_CLASS,
+            "_update_states",
+            "if self.use_async_scheduling and num_output_tokens > 0:",
+            "if False:",
+        ),
         name="vllm-worker-forgets-what-was-generated",
-        what="A request that comes back to the batch with steps in flight has placeholders for what it had generated.",
+        what=(
+            "A request that comes back to the batch with steps in flight has placeholders for what"
+            " it had generated."
+        ),
         mirrors="vllm-project/vllm#26385",
         anomaly="stale-hit",
         checker="safety-law",
@@ -50,16 +63,20 @@ SHIPPED_SCHEDULER: tuple[Mutant, ...] = (
             OWNER,
             "_make_cached_request_data",
             "all_token_ids[req_id] = req.all_token_ids.copy()",
-            "all_token_ids[req_id] = req.all_token_ids[: req.num_computed_tokens + num_scheduled_tokens[req_id]]",
+            "all_token_ids[req_id] = req.all_token_ids[: req.num_computed_tokens +"
+            " num_scheduled_tokens[req_id]]",
         ),
         name="vllm-told-as-far-as-the-chunk",
-        what="The worker is told a resumed request's tokens up to the end of its chunk, and takes the last for output.",
+        what=(
+            "The worker is told a resumed request's tokens up to the end of its chunk, and takes"
+            " the last for output."
+        ),
         mirrors="vllm-project/vllm#28787",
         anomaly="stale-hit",
         checker="safety-law",
         group="F",
     ),
-    # --- sessions -----------------------------------------------------------------------------------------------------------
+    # --- sessions ---------------------------------------------------------------------------------
     fault(
         Edit(
             SCHEDULER,
@@ -69,7 +86,10 @@ SHIPPED_SCHEDULER: tuple[Mutant, ...] = (
             "pass",
         ),
         name="vllm-session-keeps-a-hash-of-what-it-dropped",
-        what="A block that the last token of an answer completed keeps its hash when other input takes that token's place.",
+        what=(
+            "A block that the last token of an answer completed keeps its hash when other input"
+            " takes that token's place."
+        ),
         mirrors="vllm-project/vllm#49449, vllm-project/vllm#49377",
         anomaly="false-key-event",
         checker="key-events",
@@ -83,16 +103,22 @@ SHIPPED_SCHEDULER: tuple[Mutant, ...] = (
             "request.num_computed_tokens = safe_frontier",
             "pass",
         ),
-        Edit(SCHEDULER, OWNER, "_handle_stopped_request", "request.drop_stale_output = True", "pass"),
+        Edit(
+            SCHEDULER, OWNER, "_handle_stopped_request", "request.drop_stale_output = True", "pass"
+        ),
         Edit(
             SCHEDULER,
             OWNER,
             "_handle_stopped_request",
-            "request.num_stale_output_tokens = request.num_in_flight_tokens\n        request.num_output_placeholders = 0",
+            "request.num_stale_output_tokens = request.num_in_flight_tokens\n       "
+            " request.num_output_placeholders = 0",
             "pass",
         ),
         name="vllm-session-counts-steps-in-flight",
-        what="When the answer of a session is over, what steps in flight compute behind it still counts.",
+        what=(
+            "When the answer of a session is over, what steps in flight compute behind it still"
+            " counts."
+        ),
         mirrors="vllm-project/vllm#35755, vllm-project/vllm#52765",
         anomaly="died",
         checker="engine",
@@ -107,13 +133,16 @@ SHIPPED_SCHEDULER: tuple[Mutant, ...] = (
             "pass",
         ),
         name="vllm-session-goes-on-behind-drafts-of-its-answer",
-        what="Drafts behind the token at which an answer stopped still count as computed, and the session goes on behind them.",
+        what=(
+            "Drafts behind the token at which an answer stopped still count as computed, and the"
+            " session goes on behind them."
+        ),
         mirrors="mended in vLLM 0.33",
         anomaly="died",
         checker="engine",
         group="C",
     ),
-    # --- running states -----------------------------------------------------------------------------------------------------
+    # --- running states ---------------------------------------------------------------------------
     fault(
         Edit(
             STATES,
@@ -130,7 +159,10 @@ SHIPPED_SCHEDULER: tuple[Mutant, ...] = (
             "preempted_req_ids={request.request_id for request in preempted_reqs}",
         ),
         name="vllm-column-outlives-a-reset",
-        what="A request that a reset took its blocks from goes on from the column where its state was before.",
+        what=(
+            "A request that a reset took its blocks from goes on from the column where its state"
+            " was before."
+        ),
         mirrors="vllm-project/vllm#35157",
         anomaly="stale-hit",
         checker="safety-law",
@@ -152,7 +184,10 @@ SHIPPED_SCHEDULER: tuple[Mutant, ...] = (
             "if self.use_async_scheduling and resumed_from_preemption and num_output_tokens > 0:",
         ),
         name="vllm-left-out-of-a-step-and-not-told",
-        what="A request that was left out of a step, and not preempted, comes back without what it had generated.",
+        what=(
+            "A request that was left out of a step, and not preempted, comes back without what it"
+            " had generated."
+        ),
         mirrors="vllm-project/vllm#27756",
         anomaly="stale-hit",
         checker="safety-law",
@@ -168,7 +203,10 @@ SHIPPED_SCHEDULER: tuple[Mutant, ...] = (
         ),
         Edit(RUNNER, RUNNER_CLASS, "_update_states", "assert req_index is None", "pass"),
         name="vllm-resumed-in-its-own-row",
-        what="A request that is preempted and resumed in one step keeps its row, and its new blocks come behind the old.",
+        what=(
+            "A request that is preempted and resumed in one step keeps its row, and its new blocks"
+            " come behind the old."
+        ),
         mirrors="vllm-project/vllm#28827",
         anomaly="aliased-write",
         checker="ownership",
@@ -183,13 +221,16 @@ SHIPPED_SCHEDULER: tuple[Mutant, ...] = (
             "if False:\n    preempted_req_id",
         ),
         name="vllm-preempted-and-scheduled",
-        what="Who is preempted for a request of higher priority stays among those that the step runs.",
+        what=(
+            "Who is preempted for a request of higher priority stays among those that the step"
+            " runs."
+        ),
         mirrors="vllm-project/vllm#23713",
         anomaly="died",
         checker="engine",
         group="F",
     ),
-    # --- what operators are told --------------------------------------------------------------------------------------------
+    # --- what operators are told ------------------------------------------------------------------
     fault(
         Edit(
             MANAGER,

@@ -1,4 +1,5 @@
-"""Simple faults in vLLM's own code: one method of a manager, of the coordinator, of the block pool or of hashing is wrong.
+"""Simple faults in vLLM's own code: one method of a manager, of the coordinator, of the block pool
+or of hashing is wrong.
 
 What vLLM's unit tests are expected to see too; see `vllm_shipped` for what they did not.
 """
@@ -63,7 +64,12 @@ def boundaries_dropped(patches: Patches) -> None:
 
 
 @mutant(
-    name="vllm-mask-ignored", mirrors="", anomaly="over-dense-retention", checker="interval-sparsity", group="N", engines=ONLY
+    name="vllm-mask-ignored",
+    mirrors="",
+    anomaly="over-dense-retention",
+    checker="interval-sparsity",
+    group="N",
+    engines=ONLY,
 )
 @planted
 def mask_ignored(patches: Patches) -> None:
@@ -140,12 +146,20 @@ def window_released_early(patches: Patches) -> None:
     Count one token too many as out of the window.
     """
     patches.method(
-        SINGLE, "SlidingWindowManager", "get_num_skipped_tokens", lambda original, single, count: original(count + 1)
+        SINGLE,
+        "SlidingWindowManager",
+        "get_num_skipped_tokens",
+        lambda original, single, count: original(count + 1),
     )
 
 
 @mutant(
-    name="vllm-window-looked-up-short", mirrors="", anomaly="window-hole", checker="window-liveness", group="G", engines=ONLY
+    name="vllm-window-looked-up-short",
+    mirrors="",
+    anomaly="window-hole",
+    checker="window-liveness",
+    group="G",
+    engines=ONLY,
 )
 @planted
 def window_looked_up_short(patches: Patches) -> None:
@@ -154,20 +168,44 @@ def window_looked_up_short(patches: Patches) -> None:
     Be content with one block less than the window reaches into.
     """
     name = "_contiguous_blocks_for_hit"
-    patches.method(SINGLE, "SlidingWindowManager", name, lambda original, cls, *a, **k: max(original(*a, **k) - 1, 1))
+    patches.method(
+        SINGLE,
+        "SlidingWindowManager",
+        name,
+        lambda original, cls, *a, **k: max(original(*a, **k) - 1, 1),
+    )
 
 
-@mutant(name="vllm-hits-count-as-room", mirrors="", anomaly="died", checker="engine", group="H", engines=ONLY)
+@mutant(
+    name="vllm-hits-count-as-room",
+    mirrors="",
+    anomaly="died",
+    checker="engine",
+    group="H",
+    engines=ONLY,
+)
 @planted
 def hits_count_as_room(patches: Patches) -> None:
     """Blocks that are hit count as free room.
 
     Forget that blocks that are hit leave the free queue.
     """
-    patches.method(SINGLE, "SingleTypeKVCacheManager", "_get_num_evictable_blocks", lambda original, cls, blocks: 0)
+    patches.method(
+        SINGLE,
+        "SingleTypeKVCacheManager",
+        "_get_num_evictable_blocks",
+        lambda original, cls, blocks: 0,
+    )
 
 
-@mutant(name="vllm-block-leaked", mirrors="", anomaly="leak", checker="ownership", group="H", engines=ONLY)
+@mutant(
+    name="vllm-block-leaked",
+    mirrors="",
+    anomaly="leak",
+    checker="ownership",
+    group="H",
+    engines=ONLY,
+)
 @planted
 def block_leaked(patches: Patches) -> None:
     """One of several blocks is never given back."""
@@ -179,7 +217,14 @@ def block_leaked(patches: Patches) -> None:
     patches.method(POOL, "BlockPool", "free_blocks", free_blocks)
 
 
-@mutant(name="vllm-freed-twice", mirrors="", anomaly="double-free", checker="ownership", group="H", engines=ONLY)
+@mutant(
+    name="vllm-freed-twice",
+    mirrors="",
+    anomaly="double-free",
+    checker="ownership",
+    group="H",
+    engines=ONLY,
+)
 @planted
 def freed_twice(patches: Patches) -> None:
     """A shared block is given back twice."""
@@ -192,7 +237,14 @@ def freed_twice(patches: Patches) -> None:
     patches.method(POOL, "BlockPool", "free_blocks", free_blocks)
 
 
-@mutant(name="vllm-reset-forgets-nothing", mirrors="", anomaly="stale-hit", checker="safety-law", group="L", engines=ONLY)
+@mutant(
+    name="vllm-reset-forgets-nothing",
+    mirrors="",
+    anomaly="stale-hit",
+    checker="safety-law",
+    group="L",
+    engines=ONLY,
+)
 @planted
 def reset_forgets_nothing(patches: Patches) -> None:
     """A reset reports success only.
@@ -202,7 +254,14 @@ def reset_forgets_nothing(patches: Patches) -> None:
     patches.method(POOL, "BlockPool", "reset_prefix_cache", lambda original, pool: True)
 
 
-@mutant(name="vllm-key-survives-eviction", mirrors="", anomaly="stale-hit", checker="safety-law", group="I", engines=ONLY)
+@mutant(
+    name="vllm-key-survives-eviction",
+    mirrors="",
+    anomaly="stale-hit",
+    checker="safety-law",
+    group="I",
+    engines=ONLY,
+)
 @planted
 def key_survives_eviction(patches: Patches) -> None:
     """An evicted block is found.
@@ -230,7 +289,14 @@ def _left_out(patches: Patches, tag: str) -> None:
     patches.function(UTILS, "generate_block_hash_extra_keys", generate_block_hash_extra_keys)
 
 
-@mutant(name="vllm-salt-left-out", mirrors="", anomaly="cross-identity-hit", checker="identity", group="I", engines=ONLY)
+@mutant(
+    name="vllm-salt-left-out",
+    mirrors="",
+    anomaly="cross-identity-hit",
+    checker="identity",
+    group="I",
+    engines=ONLY,
+)
 @planted
 def salt_left_out(patches: Patches) -> None:
     """The salt is not in the key.
@@ -240,7 +306,14 @@ def salt_left_out(patches: Patches) -> None:
     _left_out(patches, "cache_salt")
 
 
-@mutant(name="vllm-adapter-left-out", mirrors="", anomaly="cross-identity-hit", checker="identity", group="I", engines=ONLY)
+@mutant(
+    name="vllm-adapter-left-out",
+    mirrors="",
+    anomaly="cross-identity-hit",
+    checker="identity",
+    group="I",
+    engines=ONLY,
+)
 @planted
 def adapter_left_out(patches: Patches) -> None:
     """The adapter is not in the key.
@@ -250,29 +323,54 @@ def adapter_left_out(patches: Patches) -> None:
     _left_out(patches, "lora")
 
 
-@mutant(name="vllm-parent-left-out", mirrors="", anomaly="stale-hit", checker="safety-law", group="I", engines=ONLY)
+@mutant(
+    name="vllm-parent-left-out",
+    mirrors="",
+    anomaly="stale-hit",
+    checker="safety-law",
+    group="I",
+    engines=ONLY,
+)
 @planted
 def parent_left_out(patches: Patches) -> None:
     """A block's key is of its own tokens alone."""
 
-    def hash_block_tokens(original: Any, function: Any, parent: Any, *args: Any, **kwargs: Any) -> Any:
+    def hash_block_tokens(
+        original: Any, function: Any, parent: Any, *args: Any, **kwargs: Any
+    ) -> Any:
         return original(function, None, *args, **kwargs)
 
     patches.function(UTILS, "hash_block_tokens", hash_block_tokens)
 
 
-@mutant(name="vllm-last-token-hit", mirrors="", anomaly="nothing-to-compute", checker="safety-law", group="P", engines=ONLY)
+@mutant(
+    name="vllm-last-token-hit",
+    mirrors="",
+    anomaly="nothing-to-compute",
+    checker="safety-law",
+    group="P",
+    engines=ONLY,
+)
 @planted
 def last_token_hit(patches: Patches) -> None:
     """The last token is hit as well."""
 
-    def get_computed_blocks(original: Any, manager: Any, request: Any, max_cache_hit_length: Any = None) -> Any:
+    def get_computed_blocks(
+        original: Any, manager: Any, request: Any, max_cache_hit_length: Any = None
+    ) -> Any:
         return original(request, request.num_tokens)
 
     patches.method(MANAGER, "KVCacheManager", "get_computed_blocks", get_computed_blocks)
 
 
-@mutant(name="vllm-tail-keyed-early", mirrors="", anomaly="partial-commit", checker="commit-order", group="B", engines=ONLY)
+@mutant(
+    name="vllm-tail-keyed-early",
+    mirrors="",
+    anomaly="partial-commit",
+    checker="commit-order",
+    group="B",
+    engines=ONLY,
+)
 @planted
 def tail_keyed_early(patches: Patches) -> None:
     """A block is keyed before it is full.
@@ -287,7 +385,14 @@ def tail_keyed_early(patches: Patches) -> None:
     patches.method(COORDINATOR, "KVCacheCoordinator", "cache_blocks", cache_blocks)
 
 
-@mutant(name="vllm-looked-up-short", mirrors="", anomaly="lost-hit", checker="reuse-floor", group="N", engines=ONLY)
+@mutant(
+    name="vllm-looked-up-short",
+    mirrors="",
+    anomaly="lost-hit",
+    checker="reuse-floor",
+    group="N",
+    engines=ONLY,
+)
 @planted
 def looked_up_short(patches: Patches) -> None:
     """A look-up stops one unit early.
@@ -295,25 +400,47 @@ def looked_up_short(patches: Patches) -> None:
     Look for a hit one unit below what may be hit, to be on the safe side.
     """
 
-    def find_longest_cache_hit(original: Any, coordinator: Any, block_hashes: Any, length: int) -> Any:
+    def find_longest_cache_hit(
+        original: Any, coordinator: Any, block_hashes: Any, length: int
+    ) -> Any:
         return original(block_hashes, max(length - coordinator.scheduler_block_size, 0))
 
     for owner in ("UnitaryKVCacheCoordinator", "HybridKVCacheCoordinator"):
         patches.method(COORDINATOR, owner, "find_longest_cache_hit", find_longest_cache_hit)
 
 
-_FORGETS = partial(edited, anomaly="premature-release", checker="window-liveness", height="scheduler", group="G")
+_FORGETS = partial(
+    edited, anomaly="premature-release", checker="window-liveness", height="scheduler", group="G"
+)
 
 SIMPLE = (
     *declared(globals()),
     _FORGETS(
-        Edit(SINGLE, "RSWAManager", "remove_skipped_blocks", "window_start // bs", "cdiv(window_start, bs)"),
+        Edit(
+            SINGLE,
+            "RSWAManager",
+            "remove_skipped_blocks",
+            "window_start // bs",
+            "cdiv(window_start, bs)",
+        ),
         name="vllm-rswa-block-of-the-window-freed",
-        what="The block in which the window over an answer begins is given back with those in front of it.",
+        what=(
+            "The block in which the window over an answer begins is given back with those in front"
+            " of it."
+        ),
     ),
     _FORGETS(
-        Edit(SINGLE, "RSWAManager", "remove_skipped_blocks", "cdiv(num_prompt_tokens, bs)", "num_prompt_tokens // bs"),
+        Edit(
+            SINGLE,
+            "RSWAManager",
+            "remove_skipped_blocks",
+            "cdiv(num_prompt_tokens, bs)",
+            "num_prompt_tokens // bs",
+        ),
         name="vllm-rswa-block-of-the-prompt-freed",
-        what="The block in which the prompt ends is given back when the window over the answer has passed it.",
+        what=(
+            "The block in which the prompt ends is given back when the window over the answer has"
+            " passed it."
+        ),
     ),
 )

@@ -1,7 +1,9 @@
-"""Finds and imports the vLLM under test: the installed one, or a checkout or unpacked wheel named by its path.
+"""Finds and imports the vLLM under test: the installed one, or a checkout or unpacked wheel named
+by its path.
 
-The cache core is pure Python. A tree without compiled parts is enough, so one environment serves every release: unpack a
-wheel, name the folder. A process tests one vLLM; naming a second one is refused rather than mixed with the first.
+The cache core is pure Python. A tree without compiled parts is enough, so one environment serves
+every release: unpack a wheel, name the folder. A process tests one vLLM; naming a second one is
+refused rather than mixed with the first.
 """
 
 from __future__ import annotations
@@ -61,7 +63,9 @@ class Source:
         try:
             return getattr(importlib.import_module(f"vllm.{module}"), name)
         except (ImportError, AttributeError):
-            raise UsageError(f"vLLM {self.version}: vllm.{module} has no {name}; this adapter knows {KNOWN}") from None
+            raise UsageError(
+                f"vLLM {self.version}: vllm.{module} has no {name}; this adapter knows {KNOWN}"
+            ) from None
 
 
 @contextmanager
@@ -86,7 +90,8 @@ def _set(name: str, value: str | None) -> None:
 def load(path: str = "") -> Source:
     """Import vLLM, from `path` if one is given, and return its parts.
 
-    Raises UsageError for a path that holds no vLLM or comes second, EngineMissing if something must be installed first.
+    Raises UsageError for a path that holds no vLLM or comes second, EngineMissing if something must
+    be installed first.
     """
     if path:
         _put_first(path)
@@ -105,28 +110,42 @@ def load(path: str = "") -> Source:
         )
     except ModuleNotFoundError as error:
         name = error.name or str(error)
-        raise EngineMissing(_what_to_install(name, path), INSTALL if name == "vllm" else "") from None
+        raise EngineMissing(
+            _what_to_install(name, path), INSTALL if name == "vllm" else ""
+        ) from None
     except (ImportError, OSError, RuntimeError) as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise EngineMissing(f"vllm cannot be imported: {reason}; the set in {REQUIREMENTS} is known to work") from None
+        raise EngineMissing(
+            f"vllm cannot be imported: {reason}; the set in {REQUIREMENTS} is known to work"
+        ) from None
 
 
 def _what_to_install(name: str, path: str) -> str:
     if name == "vllm":
-        return "vllm is not installed; pip install vllm, or name an unpacked wheel: --engine vllm:source=PATH"
+        return (
+            "vllm is not installed; pip install vllm, or name an unpacked wheel: --engine"
+            " vllm:source=PATH"
+        )
     if name.startswith("vllm."):
         return f"{path or 'the installed vllm'} has no module {name}; this adapter knows {KNOWN}"
-    return f"vllm needs the package {name}, which is missing; pip install --no-deps -r {REQUIREMENTS}, torch==2.13.0 first"
+    return (
+        f"vllm needs the package {name}, which is missing; pip install --no-deps -r {REQUIREMENTS},"
+        " torch==2.13.0 first"
+    )
 
 
 def _put_first(path: str) -> None:
     root = Path(path).expanduser().resolve()
     if not (root / "vllm" / "__init__.py").is_file():
-        raise UsageError(f"--engine vllm:source={path}: no vllm/__init__.py there; name the folder that holds `vllm`")
+        raise UsageError(
+            f"--engine vllm:source={path}: no vllm/__init__.py there; name the folder that holds"
+            " `vllm`"
+        )
     loaded = getattr(sys.modules.get("vllm"), "__file__", None)
     if loaded is not None and Path(loaded).resolve().parent != (root / "vllm").resolve():
         raise UsageError(
-            f"--engine vllm:source={path}: vllm is already imported from {Path(loaded).parent}; use one process for each"
+            f"--engine vllm:source={path}: vllm is already imported from {Path(loaded).parent}; use"
+            " one process for each"
         )
     if sys.path[0] != str(root):
         sys.path.insert(0, str(root))

@@ -1,8 +1,9 @@
 """Cuts chunks where a recurrent state has to be kept, by the rule of the vLLM under test.
 
-Where a chunk may end belongs to the scheduler, but which states exist, and so which can be cached at all, depends on it;
-and the rule changed from release to release together with the cache manager. So it is not ours to play: the method of
-vLLM's own Scheduler is called on a stand-in that has the few attributes that it reads.
+Where a chunk may end belongs to the scheduler, but which states exist, and so which can be cached
+at all, depends on it; and the rule changed from release to release together with the cache manager.
+So it is not ours to play: the method of vLLM's own Scheduler is called on a stand-in that has the
+few attributes that it reads.
 
 Source: `v1/core/sched/scheduler.py`, `Scheduler._mamba_block_aligned_split` (0.24.0 to 0.33.0).
 """
@@ -23,17 +24,24 @@ from cachewitness_reference.vllm.config import Options
 RULE = "_mamba_block_aligned_split"
 
 
-def chunk_split(source: Source, header: TraceHeader, options: Options, core: Any, sizes: tuple[int, int]) -> Split | None:
-    """Return vLLM's rule bound to a configuration; None where no recurrent state is cached, so nothing is cut.
+def chunk_split(
+    source: Source, header: TraceHeader, options: Options, core: Any, sizes: tuple[int, int]
+) -> Split | None:
+    """Return vLLM's rule bound to a configuration; None where no recurrent state is cached, so
+    nothing is cut.
 
     `core` is the cache manager, `sizes` its (scheduler block size, hash block size) in tokens.
     """
-    if options.mamba_cache_mode != "align" or all(group.kind != "recurrent" for group in header.layout.groups):
+    if options.mamba_cache_mode != "align" or all(
+        group.kind != "recurrent" for group in header.layout.groups
+    ):
         return None
     scheduler = source.part("v1.core.sched.scheduler", "Scheduler")
     rule = getattr(scheduler, RULE, None)
     if rule is None:
-        raise UsageError(f"vLLM {source.version}: its Scheduler has no {RULE}; this adapter knows {KNOWN}")
+        raise UsageError(
+            f"vLLM {source.version}: its Scheduler has no {RULE}; this adapter knows {KNOWN}"
+        )
     hinted = takes(rule, "num_uncached_common_prefix_tokens")
     stand_in = _stand_in(header, options, core, sizes)
 
@@ -48,14 +56,17 @@ def chunk_split(source: Source, header: TraceHeader, options: Options, core: Any
             if error.obj is not stand_in:
                 raise
             raise UsageError(
-                f"vLLM {source.version}: {RULE} reads {error.name!r} of the scheduler, which this adapter does not know"
+                f"vLLM {source.version}: {RULE} reads {error.name!r} of the scheduler, which this"
+                " adapter does not know"
             ) from None
         return count
 
     return split
 
 
-def _stand_in(header: TraceHeader, options: Options, core: Any, sizes: tuple[int, int]) -> SimpleNamespace:
+def _stand_in(
+    header: TraceHeader, options: Options, core: Any, sizes: tuple[int, int]
+) -> SimpleNamespace:
     partial_hits = getattr(core.coordinator, "enable_partial_hash_hits", False)
     return SimpleNamespace(
         block_size=sizes[0],

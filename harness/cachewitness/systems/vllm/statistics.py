@@ -1,7 +1,8 @@
-"""What vLLM's scheduler tells operators and clients with the answer to a step, as an event of a history.
+"""What vLLM's scheduler tells operators and clients with the answer to a step, as an event of a
+history.
 
-Since 0.33 a look-up is counted when its request is admitted, and in earlier releases whenever it is made
-(vllm-project/vllm#43736): of those only the share of the pool that is in use is read.
+Since 0.33 a look-up is counted when its request is admitted, and in earlier releases whenever it is
+made (vllm-project/vllm#43736): of those only the share of the pool that is in use is read.
 
 Sources: vLLM 0.29.0 to 0.33.0, `v1/core/sched/scheduler.py`, `make_stats`; `v1/metrics/stats.py`.
 """
@@ -20,11 +21,14 @@ def counts_admissions(manager: Any) -> bool:
 
 
 def told(outputs: Any, step: int, *, admissions: bool) -> list[Stats]:
-    """Return what is told with the answer to a step, by client: the statistics come with one of them.
+    """Return what is told with the answer to a step, by client: the statistics come with one of
+    them.
 
     `admissions`: look-ups are counted when their requests are admitted.
     """
-    found = [output.scheduler_stats for output in outputs.values() if output.scheduler_stats is not None]
+    found = [
+        output.scheduler_stats for output in outputs.values() if output.scheduler_stats is not None
+    ]
     return [_event(stats, outputs, step, admissions=admissions) for stats in found]
 
 
@@ -35,6 +39,13 @@ def _event(stats: Any, outputs: Any, step: int, *, admissions: bool) -> Stats:
     caching = stats.prefix_cache_stats
     event.requests, event.looked_up, event.found = caching.requests, caching.queries, caching.hits
     event.again = (caching.preempted_requests, caching.preempted_queries, caching.preempted_hits)
-    answers = [answer for output in outputs.values() for answer in output.outputs if answer.prefill_stats is not None]
-    event.restored = [(answer.request_id, answer.prefill_stats.num_cached_tokens) for answer in answers]
+    answers = [
+        answer
+        for output in outputs.values()
+        for answer in output.outputs
+        if answer.prefill_stats is not None
+    ]
+    event.restored = [
+        (answer.request_id, answer.prefill_stats.num_cached_tokens) for answer in answers
+    ]
     return event

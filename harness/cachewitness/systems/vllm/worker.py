@@ -1,16 +1,19 @@
 """vLLM's own model runner, as far as it keeps the batch: without a device, a model and weights.
 
-The runner takes in the scheduler's output by its own `_update_states`: its cached requests, its `InputBatch` with a block table
-for each group, `condense`, and the copies of blocks on tensors of the CPU. What a step computes from and over is then read from
-that batch: the number of computed tokens, and the rows of the block tables, in which running states stand where they were
-copied (`worker_states`). The copies are those that were made: each block of
-two small caches, of the two forms in which vLLM's layers keep theirs, holds its own number, and afterwards that of the block
+The runner takes in the scheduler's output by its own `_update_states`: its cached requests, its
+`InputBatch` with a block table for each group, `condense`, and the copies of blocks on tensors of
+the CPU. What a step computes from and over is then read from that batch: the number of computed
+tokens, and the rows of the block tables, in which running states stand where they were copied
+(`worker_states`). The copies are those that were made: each block of two small caches, of the two
+forms in which vLLM's layers keep theirs, holds its own number, and afterwards that of the block
 whose content it has.
 
-Not run, because there is no device: `KVBlockZeroer` (a Triton kernel: what is to be zeroed is taken as told), the encoder, the
-sampler and the second model runner (`v1/worker/gpu`), whose block tables are written by Triton kernels.
+Not run, because there is no device: `KVBlockZeroer` (a Triton kernel: what is to be zeroed is taken
+as told), the encoder, the sampler and the second model runner (`v1/worker/gpu`), whose block tables
+are written by Triton kernels.
 
-Sources: vLLM 0.29.0 to 0.33.0, `v1/worker/gpu_model_runner.py`, `gpu_input_batch.py`, `block_table.py`, `utils.py`.
+Sources: vLLM 0.29.0 to 0.33.0, `v1/worker/gpu_model_runner.py`, `gpu_input_batch.py`,
+`block_table.py`, `utils.py`.
 """
 
 from __future__ import annotations
@@ -35,15 +38,20 @@ from cachewitness_reference.vllm_extended.config import Options
 
 RUNNER = "v1.worker.gpu_model_runner"
 ROWS_TO_SPARE = 8
-"""So many more requests than there are blocks may be in the batch: an engine that runs so many has lost count."""
+"""So many more requests than there are blocks may be in the batch: an engine that runs so many has
+lost count."""
 VOCABULARY = 1 << 30
 """More than there are tokens. The batch compares it with the sampler's limits alone."""
 
 
-def worker_of(source: Source, scheduler: Any, kv_cache_config: Any, options: Options) -> WorkerTables:
-    """Return what follows the outputs of a scheduler: vLLM's model runner, if what it keeps is kept on the host.
+def worker_of(
+    source: Source, scheduler: Any, kv_cache_config: Any, options: Options
+) -> WorkerTables:
+    """Return what follows the outputs of a scheduler: vLLM's model runner, if what it keeps is kept
+    on the host.
 
-    The second runner's tables are not; nor are positions while it is open how many drafts of a step in flight were accepted.
+    The second runner's tables are not; nor are positions while it is open how many drafts of a step
+    in flight were accepted.
     """
     if scheduler.use_v2_model_runner or (options.async_depth and most_drafts(options)):
         return WorkerTables()
@@ -60,7 +68,8 @@ class RealWorker(WorkerTables):
         self._pages: int = kv_cache_config.num_blocks
         apart = torch.zeros((2, self._pages, 2), dtype=torch.int64)
         self._caches = (torch.zeros((self._pages, 2), dtype=torch.int64), apart[0])
-        """A cache that is a tensor of its own, and one that is half of a tensor, as where keys and values lie apart."""
+        """A cache that is a tensor of its own, and one that is half of a tensor, as where keys and
+        values lie apart."""
         self._states = _states(source, config, kv_cache_config, options)
         _alone_on_the_host(source)
         batch = _batch(source, config, kv_cache_config, options)
@@ -70,7 +79,9 @@ class RealWorker(WorkerTables):
         vars(self._runner).update(
             requests={},
             num_prompt_logprobs={},
-            late_interaction_runner=SimpleNamespace(on_requests_finished=_nothing, register_request=_nothing),
+            late_interaction_runner=SimpleNamespace(
+                on_requests_finished=_nothing, register_request=_nothing
+            ),
             input_batch=batch,
             kv_caches=list(self._caches),
             kv_cache_config=kv_cache_config,
@@ -86,12 +97,16 @@ class RealWorker(WorkerTables):
             _zero_block_ids=_nothing,
             _may_reorder_batch=_nothing,
         )
-        self._tokens = tokens_of(source, self._runner, ahead=config.scheduler_config.async_scheduling)
+        self._tokens = tokens_of(
+            source, self._runner, ahead=config.scheduler_config.async_scheduling
+        )
 
     def update(self, output: Any) -> dict[str, int]:
-        """Take in what a step tells the worker; return the position from which each request computes.
+        """Take in what a step tells the worker; return the position from which each request
+        computes.
 
-        Raises EngineFailure for a request that is to compute and that the worker does not know, or has not in its batch.
+        Raises EngineFailure for a request that is to compute and that the worker does not know, or
+        has not in its batch.
         """
         super().update(output)
         copies = output.kv_cache_block_copies
@@ -102,15 +117,24 @@ class RealWorker(WorkerTables):
             self.copies = self._copied()
         batch = self._runner.input_batch
         if missing := [r for r in output.num_scheduled_tokens if r not in batch.req_id_to_index]:
-            raise EngineFailure("died", f"had {missing[0]} compute, which was not in its worker's batch")
+            raise EngineFailure(
+                "died", f"had {missing[0]} compute, which was not in its worker's batch"
+            )
         if self._states is not None:
             self._states.update(output, batch, self._runner.requests)
         self._slots.update(output.num_scheduled_tokens, batch)
         self._counts = output.num_scheduled_tokens
-        return {r: int(batch.num_computed_tokens_cpu[batch.req_id_to_index[r]]) for r in output.num_scheduled_tokens}
+        return {
+            r: int(batch.num_computed_tokens_cpu[batch.req_id_to_index[r]])
+            for r in output.num_scheduled_tokens
+        }
 
-    def fed(self, drafts: Mapping[str, list[int]], requests: Mapping[str, Any]) -> dict[str, list[int]]:
-        """Return, by request of the last step whose row is not its own tokens, what is fed of it but its drafts."""
+    def fed(
+        self, drafts: Mapping[str, list[int]], requests: Mapping[str, Any]
+    ) -> dict[str, list[int]]:
+        """Return, by request of the last step whose row is not its own tokens, what is fed of it
+        but its drafts.
+        """
         if self._tokens is None:
             return {}
         wrong = self._tokens.fed(self._counts, drafts, requests)
@@ -123,13 +147,19 @@ class RealWorker(WorkerTables):
             self._tokens.sampled(tokens)
 
     def rows(self, r: str, held: Tables, null: int) -> Tables:
-        """Return a request's rows of the block tables as far as they are used. `held` is the engine's own table."""
+        """Return a request's rows of the block tables as far as they are used. `held` is the
+        engine's own table.
+        """
         batch = self._runner.input_batch
         index = batch.req_id_to_index.get(r)
         if index is None:
             return held
-        used = [(table, table.num_blocks_per_row[index]) for table in batch.block_table.block_tables]
-        rows = without_cleared([table.block_table.np[index, :count].tolist() for table, count in used], held, null)
+        used = [
+            (table, table.num_blocks_per_row[index]) for table in batch.block_table.block_tables
+        ]
+        rows = without_cleared(
+            [table.block_table.np[index, :count].tolist() for table, count in used], held, null
+        )
         rows = self._slots.shown(r, rows)
         return self._states.shown(r, rows) if self._states is not None else rows
 
@@ -143,11 +173,17 @@ class RealWorker(WorkerTables):
         """Return which blocks hold another one's content: all of it, in both caches."""
         one, other = (cache.tolist() for cache in self._caches)
         held = [{*left, *right} for left, right in zip(one, other, strict=True)]
-        return [Move(min(contents), page) for page, contents in enumerate(held) if len(contents) == 1 and contents != {page}]
+        return [
+            Move(min(contents), page)
+            for page, contents in enumerate(held)
+            if len(contents) == 1 and contents != {page}
+        ]
 
 
 def _batch(source: Source, config: Any, kv_cache_config: Any, options: Options) -> Any:
-    """Return vLLM's persistent batch with a block table for each group, made as its runner makes it."""
+    """Return vLLM's persistent batch with a block table for each group, made as its runner makes
+    it.
+    """
     import torch
 
     groups = [group.kv_cache_spec for group in kv_cache_config.kv_cache_groups]
@@ -155,7 +191,9 @@ def _batch(source: Source, config: Any, kv_cache_config: Any, options: Options) 
     modes = source.part("v1.worker.block_table", "SlotMappingMode")
     state = source.part("v1.kv_cache_interface", "MambaSpec")
     offered = {
-        "max_num_reqs": min(config.scheduler_config.max_num_seqs, kv_cache_config.num_blocks + ROWS_TO_SPARE),
+        "max_num_reqs": min(
+            config.scheduler_config.max_num_seqs, kv_cache_config.num_blocks + ROWS_TO_SPARE
+        ),
         "max_model_len": options.max_model_len,
         "max_num_batched_tokens": options.max_num_batched_tokens,
         "device": torch.device("cpu"),
@@ -163,37 +201,62 @@ def _batch(source: Source, config: Any, kv_cache_config: Any, options: Options) 
         "vocab_size": VOCABULARY,
         "block_sizes": sizes,
         "kernel_block_sizes": sizes,
-        "max_num_blocks_per_req": [-(-options.max_model_len // size) + options.num_speculative_tokens for size in sizes],
+        "max_num_blocks_per_req": [
+            -(-options.max_model_len // size) + options.num_speculative_tokens for size in sizes
+        ],
         "num_spec_tokens": options.num_speculative_tokens,
-        "slot_mapping_modes": [modes.NONE if isinstance(group, state) else modes.TOKEN_TO_KV_SLOT for group in groups],
+        "slot_mapping_modes": [
+            modes.NONE if isinstance(group, state) else modes.TOKEN_TO_KV_SLOT for group in groups
+        ],
     }
     return fill(
-        source, source.part("v1.worker.gpu_input_batch", "InputBatch"), offered, ["block_sizes", "max_num_blocks_per_req"]
+        source,
+        source.part("v1.worker.gpu_input_batch", "InputBatch"),
+        offered,
+        ["block_sizes", "max_num_blocks_per_req"],
     )
 
 
-def _states(source: Source, config: Any, kv_cache_config: Any, options: Options) -> StateCopies | None:
-    """Return what copies running states; None where there are none that may be hit, or drafts, whose states a kernel moves."""
+def _states(
+    source: Source, config: Any, kv_cache_config: Any, options: Options
+) -> StateCopies | None:
+    """Return what copies running states; None where there are none that may be hit, or drafts,
+    whose states a kernel moves.
+    """
     state = source.part("v1.kv_cache_interface", "MambaSpec")
-    groups = [index for index, group in enumerate(kv_cache_config.kv_cache_groups) if isinstance(group.kv_cache_spec, state)]
+    groups = [
+        index
+        for index, group in enumerate(kv_cache_config.kv_cache_groups)
+        if isinstance(group.kv_cache_spec, state)
+    ]
     aligned = options.mamba_cache_mode == "align" and options.enable_caching
-    return StateCopies(source, config, kv_cache_config, groups) if groups and aligned and not most_drafts(options) else None
+    return (
+        StateCopies(source, config, kv_cache_config, groups)
+        if groups and aligned and not most_drafts(options)
+        else None
+    )
 
 
 def _alone_on_the_host(source: Source) -> None:
-    """Let the runner find itself the only rank, and let no buffer of its batch be pinned for a device.
+    """Let the runner find itself the only rank, and let no buffer of its batch be pinned for a
+    device.
 
     Raises UsageError if this vLLM asks for that in another way.
     """
     runner = importlib.import_module(f"vllm.{RUNNER}")
     if not hasattr(runner, "get_pp_group"):
-        raise UsageError(f"vLLM {source.version}: its model runner has no get_pp_group, which this adapter does not know")
+        raise UsageError(
+            f"vLLM {source.version}: its model runner has no get_pp_group, which this adapter does"
+            " not know"
+        )
     runner.get_pp_group = _group_of_one  # type: ignore[attr-defined]
     unpinned(RUNNER)
 
 
 def unpinned(*further: str) -> None:
-    """Let no buffer of vLLM's worker be pinned for a device; `further` are modules beside those that say so themselves."""
+    """Let no buffer of vLLM's worker be pinned for a device; `further` are modules beside those
+    that say so themselves.
+    """
     for name in ("utils.torch_utils", "v1.utils", "v1.worker.gpu_input_batch", *further):
         module: Any = importlib.import_module(f"vllm.{name}")
         if hasattr(module, "PIN_MEMORY"):
@@ -208,7 +271,9 @@ def _group_of_one() -> SimpleNamespace:
 
 
 def _unavailable() -> bool:
-    """Say that there is no device for which memory could be pinned (a function until 0.32, `PIN_MEMORY` since)."""
+    """Say that there is no device for which memory could be pinned (a function until 0.32,
+    `PIN_MEMORY` since).
+    """
     return False
 
 

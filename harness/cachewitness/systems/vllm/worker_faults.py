@@ -1,6 +1,8 @@
-"""Faults in vLLM's worker: a piece of the source that keeps its batch, or that copies blocks and states, is changed.
+"""Faults in vLLM's worker: a piece of the source that keeps its batch, or that copies blocks and
+states, is changed.
 
-They are found at scheduler height, where vLLM's own model runner follows its scheduler. What it is told is right in each.
+They are found at scheduler height, where vLLM's own model runner follows its scheduler. What it is
+told is right in each.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ STATES = "v1.worker.mamba_utils"
 fault = partial(edited, height="scheduler")
 
 WORKER: tuple[Mutant, ...] = (
-    # --- rows ---------------------------------------------------------------------------------------------------------------
+    # --- rows -------------------------------------------------------------------------------------
     fault(
         Edit(
             RUNNER,
@@ -49,7 +51,13 @@ WORKER: tuple[Mutant, ...] = (
         group="F",
     ),
     fault(
-        Edit(BATCH, "InputBatch", "condense", "self.block_table.move_row(last_req_index, empty_index)", "pass"),
+        Edit(
+            BATCH,
+            "InputBatch",
+            "condense",
+            "self.block_table.move_row(last_req_index, empty_index)",
+            "pass",
+        ),
         name="vllm-worker-row-left-behind",
         what="When the batch is condensed a request moves, and its row does not.",
         anomaly="aliased-write",
@@ -71,7 +79,13 @@ WORKER: tuple[Mutant, ...] = (
         group="F",
     ),
     fault(
-        Edit(TABLE, "BlockTable", "commit_block_table", "self.block_table.copy_to_gpu(num_reqs)", "pass"),
+        Edit(
+            TABLE,
+            "BlockTable",
+            "commit_block_table",
+            "self.block_table.copy_to_gpu(num_reqs)",
+            "pass",
+        ),
         name="vllm-worker-table-not-committed",
         what="The device has the block tables of before.",
         anomaly="aliased-write",
@@ -79,7 +93,13 @@ WORKER: tuple[Mutant, ...] = (
         group="F",
     ),
     fault(
-        Edit(TABLE, "ComputeSlotMappingKernel", "kernel", "row_offset = req_idx * block_table_stride", "row_offset = 0"),
+        Edit(
+            TABLE,
+            "ComputeSlotMappingKernel",
+            "kernel",
+            "row_offset = req_idx * block_table_stride",
+            "row_offset = 0",
+        ),
         name="vllm-worker-slots-of-the-first-row",
         what="Tokens of all requests are put where the first row of the batch says.",
         anomaly="aliased-write",
@@ -87,16 +107,28 @@ WORKER: tuple[Mutant, ...] = (
         group="F",
     ),
     fault(
-        Edit(TABLE, "ComputeSlotMappingKernel", "kernel", "pos // virtual_block_size", "(pos + 1) // virtual_block_size"),
+        Edit(
+            TABLE,
+            "ComputeSlotMappingKernel",
+            "kernel",
+            "pos // virtual_block_size",
+            "(pos + 1) // virtual_block_size",
+        ),
         name="vllm-worker-slot-of-the-next-block",
         what="The last token of a block is put in front of the next block.",
         anomaly="aliased-write",
         checker="ownership",
         group="M",
     ),
-    # --- copies of blocks ---------------------------------------------------------------------------------------------------
+    # --- copies of blocks -------------------------------------------------------------------------
     fault(
-        Edit(COPIES, "", "copy_kv_cache_blocks_inplace", "key = (cache.device, cache.data_ptr())", "key = (cache.device, 0)"),
+        Edit(
+            COPIES,
+            "",
+            "copy_kv_cache_blocks_inplace",
+            "key = (cache.device, cache.data_ptr())",
+            "key = (cache.device, 0)",
+        ),
         name="vllm-worker-copied-in-one-layer",
         what="A block is copied in the first layer of a device alone.",
         anomaly="stale-hit",
@@ -117,9 +149,15 @@ WORKER: tuple[Mutant, ...] = (
         checker="safety-law",
         group="E",
     ),
-    # --- running states -----------------------------------------------------------------------------------------------------
+    # --- running states ---------------------------------------------------------------------------
     fault(
-        Edit(STATES, "", "preprocess_mamba", "if prev_state_idx != -1 and prev_state_idx != curr_state_idx:", "if False:"),
+        Edit(
+            STATES,
+            "",
+            "preprocess_mamba",
+            "if prev_state_idx != -1 and prev_state_idx != curr_state_idx:",
+            "if False:",
+        ),
         name="vllm-worker-state-not-copied",
         what="A running state is not copied to the block that the step fills.",
         anomaly="stale-hit",
@@ -191,7 +229,10 @@ WORKER: tuple[Mutant, ...] = (
             "cols.append(cdiv(seq_len, mamba_block_size) - 1 if valid else -1)",
         ),
         name="vllm-worker-checkpoint-in-the-last-column",
-        what="The state that is saved within a chunk goes to the column of the chunk's end, where it is written over.",
+        what=(
+            "The state that is saved within a chunk goes to the column of the chunk's end, where it"
+            " is written over."
+        ),
         anomaly="fabricated-snapshot",
         checker="no-fabricated-snapshots",
         group="A",

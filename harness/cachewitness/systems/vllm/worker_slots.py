@@ -1,10 +1,13 @@
-"""Where vLLM's worker puts each token: its own slot mapping, of its own block tables, run without a device.
+"""Where vLLM's worker puts each token: its own slot mapping, of its own block tables, run without a
+device.
 
-The kernel that maps positions to slots is Python for Triton. Without Triton vLLM leaves the function as it is, and here it runs
-on tensors of the CPU: `Language` has the few words of Triton's language that it uses, one program after another. It is slow, so
-it runs for every eighth step. A page that a row has and that the slots do not lead to is not written, and the other is.
+The kernel that maps positions to slots is Python for Triton. Without Triton vLLM leaves the
+function as it is, and here it runs on tensors of the CPU: `Language` has the few words of Triton's
+language that it uses, one program after another. It is slow, so it runs for every eighth step. A
+page that a row has and that the slots do not lead to is not written, and the other is.
 
-Source: vLLM 0.29.0 to 0.33.0, `v1/worker/block_table.py`; the language is Triton's (`triton.language`).
+Source: vLLM 0.29.0 to 0.33.0, `v1/worker/block_table.py`; the language is Triton's
+(`triton.language`).
 """
 
 from __future__ import annotations
@@ -19,8 +22,8 @@ from cachewitness.engines.cache_state import Tables
 
 EVERY = 8
 LANES = 256
-"""How many tokens a program takes at once. vLLM's own 1024 are of no use here; with few, most of the time goes into the padding
-behind the tokens of a step."""
+"""How many tokens a program takes at once. vLLM's own 1024 are of no use here; with few, most of
+the time goes into the padding behind the tokens of a step."""
 NOWHERE = -1
 """The page of a token whose slot is not its place in any page."""
 
@@ -31,7 +34,9 @@ class SlotMapping:
     def __init__(self, batch: Any) -> None:
         module: Any = importlib.import_module("vllm.v1.worker.block_table")
         kernel = module._COMPUTE_SLOT_MAPPING_KERNEL
-        vars(kernel).update(triton_block_size=LANES, kernel=Interpreted(type(kernel).kernel, module))
+        vars(kernel).update(
+            triton_block_size=LANES, kernel=Interpreted(type(kernel).kernel, module)
+        )
         self._tables = [
             (group, table)
             for group, table in enumerate(batch.block_table.block_tables)
@@ -50,17 +55,25 @@ class SlotMapping:
             return
         names = batch.req_ids
         starts = [int(batch.num_computed_tokens_cpu[index]) for index in range(len(names))]
-        positions = [position for r, start in zip(names, starts, strict=True) for position in range(start, start + counts[r])]
+        positions = [
+            position
+            for r, start in zip(names, starts, strict=True)
+            for position in range(start, start + counts[r])
+        ]
         ends = [0]
         for r in names:
             ends.append(ends[-1] + counts[r])
         batch.block_table.commit_block_table(len(names))
-        batch.block_table.compute_slot_mapping(len(names), torch.tensor(ends, dtype=torch.int32), torch.tensor(positions))
+        batch.block_table.compute_slot_mapping(
+            len(names), torch.tensor(ends, dtype=torch.int32), torch.tensor(positions)
+        )
         for group, table in self._tables:
             slots = table.slot_mapping.gpu[: len(positions)].tolist()
             for index, r in enumerate(names):
                 first, stop = ends[index], ends[index + 1]
-                self._pages[r, group] = _pages_of(positions[first:stop], slots[first:stop], table.block_size)
+                self._pages[r, group] = _pages_of(
+                    positions[first:stop], slots[first:stop], table.block_size
+                )
 
     def shown(self, r: str, rows: Tables) -> Tables:
         """Return a request's rows with the pages that its tokens are put into."""
@@ -84,8 +97,14 @@ class Interpreted:
     """A kernel that is launched over a grid, one program after another, on tensors of the CPU."""
 
     def __init__(self, function: Callable[..., None], module: Any) -> None:
-        self._function, self._module, self._signature = function, module, inspect.signature(function)
-        vars(self)["arg_names"] = list(self._signature.parameters)  # vLLM's launcher asks a kernel for them
+        self._function, self._module, self._signature = (
+            function,
+            module,
+            inspect.signature(function),
+        )
+        vars(self)["arg_names"] = list(
+            self._signature.parameters
+        )  # vLLM's launcher asks a kernel for them
 
     def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., None]:
         """Return what launches it over a grid of one dimension."""
@@ -94,7 +113,10 @@ class Interpreted:
             import torch
 
             bound = self._signature.bind(*values, **named).arguments
-            given = {name: _Pointer(value) if isinstance(value, torch.Tensor) else value for name, value in bound.items()}
+            given = {
+                name: _Pointer(value) if isinstance(value, torch.Tensor) else value
+                for name, value in bound.items()
+            }
             before = self._module.tl
             try:
                 for program in range(grid[0]):

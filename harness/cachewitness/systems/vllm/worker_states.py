@@ -1,11 +1,14 @@
-"""Which pages the worker's recurrent states come from and go to: what vLLM's own `mamba_utils` copies, on tensors of the CPU.
+"""Which pages the worker's recurrent states come from and go to: what vLLM's own `mamba_utils`
+copies, on tensors of the CPU.
 
-In front of a step, vLLM copies each request's running state from the column where the last step left it to the column that this
-step fills (`preprocess_mamba`), and its kernels then read and write one page, which `mamba_get_block_table_tensor` names. Both
-run here. Each page of a small state tensor holds its own number, so afterwards the page of a request says whose state it has.
+In front of a step, vLLM copies each request's running state from the column where the last step
+left it to the column that this step fills (`preprocess_mamba`), and its kernels then read and write
+one page, which `mamba_get_block_table_tensor` names. Both run here. Each page of a small state
+tensor holds its own number, so afterwards the page of a request says whose state it has.
 
-`batch_memcpy` launches a Triton kernel: the copies that it is given are made by the host instead, one after another. States
-after drafts are moved by a kernel alone (`postprocess_mamba_fused_kernel`), which is not run.
+`batch_memcpy` launches a Triton kernel: the copies that it is given are made by the host instead,
+one after another. States after drafts are moved by a kernel alone
+(`postprocess_mamba_fused_kernel`), which is not run.
 
 Source: vLLM 0.29.0 to 0.33.0, `v1/worker/mamba_utils.py`, `v1/attention/backends/utils.py`.
 """
@@ -24,7 +27,9 @@ UTILS = "v1.worker.mamba_utils"
 
 
 class Moved(NamedTuple):
-    """Of one request in one group: the page whose state the step goes on from (-1: it has none), and the page that it fills."""
+    """Of one request in one group: the page whose state the step goes on from (-1: it has none),
+    and the page that it fills.
+    """
 
     source: int
     target: int
@@ -33,15 +38,23 @@ class Moved(NamedTuple):
 class StateCopies:
     """Copies running states in front of each step."""
 
-    def __init__(self, source: Source, config: Any, kv_cache_config: Any, groups: list[int]) -> None:
+    def __init__(
+        self, source: Source, config: Any, kv_cache_config: Any, groups: list[int]
+    ) -> None:
         import torch
 
         module: Any = importlib.import_module(f"vllm.{UTILS}")
         vars(module)["batch_memcpy"] = _copy_in_turn
         self._preprocess = module.preprocess_mamba
-        self._config, self._kv_cache_config, self.groups = config.cache_config, kv_cache_config, groups
+        self._config, self._kv_cache_config, self.groups = (
+            config.cache_config,
+            kv_cache_config,
+            groups,
+        )
         self._table_of = source.part("v1.attention.backends.utils", "mamba_get_block_table_tensor")
-        self._specs = {group: kv_cache_config.kv_cache_groups[group].kv_cache_spec for group in groups}
+        self._specs = {
+            group: kv_cache_config.kv_cache_groups[group].kv_cache_spec for group in groups
+        }
         pages = kv_cache_config.num_blocks
         self._numbers = torch.arange(pages)[:, None]
         self._states = {group: torch.zeros((pages, 1), dtype=torch.int64) for group in groups}
@@ -59,7 +72,9 @@ class StateCopies:
             config.scheduler_config.max_num_seqs,
             kv_cache_config,
             self._copy_funcs,
-            lambda count, dtype: buffer(count, dtype=dtype, device=torch.device("cpu"), pin_memory=False),
+            lambda count, dtype: buffer(
+                count, dtype=dtype, device=torch.device("cpu"), pin_memory=False
+            ),
         )
         self._moved: dict[tuple[str, int], tuple[int, int, Moved]] = {}
 
@@ -82,17 +97,28 @@ class StateCopies:
         )
         self._moved.clear()
         starts = [int(batch.num_computed_tokens_cpu[index]) for index in range(len(batch.req_ids))]
-        stops = [start + output.num_scheduled_tokens[r] for start, r in zip(starts, batch.req_ids, strict=True)]
+        stops = [
+            start + output.num_scheduled_tokens[r]
+            for start, r in zip(starts, batch.req_ids, strict=True)
+        ]
         lengths = torch.tensor(stops)
         for group, spec in self._specs.items():
             rows = batch.block_table[group].get_cpu_tensor()[: len(stops)]
-            pages = self._table_of(rows, lengths, spec, self._config.mamba_cache_mode)[:, 0].tolist()
+            pages = self._table_of(rows, lengths, spec, self._config.mamba_cache_mode)[
+                :, 0
+            ].tolist()
             for r, start, stop, page in zip(batch.req_ids, starts, stops, pages, strict=True):
                 held = int(self._states[group][page, 0]) if start else -1
-                self._moved[r, group] = (start - 1) // spec.block_size, (stop - 1) // spec.block_size, Moved(held, page)
+                self._moved[r, group] = (
+                    (start - 1) // spec.block_size,
+                    (stop - 1) // spec.block_size,
+                    Moved(held, page),
+                )
 
     def shown(self, r: str, rows: Tables) -> Tables:
-        """Return a request's rows with the pages that states come from and go to in the columns where they belong."""
+        """Return a request's rows with the pages that states come from and go to in the columns
+        where they belong.
+        """
         for group in self.groups:
             before, after, moved = self._moved[r, group]
             if after < len(rows[group]):
@@ -104,5 +130,7 @@ class StateCopies:
 
 def _copy_in_turn(sources: Any, targets: Any, sizes: Any) -> None:
     """Copy so many bytes from each address to another one: what vLLM's kernel of that name does."""
-    for source, target, size in zip(sources.tolist(), targets.tolist(), sizes.tolist(), strict=True):
+    for source, target, size in zip(
+        sources.tolist(), targets.tolist(), sizes.tolist(), strict=True
+    ):
         ctypes.memmove(target, source, size)

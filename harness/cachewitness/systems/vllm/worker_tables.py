@@ -1,9 +1,12 @@
-"""The block tables that a worker of vLLM's has: what the scheduler's outputs have told it, and nothing else.
+"""The block tables that a worker of vLLM's has: what the scheduler's outputs have told it, and
+nothing else.
 
-A request that comes, or comes back, brings its whole row; from then on new blocks alone are told, and are appended. So a row
-goes wrong if the scheduler leaves something out, although its own table is right.
+A request that comes, or comes back, brings its whole row; from then on new blocks alone are told,
+and are appended. So a row goes wrong if the scheduler leaves something out, although its own table
+is right.
 
-Sources: vLLM 0.29.0 to 0.33.0, `v1/core/sched/output.py`; `v1/worker/gpu_model_runner.py`, `_update_states`.
+Sources: vLLM 0.29.0 to 0.33.0, `v1/core/sched/output.py`; `v1/worker/gpu_model_runner.py`,
+`_update_states`.
 """
 
 from __future__ import annotations
@@ -17,7 +20,9 @@ from cachewitness.engines.cache_state import Tables
 
 
 class WorkerTables:
-    """The rows of every request, by group and column. `admitted` are those who came, or came back, with the last step."""
+    """The rows of every request, by group and column. `admitted` are those who came, or came
+    back, with the last step.
+    """
 
     def __init__(self) -> None:
         self._rows: dict[str, Tables] = {}
@@ -26,11 +31,16 @@ class WorkerTables:
         """The copies of blocks that the last step begins with."""
 
     def update(self, output: Any) -> dict[str, int]:
-        """Take in what a step tells the worker; return the position from which each request computes.
+        """Take in what a step tells the worker; return the position from which each request
+        computes.
 
-        Raises EngineFailure for a request that is to compute and of which the worker is told nothing, or that it does not know.
+        Raises EngineFailure for a request that is to compute and of which the worker is told
+        nothing, or that it does not know.
         """
-        self.copies = [Move(copy.src_block_id, copy.dst_block_id) for copy in output.kv_cache_block_copies or ()]
+        self.copies = [
+            Move(copy.src_block_id, copy.dst_block_id)
+            for copy in output.kv_cache_block_copies or ()
+        ]
         for r in output.finished_req_ids:
             self._rows.pop(r, None)
         starts: dict[str, int] = {}
@@ -39,7 +49,9 @@ class WorkerTables:
             starts[new.req_id] = new.num_computed_tokens
         cached = output.scheduled_cached_reqs
         self.admitted = {*starts, *cached.resumed_req_ids}
-        for r, told, start in zip(cached.req_ids, cached.new_block_ids, cached.num_computed_tokens, strict=True):
+        for r, told, start in zip(
+            cached.req_ids, cached.new_block_ids, cached.num_computed_tokens, strict=True
+        ):
             if r in cached.resumed_req_ids:
                 self._rows[r] = [[*ids] for ids in told]
             elif told is not None and r in self._rows:
@@ -48,24 +60,33 @@ class WorkerTables:
             starts[r] = start
         for r in output.num_scheduled_tokens:
             if r not in starts or r not in self._rows:
-                raise EngineFailure("died", f"had {r} compute, of which its scheduler had not told the worker")
+                raise EngineFailure(
+                    "died", f"had {r} compute, of which its scheduler had not told the worker"
+                )
         return starts
 
-    def fed(self, drafts: Mapping[str, list[int]], requests: Mapping[str, Any]) -> dict[str, list[int]]:
-        """Return, by request, what the last step feeds that is not its own tokens: nothing, for all that tables show."""
+    def fed(
+        self, drafts: Mapping[str, list[int]], requests: Mapping[str, Any]
+    ) -> dict[str, list[int]]:
+        """Return, by request, what the last step feeds that is not its own tokens: nothing, for
+        all that tables show.
+        """
         return {}
 
     def sampled(self, tokens: Mapping[str, list[int]]) -> None:
         """Take note of what a step has sampled."""
 
     def whole(self, r: str) -> Tables:
-        """Return a request's rows with all that was told of them. They only ever grow, until the request comes back."""
+        """Return a request's rows with all that was told of them. They only ever grow, until the
+        request comes back.
+        """
         return self._rows[r]
 
     def rows(self, r: str, held: Tables, null: int) -> Tables:
         """Return a request's rows as far as they are used. `held` is the engine's own table.
 
-        What that has cleared (its page is `null`) still lies in the worker's row, which never looks there again.
+        What that has cleared (its page is `null`) still lies in the worker's row, which never looks
+        there again.
         """
         return without_cleared(self._rows.get(r, held), held, null)
 
@@ -74,5 +95,6 @@ def without_cleared(rows: Tables, held: Tables, null: int) -> Tables:
     """Return a worker's rows with null where the engine's own table, `held`, has been cleared."""
     cleared = [{column for column, page in enumerate(row) if page == null} for row in held]
     return [
-        [null if column in gone else page for column, page in enumerate(row)] for row, gone in zip(rows, cleared, strict=True)
+        [null if column in gone else page for column, page in enumerate(row)]
+        for row, gone in zip(rows, cleared, strict=True)
     ]

@@ -1,11 +1,13 @@
 """Which tokens vLLM's worker feeds the model: what its batch holds, kept by its own code.
 
-A request comes to the worker with its prompt. What it generates the worker notes by itself (`_bookkeeping_sync`), and the
-scheduler tells it again only where the request was out of the batch. So a row goes wrong if the worker is not told, or does not
-listen: the pages are right, and what is computed into them is not of the request's tokens.
+A request comes to the worker with its prompt. What it generates the worker notes by itself
+(`_bookkeeping_sync`), and the scheduler tells it again only where the request was out of the batch.
+So a row goes wrong if the worker is not told, or does not listen: the pages are right, and what is
+computed into them is not of the request's tokens.
 
-With async scheduling the worker does not know what it sampled; its row has a placeholder, which the device overwrites with the
-token of the step before (`_prepare_input_ids`). A placeholder anywhere else is fed as it is.
+With async scheduling the worker does not know what it sampled; its row has a placeholder, which the
+device overwrites with the token of the step before (`_prepare_input_ids`). A placeholder anywhere
+else is fed as it is.
 
 Source: vLLM 0.33.0, `v1/worker/gpu_model_runner.py`.
 """
@@ -24,7 +26,9 @@ PLACEHOLDER = -1
 
 
 class Mask:
-    """What vLLM's runner has for a mask of its batch, a buffer on host and device: which rows sample nothing in a step."""
+    """What vLLM's runner has for a mask of its batch, a buffer on host and device: which rows
+    sample nothing in a step.
+    """
 
     def __init__(self, rows: list[bool]) -> None:
         import numpy
@@ -41,31 +45,47 @@ class FedTokens:
         vars(runner)["_to_list"] = lambda sampled: sampled.tolist()
 
     def fed(
-        self, counts: Mapping[str, int], drafts: Mapping[str, list[int]], requests: Mapping[str, Any]
+        self,
+        counts: Mapping[str, int],
+        drafts: Mapping[str, list[int]],
+        requests: Mapping[str, Any],
     ) -> dict[str, list[int]]:
-        """Return, by request whose row is not its tokens, what the step feeds of it; drafts are what they are told to be."""
+        """Return, by request whose row is not its tokens, what the step feeds of it; drafts are
+        what they are told to be.
+        """
         batch, wrong = self._runner.input_batch, dict[str, list[int]]()
         for r, count in counts.items():
             row = batch.req_id_to_index[r]
             start = int(batch.num_computed_tokens_cpu[row])
             stop, own = start + count - len(drafts.get(r, ())), requests[r].all_token_ids
             tokens, expected = batch.token_ids_cpu[row, start:stop].tolist(), list(own[start:stop])
-            tokens = tokens[: len(expected)]  # what a step in flight has still to sample nobody knows
+            tokens = tokens[
+                : len(expected)
+            ]  # what a step in flight has still to sample nobody knows
             if tokens != expected and not self._overwritten(r, tokens, expected):
                 wrong[r] = [max(token, 0) for token in tokens]
         return wrong
 
     def _overwritten(self, r: str, tokens: list[int], expected: list[int]) -> bool:
-        """Whether the last token alone is wrong, and the device has the one that the step before sampled."""
+        """Whether the last token alone is wrong, and the device has the one that the step before
+        sampled.
+        """
         before = self._runner.input_batch.prev_req_id_to_index or {}
         return tokens[:-1] == expected[:-1] and tokens[-1] == PLACEHOLDER and r in before
 
     def prepared(self, counts: Mapping[str, int]) -> None:
-        """Where nobody waits for what is sampled, have the worker note placeholders for those who will sample."""
+        """Where nobody waits for what is sampled, have the worker note placeholders for those
+        who will sample.
+        """
         if self._ahead:
             batch = self._runner.input_batch
-            ends = {r: int(batch.num_computed_tokens_cpu[batch.req_id_to_index[r]]) + count for r, count in counts.items()}
-            self._note({r: [0] for r, end in ends.items() if end >= self._runner.requests[r].num_tokens})
+            ends = {
+                r: int(batch.num_computed_tokens_cpu[batch.req_id_to_index[r]]) + count
+                for r, count in counts.items()
+            }
+            self._note(
+                {r: [0] for r, end in ends.items() if end >= self._runner.requests[r].num_tokens}
+            )
 
     def sampled(self, tokens: Mapping[str, list[int]]) -> None:
         """Have the worker note what a step has sampled."""
@@ -88,5 +108,7 @@ class FedTokens:
 
 
 def tokens_of(source: Source, runner: Any, *, ahead: bool) -> FedTokens | None:
-    """Return what follows the tokens of a runner; None for a release that it was not written for."""
+    """Return what follows the tokens of a runner; None for a release that it was not written
+    for.
+    """
     return None if source.is_before(SINCE) else FedTokens(runner, ahead=ahead)

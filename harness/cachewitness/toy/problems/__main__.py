@@ -1,4 +1,6 @@
-"""Writes the frozen problems: `python -m cachewitness.toy.problems [FOLDER]`, by default the fixtures of this checkout."""
+"""Writes the frozen problems: `python -m cachewitness.toy.problems [FOLDER]`, by default the
+fixtures of this checkout.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ def main(folder: Path | None, overwrite: bool) -> None:
     """Write the frozen problems into FOLDER."""
     folder = folder or fixtures() / "gsm8k_format"
     if folder.is_dir() and any(folder.iterdir()) and not overwrite:
-        raise click.ClickException(f"{folder}: holds files already; give another folder, or --overwrite to write over them")
+        raise click.ClickException(
+            f"{folder}: holds files already; give another folder, or --overwrite to write over them"
+        )
     folder.mkdir(parents=True, exist_ok=True)
     write(folder)
     click.echo(f"written to {folder}")

@@ -1,8 +1,9 @@
 """Contexts: the long prefix that the questions of one tenant share, and what is asked behind it.
 
-What a question needs is said where one cache alone is trained to carry it (`harness/cachewitness/toy/train`): prices once, at the
-very start; what people have and owe all along, the latest statement holding, and never again without a change; the rules in
-the last sentence, within the last 20 tokens, where a window still sees them from the answer.
+What a question needs is said where one cache alone is trained to carry it
+(`harness/cachewitness/toy/train`): prices once, at the very start; what people have and owe all
+along, the latest statement holding, and never again without a change; the rules in the last
+sentence, within the last 20 tokens, where a window still sees them from the answer.
 """
 
 from __future__ import annotations
@@ -32,7 +33,9 @@ TOLD_LAST = 3
 
 @dataclass(frozen=True)
 class Size:
-    """How much a context tells: prices, people, and how often what somebody has or owes is told again at the start."""
+    """How much a context tells: prices, people, and how often what somebody has or owes is told
+    again at the start.
+    """
 
     goods: int = 16
     people: int = 6
@@ -69,8 +72,12 @@ def draw_examples(rng: Random, count: int) -> list[str]:
     return [rng.choice(by_group[i % len(by_group)]) for i in rng.sample(range(count), count)]
 
 
-def new_context(rng: Random, names: Names, examples: Sequence[str], again: int = FULL_SIZE.again) -> Context:
-    """Return a context with worked examples of the given families. Families and the number of names decide its length."""
+def new_context(
+    rng: Random, names: Names, examples: Sequence[str], again: int = FULL_SIZE.again
+) -> Context:
+    """Return a context with worked examples of the given families. Families and the number of
+    names decide its length.
+    """
     goods = rng.sample(names.goods, len(names.goods))
     world = World({good: rng.randint(1, PRICE_MAX) for good in goods}, {}, {}, {})
     told = [(person, verb) for person in names.people for verb in ("has", "owes")]
@@ -84,9 +91,13 @@ def new_context(rng: Random, names: Names, examples: Sequence[str], again: int =
             text += f"Now: {', '.join(_rule(world, rule, rng) for rule in RULES)}.\n"
         text += worked(pose(world, name, rng))
     first, second = RULES
-    last = rng.sample([(person, verb) for person in names.people for verb in ("has", "owes")], TOLD_LAST)
+    last = rng.sample(
+        [(person, verb) for person in names.people for verb in ("has", "owes")], TOLD_LAST
+    )
     said = ", ".join(_tell(world, person, verb, rng) for person, verb in last)
-    return Context(f"{text}Now: {_rule(world, first, rng)}, {said}, {_rule(world, second, rng)}.\n\n", world)
+    return Context(
+        f"{text}Now: {_rule(world, first, rng)}, {said}, {_rule(world, second, rng)}.\n\n", world
+    )
 
 
 def worked(problem: Problem) -> str:

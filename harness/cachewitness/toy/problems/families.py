@@ -1,6 +1,8 @@
-"""The families of problems. Each writes a question and the worked answer, which names every fact before it is used.
+"""The families of problems. Each writes a question and the worked answer, which names every fact
+before it is used.
 
-An answer restates a looked-up fact right behind its key ("maps 9", "Zoe has 9"), so that a fact is found in one look-up.
+An answer restates a looked-up fact right behind its key ("maps 9", "Zoe has 9"), so that a fact is
+found in one look-up.
 """
 
 from __future__ import annotations
@@ -16,7 +18,9 @@ PRICE_MAX, COINS_MAX, RULE_MAX = 12, 15, 12
 
 @dataclass
 class World:
-    """What a context says: prices that stay; what people have and owe, and rules, of which the latest statement holds."""
+    """What a context says: prices that stay; what people have and owe, and rules, of which the
+    latest statement holds.
+    """
 
     prices: dict[str, int]
     has: dict[str, int]
@@ -47,14 +51,22 @@ def several(world: World, rng: Random) -> tuple[str, str, int]:
     """Ask for the price of several of one thing."""
     good, count = rng.choice([*world.prices]), rng.randint(2, 4)
     price = world.prices[good]
-    return f"What do {count} {good} cost?", f"{good} {price}, {count} * {price} = {count * price}", count * price
+    return (
+        f"What do {count} {good} cost?",
+        f"{good} {price}, {count} * {price} = {count * price}",
+        count * price,
+    )
 
 
 def both(world: World, rng: Random) -> tuple[str, str, int]:
     """Ask for the price of two things together."""
     first, second = rng.sample([*world.prices], 2)
     a, b = world.prices[first], world.prices[second]
-    return f"What do {first} and {second} cost?", f"{first} {a}, {second} {b}, {a} + {b} = {a + b}", a + b
+    return (
+        f"What do {first} and {second} cost?",
+        f"{first} {a}, {second} {b}, {a} + {b} = {a + b}",
+        a + b,
+    )
 
 
 def dearer(world: World, rng: Random) -> tuple[str, str, int]:
@@ -63,7 +75,11 @@ def dearer(world: World, rng: Random) -> tuple[str, str, int]:
     if world.prices[first] < world.prices[second]:
         first, second = second, first
     a, b = world.prices[first], world.prices[second]
-    return f"How much more are {first} than {second}?", f"{first} {a}, {second} {b}, {a} - {b} = {a - b}", a - b
+    return (
+        f"How much more are {first} than {second}?",
+        f"{first} {a}, {second} {b}, {a} - {b} = {a - b}",
+        a - b,
+    )
 
 
 def owned(world: World, rng: Random) -> tuple[str, str, int]:
@@ -101,7 +117,11 @@ def together(world: World, rng: Random) -> tuple[str, str, int]:
     """Ask what two people have together."""
     one, other = rng.sample([*world.has], 2)
     a, b = world.has[one], world.has[other]
-    return f"What do {one} and {other} have together?", f"{one} has {a}, {other} has {b}, {a} + {b} = {a + b}", a + b
+    return (
+        f"What do {one} and {other} have together?",
+        f"{one} has {a}, {other} has {b}, {a} + {b} = {a + b}",
+        a + b,
+    )
 
 
 def owed(world: World, rng: Random) -> tuple[str, str, int]:
@@ -169,7 +189,9 @@ GROUPS: Mapping[str, tuple[Family, ...]] = {
     "window": (rule, added, taken, times),
 }
 """Families by the cache that the answer needs."""
-BY_NAME = {family.__name__: (group, family) for group, families in GROUPS.items() for family in families}
+BY_NAME = {
+    family.__name__: (group, family) for group, families in GROUPS.items() for family in families
+}
 CHANGING = ("finds", "loses", "borrows", "pays")
 """Families that change what somebody has or owes."""
 OWING = ("owed", "borrows", "pays")
@@ -184,5 +206,7 @@ def pose(world: World, name: str, rng: Random) -> Problem:
 
 
 def recital(facts: list[str]) -> Problem:
-    """Return facts in the words in which answers state them, asked for at once; made to be learnt from."""
+    """Return facts in the words in which answers state them, asked for at once; made to be
+    learnt from.
+    """
     return Problem("recital", "recital", "How many of each?", ", ".join(facts))

@@ -2,8 +2,8 @@
 
 `python -m cachewitness.toy.problems` writes them.
 
-Two files of JSON lines: `contexts.jsonl` (tenant, context) and `problems.jsonl` (tenant, family, group, question, answer), the
-last two fields being those of gsm8k.
+Two files of JSON lines: `contexts.jsonl` (tenant, context) and `problems.jsonl` (tenant, family,
+group, question, answer), the last two fields being those of gsm8k.
 """
 
 from __future__ import annotations
@@ -25,8 +25,9 @@ from cachewitness_reference.toy_model.tokenizer import Tokenizer
 SEED = "gsm8k_format/2"
 TENANTS, QUESTIONS_PER_TENANT = 8, 50
 EXAMPLES, CONTEXT_TOKENS = 12, 512
-"""Every context has exactly so many tokens: four blocks of 128, the block size that vLLM gives the published architecture among
-the checkpoints. A shared prefix ends where blocks of 16 ... 128 tokens end, so all of it is resumed from."""
+"""Every context has exactly so many tokens: four blocks of 128, the block size that vLLM gives the
+published architecture among the checkpoints. A shared prefix ends where blocks of 16 ... 128
+tokens end, so all of it is resumed from."""
 PROMPT = "{context}Question: {question}\nAnswer:"
 STOP = "\n\n"
 """A worked answer ends with an empty line."""
@@ -62,14 +63,17 @@ class Item(msgspec.Struct, frozen=True):
 
 
 def generate() -> tuple[list[Tenant], list[Row]]:
-    """Return the problems; the same every time. Questions of one tenant do not change its world for each other."""
+    """Return the problems; the same every time. Questions of one tenant do not change its world
+    for each other.
+    """
     tenants, rows = [], []
     for number in range(TENANTS):
         name = f"t{number}"
         context = _context(Random(f"{SEED}/{name}"))
         tenants.append(Tenant(name, context.text))
         rows += [
-            Row(name, p.family, p.group, p.question, p.answer) for p in _questions(context, Random(f"{SEED}/{name}/asked"))
+            Row(name, p.family, p.group, p.question, p.answer)
+            for p in _questions(context, Random(f"{SEED}/{name}/asked"))
         ]
     return tenants, rows
 
@@ -109,6 +113,9 @@ def load(folder: Path | None = None) -> list[Item]:
     items = []
     for number, row in jsonl.rows(folder / "problems.jsonl", Row):
         if row.tenant not in contexts:
-            raise UsageError(f"{folder / 'problems.jsonl'}:{number}: $.tenant: {row.tenant!r} has no context in contexts.jsonl")
+            raise UsageError(
+                f"{folder / 'problems.jsonl'}:{number}: $.tenant: {row.tenant!r} has no context in"
+                " contexts.jsonl"
+            )
         items.append(Item(row, contexts[row.tenant]))
     return items

@@ -1,4 +1,6 @@
-"""The words that problems are made of; each is one token. `VOCABULARY` is what a tokenizer of theirs knows."""
+"""The words that problems are made of; each is one token. `VOCABULARY` is what a tokenizer of
+theirs knows.
+"""
 
 from __future__ import annotations
 
@@ -11,16 +13,19 @@ def _words(text: str) -> tuple[str, ...]:
     return tuple(text.split())
 
 
-PEOPLE = _words("Ann Ben Cal Dan Eve Fay Gus Ida Jim Kay Leo Mia Ned Oda Pam Ray Sue Tom Una Vic Wes Zoe Abe Bea")
+PEOPLE = _words(
+    "Ann Ben Cal Dan Eve Fay Gus Ida Jim Kay Leo Mia Ned Oda Pam Ray Sue Tom Una Vic Wes Zoe"
+    " Abe Bea"
+)
 GOODS = _words(
-    "rings shells maps cups hats pens bells books coats drums flags gems jars keys lamps masks nets oars "
-    "pots rugs saws tents urns vests wigs boots cards dolls forks kites"
+    "rings shells maps cups hats pens bells books coats drums flags gems jars keys lamps masks nets"
+    " oars pots rugs saws tents urns vests wigs boots cards dolls forks kites"
 )
 RULES = ("toll", "gift")
 NUMBERS = range(100)
 _SENTENCES = _words(
-    "What is do does cost How many much more are than and have has owes owe now together of each the times without "
-    "finds loses borrows pays"
+    "What is do does cost How many much more are than and have has owes owe now together of each"
+    " the times without finds loses borrows pays"
 )
 
 

@@ -1,6 +1,8 @@
-"""Training batches: prefixes, and behind each of them many questions that do not know of each other.
+"""Training batches: prefixes, and behind each of them many questions that do not know of each
+other.
 
-That is how a cache is used: a shared prefix is computed once, and every question goes on from what it left behind.
+That is how a cache is used: a shared prefix is computed once, and every question goes on from what
+it left behind.
 """
 
 from __future__ import annotations
@@ -11,7 +13,13 @@ from random import Random
 import torch
 from torch import Tensor
 
-from cachewitness.toy.problems.contexts import Context, draw_examples, draw_names, new_context, worked
+from cachewitness.toy.problems.contexts import (
+    Context,
+    draw_examples,
+    draw_names,
+    new_context,
+    worked,
+)
 from cachewitness.toy.problems.families import BY_NAME, OWING, Problem, World, pose, recital
 from cachewitness.toy.problems.words import NUMBERS, RULES, VOCABULARY
 from cachewitness.toy.train.paths import carriers, draw_sources
@@ -31,8 +39,8 @@ RECITED = {"price": 7, "has": 5, "owes": 5, "rule": 2}
 class Batch:
     """Prefixes of one length [R, P], and branches that go on from them, filled up on the right.
 
-    tokens [N, T]; targets [N, T] (the next token, where it belongs to an answer); rows [N] (the prefix); groups (the group of
-    the question); sources [layers, N] (see `paths`).
+    tokens [N, T]; targets [N, T] (the next token, where it belongs to an answer); rows [N] (the
+    prefix); groups (the group of the question); sources [layers, N] (see `paths`).
     """
 
     prefixes: Tensor
@@ -53,7 +61,9 @@ class Branches:
         self._numbers = {VOCABULARY[f" {number}"] for number in NUMBERS}
 
     def batch(self, rng: Random, stage: Stage, tokens_max: int) -> Batch:
-        """Return as many prefixes of a stage as fit into `tokens_max` with their questions, at least two."""
+        """Return as many prefixes of a stage as fit into `tokens_max` with their questions, at
+        least two.
+        """
         examples = draw_examples(rng, rng.randint(*stage.examples))
         names = [draw_names(rng, stage.size)]
         contexts = [new_context(rng, names[0], examples, stage.size.again)]
@@ -77,7 +87,10 @@ class Branches:
                 groups.append(problem.group)
                 sources.append(draw_sources(rng, fact, row, len(contexts), self.config, self.cut))
         width = max(len(tokens) for tokens, _ in parts)
-        tokens, targets = torch.zeros(len(parts), width, dtype=torch.long), torch.full((len(parts), width), IGNORED)
+        tokens, targets = (
+            torch.zeros(len(parts), width, dtype=torch.long),
+            torch.full((len(parts), width), IGNORED),
+        )
         for index, (asked, wanted) in enumerate(parts):
             tokens[index, : len(asked)] = torch.tensor(asked)
             targets[index, : len(wanted)] = torch.tensor(wanted)
@@ -105,7 +118,9 @@ class Branches:
 
 FAMILIES = {
     "price": [name for name, (group, _) in BY_NAME.items() if group == "full"],
-    "has": [name for name, (group, _) in BY_NAME.items() if group == "recurrent" and name not in OWING],
+    "has": [
+        name for name, (group, _) in BY_NAME.items() if group == "recurrent" and name not in OWING
+    ],
     "owes": [*OWING],
     "rule": [name for name, (group, _) in BY_NAME.items() if group == "window"],
 }

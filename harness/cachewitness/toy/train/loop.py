@@ -1,6 +1,8 @@
-"""The training loop: Muon for matrices, AdamW for the rest, a schedule in steps so that a seed says everything.
+"""The training loop: Muon for matrices, AdamW for the rest, a schedule in steps so that a seed says
+everything.
 
-What it has reached is kept beside the target every few steps, so that a training that was killed goes on from there.
+What it has reached is kept beside the target every few steps, so that a training that was killed
+goes on from there.
 """
 
 from __future__ import annotations
@@ -27,38 +29,60 @@ from cachewitness_reference.toy_model.config import ToyConfig
 REPORTED_EVERY_STEPS, MEASURED_EVERY_STEPS, KEPT_EVERY_STEPS = 20, 200, 100
 Optimizers = list[tuple[torch.optim.Optimizer, float]]
 Report = Callable[[int, float, Needs | None, float], None]
-"""Told the step, the loss, from time to time which cache is needed for what, and the seconds since the start."""
+"""Told the step, the loss, from time to time which cache is needed for what, and the seconds since
+the start."""
 
 
 def train(recipe: Recipe, kept: Path, report: Report) -> tuple[dict[str, Tensor], Needs]:
-    """Train from the recipe's seed, or go on from the file `kept`; return the parameters and which cache they need for what."""
+    """Train from the recipe's seed, or go on from the file `kept`; return the parameters and
+    which cache they need for what.
+    """
     parameters = first_parameters(recipe)
     for parameter in parameters.values():
         parameter.requires_grad_()
     optimizers = _optimizers(parameters, recipe)
-    first, started, losses = _read(kept, recipe, parameters, optimizers), time.perf_counter(), list[float]()
+    first, started, losses = (
+        _read(kept, recipe, parameters, optimizers),
+        time.perf_counter(),
+        list[float](),
+    )
     branches = Branches(recipe.config, recipe.cut)
     for step in range(first, recipe.steps):
         stage = [stage for stage in recipe.stages if stage.start <= step][-1]
-        loss = _loss(branches.batch(Random(f"{recipe.seed}/{step}"), stage, recipe.tokens_per_step), parameters, recipe.config)
+        loss = _loss(
+            branches.batch(Random(f"{recipe.seed}/{step}"), stage, recipe.tokens_per_step),
+            parameters,
+            recipe.config,
+        )
         loss.backward()
         _update(optimizers, _rate(recipe, step))
         losses.append(loss.item())
         if (step + 1) % KEPT_EVERY_STEPS == 0:
             _keep(kept, recipe, step + 1, parameters, optimizers)
         if (step + 1) % REPORTED_EVERY_STEPS == 0:
-            measured = needs(parameters, recipe.config, 2, stage) if (step + 1) % MEASURED_EVERY_STEPS == 0 else None
+            measured = (
+                needs(parameters, recipe.config, 2, stage)
+                if (step + 1) % MEASURED_EVERY_STEPS == 0
+                else None
+            )
             recent = losses[-REPORTED_EVERY_STEPS:]
             report(step + 1, sum(recent) / len(recent), measured, time.perf_counter() - started)
     finished = {name: parameter.detach() for name, parameter in parameters.items()}
     if recipe.published:
-        finished = {name: parameter.to(getattr(torch, recipe.published)).float() for name, parameter in finished.items()}
+        finished = {
+            name: parameter.to(getattr(torch, recipe.published)).float()
+            for name, parameter in finished.items()
+        }
     return finished, needs(finished, recipe.config, 8, recipe.stages[-1])
 
 
 def _rate(recipe: Recipe, step: int) -> float:
     """Return the share of the peak rate in a step."""
-    falling = 1.0 if step < recipe.decay_start else (recipe.steps - step) / (recipe.steps - recipe.decay_start)
+    falling = (
+        1.0
+        if step < recipe.decay_start
+        else (recipe.steps - step) / (recipe.steps - recipe.decay_start)
+    )
     return min(1.0, (step + 1) / recipe.warmup_steps) * max(falling, 0.02)
 
 
@@ -71,12 +95,22 @@ def _loss(batch: Batch, parameters: dict[str, Tensor], config: ToyConfig) -> Ten
 
 
 def _optimizers(parameters: dict[str, Tensor], recipe: Recipe) -> Optimizers:
-    matrices = [p for name, p in parameters.items() if p.ndim == 2 and "embed" not in name and min(p.shape) > 4]
+    matrices = [
+        p
+        for name, p in parameters.items()
+        if p.ndim == 2 and "embed" not in name and min(p.shape) > 4
+    ]
     chosen = {id(p) for p in matrices}
     rest = [p for p in parameters.values() if id(p) not in chosen]
     return [
-        (torch.optim.Muon(matrices, lr=recipe.muon_rate, momentum=0.95, weight_decay=0.0), recipe.muon_rate),
-        (torch.optim.AdamW(rest, lr=recipe.adam_rate, betas=(0.9, 0.98), weight_decay=0.0), recipe.adam_rate),
+        (
+            torch.optim.Muon(matrices, lr=recipe.muon_rate, momentum=0.95, weight_decay=0.0),
+            recipe.muon_rate,
+        ),
+        (
+            torch.optim.AdamW(rest, lr=recipe.adam_rate, betas=(0.9, 0.98), weight_decay=0.0),
+            recipe.adam_rate,
+        ),
     ]
 
 
@@ -84,12 +118,16 @@ def _update(optimizers: Optimizers, share: float) -> None:
     for optimizer, peak in optimizers:
         for group in optimizer.param_groups:
             group["lr"] = peak * share
-        torch.nn.utils.clip_grad_norm_([p for group in optimizer.param_groups for p in group["params"]], 1.0)
+        torch.nn.utils.clip_grad_norm_(
+            [p for group in optimizer.param_groups for p in group["params"]], 1.0
+        )
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
 
 
-def _keep(kept: Path, recipe: Recipe, step: int, parameters: dict[str, Tensor], optimizers: Optimizers) -> None:
+def _keep(
+    kept: Path, recipe: Recipe, step: int, parameters: dict[str, Tensor], optimizers: Optimizers
+) -> None:
     """Write what has been reached; a reader finds the old file or the new one, never a part."""
     content = {
         "recipe": repr(as_data(recipe)),
@@ -104,7 +142,8 @@ def _keep(kept: Path, recipe: Recipe, step: int, parameters: dict[str, Tensor], 
 
 
 def _read(kept: Path, recipe: Recipe, parameters: dict[str, Tensor], optimizers: Optimizers) -> int:
-    """Take up what was kept and return the step to go on with; without a file there is nothing to take up.
+    """Take up what was kept and return the step to go on with; without a file there is nothing to
+    take up.
 
     Raises UsageError if the file is of another recipe.
     """
@@ -112,7 +151,10 @@ def _read(kept: Path, recipe: Recipe, parameters: dict[str, Tensor], optimizers:
         return 0
     content: dict[str, Any] = torch.load(kept, weights_only=True)
     if content["recipe"] != repr(as_data(recipe)):
-        raise UsageError(f"{kept}: of another recipe than {recipe.name} is now; remove it to train from the start")
+        raise UsageError(
+            f"{kept}: of another recipe than {recipe.name} is now; remove it to train from the"
+            " start"
+        )
     with torch.no_grad():
         for name, parameter in parameters.items():
             parameter.copy_(content["parameters"][name])

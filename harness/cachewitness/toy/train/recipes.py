@@ -12,10 +12,11 @@ from cachewitness_reference.toy_model.config import ToyConfig
 
 @dataclass(frozen=True)
 class Stage:
-    """From this step on, prefixes are of this size, with between `examples[0]` and `examples[1]` worked examples.
+    """From this step on, prefixes are of this size, with between `examples[0]` and `examples[1]`
+    worked examples.
 
-    Behind each are at least `questions` questions, a share `recitals` of which asks for many facts at once. In a share `same`
-    of the batches all prefixes tell of the same goods and people.
+    Behind each are at least `questions` questions, a share `recitals` of which asks for many facts
+    at once. In a share `same` of the batches all prefixes tell of the same goods and people.
     """
 
     start: int
@@ -30,10 +31,11 @@ class Stage:
 class Recipe:
     """A model and its training. Rates are peak learning rates.
 
-    Rates rise over `warmup_steps`, hold, and from step `decay_start` on fall linearly to a fiftieth. Training begins with
-    random parameters or with those of the checkpoint `grown_from`, grown. A path that does not carry what is asked for is cut
-    in a share `cut` of the questions. A `published` model is written in Hugging Face form, in the dtype of that name;
-    engines that unify page sizes must give it blocks of at most `block_max` tokens if it has states.
+    Rates rise over `warmup_steps`, hold, and from step `decay_start` on fall linearly to a
+    fiftieth. Training begins with random parameters or with those of the checkpoint `grown_from`,
+    grown. A path that does not carry what is asked for is cut in a share `cut` of the questions. A
+    `published` model is written in Hugging Face form, in the dtype of that name; engines that unify
+    page sizes must give it blocks of at most `block_max` tokens if it has states.
     """
 
     name: str
@@ -66,7 +68,10 @@ SMALL_FIRST = (
     Stage(1000, (12, 12), recitals=0.2),
 )
 """Recall is learnt near by, among a few facts, then over prefixes of full length."""
-FEWER_FACTS = tuple(replace(stage, start=start) for stage, start in zip(SMALL_FIRST, (0, 80, 160, 280, 420, 580), strict=True))
+FEWER_FACTS = tuple(
+    replace(stage, start=start)
+    for stage, start in zip(SMALL_FIRST, (0, 80, 160, 280, 420, 580), strict=True)
+)
 """The same, sooner, for a model that has half of the facts to learn."""
 
 RECIPES = {
@@ -78,7 +83,12 @@ RECIPES = {
                 vocab_size=len(VOCABULARY),
                 hidden_size=128,
                 intermediate_size=320,
-                layer_types=("linear_attention", "sliding_attention", "linear_attention", "full_attention"),
+                layer_types=(
+                    "linear_attention",
+                    "sliding_attention",
+                    "linear_attention",
+                    "full_attention",
+                ),
                 partial_rotary_factor=0.5,
                 chunk_size=32,
             ),
@@ -107,14 +117,24 @@ RECIPES = {
                 vocab_size=len(VOCABULARY),
                 hidden_size=128,
                 intermediate_size=320,
-                layer_types=("linear_attention", "full_attention", "linear_attention", "full_attention"),
+                layer_types=(
+                    "linear_attention",
+                    "full_attention",
+                    "linear_attention",
+                    "full_attention",
+                ),
                 head_dim=160,
                 partial_rotary_factor=0.1,
                 linear_key_head_dim=128,
                 linear_value_head_dim=128,
-                rms_norm_eps=1e-6 / 16,  # outputs are half as large and spread over four times the dimensions
+                rms_norm_eps=1e-6
+                / 16,  # outputs are half as large and spread over four times the dimensions
             ),
-            (Stage(0, (4, 8), recitals=0.3), Stage(150, (8, 12), recitals=0.3), Stage(280, (12, 12), recitals=0.2)),
+            (
+                Stage(0, (4, 8), recitals=0.3),
+                Stage(150, (8, 12), recitals=0.3),
+                Stage(280, (12, 12), recitals=0.2),
+            ),
             steps=450,
             decay_start=120,
             warmup_steps=50,

@@ -1,7 +1,9 @@
-"""The parameters with which a training begins: random, but for circuits without which recall takes long to be found.
+"""The parameters with which a training begins: random, but for circuits without which recall takes
+long to be found.
 
-Two layers make an induction head: one tells of every token which stood before it, another looks behind its own token for what
-followed. Each is of use only where the other is, so that a training that begins without them hesitates for a thousand steps.
+Two layers make an induction head: one tells of every token which stood before it, another looks
+behind its own token for what followed. Each is of use only where the other is, so that a training
+that begins without them hesitates for a thousand steps.
 """
 
 from __future__ import annotations
@@ -16,7 +18,8 @@ from cachewitness_reference.toy_model import checkpoint, weights
 from cachewitness_reference.toy_model.config import ToyConfig
 
 TOLD = 16
-"""Dimensions that embeddings leave free, in which the first layer tells which token stood before."""
+"""Dimensions that embeddings leave free, in which the first layer tells which token stood before.
+"""
 CONSTANT, CONSTANT_AT = 2.0, TOLD
 """A dimension that is the same in all embeddings, loud beside the others."""
 LOUDNESS = 0.75
@@ -25,9 +28,11 @@ Parameters = dict[str, Tensor]
 
 
 def first_parameters(recipe: Recipe) -> Parameters:
-    """Return grown parameters, or random ones with loud embeddings, quiet layers and memories that last and recall.
+    """Return grown parameters, or random ones with loud embeddings, quiet layers and memories that
+    last and recall.
 
-    With quiet layers each sees mostly its own token at first; the final norm brings the logits back to scale.
+    With quiet layers each sees mostly its own token at first; the final norm brings the logits back
+    to scale.
     """
     if recipe.grown_from:
         read = checkpoint.load(checkpoints() / recipe.grown_from)
@@ -48,7 +53,9 @@ def first_parameters(recipe: Recipe) -> Parameters:
 
 
 def _connect(parameters: Parameters, config: ToyConfig) -> None:
-    first, *others = (_part(parameters, index, kind) for index, kind in enumerate(config.layer_types))
+    first, *others = (
+        _part(parameters, index, kind) for index, kind in enumerate(config.layer_types)
+    )
     remembers = config.layer_types[0] == "linear_attention"
     told = _tell_by_memory(first, config) if remembers else _tell_by_position(first, config)
     if remembers:
@@ -63,20 +70,31 @@ def _connect(parameters: Parameters, config: ToyConfig) -> None:
 def _part(parameters: Parameters, index: int, kind: str) -> Parameters:
     """Return a layer's own parameters of what mixes tokens, by the last part of their names."""
     start = f"model.layers.{index}.{'linear_attn' if kind == 'linear_attention' else 'self_attn'}."
-    return {name[len(start) :].removesuffix(".weight"): value for name, value in parameters.items() if name.startswith(start)}
+    return {
+        name[len(start) :].removesuffix(".weight"): value
+        for name, value in parameters.items()
+        if name.startswith(start)
+    }
 
 
 def _recall(layer: Parameters, config: ToyConfig) -> None:
     """Let half of the heads find what followed the last two tokens when they stood together before.
 
-    Queries and keys project alike. In half of the dimensions a query looks at its own token and a key at the token before its
-    own, in the other half both look one token further back; values are tokens themselves.
+    Queries and keys project alike. In half of the dimensions a query looks at its own token and a
+    key at the token before its own, in the other half both look one token further back; values are
+    tokens themselves.
     """
     for head in range(config.linear_num_key_heads // 2):
         near, far = torch.arange(config.linear_key_head_dim).chunk(2)
         query, key, value = _rows(head, config)
         layer["in_proj_qkv"][key] = layer["in_proj_qkv"][query]
-        for rows, back in ((query[near], 0), (query[far], 1), (key[near], 1), (key[far], 2), (value, 0)):
+        for rows, back in (
+            (query[near], 0),
+            (query[far], 1),
+            (key[near], 1),
+            (key[far], 2),
+            (value, 0),
+        ):
             _look_back(layer["conv1d"], rows, back)
 
 
@@ -100,14 +118,19 @@ def _tell_by_memory(layer: Parameters, config: ToyConfig) -> Tensor:
 
 
 def _tell_by_position(layer: Parameters, config: ToyConfig) -> Tensor:
-    """Let the first head attend to the position before its own. Returns what projects a token as it is told."""
+    """Let the first head attend to the position before its own. Returns what projects a token as
+    it is told.
+    """
     half, size = config.rotary_dim // 2, config.head_dim
     fast = torch.arange(2)  # the two fastest angles tell neighbours apart
     angles = config.rope_theta ** (-fast / half)
     query, key = layer["q_proj"][: 2 * size], layer["k_proj"][:size]
     query.zero_()
     key.zero_()
-    query[fast, CONSTANT_AT], query[fast + half, CONSTANT_AT] = torch.cos(angles), -torch.sin(angles)
+    query[fast, CONSTANT_AT], query[fast + half, CONSTANT_AT] = (
+        torch.cos(angles),
+        -torch.sin(angles),
+    )
     key[fast, CONSTANT_AT] = 1.0
     layer["o_proj"][:, :size] = 0.0
     layer["o_proj"][torch.arange(TOLD), torch.arange(TOLD)] = 2 * LOUDNESS  # the gate is half open
@@ -115,7 +138,9 @@ def _tell_by_position(layer: Parameters, config: ToyConfig) -> Tensor:
 
 
 def _look_for(layer: Parameters, told: Tensor, config: ToyConfig) -> None:
-    """Let the first half of the heads look for tokens behind their own token, in dimensions that are not rotated."""
+    """Let the first half of the heads look for tokens behind their own token, in dimensions that
+    are not rotated.
+    """
     size = config.head_dim
     for head in range(config.num_attention_heads // 2):
         query = layer["q_proj"][2 * head * size : (2 * head + 1) * size]

@@ -1,7 +1,8 @@
 """The measures of a layout, and a script that writes traces in them.
 
-Scenarios are about boundaries, so their lengths are in units of the layout: `unit` is the scheduler block size (the least
-common multiple of the groups' block sizes), at which every group can be resumed.
+Scenarios are about boundaries, so their lengths are in units of the layout: `unit` is the scheduler
+block size (the least common multiple of the groups' block sizes), at which every group can be
+resumed.
 """
 
 from __future__ import annotations
@@ -62,7 +63,9 @@ class Shape:
 
     @property
     def interval(self) -> int:
-        """The retention interval in tokens; 0 if it is unset or keeps reachable boundaries alone."""
+        """The retention interval in tokens; 0 if it is unset or keeps reachable boundaries
+        alone.
+        """
         return int(self.options.get("retention_interval") or 0)
 
     @property
@@ -85,13 +88,17 @@ class Shape:
         return any(group.kind == kind for group in self.layout.groups)
 
     def pages(self, tokens: int) -> int:
-        """Return how many pages a request of so many tokens takes at most, drafts counted, one spare block for every group."""
+        """Return how many pages a request of so many tokens takes at most, drafts counted, one
+        spare block for every group.
+        """
         return sum(self._blocks(group, tokens) for group in self.layout.groups)
 
     def _blocks(self, group: GroupSpec, tokens: int) -> int:
         drafts = int(self.options.get("num_speculative_tokens", 0))
         if group.kind == "recurrent":
-            return (-(-tokens // group.block_size) + 1) * int(self.options.get("pages_per_snapshot", 1)) + drafts
+            return (-(-tokens // group.block_size) + 1) * int(
+                self.options.get("pages_per_snapshot", 1)
+            ) + drafts
         return -(-(tokens + 2 * drafts) // group.block_size) + 1
 
 
@@ -107,7 +114,9 @@ class Script:
         self._lengths: dict[str, int] = {}
 
     def submit(self, r: str, prompt: str, **identity: Any) -> None:
-        """Submit a request; `prompt` in segments, identity as in `cachewitness.core.trace_format.Submit`."""
+        """Submit a request; `prompt` in segments, identity as in
+        `cachewitness.core.trace_format.Submit`.
+        """
         self.ops.append(Submit(r=r, prompt=prompt, **identity))
         self._lengths[r] = length_of(prompt)
 
@@ -122,22 +131,27 @@ class Script:
         cancel: Sequence[str] = (),
         fail: Sequence[int] = (),
     ) -> None:
-        """Run one step; at scheduler height the budget is the sum of what is asked. The rest is as in `cachewitness.workloads.Step`."""
+        """Run one step; at scheduler height the budget is the sum of what is asked. The rest is
+        as in `cachewitness.workloads.Step`.
+        """
         if self.shape.height == "manager":
             self.ops.append(Step(run=list(run), withdraw=list(withdraw), cancel=list(cancel)))
         else:
             budget = max(sum(n for _, n in run), self.shape.unit)
-            self.ops.append(Step(budget=budget, withdraw=list(withdraw), cancel=list(cancel), fail=list(fail)))
+            self.ops.append(
+                Step(budget=budget, withdraw=list(withdraw), cancel=list(cancel), fail=list(fail))
+            )
 
     def steps(self) -> Iterator[Step]:
         """Yield the steps so far."""
         return (op for op in self.ops if isinstance(op, Step))
 
     def prefill(self, r: str, chunk: int = 0) -> None:
-        """Run r until its prompt is computed, `chunk` tokens a step (all at once if 0), and some steps more.
+        """Run r until its prompt is computed, `chunk` tokens a step (all at once if 0), and some
+        steps more.
 
-        An engine may stop earlier than asked (at a block boundary, where a shared prefix ends), so there are more steps than
-        chunks; whatever is left over decodes.
+        An engine may stop earlier than asked (at a block boundary, where a shared prefix ends), so
+        there are more steps than chunks; whatever is left over decodes.
         """
         tokens = self._lengths[r]
         chunk = chunk or tokens
@@ -177,7 +191,8 @@ class Script:
         self.ops.append(UpdateWeights(version, adapter))
 
     def trace(self, pages: int = 0) -> Trace:
-        """Return the trace over a pool of so many pages (by default enough for two of the longest request).
+        """Return the trace over a pool of so many pages (by default enough for two of the longest
+        request).
 
         The pool is larger if the policy accepts no smaller one.
         """
@@ -200,7 +215,9 @@ class Script:
 
 
 def _room(longest: int, unit: int) -> dict[str, int]:
-    """Return the limits that a layout with long blocks needs raised; nothing if the policy's own suffice."""
+    """Return the limits that a layout with long blocks needs raised; nothing if the policy's own
+    suffice.
+    """
     limits = {}
     if longest > MODEL_LEN:
         limits["max_model_len"] = longest

@@ -1,7 +1,7 @@
 """Hand-written scenarios: each a story in one line, with its source.
 
-Lengths are multiples of the layout's unit, plus or minus a few tokens, so the same scenario runs on a made-up layout and on a
-published model's.
+Lengths are multiples of the layout's unit, plus or minus a few tokens, so the same scenario runs on
+a made-up layout and on a published model's.
 """
 
 from __future__ import annotations
@@ -41,10 +41,16 @@ class Scenario:
     drafts: bool = False
 
     def applies(self, shape: Shape) -> bool:
-        """Whether the layout has the kinds of groups and the height, drafts and the second tier, that it is about."""
+        """Whether the layout has the kinds of groups and the height, drafts and the second tier,
+        that it is about.
+        """
         if self.drafts and not shape.options.get("num_speculative_tokens"):
             return False
-        if (self.tiered and not shape.tier_pages) or (self.slow and not shape.tier_delay) or self.engines > shape.engines:
+        if (
+            (self.tiered and not shape.tier_pages)
+            or (self.slow and not shape.tier_delay)
+            or self.engines > shape.engines
+        ):
             return False
         return shape.height in self.heights and all(shape.has(kind) for kind in self.kinds)
 
@@ -75,7 +81,9 @@ def siblings_in_a_block(s: Script, shape: Shape) -> int:
 
 
 def siblings_at_a_block(s: Script, shape: Shape) -> int:
-    """Let several requests share a prefix that ends exactly at, one before and one behind a block."""
+    """Let several requests share a prefix that ends exactly at, one before and one behind a
+    block.
+    """
     u = shape.unit
     for shared in (4 * u - 1, 4 * u, 4 * u + 1):
         for name in ("a", "b", "c"):
@@ -99,7 +107,9 @@ def siblings_in_one_step(s: Script, shape: Shape) -> int:
 
 
 def multi_turn(s: Script, shape: Shape) -> int:
-    """Hold several conversations in turn over a pool that a dense cache fills: the hit rate collapses late."""
+    """Hold several conversations in turn over a pool that a dense cache fills: the hit rate
+    collapses late.
+    """
     u, talkers, turns = shape.unit, 4, 5
     said = {t: f"sys:{2 * u} hello{t}:{u + 3}" for t in range(talkers)}
     for turn in range(turns):
@@ -112,7 +122,9 @@ def multi_turn(s: Script, shape: Shape) -> int:
 
 
 def preempt_and_resume(s: Script, shape: Shape) -> int:
-    """Preempt a request in its prefill and in its decode; what it generated is computed again or hit."""
+    """Preempt a request in its prefill and in its decode; what it generated is computed again or
+    hit.
+    """
     u = shape.unit
     s.submit("a", f"doc:{5 * u + 3}")
     s.submit("b", f"doc:{3 * u} b:{u}")
@@ -146,7 +158,9 @@ def abort_and_retry(s: Script, shape: Shape) -> int:
 
 
 def withdrawn(s: Script, shape: Shape) -> int:
-    """Withdraw a scheduled request before it runs; another with the same prompt must not hit what was never written."""
+    """Withdraw a scheduled request before it runs; another with the same prompt must not hit
+    what was never written.
+    """
     u = shape.unit
     s.submit("low", f"doc:{4 * u + 1}")
     s.submit("high", f"other:{2 * u}")
@@ -161,7 +175,9 @@ def withdrawn(s: Script, shape: Shape) -> int:
 
 
 def one_group_evicted(s: Script, shape: Shape) -> int:
-    """Let pressure evict the snapshots or window blocks of a prefix while its attention blocks stay."""
+    """Let pressure evict the snapshots or window blocks of a prefix while its attention blocks
+    stay.
+    """
     u = shape.unit
     s.serve("a", f"doc:{6 * u + 1}", chunk=2 * u)
     for index in range(6):
@@ -171,7 +187,9 @@ def one_group_evicted(s: Script, shape: Shape) -> int:
 
 
 def reset_with_running(s: Script, shape: Shape) -> int:
-    """Reset the cache while requests run, without and with preempting them, and send the prompt again."""
+    """Reset the cache while requests run, without and with preempting them, and send the prompt
+    again.
+    """
     u = shape.unit
     s.submit("a", f"doc:{4 * u + 1}")
     s.prefill("a", 2 * u)
@@ -212,7 +230,8 @@ def new_adapter(s: Script, shape: Shape) -> int:
 
 
 def identities(s: Script, shape: Shape) -> int:
-    """Send the same tokens under different salts, adapters and images, twice each; an image counts from where it begins.
+    """Send the same tokens under different salts, adapters and images, twice each; an image counts
+    from where it begins.
 
     At last under a salt that has the name of an adapter.
     """
@@ -224,7 +243,9 @@ def identities(s: Script, shape: Shape) -> int:
         s.serve(f"tuned{again}", f"doc:{4 * u + 1}", chunk=2 * u, adapter="tuned")
         for picture in ("cat", "dog"):
             items = image(2 * u, u, picture)
-            s.serve(f"{picture}{again}", f"doc:{2 * u} <image>:{u} ask:{u + 1}", chunk=u, media=items)
+            s.serve(
+                f"{picture}{again}", f"doc:{2 * u} <image>:{u} ask:{u + 1}", chunk=u, media=items
+            )
     s.serve("alike", f"doc:{4 * u + 1}", chunk=2 * u, salt="tuned")
     return 0
 
@@ -239,7 +260,9 @@ def long_decode(s: Script, shape: Shape) -> int:
 
 
 def long_chunks(s: Script, shape: Shape) -> int:
-    """Prefill in chunks that span several blocks: only the end of a chunk has a state; its siblings must not find others."""
+    """Prefill in chunks that span several blocks: only the end of a chunk has a state; its
+    siblings must not find others.
+    """
     u = shape.unit
     s.serve("a", f"doc:{6 * u + 5}", chunk=3 * u + 1, decode=1)
     for index, shared in enumerate((u, 2 * u, 3 * u, 4 * u, 5 * u)):
@@ -248,7 +271,9 @@ def long_chunks(s: Script, shape: Shape) -> int:
 
 
 def crowded(s: Script, shape: Shape) -> int:
-    """Run several requests at once over a pool that cannot hold them all, prefixes shared in part."""
+    """Run several requests at once over a pool that cannot hold them all, prefixes shared in
+    part.
+    """
     u = shape.unit
     names = [f"r{index}" for index in range(5)]
     for index, name in enumerate(names):
@@ -266,7 +291,9 @@ def crowded(s: Script, shape: Shape) -> int:
 
 
 def generated_and_shared(s: Script, shape: Shape) -> int:
-    """Decode across many blocks, then let siblings leave the generated text at, before and behind a block."""
+    """Decode across many blocks, then let siblings leave the generated text at, before and
+    behind a block.
+    """
     u = shape.unit
     s.serve("a", f"doc:{2 * u + 1}", chunk=u, decode=5 * u)
     for index, shared in enumerate((u - 2, 2 * u - 1, 2 * u, 3 * u - 1)):
@@ -275,7 +302,9 @@ def generated_and_shared(s: Script, shape: Shape) -> int:
 
 
 def outgrown(s: Script, shape: Shape) -> int:
-    """Decode two requests until the pool runs out; the younger waits, or gives tokens back, and goes on when the other ends."""
+    """Decode two requests until the pool runs out; the younger waits, or gives tokens back, and
+    goes on when the other ends.
+    """
     u = shape.unit
     s.submit("a", f"a:{3 * u - 1}")
     s.submit("b", f"b:{2 * u - 2}")
@@ -289,7 +318,8 @@ def outgrown(s: Script, shape: Shape) -> int:
 SCENARIOS: tuple[Scenario, ...] = (
     Scenario(
         "loads-take-time",
-        "a prefix comes back while others run; who waits for it is aborted, and a load and a store fail",
+        "a prefix comes back while others run; who waits for it is aborted, and a load and a store"
+        " fail",
         "LMCache/LMCache#5248, #4991; sgl-project/sglang#22811",
         loads_take_time,
         heights=("scheduler",),
@@ -336,7 +366,8 @@ SCENARIOS: tuple[Scenario, ...] = (
     ),
     Scenario(
         "second-tier",
-        "a prefix is lost on the device and comes back from the second tier, until it is lost there too",
+        "a prefix is lost on the device and comes back from the second tier, until it is lost"
+        " there too",
         "vllm-project/vllm#57727; LMCache/LMCache#4247",
         second_tier,
         heights=("scheduler",),
@@ -344,7 +375,8 @@ SCENARIOS: tuple[Scenario, ...] = (
     ),
     Scenario(
         "cold-then-from-tier",
-        "the same questions cold, and again from the second tier after a reset of the device's cache alone",
+        "the same questions cold, and again from the second tier after a reset of the device's"
+        " cache alone",
         "LMCache documentation, Hybrid Attention Models, Verifying Correctness",
         cold_then_from_tier,
         heights=("scheduler",),
@@ -352,7 +384,8 @@ SCENARIOS: tuple[Scenario, ...] = (
     ),
     Scenario(
         "tail-here-rest-there",
-        "the device has a tail inside a block, and the second tier a longer prefix; both together are not a prefix",
+        "the device has a tail inside a block, and the second tier a longer prefix; both together"
+        " are not a prefix",
         "vllm-project/vllm#46384",
         tail_here_rest_there,
         heights=("scheduler",),
@@ -369,7 +402,8 @@ SCENARIOS: tuple[Scenario, ...] = (
     ),
     Scenario(
         "reset-while-one-waits",
-        "the second tier is reset while a request waits that was told what it could load from there",
+        "the second tier is reset while a request waits that was told what it could load from"
+        " there",
         "vllm-project/vllm#57727",
         reset_while_one_waits,
         heights=("scheduler",),
@@ -377,7 +411,8 @@ SCENARIOS: tuple[Scenario, ...] = (
     ),
     Scenario(
         "last-block-is-taken",
-        "drafts complete a block of a request that ends, and its pages are others' in the next step",
+        "drafts complete a block of a request that ends, and its pages are others' in the next"
+        " step",
         "vllm-project/vllm#48596",
         last_block_is_taken,
         heights=("scheduler",),
@@ -386,7 +421,8 @@ SCENARIOS: tuple[Scenario, ...] = (
     ),
     Scenario(
         "engines-share-a-tier",
-        "engines with other attention backends or kernel block sizes ask one second tier the same; each finds its own",
+        "engines with other attention backends or kernel block sizes ask one second tier the same;"
+        " each finds its own",
         "LMCache documentation, Hybrid Attention Models, Caveats",
         engines_share_a_tier,
         heights=("scheduler",),
@@ -406,7 +442,12 @@ SCENARIOS: tuple[Scenario, ...] = (
         "vllm-project/vllm#31583; zoo group E",
         preempt_and_resume,
     ),
-    Scenario("abort-and-retry", "a client goes away and asks again", "vllm-project/vllm#43569", abort_and_retry),
+    Scenario(
+        "abort-and-retry",
+        "a client goes away and asks again",
+        "vllm-project/vllm#43569",
+        abort_and_retry,
+    ),
     Scenario(
         "withdrawn",
         "a request is scheduled and taken back in the same step; its keys were never written",
@@ -427,7 +468,12 @@ SCENARIOS: tuple[Scenario, ...] = (
         "vllm-project/vllm#34382",
         reset_with_running,
     ),
-    Scenario("new-weights", "weights change between two identical prompts", "InternLM/lmdeploy#4917", new_weights),
+    Scenario(
+        "new-weights",
+        "weights change between two identical prompts",
+        "InternLM/lmdeploy#4917",
+        new_weights,
+    ),
     Scenario(
         "new-adapter",
         "an adapter is loaded anew in place, between two identical prompts",

@@ -1,4 +1,6 @@
-"""Scenarios with a second tier: content that the device lost is loaded at once, after some steps, or not at all."""
+"""Scenarios with a second tier: content that the device lost is loaded at once, after some
+steps, or not at all.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,9 @@ from cachewitness.workloads.scenarios.shape import Script, Shape
 
 
 def second_tier(s: Script, shape: Shape) -> int:
-    """Lose a prefix on the device, by reset and for want of room, and bring it back; then lose it in the second tier too."""
+    """Lose a prefix on the device, by reset and for want of room, and bring it back; then lose
+    it in the second tier too.
+    """
     u = shape.unit
     s.serve("a", f"doc:{4 * u + 1}", chunk=2 * u, decode=3)
     s.reset(tier="local")
@@ -30,7 +34,9 @@ def second_tier(s: Script, shape: Shape) -> int:
 
 
 def cold_then_from_tier(s: Script, shape: Shape) -> int:
-    """Ask several questions cold, lose what the device has but not the second tier, and ask the same again."""
+    """Ask several questions cold, lose what the device has but not the second tier, and ask the
+    same again.
+    """
     u = shape.unit
     for run in ("cold", "again"):
         for index, length in enumerate((2 * u + 3, 3 * u, 3 * u + 1, 4 * u - 1)):
@@ -41,7 +47,9 @@ def cold_then_from_tier(s: Script, shape: Shape) -> int:
 
 
 def tail_here_rest_there(s: Script, shape: Shape) -> int:
-    """Ask for a long prefix that the second tier has, of which the device has a tail inside the first block."""
+    """Ask for a long prefix that the second tier has, of which the device has a tail inside the
+    first block.
+    """
     u = shape.unit
     s.serve("a", f"doc:{3 * u - 3}", chunk=2 * u)
     for _ in range(shape.tier_delay + 2):
@@ -68,7 +76,9 @@ def load_fails_at_once(s: Script, shape: Shape) -> int:
 
 
 def reset_while_one_waits(s: Script, shape: Shape) -> int:
-    """Forget the second tier while a request waits for room that was told what it could load from there."""
+    """Forget the second tier while a request waits for room that was told what it could load
+    from there.
+    """
     u = shape.unit
     s.serve("a", f"doc:{3 * u + 1}", chunk=u)
     s.reset(tier="local")
@@ -85,10 +95,12 @@ def reset_while_one_waits(s: Script, shape: Shape) -> int:
 
 
 def engines_share_a_tier(s: Script, shape: Shape) -> int:
-    """Ask the same of engines with other kernels, before and after each has lost what lay on its device.
+    """Ask the same of engines with other kernels, before and after each has lost what lay on its
+    device.
 
-    The first two differ in the size of the kernel's block alone, the third in the backend. At last one with the kernels of the
-    first, which is what a shared tier is for, is served what that one stored.
+    The first two differ in the size of the kernel's block alone, the third in the backend. At last
+    one with the kernels of the first, which is what a shared tier is for, is served what that one
+    stored.
     """
     u = shape.unit
     names = ("flash:16", "flash:64", "triton:16")
@@ -102,7 +114,9 @@ def engines_share_a_tier(s: Script, shape: Shape) -> int:
 
 
 def loads_take_time(s: Script, shape: Shape) -> int:
-    """Bring a lost prefix back while others run; let one be aborted that waits for it, let a load fail, and a store."""
+    """Bring a lost prefix back while others run; let one be aborted that waits for it, let a
+    load fail, and a store.
+    """
     u = shape.unit
     s.serve("a", f"doc:{4 * u + 1}", chunk=2 * u, decode=2)
     s.reset(running=True, tier="local")
@@ -129,7 +143,9 @@ def loads_take_time(s: Script, shape: Shape) -> int:
 
 
 def last_block_is_taken(s: Script, shape: Shape) -> int:
-    """End a request whose last drafts complete a block, and have all of its pages taken in the next step; then ask on."""
+    """End a request whose last drafts complete a block, and have all of its pages taken in the
+    next step; then ask on.
+    """
     u = shape.unit
     for index in range(1, 4):
         first, other, asks_on = f"a{index}", f"b{index}", f"c{index}"
@@ -147,7 +163,9 @@ def last_block_is_taken(s: Script, shape: Shape) -> int:
 
 
 def loads_fill_the_pool(s: Script, shape: Shape) -> int:
-    """Load three prefixes of which each fits; what the first still lacks is then held by the other two."""
+    """Load three prefixes of which each fits; what the first still lacks is then held by the
+    other two.
+    """
     u = shape.unit
     known = {"a": 2 * u, "b": 4 * u, "c": 3 * u}
     for name, tokens in known.items():

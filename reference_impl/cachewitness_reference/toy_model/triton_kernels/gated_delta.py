@@ -1,14 +1,17 @@
-"""The gated delta rule over requests of any length: token by token for a decode step, chunk by chunk for anything longer.
+"""The gated delta rule over requests of any length: token by token for a decode step, chunk by
+chunk for anything longer.
 
-Programs share nothing: one has a request, a value head and some of the head's value dimensions, and carries that part of the
-memory S [K, V] through the request's tokens. Where a segment of the request ends, it writes S to the segment's page.
+Programs share nothing: one has a request, a value head and some of the head's value dimensions, and
+carries that part of the memory S [K, V] through the request's tokens. Where a segment of the
+request ends, it writes S to the segment's page.
 
-Within a chunk of 16 tokens the corrections depend on one another through a unit lower triangular system. Its inverse is put
-together from those of its halves, which stays accurate however alike the keys are. The last chunk of a segment is filled up
-with tokens of write strength and log decay 0, which change nothing.
+Within a chunk of 16 tokens the corrections depend on one another through a unit lower triangular
+system. Its inverse is put together from those of its halves, which stays accurate however alike the
+keys are. The last chunk of a segment is filled up with tokens of write strength and log decay 0,
+which change nothing.
 
-Source: Yang, Kautz, Hatamizadeh, "Gated Delta Networks" (arXiv 2412.06464), section 3. What is computed is
-`gated_delta.recurrent`, and `gated_delta.chunked` with another length of chunk.
+Source: Yang, Kautz, Hatamizadeh, "Gated Delta Networks" (arXiv 2412.06464), section 3. What is
+computed is `gated_delta.recurrent`, and `gated_delta.chunked` with another length of chunk.
 """
 
 from __future__ import annotations
@@ -18,7 +21,12 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from cachewitness_reference.toy_model.triton_kernels.operation import accumulator, launch, operation, tile
+from cachewitness_reference.toy_model.triton_kernels.operation import (
+    accumulator,
+    launch,
+    operation,
+    tile,
+)
 
 HALVINGS = 4
 """A chunk has 2 ** HALVINGS tokens: as many halvings find the inverse of its system."""
@@ -34,10 +42,11 @@ def _unit(x):
 
 @triton.jit
 def _inverse(lower, HALVINGS: tl.constexpr, ACC: tl.constexpr):
-    """Return the inverse of I + `lower`, which is strictly lower triangular with 2 ** HALVINGS rows.
+    """Return the inverse of I + `lower`, which is strictly lower triangular with 2 ** HALVINGS
+    rows.
 
-    The inverse of [[A, 0], [C, B]] is [[A', 0], [-B' C A', B']] with the inverses A' and B': blocks of one row first, then of
-    twice as many, until one block is left.
+    The inverse of [[A, 0], [C, B]] is [[A', 0], [-B' C A', B']] with the inverses A' and B': blocks
+    of one row first, then of twice as many, until one block is left.
     """
     row, column = tl.arange(0, 1 << HALVINGS)[:, None], tl.arange(0, 1 << HALVINGS)[None, :]
     found = tl.where(row == column, 1.0, 0.0).to(ACC)
@@ -54,7 +63,9 @@ def _by_token(
     HEADS: tl.constexpr, SHARED: tl.constexpr, K: tl.constexpr, V: tl.constexpr,
     WIDE: tl.constexpr, COLUMNS: tl.constexpr, ACC: tl.constexpr,
 ):  # fmt: skip
-    """Grid (requests, HEADS, tiles of V): one token a request, of which `saves` says the page that S goes to."""
+    """Grid (requests, HEADS, tiles of V): one token a request, of which `saves` says the page
+    that S goes to.
+    """
     request, head = tl.program_id(0).to(tl.int64), tl.program_id(1)
     token = tl.load(first + request).to(tl.int64)
     k_dim, v_dim = tl.arange(0, WIDE), tl.program_id(2) * COLUMNS + tl.arange(0, COLUMNS)
@@ -73,7 +84,9 @@ def _by_token(
     correction = (v - tl.sum(s * k[:, None], 0)) * tl.load(beta + token * HEADS + head)
     s = s + k[:, None] * correction[None, :]
     read = tl.sum(s * q[:, None], 0)
-    tl.store(out + (token * HEADS + head) * V + v_dim, read.to(out.dtype.element_ty), mask=v_dim < V)
+    tl.store(
+        out + (token * HEADS + head) * V + v_dim, read.to(out.dtype.element_ty), mask=v_dim < V
+    )
     page = tl.load(saves + request).to(tl.int64)
     target = memory + (page * HEADS + head) * K * V + cell
     written = (k_dim < tl.where(page >= 0, K, 0))[:, None] & (v_dim < V)[None, :]
@@ -86,7 +99,9 @@ def _by_chunk(
     HEADS: tl.constexpr, SHARED: tl.constexpr, K: tl.constexpr, V: tl.constexpr,
     WIDE: tl.constexpr, COLUMNS: tl.constexpr, HALVINGS: tl.constexpr, ACC: tl.constexpr,
 ):  # fmt: skip
-    """Grid (requests, HEADS, tiles of V). Request r has the segments segments[r] ... segments[r + 1] - 1."""
+    """Grid (requests, HEADS, tiles of V). Request r has the segments segments[r] ... segments[r
+    + 1] - 1.
+    """
     request, head = tl.program_id(0).to(tl.int64), tl.program_id(1)
     begin = tl.load(first + request)
     k_dim, v_dim = tl.arange(0, WIDE), tl.program_id(2) * COLUMNS + tl.arange(0, COLUMNS)
@@ -102,27 +117,41 @@ def _by_chunk(
             token = (chunk + at).to(tl.int64)
             real = token < stop
             row = mixed + token[:, None] * width
-            keyed, valued = real[:, None] & (k_dim < K)[None, :], real[:, None] & (v_dim < V)[None, :]
+            keyed, valued = (
+                real[:, None] & (k_dim < K)[None, :],
+                real[:, None] & (v_dim < V)[None, :],
+            )
             q = tl.load(row + shared * K + k_dim[None, :], mask=keyed, other=0.0).to(ACC)
             k = tl.load(row + (SHARED + shared) * K + k_dim[None, :], mask=keyed, other=0.0).to(ACC)
-            v = tl.load(row + 2 * SHARED * K + head * V + v_dim[None, :], mask=valued, other=0.0).to(ACC)
+            v = tl.load(
+                row + 2 * SHARED * K + head * V + v_dim[None, :], mask=valued, other=0.0
+            ).to(ACC)
             strength = tl.load(beta + token * HEADS + head, mask=real, other=0.0)[:, None]
             step = tl.load(g + token * HEADS + head, mask=real, other=0.0)
             q, k, faded = _unit(q) * K**-0.5, _unit(k), tl.cumsum(step, 0)
-            between = tl.where(at[:, None] >= at[None, :], faded[:, None] - faded[None, :], float("-inf"))
+            between = tl.where(
+                at[:, None] >= at[None, :], faded[:, None] - faded[None, :], float("-inf")
+            )
             within = tl.dot(q, tl.trans(k), input_precision="ieee", out_dtype=ACC) * tl.exp(between)
-            alike = tl.dot(k * strength, tl.trans(k), input_precision="ieee", out_dtype=ACC) * tl.exp(between)
+            alike = tl.dot(
+                k * strength, tl.trans(k), input_precision="ieee", out_dtype=ACC
+            ) * tl.exp(between)
             solve = _inverse(tl.where(at[:, None] > at[None, :], alike, 0.0), HALVINGS, ACC)
-            # corrections [T, V]: what each token writes under its key, given S before the chunk and the tokens before it
+            # corrections [T, V]: what each token writes under its key, given S before the chunk and
+            # the tokens before it
             known = tl.dot(k * tl.exp(faded)[:, None], s, input_precision="ieee", out_dtype=ACC)
-            corrections = tl.dot(solve, strength * (v - known), input_precision="ieee", out_dtype=ACC)
+            corrections = tl.dot(
+                solve, strength * (v - known), input_precision="ieee", out_dtype=ACC
+            )
             read = tl.dot(q * tl.exp(faded)[:, None], s, input_precision="ieee", out_dtype=ACC)
             read += tl.dot(within, corrections, input_precision="ieee", out_dtype=ACC)
             target = out + (token * HEADS + head)[:, None] * V + v_dim[None, :]
             tl.store(target, read.to(out.dtype.element_ty), mask=valued)
             whole = tl.sum(step, 0)
             written = tl.trans(k * tl.exp(whole - faded)[:, None])
-            s = s * tl.exp(whole) + tl.dot(written, corrections, input_precision="ieee", out_dtype=ACC)
+            s = s * tl.exp(whole) + tl.dot(
+                written, corrections, input_precision="ieee", out_dtype=ACC
+            )
         page = tl.load(saves + segment).to(tl.int64)
         kept = memory + (page * HEADS + head) * K * V + cell
         saved = (k_dim < tl.where(page >= 0, K, 0))[:, None] & (v_dim < V)[None, :]
@@ -131,8 +160,8 @@ def _by_chunk(
 
 
 @operation(
-    "gated_delta(Tensor mixed, Tensor g, Tensor beta, Tensor states, Tensor(a!) memories, int layer, Tensor first, "
-    "Tensor segments, Tensor stops, Tensor saves, int longest) -> Tensor"
+    "gated_delta(Tensor mixed, Tensor g, Tensor beta, Tensor states, Tensor(a!) memories, int"
+    " layer, Tensor first, Tensor segments, Tensor stops, Tensor saves, int longest) -> Tensor"
 )
 def gated_delta(
     mixed: Tensor,
@@ -147,18 +176,28 @@ def gated_delta(
     saves: Tensor,
     longest: int,
 ) -> Tensor:
-    """Apply the rule to flat tokens, write memories to their pages, and return the outputs [N, H, V].
+    """Apply the rule to flat tokens, write memories to their pages, and return the outputs [N, H,
+    V].
 
-    mixed [N, 2 * shared * K + H * V] are queries, keys (`shared` heads, not normalised) and values; g, beta [N, H]; states
-    [layers, R, H, K, V] those that requests go on from; memories [layers, pages, H, K, V]. Request r has the segments
-    segments[r] ... segments[r + 1] - 1; segment s ends before flat token stops[s] and leaves its memory in page saves[s].
+    mixed [N, 2 * shared * K + H * V] are queries, keys (`shared` heads, not normalised) and values;
+    g, beta [N, H]; states [layers, R, H, K, V] those that requests go on from; memories [layers,
+    pages, H, K, V]. Request r has the segments segments[r] ... segments[r + 1] - 1; segment s ends
+    before flat token stops[s] and leaves its memory in page saves[s].
     """
     _, requests, heads, k, v = states.shape
     shared = (mixed.shape[1] - heads * v) // (2 * k)
     out = torch.empty((mixed.shape[0], heads, v), dtype=mixed.dtype, device=mixed.device)
     columns = min(tile(v), VALUES_AT_ONCE)
     grid = (requests, heads, triton.cdiv(v, columns))
-    sizes = {"HEADS": heads, "SHARED": shared, "K": k, "V": v, "WIDE": tile(k), "COLUMNS": columns, "ACC": accumulator(mixed)}
+    sizes = {
+        "HEADS": heads,
+        "SHARED": shared,
+        "K": k,
+        "V": v,
+        "WIDE": tile(k),
+        "COLUMNS": columns,
+        "ACC": accumulator(mixed),
+    }
     tensors = (out, mixed, g, beta, states[layer], memories[layer], first, saves)
     if longest == 1:
         launch(_by_token, grid, *tensors, **sizes)
@@ -169,9 +208,13 @@ def gated_delta(
 
 @triton.jit
 def _log_of_1_plus(x):
-    """Return log(1 + x) of 0 <= x <= 1, accurate also where 1 + x is rounded (Goldberg 1991, theorem 4)."""
+    """Return log(1 + x) of 0 <= x <= 1, accurate also where 1 + x is rounded (Goldberg 1991,
+    theorem 4).
+    """
     rounded = 1.0 + x
-    return tl.where(rounded == 1.0, x, tl.log(rounded) * x / tl.where(rounded == 1.0, 1.0, rounded - 1.0))
+    return tl.where(
+        rounded == 1.0, x, tl.log(rounded) * x / tl.where(rounded == 1.0, 1.0, rounded - 1.0)
+    )
 
 
 @triton.jit
@@ -188,10 +231,25 @@ def _gates(g, beta, a, b, a_log, dt_bias, count, HEADS: tl.constexpr, SIZE: tl.c
 
 @operation("delta_gates(Tensor a, Tensor b, Tensor a_log, Tensor dt_bias) -> (Tensor, Tensor)")
 def delta_gates(a: Tensor, b: Tensor, a_log: Tensor, dt_bias: Tensor) -> tuple[Tensor, Tensor]:
-    """Return log decays -exp(a_log) * softplus(a + dt_bias) and write strengths sigmoid(b), both [N, H]; a, b [N, H]."""
+    """Return log decays -exp(a_log) * softplus(a + dt_bias) and write strengths sigmoid(b), both
+    [N, H]; a, b [N, H].
+    """
     wide = torch.promote_types(a.dtype, torch.float32)
     g, beta = (torch.empty(a.shape, dtype=wide, device=a.device) for _ in range(2))
     size = 256
     grid = (triton.cdiv(a.numel(), size),)
-    launch(_gates, grid, g, beta, a, b, a_log, dt_bias, a.numel(), HEADS=a.shape[1], SIZE=size, ACC=accumulator(a))
+    launch(
+        _gates,
+        grid,
+        g,
+        beta,
+        a,
+        b,
+        a_log,
+        dt_bias,
+        a.numel(),
+        HEADS=a.shape[1],
+        SIZE=size,
+        ACC=accumulator(a),
+    )
     return g, beta

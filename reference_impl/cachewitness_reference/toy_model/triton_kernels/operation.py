@@ -1,4 +1,6 @@
-"""How a Triton kernel becomes an operation of torch: once registered, counted like any other, launched where there is data."""
+"""How a Triton kernel becomes an operation of torch: once registered, counted like any other,
+launched where there is data.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ DOT_LEAST = 16
 
 
 def operation(schema: str) -> Callable[[Function], Function]:
-    """Register a function as an operation of torch, for all devices; `schema` names it and says what it writes."""
+    """Register a function as an operation of torch, for all devices; `schema` names it and says
+    what it writes.
+    """
 
     def register(function: Function) -> Function:
         _LIBRARY.define(schema)
@@ -44,15 +48,19 @@ def accumulator(x: Tensor) -> Any:
 
 
 def multiplied(x: Tensor) -> Any:
-    """Return the dtype in which matrices of what `x` holds are multiplied, sums in that of `accumulator`.
+    """Return the dtype in which matrices of what `x` holds are multiplied, sums in that of
+    `accumulator`.
 
-    Products of two numbers in bfloat16 are exact in float32; the interpreter, which cannot multiply bfloat16, makes them there.
+    Products of two numbers in bfloat16 are exact in float32; the interpreter, which cannot multiply
+    bfloat16, makes them there.
     """
     return tl.bfloat16 if x.dtype == torch.bfloat16 and not INTERPRETED else accumulator(x)
 
 
 def precision(x: Tensor) -> str:
-    """Return how matrices of what `x` holds are multiplied: of float32 as three products of shorter numbers, 21 bits exact."""
+    """Return how matrices of what `x` holds are multiplied: of float32 as three products of
+    shorter numbers, 21 bits exact.
+    """
     return "tf32x3" if x.dtype == torch.float32 else "ieee"
 
 

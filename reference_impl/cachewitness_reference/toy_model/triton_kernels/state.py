@@ -1,6 +1,8 @@
-"""States out of their pages: what the requests of a step go on from, copied before anything of the step is written.
+"""States out of their pages: what the requests of a step go on from, copied before anything of the
+step is written.
 
-States go back to their pages in the kernels that make them: `gated_delta` and `convolution.keep_inputs`.
+States go back to their pages in the kernels that make them: `gated_delta` and
+`convolution.keep_inputs`.
 """
 
 from __future__ import annotations
@@ -28,7 +30,9 @@ def _gather(out, pool, reads, pages, requests, elements, SIZE: tl.constexpr):
 
 @operation("gather_states(Tensor pool, Tensor reads) -> Tensor")
 def gather_states(pool: Tensor, reads: Tensor) -> Tensor:
-    """Return the states [layers, R, ...] in pages reads [R] of `pool` [layers, pages, ...]; zeros where a page is below 0."""
+    """Return the states [layers, R, ...] in pages reads [R] of `pool` [layers, pages, ...];
+    zeros where a page is below 0.
+    """
     layers, pages, *shape = pool.shape
     out = torch.empty((layers, reads.shape[0], *shape), dtype=pool.dtype, device=pool.device)
     elements = pool.numel() // (layers * pages)

@@ -1,4 +1,6 @@
-"""Furiosa-LLM's reference under the harness: lawful on random workloads, not idle, and faults planted into it are found."""
+"""Furiosa-LLM's reference under the harness: lawful on random workloads, not idle, and faults
+planted into it are found.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,18 @@ from msgspec.structs import replace
 from cachewitness._util.errors import UsageError
 from cachewitness.core.driving import drive
 from cachewitness.core.result import Activity, Result
-from cachewitness.core.trace_format import Finish, GroupSpec, Height, Layout, Media, Op, Step, Submit, Trace, TraceHeader
+from cachewitness.core.trace_format import (
+    Finish,
+    GroupSpec,
+    Height,
+    Layout,
+    Media,
+    Op,
+    Step,
+    Submit,
+    Trace,
+    TraceHeader,
+)
 from cachewitness.engines.driver import Driver
 from cachewitness.systems.furiosa.reference import NOT_APPLICABLE
 from cachewitness.systems.furiosa.reference.engine import open_engine
@@ -33,17 +46,26 @@ HEIGHTS: list[Height] = ["manager", "scheduler"]
 def layout(block_size: int = 16, window: int = 32) -> Layout:
     """Return the layout of a window beside full attention, with other sizes."""
     even = layouts.load("full-swa")
-    groups = [replace(g, block_size=block_size, window=window if g.kind == "sliding" else 0) for g in even.groups]
+    groups = [
+        replace(g, block_size=block_size, window=window if g.kind == "sliding" else 0)
+        for g in even.groups
+    ]
     return replace(even, groups=groups)
 
 
 def traces(height: Height, count: int) -> list[Trace]:
     """Return random traces over several sizes of block and window, and every option."""
     configurations = [
-        configuration for size in ((16, 32), (16, 21), (4, 11), (2, 2), (1, 3)) for configuration in variants(layout(*size))
+        configuration
+        for size in ((16, 32), (16, 21), (4, 11), (2, 2), (1, 3))
+        for configuration in variants(layout(*size))
     ]
     return [
-        random_trace(Shape(configuration.layout, configuration.options, height, "furiosa"), seed, withdraw=False)
+        random_trace(
+            Shape(configuration.layout, configuration.options, height, "furiosa"),
+            seed,
+            withdraw=False,
+        )
         for seed in range(count)
         for configuration in configurations[seed % 5 :: 5]
     ]
@@ -67,16 +89,26 @@ def test_random_workloads_are_lawful_and_not_idle(height: Height) -> None:
 
 def test_every_option_of_the_policy_is_run() -> None:
     """The variants of a layout cover each value of each choice that is an option."""
-    run = {(key, value) for configuration in variants(layout()) for key, value in configuration.options.items()}
+    run = {
+        (key, value)
+        for configuration in variants(layout())
+        for key, value in configuration.options.items()
+    }
     for name, choice in CHOICES.items():
         if name in Options.__dataclass_fields__:
-            assert all(value == choice.values[0] or (name, value) in run for value in choice.values), name
+            assert all(
+                value == choice.values[0] or (name, value) in run for value in choice.values
+            ), name
 
 
 def test_rules_that_do_not_apply_say_why() -> None:
     """The engine's header has the reasons, and so has the policy."""
     trace = traces("manager", 1)[0]
-    assert open_engine(trace.header, {}).describe().not_applicable == dict(POLICY.not_applicable) == NOT_APPLICABLE
+    assert (
+        open_engine(trace.header, {}).describe().not_applicable
+        == dict(POLICY.not_applicable)
+        == NOT_APPLICABLE
+    )
 
 
 @pytest.mark.parametrize(
@@ -85,12 +117,20 @@ def test_rules_that_do_not_apply_say_why() -> None:
         ("full-mamba", {}, "layout 'full-mamba': groups.1..kind 'recurrent'"),
         ("full", {}, "layout 'full': groups: no sliding group"),
         ("full-swa", {"retention_interval": 0}, "option 'retention_interval' is unknown"),
-        ("full-swa", {"expected_average_seq_length": 0}, "EXPECTED_AVERAGE_SEQ_LENGTH must be a positive integer"),
+        (
+            "full-swa",
+            {"expected_average_seq_length": 0},
+            "EXPECTED_AVERAGE_SEQ_LENGTH must be a positive integer",
+        ),
     ],
 )
-def test_what_the_policy_has_not_is_refused_in_one_line(name: str, options: dict[str, Any], message: str) -> None:
+def test_what_the_policy_has_not_is_refused_in_one_line(
+    name: str, options: dict[str, Any], message: str
+) -> None:
     """A recurrent group among them."""
-    header = TraceHeader(name="t", layout=layouts.load(name), pages=50, options=options, policy="furiosa")
+    header = TraceHeader(
+        name="t", layout=layouts.load(name), pages=50, options=options, policy="furiosa"
+    )
     with pytest.raises(UsageError, match=message) as caught:
         open_engine(header, {})
     assert "\n" not in str(caught.value)
@@ -104,7 +144,7 @@ def test_the_document_is_the_only_release() -> None:
         open_engine(header, {"release": "1"})
 
 
-# --- seeded faults ----------------------------------------------------------------------------------------------------
+# --- seeded faults --------------------------------------------------------------------------------
 
 
 def ignores_holes(patch: pytest.MonkeyPatch) -> None:
@@ -194,28 +234,50 @@ def test_a_seeded_fault_is_found_by_its_name(
 
 
 def test_an_engine_answers_for_its_policy() -> None:
-    """The registry's entry builds what the traces run on, on configurations that are all accepted."""
+    """The registry's entry builds what the traces run on, on configurations that are all
+    accepted.
+    """
     for configuration in POLICY.configurations():
         shape = configuration.shape("scheduler")
         assert isinstance(POLICY.open(random_trace(shape, 1, withdraw=False).header, {}), Driver)
 
 
 def test_a_tail_without_a_key_is_no_free_page() -> None:
-    """With hits on blocks alone, the entry of a partial block is kept and cannot be hit; the engine counts it as cached.
+    """With hits on blocks alone, the entry of a partial block is kept and cannot be hit; the engine
+    counts it as cached.
 
-    Whoever needs a page then has the least recently used entries evicted, and with the first of a tree all behind it.
+    Whoever needs a page then has the least recently used entries evicted, and with the first of a
+    tree all behind it.
     """
     header = TraceHeader(
         "tails",
         Layout("tails", [GroupSpec("full", 16), GroupSpec("sliding", 16, window=32)]),
         19,
         policy="furiosa",
-        options={"expected_average_seq_length": 64, "hit_granularity": "block", "out_of_window": "freed"},
+        options={
+            "expected_average_seq_length": 64,
+            "hit_granularity": "block",
+            "out_of_window": "freed",
+        },
     )
     ops: list[Op] = [
-        *[Submit("a", "A:33", media=[Media(27, 21, "cat")]), Submit("b", "b:1"), Submit("c", "b:1 c:12"), Step([("c", 13)])],
-        *[Step([("a", 1), ("b", 1), ("c", 1)]), Submit("d", "A:46 @a:1 d:1"), Step([("c", 1), ("d", 48)])],
-        *[Step([("a", 16), ("c", 1)]), Step([("a", 16), ("c", 1), ("d", 1)]), Finish("d"), Finish("a")],
+        *[
+            Submit("a", "A:33", media=[Media(27, 21, "cat")]),
+            Submit("b", "b:1"),
+            Submit("c", "b:1 c:12"),
+            Step([("c", 13)]),
+        ],
+        *[
+            Step([("a", 1), ("b", 1), ("c", 1)]),
+            Submit("d", "A:46 @a:1 d:1"),
+            Step([("c", 1), ("d", 48)]),
+        ],
+        *[
+            Step([("a", 16), ("c", 1)]),
+            Step([("a", 16), ("c", 1), ("d", 1)]),
+            Finish("d"),
+            Finish("a"),
+        ],
         *[Submit("e", "e:1"), Submit("f", "A:17"), Step([("e", 1), ("f", 1)])],
     ]
     result = drive(Trace(header, ops), open_engine(header, {}))

@@ -1,7 +1,7 @@
 """The lifecycle of a request over Furiosa-LLM's two pools, statement by statement of the document.
 
-Blocks of four tokens and a window of six: a boundary needs the five tokens before it, so a request that has computed t
-tokens keeps the sliding blocks from column (t - 5) // 4 on.
+Blocks of four tokens and a window of six: a boundary needs the five tokens before it, so a request
+that has computed t tokens keeps the sliding blocks from column (t - 5) // 4 on.
 """
 
 from __future__ import annotations
@@ -29,7 +29,9 @@ def scheduler(*sizes: int, **options: Any) -> Scheduler:
 
 
 def run(engine: Scheduler, budget: int = 0) -> dict[str, int]:
-    """Run one forward pass; whoever is at the end of its tokens generates 7. Return who computed how many tokens."""
+    """Run one forward pass; whoever is at the end of its tokens generates 7. Return who computed
+    how many tokens.
+    """
     step = engine.schedule(budget)
     engine.complete(step)
     for name in step.num_tokens:
@@ -51,7 +53,7 @@ def columns(request: Request) -> list[int]:
     return [column for column, block in enumerate(request.sliding_blocks) if block is not None]
 
 
-# --- the document -----------------------------------------------------------------------------------------------------
+# --- the document ---------------------------------------------------------------------------------
 
 
 def test_prefill_takes_blocks_to_write_in_both_pools() -> None:
@@ -64,7 +66,9 @@ def test_prefill_takes_blocks_to_write_in_both_pools() -> None:
 
 
 def test_extend_takes_blocks_for_new_tokens_alone() -> None:
-    """Six tokens, then five more: the half-full second block goes on, and one block of either pool is new."""
+    """Six tokens, then five more: the half-full second block goes on, and one block of either
+    pool is new.
+    """
     engine = scheduler()
     request = added(engine, "a", list(range(11)))
     assert run(engine, 6) == {"a": 6}
@@ -85,7 +89,9 @@ def test_decode_takes_a_block_when_the_last_one_is_full() -> None:
 
 
 def test_extend_loads_the_cached_blocks_of_both_pools() -> None:
-    """Whoever comes with a stored prefix of eight tokens holds its blocks, and takes new ones for the rest."""
+    """Whoever comes with a stored prefix of eight tokens holds its blocks, and takes new ones
+    for the rest.
+    """
     engine = scheduler()
     first = added(engine, "a", list(range(8)))
     run(engine)
@@ -98,7 +104,9 @@ def test_extend_loads_the_cached_blocks_of_both_pools() -> None:
 
 
 def test_cleanup_gives_back_sliding_blocks_at_once_and_keeps_global_ones() -> None:
-    """After t tokens the blocks before column (t - 5) // 4 are gone, while the request runs on; the global ones stay."""
+    """After t tokens the blocks before column (t - 5) // 4 are gone, while the request runs on;
+    the global ones stay.
+    """
     engine = scheduler(40, 12, out_of_window="freed")
     request = added(engine, "a", list(range(30)))
     for computed in (6, 12, 18, 24, 30):
@@ -110,7 +118,9 @@ def test_cleanup_gives_back_sliding_blocks_at_once_and_keeps_global_ones() -> No
 
 
 def test_a_long_sequence_lives_in_a_small_sliding_pool() -> None:
-    """Blocks outside the window do not wait for the end of the request: 76 tokens run in five sliding blocks of four."""
+    """Blocks outside the window do not wait for the end of the request: 76 tokens run in five
+    sliding blocks of four.
+    """
     engine = scheduler(21, 5)
     request = added(engine, "a", list(range(70)))
     while request.num_tokens < 76:
@@ -119,7 +129,9 @@ def test_a_long_sequence_lives_in_a_small_sliding_pool() -> None:
 
 
 def test_global_blocks_stay_reusable_for_the_whole_prefix() -> None:
-    """When the request has ended, all of its tokens but the last can be matched in the global pool."""
+    """When the request has ended, all of its tokens but the last can be matched in the global
+    pool.
+    """
     engine = scheduler()
     added(engine, "a", list(range(24)))
     run(engine, 24)
@@ -129,8 +141,12 @@ def test_global_blocks_stay_reusable_for_the_whole_prefix() -> None:
 
 
 @pytest.mark.parametrize(("global_blocks", "sliding_blocks"), [(4, 12), (20, 5)])
-def test_both_pools_are_given_together_or_not_at_all(global_blocks: int, sliding_blocks: int) -> None:
-    """Whichever pool lacks a block, the request takes none of the other; the two are as long after every step."""
+def test_both_pools_are_given_together_or_not_at_all(
+    global_blocks: int, sliding_blocks: int
+) -> None:
+    """Whichever pool lacks a block, the request takes none of the other; the two are as long
+    after every step.
+    """
     engine = scheduler(global_blocks, sliding_blocks)
     for name, start in (("a", 0), ("b", 100), ("c", 200)):
         added(engine, name, list(range(start, start + 7)))
@@ -143,10 +159,12 @@ def test_both_pools_are_given_together_or_not_at_all(global_blocks: int, sliding
 
 @pytest.mark.parametrize(("out_of_window", "reusable"), [("freed", 8), ("evictable", 0)])
 def test_eviction_pressure_is_off_the_sliding_pool(out_of_window: str, reusable: int) -> None:
-    """A request of 60 tokens runs in a sliding pool of 32, because what its window has left serves it again.
+    """A request of 60 tokens runs in a sliding pool of 32, because what its window has left serves
+    it again.
 
-    Freed at once, that is enough for it, and a request that was stored before stays whole. Where entries keep such blocks until
-    memory is needed, the oldest go first, which are the stored request's.
+    Freed at once, that is enough for it, and a request that was stored before stays whole. Where
+    entries keep such blocks until memory is needed, the oldest go first, which are the stored
+    request's.
     """
     engine = scheduler(40, 8, out_of_window=out_of_window)
     added(engine, "kept", list(range(100, 108)))
@@ -161,7 +179,7 @@ def test_eviction_pressure_is_off_the_sliding_pool(out_of_window: str, reusable:
     assert (match.matched, match.length) == (8, reusable)
 
 
-# --- our choices ------------------------------------------------------------------------------------------------------
+# --- our choices ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("tail", "held"), [("W-1", [2, 3]), ("W", [1, 2, 3])])
@@ -175,7 +193,9 @@ def test_the_window_keeps_w_minus_1_or_w_tokens(tail: str, held: list[int]) -> N
 
 @pytest.mark.parametrize(("out_of_window", "known"), [("evictable", 8), ("freed", 0)])
 def test_what_the_window_has_left_can_be_matched_or_not(out_of_window: str, known: int) -> None:
-    """A sibling that parts at token 8 finds the window [3, 8) there, or gone with the first chunk's blocks."""
+    """A sibling that parts at token 8 finds the window [3, 8) there, or gone with the first
+    chunk's blocks.
+    """
     engine = scheduler(out_of_window=out_of_window)
     added(engine, "a", list(range(24)))
     run(engine, 24)
@@ -184,7 +204,9 @@ def test_what_the_window_has_left_can_be_matched_or_not(out_of_window: str, know
 
 
 def test_a_chunk_is_what_fits() -> None:
-    """Beside a request that holds two of seven sliding blocks, another computes twenty tokens of its prompt and no more."""
+    """Beside a request that holds two of seven sliding blocks, another computes twenty tokens of
+    its prompt and no more.
+    """
     engine = scheduler(40, 7)
     added(engine, "a", list(range(9)))
     run(engine)
@@ -193,18 +215,24 @@ def test_a_chunk_is_what_fits() -> None:
 
 
 def test_the_last_to_come_gives_way_and_waits_in_front() -> None:
-    """Two requests of seven tokens fill four global blocks; the first needs a third block at its ninth token."""
+    """Two requests of seven tokens fill four global blocks; the first needs a third block at its
+    ninth token.
+    """
     engine = scheduler(4, 12)
     first, second = added(engine, "a", list(range(7))), added(engine, "b", list(range(100, 107)))
     added(engine, "c", list(range(200, 203)))
     while second.status is not Status.WAITING or first.num_computed == 0:
         run(engine)
     assert first.num_computed == 9 and [r.request_id for r in engine.waiting] == ["b", "c"]
-    assert engine.manager.match(second).length == 4, "what it had stored in a block that nobody took is still there"
+    assert engine.manager.match(second).length == 4, (
+        "what it had stored in a block that nobody took is still there"
+    )
 
 
 def test_a_request_joins_only_if_its_prompt_fits_the_global_pool() -> None:
-    """Four of six blocks are held; a prompt of nine tokens waits although one of its chunks would fit."""
+    """Four of six blocks are held; a prompt of nine tokens waits although one of its chunks
+    would fit.
+    """
     engine = scheduler(6, 12)
     added(engine, "a", list(range(13)))
     run(engine)
@@ -216,7 +244,9 @@ def test_a_request_joins_only_if_its_prompt_fits_the_global_pool() -> None:
 def test_a_prompt_that_leaves_no_room_to_generate_is_refused(length: int) -> None:
     """Six global blocks hold 20 tokens and the copy of a block."""
     engine = scheduler(6, 12)
-    with pytest.raises(RefusedRequest, match=f"prompt of request 'a': {length} tokens; it may have 1 to 19"):
+    with pytest.raises(
+        RefusedRequest, match=f"prompt of request 'a': {length} tokens; it may have 1 to 19"
+    ):
         added(engine, "a", list(range(length)))
 
 

@@ -1,7 +1,8 @@
-"""How Furiosa-LLM's KV memory is split between its pools: the document's statements, and arithmetic done by hand.
+"""How Furiosa-LLM's KV memory is split between its pools: the document's statements, and arithmetic
+done by hand.
 
-The example has 2 global and 10 sliding layers, blocks of 16 tokens, 4 bytes per token and layer and a window of 64: a
-global block weighs 2 * 4 * 16 = 128 bytes, a sliding one 640.
+The example has 2 global and 10 sliding layers, blocks of 16 tokens, 4 bytes per token and layer and
+a window of 64: a global block weighs 2 * 4 * 16 = 128 bytes, a sliding one 640.
 """
 
 from __future__ import annotations
@@ -14,7 +15,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cachewitness_reference.furiosa.config import Options, cache_config, layers_of
-from cachewitness_reference.furiosa.partition import ConfigError, Partition, expected_length_from, split
+from cachewitness_reference.furiosa.partition import (
+    ConfigError,
+    Partition,
+    expected_length_from,
+    split,
+)
 
 EXAMPLE: dict[str, Any] = {
     "block_size": 16,
@@ -35,11 +41,13 @@ def example(kv_bytes: int = 1_000_000, **changed: Any) -> Partition:
     return split(kv_bytes, **(EXAMPLE | changed))
 
 
-# --- the document -----------------------------------------------------------------------------------------------------
+# --- the document ---------------------------------------------------------------------------------
 
 
 def test_memory_is_split_into_a_global_and_a_sliding_pool() -> None:
-    """At 1024 tokens: 64 global and 4 + 1 sliding blocks, 8192 and 3200 bytes, so 64 of 11392 parts of the blocks."""
+    """At 1024 tokens: 64 global and 4 + 1 sliding blocks, 8192 and 3200 bytes, so 64 of 11392
+    parts of the blocks.
+    """
     shares = example()
     assert (shares.global_blocks_per_seq, shares.sliding_blocks_per_seq) == (64, 5)
     assert shares.global_blocks == 1_000_000 * 64 // 11_392 == 5617
@@ -56,10 +64,15 @@ def test_two_pools_come_with_a_hybrid_model_without_being_asked_for() -> None:
 
 
 def test_layers_of_one_kind_share_a_pool() -> None:
-    """Gemma 3 has six sliding groups in vLLM's layout; here they are one pool of all their layers."""
+    """Gemma 3 has six sliding groups in vLLM's layout; here they are one pool of all their
+    layers.
+    """
     five = [SLIDING | {"layers": 2} for _ in range(5)]
     layers = layers_of([*five, FULL])
-    assert layers == layers_of([FULL, SLIDING]) and (layers.global_layers, layers.sliding_layers) == (2, 10)
+    assert layers == layers_of([FULL, SLIDING]) and (
+        layers.global_layers,
+        layers.sliding_layers,
+    ) == (2, 10)
 
 
 @pytest.mark.parametrize(
@@ -73,15 +86,21 @@ def test_layers_of_one_kind_share_a_pool() -> None:
         ([FULL, SLIDING, SLIDING | {"window": 32}], "window differs"),
     ],
 )
-def test_a_model_that_is_not_hybrid_in_this_sense_is_refused(groups: list[Any], message: str) -> None:
-    """Only models that mix global and sliding-window attention, and nothing else, have the two pools."""
+def test_a_model_that_is_not_hybrid_in_this_sense_is_refused(
+    groups: list[Any], message: str
+) -> None:
+    """Only models that mix global and sliding-window attention, and nothing else, have the two
+    pools.
+    """
     with pytest.raises(ConfigError, match=message) as caught:
         layers_of(groups)
     assert "\n" not in str(caught.value)
 
 
 def test_global_attention_grows_with_the_sequence_and_the_window_bounds_the_rest() -> None:
-    """Twice the length takes twice the global blocks, and no more sliding ones; within the window both kinds grow alike."""
+    """Twice the length takes twice the global blocks, and no more sliding ones; within the
+    window both kinds grow alike.
+    """
     short, long = example(expected_average_seq_length=256), example(expected_average_seq_length=512)
     assert (short.global_blocks_per_seq, long.global_blocks_per_seq) == (16, 32)
     assert short.sliding_blocks_per_seq == long.sliding_blocks_per_seq == 5
@@ -92,28 +111,43 @@ def test_global_attention_grows_with_the_sequence_and_the_window_bounds_the_rest
 def test_the_longer_the_prompts_the_more_memory_is_global() -> None:
     """Beyond the window of 64 tokens: half and half of the blocks at 80, 64 to 5 at 1024."""
     shares = [example(expected_average_seq_length=length) for length in (80, 256, 1024)]
-    assert [(s.global_blocks_per_seq, s.sliding_blocks_per_seq) for s in shares] == [(5, 5), (16, 5), (64, 5)]
+    assert [(s.global_blocks_per_seq, s.sliding_blocks_per_seq) for s in shares] == [
+        (5, 5),
+        (16, 5),
+        (64, 5),
+    ]
     assert sorted({s.global_blocks for s in shares}) == [s.global_blocks for s in shares]
 
 
 def test_one_undivided_pool_would_hold_fewer_long_sequences() -> None:
-    """With every layer treated as global, a sequence of 1024 tokens takes 64 * 768 bytes, and 20 fit instead of 87."""
+    """With every layer treated as global, a sequence of 1024 tokens takes 64 * 768 bytes, and 20
+    fit instead of 87.
+    """
     assert 1_000_000 // (64 * (128 + 640)) == 20
     assert example().sequences == 1_000_000 // 11_392 == 87
 
 
 def test_the_split_follows_what_either_attention_needs() -> None:
-    """More global layers, or a narrower window, move memory to the global pool: it is no fixed share."""
+    """More global layers, or a narrower window, move memory to the global pool: it is no fixed
+    share.
+    """
     base = example()
     more_layers, narrower = example(global_layers=4), example(window=16)
-    assert more_layers.global_blocks * more_layers.global_block_bytes > base.global_blocks * base.global_block_bytes
+    assert (
+        more_layers.global_blocks * more_layers.global_block_bytes
+        > base.global_blocks * base.global_block_bytes
+    )
     assert narrower.global_blocks > base.global_blocks
 
 
 def test_the_variable_guides_the_split() -> None:
-    """The longer the sequences that are expected, the more memory is global; the numbers are those of 8192 tokens."""
+    """The longer the sequences that are expected, the more memory is global; the numbers are
+    those of 8192 tokens.
+    """
     lengths = [64, 256, 1024, 8192]
-    blocks = [example(max_model_len=16_384, expected_average_seq_length=n).global_blocks for n in lengths]
+    blocks = [
+        example(max_model_len=16_384, expected_average_seq_length=n).global_blocks for n in lengths
+    ]
     assert blocks == sorted(blocks) and len(set(blocks)) == 4
     assert blocks[-1] == 1_000_000 * 512 // (512 * 128 + 5 * 640) == 7448
 
@@ -124,18 +158,36 @@ def test_unset_the_ratio_is_that_of_the_longest_sequence() -> None:
 
 
 def test_unset_the_ratio_can_be_that_of_a_token() -> None:
-    """The other default gives both kinds a block for a block, as any length within the window does."""
+    """The other default gives both kinds a block for a block, as any length within the window
+    does.
+    """
     per_token = example(default_ratio="per_token")
     assert per_token.global_blocks == 1_000_000 // (128 + 640) == 1302
     assert per_token == example(expected_average_seq_length=64)
 
 
 @pytest.mark.parametrize(
-    "text", ["0", "-1", "+8", "8.0", "1e3", "8_192", " 8", "", "eight", "٨", "9223372036854775808", "9" * 5000]
+    "text",
+    [
+        "0",
+        "-1",
+        "+8",
+        "8.0",
+        "1e3",
+        "8_192",
+        " 8",
+        "",
+        "eight",
+        "٨",
+        "9223372036854775808",
+        "9" * 5000,
+    ],
 )
 def test_the_variable_must_be_a_positive_integer(text: str) -> None:
     """Anything else is one clear line that names the variable."""
-    with pytest.raises(ConfigError, match=r"^EXPECTED_AVERAGE_SEQ_LENGTH must be a positive integer, not") as caught:
+    with pytest.raises(
+        ConfigError, match=r"^EXPECTED_AVERAGE_SEQ_LENGTH must be a positive integer, not"
+    ) as caught:
         expected_length_from({"EXPECTED_AVERAGE_SEQ_LENGTH": text})
     assert "\n" not in str(caught.value)
 
@@ -155,7 +207,7 @@ def test_the_variable_is_read_as_the_document_exports_it() -> None:
     assert expected_length_from({}) is None
 
 
-# --- our choices ------------------------------------------------------------------------------------------------------
+# --- our choices ----------------------------------------------------------------------------------
 
 
 def test_a_length_beyond_the_longest_sequence_counts_as_that() -> None:
@@ -205,7 +257,7 @@ def test_pools_too_small_for_one_request_are_refused() -> None:
         cache_config(layers_of(WEIGHED), 4_000, Options(default_ratio="per_token"))
 
 
-# --- properties -------------------------------------------------------------------------------------------------------
+# --- properties -----------------------------------------------------------------------------------
 
 SIZES = {
     "kv_bytes": st.integers(10**6, 10**12),
@@ -241,7 +293,9 @@ def test_no_byte_too_many_and_less_than_a_block_of_each_kind_wasted(sizes: dict[
 
 @given(st.fixed_dictionaries(SIZES))
 def test_at_the_length_split_for_no_other_split_would_serve_more(sizes: dict[str, Any]) -> None:
-    """The number of sequences is that of a memory without walls; both pools run out there, within one sequence."""
+    """The number of sequences is that of a memory without walls; both pools run out there,
+    within one sequence.
+    """
     shares = divided(sizes)
     if shares is not None:
         seq_bytes = (
@@ -255,8 +309,14 @@ def test_at_the_length_split_for_no_other_split_would_serve_more(sizes: dict[str
             assert 0 <= by_sliding - by_global <= 1
 
 
-@given(st.fixed_dictionaries(SIZES | {"max_model_len": st.just(10**6)}), st.integers(1, 10**6), st.integers(1, 10**6))
-def test_the_global_share_is_constant_within_the_window_and_never_falls(sizes: dict[str, Any], one: int, other: int) -> None:
+@given(
+    st.fixed_dictionaries(SIZES | {"max_model_len": st.just(10**6)}),
+    st.integers(1, 10**6),
+    st.integers(1, 10**6),
+)
+def test_the_global_share_is_constant_within_the_window_and_never_falls(
+    sizes: dict[str, Any], one: int, other: int
+) -> None:
     """Compared in exact fractions of what a sequence takes."""
 
     def share(length: int) -> Fraction | None:

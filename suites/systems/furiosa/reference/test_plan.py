@@ -1,4 +1,6 @@
-"""`plan furiosa`: both pools run out together at the expected length, and the memory is not exceeded."""
+"""`plan furiosa`: both pools run out together at the expected length, and the memory is not
+exceeded.
+"""
 
 from __future__ import annotations
 
@@ -14,20 +16,29 @@ TOKEN = 2 * 16 * 128 * 2
 
 
 def test_the_split_of_gemma_3_at_8192_tokens() -> None:
-    """512 global blocks a sequence, and 65 sliding ones: 1 023 tokens touch 64 blocks, 65 if they begin inside one."""
+    """512 global blocks a sequence, and 65 sliding ones: 1 023 tokens touch 64 blocks, 65 if
+    they begin inside one.
+    """
     answer = plan(Request("gemma-3-27b", "8192", kv_gib=16))
-    assert (answer.value("global_blocks_per_seq"), answer.value("sliding_blocks_per_seq")) == (512, 65)
+    assert (answer.value("global_blocks_per_seq"), answer.value("sliding_blocks_per_seq")) == (
+        512,
+        65,
+    )
     need = 512 * 10, 65 * 52
     share = Fraction(need[0], sum(need))
     blocks = 16 * 2**30 * share // (16 * 10 * TOKEN)
     assert answer.value("global_blocks") == blocks
-    assert answer.value("sliding_blocks") == (16 * 2**30 - blocks * 16 * 10 * TOKEN) // (16 * 52 * TOKEN)
+    assert answer.value("sliding_blocks") == (16 * 2**30 - blocks * 16 * 10 * TOKEN) // (
+        16 * 52 * TOKEN
+    )
     assert answer.value("global_share") == pytest.approx(float(share), abs=1e-3)
 
 
 @pytest.mark.parametrize("length", [1, 16, 1023, 1024, 1025, 8192, 131072])
 def test_both_pools_run_out_at_the_same_number_of_sequences(length: int) -> None:
-    """Within one sequence, for lengths around the window and beyond; what is left over is less than a block of each."""
+    """Within one sequence, for lengths around the window and beyond; what is left over is less
+    than a block of each.
+    """
     answer = plan(Request("gemma-3-27b", str(length), kv_gib=64))
     results = {line.name: line.value for line in answer.lines}
     fit = (
@@ -56,7 +67,9 @@ def test_without_memory_the_split_is_that_of_one_sequence() -> None:
 def test_unset_the_length_is_the_longest_or_any_within_the_window() -> None:
     """Two readings of the document's default, one of them by name."""
     assert plan(Request("gemma-3-27b")).value("seq_length_tokens") == 131072
-    assert plan(Request("gemma-3-27b", default_ratio="per_token")).value("seq_length_tokens") == 1024
+    assert (
+        plan(Request("gemma-3-27b", default_ratio="per_token")).value("seq_length_tokens") == 1024
+    )
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,8 @@
 """Furiosa-LLM's radix tree over two pools: matching, the valid portion, sharing, eviction.
 
-Blocks of four tokens and a window of six, as in `test_furiosa_lifecycle`: to go on at h, the sliding blocks of [h - 5, h)
-must be there. Expected lengths are worked out by hand, or by going through every length one after another.
+Blocks of four tokens and a window of six, as in `test_furiosa_lifecycle`: to go on at h, the
+sliding blocks of [h - 5, h) must be there. Expected lengths are worked out by hand, or by going
+through every length one after another.
 """
 
 from __future__ import annotations
@@ -25,7 +26,9 @@ PROMPT = list(range(24))
 
 def scheduler(global_blocks: int = 30, sliding_blocks: int = 30, **options: Any) -> Scheduler:
     """Return a scheduler over pools of so many blocks."""
-    return Scheduler(CacheConfig(Layers(SIZE, WINDOW), Options.parse(options), global_blocks, sliding_blocks))
+    return Scheduler(
+        CacheConfig(Layers(SIZE, WINDOW), Options.parse(options), global_blocks, sliding_blocks)
+    )
 
 
 def serve(engine: Scheduler, name: str, tokens: list[int], **identity: Any) -> int:
@@ -50,14 +53,18 @@ def hit(engine: Scheduler, tokens: list[int], **identity: Any) -> tuple[int, int
 def punch(engine: Scheduler, *columns: int) -> None:
     """Take the sliding blocks of some columns of everything stored away."""
     manager = engine.manager
-    blocks = {e.sliding_block for e in manager.tree.entries() if e.start // SIZE in columns and e.sliding_block is not None}
+    blocks = {
+        e.sliding_block
+        for e in manager.tree.entries()
+        if e.start // SIZE in columns and e.sliding_block is not None
+    }
     for block in blocks:
         for entry in manager.sliding_pool.entries(block):
             assert isinstance(entry, Entry)
             manager.tree.open_hole(entry)
 
 
-# --- the documents ----------------------------------------------------------------------------------------------------
+# --- the documents --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("shared", [1, 3, 4, 5, 8, 11, 23])
@@ -69,15 +76,24 @@ def test_a_prefix_is_matched_token_by_token(shared: int) -> None:
 
 
 def test_a_match_shares_the_blocks_of_both_pools() -> None:
-    """Of 24 tokens, stored once, the second request holds the same six global blocks and the same two sliding ones."""
+    """Of 24 tokens, stored once, the second request holds the same six global blocks and the
+    same two sliding ones.
+    """
     engine = scheduler()
     serve(engine, "a", PROMPT)
     free = engine.manager.global_pool.num_free, engine.manager.sliding_pool.num_free
     engine.add(second := Request("b", [*PROMPT, 50]))
     engine.schedule()
-    assert [column for column, block in enumerate(second.sliding_blocks) if block is not None] == [4, 5, 6]
+    assert [column for column, block in enumerate(second.sliding_blocks) if block is not None] == [
+        4,
+        5,
+        6,
+    ]
     assert len(second.global_blocks) == 7
-    assert (engine.manager.global_pool.num_free, engine.manager.sliding_pool.num_free) == (free[0] - 1, free[1] - 1)
+    assert (engine.manager.global_pool.num_free, engine.manager.sliding_pool.num_free) == (
+        free[0] - 1,
+        free[1] - 1,
+    )
 
 
 @pytest.mark.parametrize(
@@ -95,7 +111,9 @@ def test_a_match_shares_the_blocks_of_both_pools() -> None:
     ],
 )
 def test_the_valid_portion_of_a_match_is_reused(holes: tuple[int, ...], usable: int) -> None:
-    """Where sliding blocks are gone, the longest prefix whose own window is there is reused, and the rest computed."""
+    """Where sliding blocks are gone, the longest prefix whose own window is there is reused, and
+    the rest computed.
+    """
     engine = scheduler()
     serve(engine, "a", PROMPT)
     punch(engine, *holes)
@@ -113,7 +131,9 @@ def test_what_is_computed_over_a_hole_fills_it() -> None:
 
 
 def test_entries_are_stored_after_each_forward_pass() -> None:
-    """Nothing is known of a chunk while it is computed; after it, its twelve tokens are, and the next chunk's are not."""
+    """Nothing is known of a chunk while it is computed; after it, its twelve tokens are, and the
+    next chunk's are not.
+    """
     engine = scheduler()
     engine.add(Request("a", PROMPT))
     step = engine.schedule(12)
@@ -132,7 +152,9 @@ def test_entries_lie_in_the_memory_of_the_pools() -> None:
 
 
 def test_the_least_recently_used_goes_first_from_its_leaf() -> None:
-    """Of two stored prompts of four blocks in a pool of eleven, the one that was used longest ago loses its last blocks."""
+    """Of two stored prompts of four blocks in a pool of eleven, the one that was used longest
+    ago loses its last blocks.
+    """
     engine = scheduler(11, 30)
     old, recent = list(range(100, 116)), list(range(200, 216))
     serve(engine, "old", old)
@@ -144,7 +166,9 @@ def test_the_least_recently_used_goes_first_from_its_leaf() -> None:
 
 
 def test_active_entries_are_not_evicted() -> None:
-    """While a request runs through a stored prefix, others take blocks until there is none, and the prefix stays."""
+    """While a request runs through a stored prefix, others take blocks until there is none, and
+    the prefix stays.
+    """
     engine = scheduler(10, 30)
     serve(engine, "a", PROMPT[:12])
     engine.add(runs := Request("runs", [*PROMPT[:12], 50]))
@@ -154,7 +178,7 @@ def test_active_entries_are_not_evicted() -> None:
     assert hit(engine, [*PROMPT[:12], 60])[0] == 12 and runs.num_computed == 13
 
 
-# --- our choices ------------------------------------------------------------------------------------------------------
+# --- our choices ----------------------------------------------------------------------------------
 
 
 def test_one_token_is_left_to_compute() -> None:
@@ -165,18 +189,25 @@ def test_one_token_is_left_to_compute() -> None:
 
 
 def test_a_hit_inside_a_block_copies_it() -> None:
-    """Whoever parts at token 10 writes into copies of the third blocks; their owner's tokens behind it stay."""
+    """Whoever parts at token 10 writes into copies of the third blocks; their owner's tokens
+    behind it stay.
+    """
     engine = scheduler()
     serve(engine, "a", PROMPT)
     engine.add(second := Request("b", [*PROMPT[:10], 50]))
     engine.schedule()
-    for copy, own in ((second.global_copy, second.global_blocks[2]), (second.sliding_copy, second.sliding_blocks[2])):
+    for copy, own in (
+        (second.global_copy, second.global_blocks[2]),
+        (second.sliding_copy, second.sliding_blocks[2]),
+    ):
         assert copy is not None and copy.target == own != copy.source
     assert hit(engine, PROMPT)[1] == 23
 
 
 def test_hits_can_be_whole_blocks_alone() -> None:
-    """With the other granularity a match of 10 tokens is reused up to 8, and nothing is ever copied."""
+    """With the other granularity a match of 10 tokens is reused up to 8, and nothing is ever
+    copied.
+    """
     engine = scheduler(hit_granularity="block")
     serve(engine, "a", PROMPT)
     assert serve(engine, "b", [*PROMPT[:10], 50]) == 8
@@ -185,7 +216,9 @@ def test_hits_can_be_whole_blocks_alone() -> None:
 
 @pytest.mark.parametrize(("tail", "usable"), [("W-1", 21), ("W", 12)])
 def test_w_tokens_before_a_boundary_reach_one_further(tail: str, usable: int) -> None:
-    """A hit at 21 needs [16, 21), which begins in column 4, or [15, 21), which begins over the hole in column 3."""
+    """A hit at 21 needs [16, 21), which begins in column 4, or [15, 21), which begins over the
+    hole in column 3.
+    """
     engine = scheduler(window_tail=tail)
     serve(engine, "a", PROMPT)
     punch(engine, 3)
@@ -193,16 +226,23 @@ def test_w_tokens_before_a_boundary_reach_one_further(tail: str, usable: int) ->
 
 
 def test_a_full_block_that_is_stored_already_is_exchanged() -> None:
-    """Two requests with one prompt in one step compute it both; after that they hold the same blocks."""
+    """Two requests with one prompt in one step compute it both; after that they hold the same
+    blocks.
+    """
     engine = scheduler()
     engine.add(first := Request("a", PROMPT))
     engine.add(second := Request("b", PROMPT))
     engine.complete(engine.schedule())
-    assert first.global_blocks == second.global_blocks and first.sliding_blocks == second.sliding_blocks
+    assert (
+        first.global_blocks == second.global_blocks
+        and first.sliding_blocks == second.sliding_blocks
+    )
     assert engine.manager.global_pool.num_free == 24
 
 
-@pytest.mark.parametrize("identity", [{"salt": "s"}, {"adapter": "x"}, {"media": [MediaItem(0, 2, "cat")]}])
+@pytest.mark.parametrize(
+    "identity", [{"salt": "s"}, {"adapter": "x"}, {"media": [MediaItem(0, 2, "cat")]}]
+)
 def test_a_prefix_of_another_identity_is_no_match(identity: dict[str, Any]) -> None:
     """Salt, adapter and what a picture shows are part of what was computed."""
     engine = scheduler()
@@ -227,12 +267,16 @@ def test_an_empty_tree_is_forgotten() -> None:
     assert engine.reset() and not engine.manager.tree.roots
 
 
-# --- against brute force ----------------------------------------------------------------------------------------------
+# --- against brute force --------------------------------------------------------------------------
 
 
 def stored(manager: HybridCacheManager) -> dict[tuple[Any, ...], bool]:
-    """Return every stored prefix, identity first, and whether the sliding block of its last column is there."""
-    prefixes: dict[int, tuple[Any, ...]] = {id(root): root.identity for root in manager.tree.roots.values()}
+    """Return every stored prefix, identity first, and whether the sliding block of its last
+    column is there.
+    """
+    prefixes: dict[int, tuple[Any, ...]] = {
+        id(root): root.identity for root in manager.tree.roots.values()
+    }
     found: dict[tuple[Any, ...], bool] = {}
     for entry in manager.tree.entries():
         prefix = prefixes[id(entry.parent)]
@@ -244,12 +288,18 @@ def stored(manager: HybridCacheManager) -> dict[tuple[Any, ...], bool]:
 
 
 def longest(known: dict[tuple[Any, ...], bool], request: Request, tail: int, unit: int) -> int:
-    """Try every length from the longest on: all of it stored, and every column that its window touches there."""
+    """Try every length from the longest on: all of it stored, and every column that its window
+    touches there.
+    """
     whole = (*request.identity, *request.symbols)
     for length in range(request.num_tokens - 1, 0, -1):
         columns = range(max(0, length - tail) // SIZE, (length - 1) // SIZE + 1)
         ends = [min(length, (column + 1) * SIZE) for column in columns]
-        if length % unit == 0 and whole[: length + 2] in known and all(known[whole[: end + 2]] for end in ends):
+        if (
+            length % unit == 0
+            and whole[: length + 2] in known
+            and all(known[whole[: end + 2]] for end in ends)
+        ):
             return length
     return 0
 
@@ -273,7 +323,9 @@ def check_books(engine: Scheduler) -> None:
         check_pool(pool, holds, names, pins)
 
 
-def check_pool(pool: BlockPool, holds: dict[int, int], names: dict[int, int], pins: dict[int, int]) -> None:
+def check_pool(
+    pool: BlockPool, holds: dict[int, int], names: dict[int, int], pins: dict[int, int]
+) -> None:
     """Compare with the pool's own books: free, idle or in use, each block one of them."""
     idle = [block for block in holds if names[block] and not holds[block] and not pins[block]]
     free = [block for block in holds if not names[block] and not holds[block]]
@@ -289,17 +341,28 @@ def pool_ids(pool: BlockPool) -> list[Any]:
 
 
 ACTIONS = st.lists(
-    st.tuples(st.sampled_from("asssffp"), st.integers(0, 9), st.integers(1, 30), st.integers(0, 3)), min_size=5, max_size=60
+    st.tuples(st.sampled_from("asssffp"), st.integers(0, 9), st.integers(1, 30), st.integers(0, 3)),
+    min_size=5,
+    max_size=60,
 )
 
 
 @settings(max_examples=150, deadline=None)
-@given(ACTIONS, st.sampled_from(["token", "block"]), st.sampled_from(["W-1", "W"]), st.sampled_from(["evictable", "freed"]))
+@given(
+    ACTIONS,
+    st.sampled_from(["token", "block"]),
+    st.sampled_from(["W-1", "W"]),
+    st.sampled_from(["evictable", "freed"]),
+)
 def test_matches_and_books_agree_with_brute_force(
     actions: list[tuple[str, int, int, int]], granularity: str, tail: str, out_of_window: str
 ) -> None:
-    """Through any life, a match is the longest there is, and every block is free, idle or in use."""
-    engine = scheduler(11, 11, hit_granularity=granularity, window_tail=tail, out_of_window=out_of_window)
+    """Through any life, a match is the longest there is, and every block is free, idle or in
+    use.
+    """
+    engine = scheduler(
+        11, 11, hit_granularity=granularity, window_tail=tail, out_of_window=out_of_window
+    )
     unit = SIZE if granularity == "block" else 1
     for number, (action, pick, length, family) in enumerate(actions):
         names = sorted(engine.requests)
@@ -322,4 +385,6 @@ def test_matches_and_books_agree_with_brute_force(
         check_books(engine)
         known = stored(engine.manager)
         for probe in engine.requests.values():
-            assert engine.manager.match(probe).length == longest(known, probe, engine.config.tail, unit)
+            assert engine.manager.match(probe).length == longest(
+                known, probe, engine.config.tail, unit
+            )

@@ -1,4 +1,6 @@
-"""The connector by hand: what is looked up, what is stored when, what is loaded, what a preemption or an end leaves behind."""
+"""The connector by hand: what is looked up, what is stored when, what is loaded, what a
+preemption or an end leaves behind.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,11 @@ import pytest
 
 from cachewitness_reference.lmcache.checks import StartupError
 from cachewitness_reference.lmcache.connector import ConnectorMetadata, LMCacheMPConnector
-from cachewitness_reference.lmcache.groups import KVLayerGroups, LayerSpec, create_engine_group_infos
+from cachewitness_reference.lmcache.groups import (
+    KVLayerGroups,
+    LayerSpec,
+    create_engine_group_infos,
+)
 from cachewitness_reference.lmcache.keys import KeyRefused
 from cachewitness_reference.lmcache.server import LMCacheServer
 from cachewitness_reference.primitives import BlockId
@@ -20,10 +26,18 @@ TOKENS = list(range(1000, 1100))
 class Engine:
     """An engine that has nothing of its own and a table for each group, one block per column."""
 
-    def __init__(self, *specs: LayerSpec, chunk: int = 4, reserve: bool = False, save_decode_cache: bool = False) -> None:
+    def __init__(
+        self,
+        *specs: LayerSpec,
+        chunk: int = 4,
+        reserve: bool = False,
+        save_decode_cache: bool = False,
+    ) -> None:
         infos = create_engine_group_infos([{index: spec} for index, spec in enumerate(specs)])
         self.server = LMCacheServer(KVLayerGroups(infos, chunk, separate_object_groups=True), 100)
-        self.connector = LMCacheMPConnector(self.server, reserve_last_token=reserve, save_decode_cache=save_decode_cache)
+        self.connector = LMCacheMPConnector(
+            self.server, reserve_last_token=reserve, save_decode_cache=save_decode_cache
+        )
         self.specs = specs
 
     def admit(self, r: str, tokens: Sequence[int], on_device: int = 0) -> int:
@@ -34,8 +48,12 @@ class Engine:
         self.connector.update_state_after_alloc(r, external)
         return external
 
-    def step(self, r: str, tokens: int, columns: int, null: Sequence[int] = ()) -> ConnectorMetadata:
-        """Compute so many tokens of a request over tables of so many columns; `null` are those of its states."""
+    def step(
+        self, r: str, tokens: int, columns: int, null: Sequence[int] = ()
+    ) -> ConnectorMetadata:
+        """Compute so many tokens of a request over tables of so many columns; `null` are those
+        of its states.
+        """
         table = [BlockId(1 + index) for index in range(columns)]
         states = [BlockId(0 if index in null else 51 + index) for index in range(columns)]
         tables = [states if spec.kind == "mamba" else table for spec in self.specs]
@@ -58,11 +76,17 @@ def test_chunks_are_stored_with_the_step_that_completes_them() -> None:
     """Steps of 6 over chunks of 4: one chunk, two more, and the tail of the prompt never."""
     engine = Engine(FULL)
     engine.admit("a", TOKENS[:14])
-    assert [stored(engine.step("a", 6, 4)), stored(engine.step("a", 6, 4)), stored(engine.step("a", 2, 4))] == [[1], [2, 3], []]
+    assert [
+        stored(engine.step("a", 6, 4)),
+        stored(engine.step("a", 6, 4)),
+        stored(engine.step("a", 2, 4)),
+    ] == [[1], [2, 3], []]
 
 
 def test_decode_generated_tokens_are_not_stored_by_default() -> None:
-    """A prompt of 6 and two tokens generated: the second chunk is full, and kept only with save_decode_cache."""
+    """A prompt of 6 and two tokens generated: the second chunk is full, and kept only with
+    save_decode_cache.
+    """
     for save in (False, True):
         engine = Engine(FULL, save_decode_cache=save)
         engine.admit("a", TOKENS[:6])
@@ -75,14 +99,18 @@ def test_decode_generated_tokens_are_not_stored_by_default() -> None:
 
 
 def test_what_every_table_covers_can_be_stored() -> None:
-    """The group with the least covered prefix bounds all; a table of two columns holds two chunks."""
+    """The group with the least covered prefix bounds all; a table of two columns holds two
+    chunks.
+    """
     engine = Engine(FULL)
     engine.admit("a", TOKENS[:12])
     assert stored(engine.step("a", 12, 2)) == [1, 2]
 
 
 def test_the_longer_of_two_hits_counts_and_not_their_sum() -> None:
-    """The device has 8 tokens, LMCache 4: of 12 the step computes the last 4; stored is what LMCache lacks."""
+    """The device has 8 tokens, LMCache 4: of 12 the step computes the last 4; stored is what
+    LMCache lacks.
+    """
     engine = Engine(FULL)
     engine.admit("a", TOKENS[:4])
     engine.step("a", 4, 1)
@@ -101,7 +129,9 @@ def test_the_look_up_is_beyond_the_devices_own_hit() -> None:
 
 
 def test_the_devices_hit_is_rounded_down_to_whole_blocks_of_all() -> None:
-    """A device that has a prompt of 12 but one token has 8 in whole blocks; LMCache loads the third."""
+    """A device that has a prompt of 12 but one token has 8 in whole blocks; LMCache loads the
+    third.
+    """
     engine = Engine(FULL)
     engine.admit("a", TOKENS[:12])
     engine.step("a", 12, 3)
@@ -120,7 +150,9 @@ def test_of_a_whole_prompt_the_last_token_is_computed_again(length: int, expecte
 
 @pytest.mark.parametrize(("length", "expected"), [(11, 8), (12, 8), (13, 12)])
 def test_with_states_the_last_token_is_reserved(length: int, expected: int) -> None:
-    """A state after the last token cannot be resumed a token earlier: the look-up leaves the token, and so its chunk, out."""
+    """A state after the last token cannot be resumed a token earlier: the look-up leaves the
+    token, and so its chunk, out.
+    """
     engine = Engine(FULL, STATE, reserve=True)
     engine.admit("a", TOKENS[:16])
     engine.step("a", 16, 4)

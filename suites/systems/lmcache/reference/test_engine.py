@@ -1,4 +1,6 @@
-"""LMCache behind vLLM's scheduler under every checker: lawful where the reference is, and found where a release is not."""
+"""LMCache behind vLLM's scheduler under every checker: lawful where the reference is, and found
+where a release is not.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,11 @@ from cachewitness.systems.lmcache.reference.policy import configurations, varian
 from cachewitness.workloads import layouts
 from cachewitness.workloads.configurations import Configuration
 from cachewitness.workloads.scenarios.shape import Script, Shape
-from cachewitness_reference.lmcache.groups import KVLayerGroups, RegistrationError, create_engine_group_infos
+from cachewitness_reference.lmcache.groups import (
+    KVLayerGroups,
+    RegistrationError,
+    create_engine_group_infos,
+)
 from cachewitness_reference.lmcache.spec import DEFAULT_CHUNK_SIZE
 from suites.support.sampled import sampled
 
@@ -54,7 +60,9 @@ def replayed(layout: str, length: int, **options: Any) -> Result:
 
 def hits(result: Result) -> list[tuple[str, int, int, str]]:
     """Return every look-up as (request, reported, resume, tier)."""
-    return [(e.r, e.reported, e.resume, e.tier) for e in result.history.events if isinstance(e, Hit)]
+    return [
+        (e.r, e.reported, e.resume, e.tier) for e in result.history.events if isinstance(e, Hit)
+    ]
 
 
 def run(chosen: list[Configuration]) -> Report:
@@ -64,7 +72,9 @@ def run(chosen: list[Configuration]) -> Report:
     )
 
 
-@pytest.mark.parametrize("configuration", sampled(configurations(), 5), ids=lambda configuration: configuration.name)
+@pytest.mark.parametrize(
+    "configuration", sampled(configurations(), 5), ids=lambda configuration: configuration.name
+)
 def test_every_rule_holds_on_the_configuration(configuration: Configuration) -> None:
     """And the tier served: hits to which it contributed."""
     report = run([configuration])
@@ -73,7 +83,9 @@ def test_every_rule_holds_on_the_configuration(configuration: Configuration) -> 
 
 
 def test_a_run_is_not_vacuous() -> None:
-    """Every rule that applies had something to judge; both object groupings, states among them, came back from the tier."""
+    """Every rule that applies had something to judge; both object groupings, states among them,
+    came back from the tier.
+    """
     report = run(variants(layouts.load("full-swa-mamba")))
     assert report.exit_code == EXIT_PASS and report.vacuous == []
     activity = report.suites[0].activity
@@ -95,17 +107,25 @@ def test_evictions_of_the_tier_are_told() -> None:
     assert hits(result)[-1][2] < 64
 
 
-# --- the document's rules on real tables ----------------------------------------------------------------------------------
+# --- the document's rules on real tables ----------------------------------------------------------
 
 
 def found_in_tier(events: list[Event], group: int) -> list[int]:
     """Return the lengths at which copies of a group were keyed."""
-    return sorted(event.length for event in events if isinstance(event, Publish) and event.group == group)
+    return sorted(
+        event.length for event in events if isinstance(event, Publish) and event.group == group
+    )
 
 
-@pytest.mark.parametrize(("budget", "states"), [(16, [16, 32, 48, 64]), (32, [32, 64]), (48, [48, 64])])
-def test_align_snapshots_the_state_only_at_the_end_of_each_step(budget: int, states: list[int]) -> None:
-    """Document, step 2: a larger budget skips block boundaries, so no snapshot is stored there; attention has them all."""
+@pytest.mark.parametrize(
+    ("budget", "states"), [(16, [16, 32, 48, 64]), (32, [32, 64]), (48, [48, 64])]
+)
+def test_align_snapshots_the_state_only_at_the_end_of_each_step(
+    budget: int, states: list[int]
+) -> None:
+    """Document, step 2: a larger budget skips block boundaries, so no snapshot is stored there;
+    attention has them all.
+    """
     s = script("full-mamba", {**APART, "max_num_batched_tokens": budget})
     s.serve("a", "doc:65")
     trace = s.trace()
@@ -116,7 +136,9 @@ def test_align_snapshots_the_state_only_at_the_end_of_each_step(budget: int, sta
 
 
 def test_groups_together_store_only_chunks_at_which_a_step_ended() -> None:
-    """And since one object group needs all chunks, a gap ends what is served; with a budget of N there is none."""
+    """And since one object group needs all chunks, a gap ends what is served; with a budget of N
+    there is none.
+    """
     for budget, expected in ((48, 0), (16, 64)):
         assert hits(replayed("full-mamba", 65, max_num_batched_tokens=budget))[-1][2] == expected
 
@@ -140,7 +162,10 @@ def test_reset_of_the_external_cache_forgets() -> None:
     trace = s.trace()
     result = drive(trace, engine(trace))
     assert hits(result)[-1] == ("b", 0, 0, "local")
-    assert [(e.tier, e.ok) for e in result.history.events if isinstance(e, ResetDone)] == [("local", True), ("cpu", True)]
+    assert [(e.tier, e.ok) for e in result.history.events if isinstance(e, ResetDone)] == [
+        ("local", True),
+        ("cpu", True),
+    ]
 
 
 def test_new_weights_end_every_key() -> None:
@@ -167,7 +192,9 @@ def test_generated_tokens_come_back_only_if_they_were_stored() -> None:
 
 
 def test_a_whole_prompt_is_hit_but_its_last_token() -> None:
-    """Without states: 64 reported, resumed at 63, the last token written again into the block that was loaded."""
+    """Without states: 64 reported, resumed at 63, the last token written again into the block
+    that was loaded.
+    """
     result = replayed("full-swa", 64, **APART)
     assert result.findings == [] and hits(result)[-1] == ("b", 64, 63, "cpu")
 
@@ -187,7 +214,9 @@ def test_without_the_reserve_the_harness_finds_the_state_one_token_ahead(release
 
 
 def test_the_released_null_mask_is_found() -> None:
-    """Left out only where all blocks are null, a chunk is stored beside a state that was never written."""
+    """Left out only where all blocks are null, a chunk is stored beside a state that was never
+    written.
+    """
     s = script("full-mamba", {"max_num_batched_tokens": 48})
     s.serve("a", "doc:65")
     trace = s.trace()
@@ -215,7 +244,9 @@ def test_the_released_null_mask_is_found() -> None:
     ],
 )
 def test_validated_attention_models_need_no_configuration(layout: str, windows: list[int]) -> None:
-    """Document: they are detected at registration, with the default chunk of 256; windows of 1024 are 4 chunks, of 128 one."""
+    """Document: they are detected at registration, with the default chunk of 256; windows of
+    1024 are 4 chunks, of 128 one.
+    """
     infos = create_engine_group_infos(layer_specs(layouts.load(layout)))
     assert KVLayerGroups(infos, DEFAULT_CHUNK_SIZE, separate_object_groups=True).windows == windows
 
@@ -231,7 +262,7 @@ def test_validated_recurrent_models_need_their_n_as_chunk(layout: str) -> None:
         KVLayerGroups(infos, DEFAULT_CHUNK_SIZE, separate_object_groups=True)
 
 
-# --- the floor ------------------------------------------------------------------------------------------------------------
+# --- the floor ------------------------------------------------------------------------------------
 
 
 def test_a_look_up_that_finds_less_than_the_tier_holds_is_a_lost_hit() -> None:
@@ -249,7 +280,9 @@ def test_a_look_up_that_finds_less_than_the_tier_holds_is_a_lost_hit() -> None:
 
 
 def test_what_device_and_tier_hold_only_together_is_within_the_latitude() -> None:
-    """The tier has lost its attention and the device its states: a tier that completes pages would serve, this one may not."""
+    """The tier has lost its attention and the device its states: a tier that completes pages
+    would serve, this one may not.
+    """
     s = script("full-mamba", {**APART, "max_num_batched_tokens": 16, "retention_interval": 0})
     s.serve("a", "doc:81")
     s.serve("b", "doc:49 b:5")
@@ -272,17 +305,23 @@ def test_what_device_and_tier_hold_only_together_is_within_the_latitude() -> Non
     opened.apply = losing  # type: ignore[method-assign]
     result = drive(trace, opened)
     floor = next(tally for tally in result.tallies if tally.checker == "reuse-floor")
-    others = [finding for finding in result.findings if finding.checker != "eviction"]  # which sees what is deleted above
+    others = [
+        finding for finding in result.findings if finding.checker != "eviction"
+    ]  # which sees what is deleted above
     assert (others, floor.acceptable) == ([], 1)
 
 
-# --- options --------------------------------------------------------------------------------------------------------------
+# --- options --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("layout", "options", "text"),
     [
-        ("full", {"chunk_size": 24}, "lmcache_tokens_per_chunk 24 must be a multiple of tokens_per_block 16"),
+        (
+            "full",
+            {"chunk_size": 24},
+            "lmcache_tokens_per_chunk 24 must be a multiple of tokens_per_block 16",
+        ),
         ("full", {"chunk_size": 0}, "'chunk_size' (0) must be a positive whole number"),
         ("full", {"tier_pages": 0}, "'tier_pages' (0) must be a positive whole number"),
         ("full", {"trigger_watermark": 2}, "'trigger_watermark' (2) must be in (0, 1]"),
@@ -292,7 +331,11 @@ def test_what_device_and_tier_hold_only_together_is_within_the_latitude() -> Non
         ("full", {"release": "0.5.0", **APART}, "has no such flag; it came with 0.5.1"),
         ("full", {"vllm_release": "0.1"}, "release '0.1' is unknown"),
         ("full", {"nonsense": 1}, "option 'nonsense' is unknown"),
-        ("full-mamba", {"max_num_batched_tokens": 15}, "Set --max-num-batched-tokens to at least 16."),
+        (
+            "full-mamba",
+            {"max_num_batched_tokens": 15},
+            "Set --max-num-batched-tokens to at least 16.",
+        ),
         ("full-mamba", {"release": "0.5.3", "max_num_batched_tokens": 32}, "< 2 * block_size"),
         (
             "full-mamba",
@@ -300,11 +343,21 @@ def test_what_device_and_tier_hold_only_together_is_within_the_latitude() -> Non
             "mamba_cache_mode='all' (only 'align' keeps reusable state snapshots)",
         ),
         ("full-mamba", {"hash_block_size": 4}, "hits inside a block are not in this specification"),
-        ("full-mamba", {"use_eagle": True}, "'use_eagle' and 'pages_per_snapshot' are not in this specification"),
-        ("full-mamba", {"save_decode_cache": True, "num_speculative_tokens": 3}, "'save_decode_cache'"),
+        (
+            "full-mamba",
+            {"use_eagle": True},
+            "'use_eagle' and 'pages_per_snapshot' are not in this specification",
+        ),
+        (
+            "full-mamba",
+            {"save_decode_cache": True, "num_speculative_tokens": 3},
+            "'save_decode_cache'",
+        ),
     ],
 )
-def test_what_does_not_fit_is_refused_in_one_line(layout: str, options: dict[str, Any], text: str) -> None:
+def test_what_does_not_fit_is_refused_in_one_line(
+    layout: str, options: dict[str, Any], text: str
+) -> None:
     trace = script(layout, options).trace()
     with pytest.raises(UsageError) as caught:
         open_engine(trace.header, {})
@@ -313,7 +366,13 @@ def test_what_does_not_fit_is_refused_in_one_line(layout: str, options: dict[str
 
 def test_mode_all_is_served_since_0_5_5() -> None:
     """A state at every block boundary, whatever the steps: every chunk is servable."""
-    options = {**APART, "release": "0.5.6", "vllm_release": "0.30", "mamba_cache_mode": "all", "max_num_batched_tokens": 64}
+    options = {
+        **APART,
+        "release": "0.5.6",
+        "vllm_release": "0.30",
+        "mamba_cache_mode": "all",
+        "max_num_batched_tokens": 64,
+    }
     result = replayed("full-mamba", 65, **options)
     assert result.findings == [] and hits(result)[-1][2] == 64
     assert found_in_tier(result.history.events, 3) == [16, 32, 48, 64]
@@ -339,7 +398,9 @@ def test_a_salt_that_a_key_cannot_carry_is_refused_in_one_line() -> None:
 
 
 def test_a_reset_waits_for_a_step_in_flight_that_stores() -> None:
-    """What a step stores is found when it has run; after a reset that had succeeded it would be found all the same."""
+    """What a step stores is found when it has run; after a reset that had succeeded it would be
+    found all the same.
+    """
     s = script("full-mamba", {**APART, "async_depth": 1})
     s.submit("a", "doc:16")
     s.step(("a", 16))

@@ -1,4 +1,6 @@
-"""CacheGen and CacheBlend are refused by name, however they are asked for; with either turned off the same command runs."""
+"""CacheGen and CacheBlend are refused by name, however they are asked for; with either turned
+off the same command runs.
+"""
 
 from __future__ import annotations
 
@@ -14,12 +16,21 @@ FUZZ = ("fuzz", "--policy", "lmcache", "--layout", "full", "--operations", "50")
 PLAN = ("plan", "lmcache", "--layout", "qwen3.5-0.8b")
 
 REFUSED = {
-    "cachegen": ((*RUN, "--option", "remote_serde=cachegen"), "CacheGen is refused: its compression is lossy"),
+    "cachegen": (
+        (*RUN, "--option", "remote_serde=cachegen"),
+        "CacheGen is refused: its compression is lossy",
+    ),
     "cachegen by name": ((*RUN, "--option", "cachegen=true"), "CacheGen is refused"),
     "cachegen in capitals": ((*RUN, "--option", "remote_serde=CacheGen"), "CacheGen is refused"),
-    "cacheblend": ((*RUN, "--option", "enable_blending=true"), "CacheBlend is refused: it serves chunks that are no prefix"),
+    "cacheblend": (
+        (*RUN, "--option", "enable_blending=true"),
+        "CacheBlend is refused: it serves chunks that are no prefix",
+    ),
     "cacheblend by name": ((*RUN, "--option", "cacheblend=1"), "CacheBlend is refused"),
-    "the engine of cacheblend": ((*RUN, "--option", "engine_type=blend_legacy"), "CacheBlend is refused"),
+    "the engine of cacheblend": (
+        (*RUN, "--option", "engine_type=blend_legacy"),
+        "CacheBlend is refused",
+    ),
     "a campaign": ((*FUZZ, "--option", "engine_type=blend"), "CacheBlend is refused"),
     "a plan, blend": ((*PLAN, "--engine-type", "blend"), "CacheBlend is refused"),
     "a plan, cachegen": ((*PLAN, "--remote-serde", "cachegen"), "CacheGen is refused"),
@@ -30,15 +41,23 @@ REFUSED = {
 def test_what_changes_the_content_of_pages_is_refused_in_one_line(
     argv: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The document, caveats: cached pages are byte-opaque. The line names what was asked for and says why."""
+    """The document, caveats: cached pages are byte-opaque. The line names what was asked for and
+    says why.
+    """
     code, err = invoke(argv), capsys.readouterr().err
     assert code == 4 and err.startswith("cachewitness: ") and err.count("\n") == 1 and said in err
 
 
 @pytest.mark.parametrize("command", [RUN, FUZZ, PLAN], ids=lambda command: command[0])
-@pytest.mark.parametrize(("name", "value"), [("LMCACHE_REMOTE_SERDE", "cachegen"), ("LMCACHE_ENABLE_BLENDING", "True")])
+@pytest.mark.parametrize(
+    ("name", "value"), [("LMCACHE_REMOTE_SERDE", "cachegen"), ("LMCACHE_ENABLE_BLENDING", "True")]
+)
 def test_the_environment_is_no_way_round(
-    command: tuple[str, ...], name: str, value: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    command: tuple[str, ...],
+    name: str,
+    value: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setenv(name, value)
     code, err = invoke(command), capsys.readouterr().err
@@ -46,7 +65,15 @@ def test_the_environment_is_no_way_round(
 
 
 OFF = {
-    "options": (*RUN, "--option", "remote_serde=naive", "--option", "engine_type=default", "--option", "enable_blending=false"),
+    "options": (
+        *RUN,
+        "--option",
+        "remote_serde=naive",
+        "--option",
+        "engine_type=default",
+        "--option",
+        "enable_blending=false",
+    ),
     "a plan": (*PLAN, "--engine-type", "default", "--remote-serde", "naive"),
 }
 

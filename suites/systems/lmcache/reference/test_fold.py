@@ -1,4 +1,6 @@
-"""The look-up fold against an oracle that knows nothing of runs, and the cases that are hard for it."""
+"""The look-up fold against an oracle that knows nothing of runs, and the cases that are hard for
+it.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,11 @@ def by_definition(rows: list[list[bool]], windows: list[int]) -> list[int]:
     """Return every servable length, each tried on its own."""
     held = [{chunk for chunk, present in enumerate(row) if present} for row in rows]
     lengths = range(1, len(rows[0]) + 1)
-    return [n for n in lengths if all(needed(n, w) <= have for have, w in zip(held, windows, strict=True))]
+    return [
+        n
+        for n in lengths
+        if all(needed(n, w) <= have for have, w in zip(held, windows, strict=True))
+    ]
 
 
 @st.composite
@@ -31,25 +37,38 @@ def looked_up(draw: st.DrawFn) -> tuple[list[list[bool]], list[int]]:
     chunks, groups = draw(st.integers(0, 12)), draw(st.integers(1, 5))
     present = st.lists(st.sampled_from([True, True, True, False]), min_size=chunks, max_size=chunks)
     rows = draw(st.lists(present, min_size=groups, max_size=groups))
-    return rows, draw(st.lists(st.sampled_from([FULL, 0, 1, 2, 3, 20]), min_size=groups, max_size=groups))
+    return rows, draw(
+        st.lists(st.sampled_from([FULL, 0, 1, 2, 3, 20]), min_size=groups, max_size=groups)
+    )
 
 
 @settings(max_examples=400, deadline=None)
 @given(looked_up())
-def test_servable_lengths_are_those_of_the_definition(case: tuple[list[list[bool]], list[int]]) -> None:
+def test_servable_lengths_are_those_of_the_definition(
+    case: tuple[list[list[bool]], list[int]],
+) -> None:
     rows, windows = case
     servable = by_definition(rows, windows)
-    assert [index + 1 for index, fits in enumerate(servable_lengths(rows, windows)) if fits] == servable
+    assert [
+        index + 1 for index, fits in enumerate(servable_lengths(rows, windows)) if fits
+    ] == servable
     assert fold(rows, windows) == max(servable, default=0)
 
 
 @settings(max_examples=200, deadline=None)
 @given(looked_up())
-def test_what_is_retained_serves_the_hit_and_nothing_less_does(case: tuple[list[list[bool]], list[int]]) -> None:
-    """The chunks retained of each row suffice for the hit, and without any one of them it is gone."""
+def test_what_is_retained_serves_the_hit_and_nothing_less_does(
+    case: tuple[list[list[bool]], list[int]],
+) -> None:
+    """The chunks retained of each row suffice for the hit, and without any one of them it is
+    gone.
+    """
     rows, windows = case
     hit = fold(rows, windows)
-    kept = [[chunk in unfold(hit, window) for chunk in range(len(row))] for row, window in zip(rows, windows, strict=True)]
+    kept = [
+        [chunk in unfold(hit, window) for chunk in range(len(row))]
+        for row, window in zip(rows, windows, strict=True)
+    ]
     assert hit == 0 or servable_lengths(kept, windows)[hit - 1]
     for row, window in enumerate(windows):
         for chunk in unfold(hit, window):
@@ -66,9 +85,14 @@ def test_every_presence_of_two_groups_in_five_chunks() -> None:
 
 
 def test_servable_lengths_are_not_monotone() -> None:
-    """With attention everywhere and states at 2 and 5, five chunks are servable, four and three are not, two are."""
+    """With attention everywhere and states at 2 and 5, five chunks are servable, four and three
+    are not, two are.
+    """
     rows = [[True] * 6, [False, True, False, False, True, False]]
-    assert [index + 1 for index, fits in enumerate(servable_lengths(rows, [FULL, 1])) if fits] == [2, 5]
+    assert [index + 1 for index, fits in enumerate(servable_lengths(rows, [FULL, 1])) if fits] == [
+        2,
+        5,
+    ]
     assert fold(rows, [FULL, 1]) == 5
 
 
@@ -89,7 +113,9 @@ def test_a_window_wider_than_the_prefix_needs_all_of_it() -> None:
     assert fold([[False, True]], [3]) == 0
 
 
-@pytest.mark.parametrize(("rows", "windows"), [([[]], [FULL]), ([[], []], [FULL, 1]), ([[False]], [1])])
+@pytest.mark.parametrize(
+    ("rows", "windows"), [([[]], [FULL]), ([[], []], [FULL, 1]), ([[False]], [1])]
+)
 def test_nothing_there_is_no_hit(rows: list[list[bool]], windows: list[int]) -> None:
     """Of the empty prefix nothing is servable, and bit 0 is not set for it."""
     assert fold(rows, windows) == 0
@@ -97,7 +123,13 @@ def test_nothing_there_is_no_hit(rows: list[list[bool]], windows: list[int]) -> 
 
 @pytest.mark.parametrize(
     ("hit", "window", "expected"),
-    [(5, FULL, range(5)), (5, 2, range(3, 5)), (5, 1, range(4, 5)), (1, 3, range(1)), (0, 2, range(0))],
+    [
+        (5, FULL, range(5)),
+        (5, 2, range(3, 5)),
+        (5, 1, range(4, 5)),
+        (1, 3, range(1)),
+        (0, 2, range(0)),
+    ],
 )
 def test_retained_is_the_window_before_the_hit(hit: int, window: int, expected: range) -> None:
     assert list(unfold(hit, window)) == list(expected)

@@ -1,4 +1,6 @@
-"""Two engines with other attention backends or kernel block sizes on one store: what a key must carry for it."""
+"""Two engines with other attention backends or kernel block sizes on one store: what a key must
+carry for it.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,12 @@ from cachewitness_reference.lmcache.keys import KeyRefused, name_with_kernels
 from suites.support.sampled import fewer
 
 LAYOUTS = ("full", "full-swa", "full-mamba", "full-swa-mamba")
-OPTIONS: dict[str, Any] = {"tier_pages": 400, "engines": 3, "separate_object_groups": True, "retention_interval": None}
+OPTIONS: dict[str, Any] = {
+    "tier_pages": 400,
+    "engines": 3,
+    "separate_object_groups": True,
+    "retention_interval": None,
+}
 FAULTS = ("lmcache-kernels-left-out-of-objects", "lmcache-kernel-block-left-out-of-objects")
 
 
@@ -47,11 +54,17 @@ def engine(trace: Trace, fault: str = "") -> Driver:
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_each_engine_is_served_its_own_and_those_of_its_kernels(layout: str) -> None:
-    """Cold for each although the others stored the same tokens; again, and for one that joins, from the tier."""
+    """Cold for each although the others stored the same tokens; again, and for one that joins,
+    from the tier.
+    """
     result = drive(story(layout), engine(story(layout)))
     assert result.findings == []
     unit = shape(layout).unit
-    hits = {event.r: (event.resume, event.tier) for event in result.history.events if isinstance(event, Hit)}
+    hits = {
+        event.r: (event.resume, event.tier)
+        for event in result.history.events
+        if isinstance(event, Hit)
+    }
     assert [hits[f"cold{index}"] for index in range(3)] == [(0, "local")] * 3
     assert {hits[r] for r in ("again0", "again1", "again2", "joins")} == {(3 * unit, "cpu")}
 
@@ -60,8 +73,12 @@ def test_each_engine_is_served_its_own_and_those_of_its_kernels(layout: str) -> 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_a_key_without_the_kernels_or_without_their_block_is_found(layout: str, fault: str) -> None:
     findings = drive(story(layout), engine(story(layout), fault)).findings
-    assert [(finding.anomaly, finding.checker) for finding in findings][:1] == [("cross-identity-hit", "identity")]
-    assert "whose set of kernels is 'flash:64', where the page has 'flash:16'" in findings[0].sentence
+    assert [(finding.anomaly, finding.checker) for finding in findings][:1] == [
+        ("cross-identity-hit", "identity")
+    ]
+    assert (
+        "whose set of kernels is 'flash:64', where the page has 'flash:16'" in findings[0].sentence
+    )
 
 
 @pytest.mark.parametrize("fault", FAULTS)
@@ -81,7 +98,9 @@ def test_random_work_of_one_engine_says_nothing_of_kernels() -> None:
 
 
 def test_an_engine_that_is_alone_is_asked_without_kernels() -> None:
-    """The capability is that of an engine that knows of others; elsewhere the scenario is left out and the field taken off."""
+    """The capability is that of an engine that knows of others; elsewhere the scenario is left
+    out and the field taken off.
+    """
     alone = open_engine(story("full", engines=1).header, {}).header.capabilities
     assert lacking(story("full"), alone) == ["kernels"]
     assert lacking(story("full"), open_engine(story("full").header, {}).header.capabilities) == []
@@ -102,12 +121,18 @@ def test_kernels_are_told_with_the_request_and_refused_if_no_key_can_carry_them(
 
 def test_names_differ_by_backend_and_by_block() -> None:
     """And a model's own name stays what it is where nobody says anything."""
-    names = [name_with_kernels("model", kernels) for kernels in ("", "flash:16", "flash:64", "triton:16")]
+    names = [
+        name_with_kernels("model", kernels) for kernels in ("", "flash:16", "flash:64", "triton:16")
+    ]
     assert names[0] == "model" and len(set(names)) == 4
 
 
 @pytest.mark.parametrize("value", ["0", "-1", "many", "1.5"])
-def test_a_number_of_engines_that_is_none_is_refused(value: str, capsys: pytest.CaptureFixture[str]) -> None:
-    code = invoke(["run", "--policy", "lmcache", "--layout", "full", "--option", f"engines={value}"])
+def test_a_number_of_engines_that_is_none_is_refused(
+    value: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code = invoke(
+        ["run", "--policy", "lmcache", "--layout", "full", "--option", f"engines={value}"]
+    )
     err = capsys.readouterr().err
     assert code == 4 and "engines" in err and err.count("\n") == 1

@@ -1,4 +1,6 @@
-"""What names a chunk: the whole prefix, the model, the rank, the object group, the salt; adapters and images by our choice."""
+"""What names a chunk: the whole prefix, the model, the rank, the object group, the salt;
+adapters and images by our choice.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,15 @@ def hashes(tokens: list[int], chunk: int = 16, adapter: str = "") -> list[BlockH
 
 
 def test_partial_chunks_have_no_name() -> None:
-    assert [len(hashes(TOKENS[:length])) for length in (0, 15, 16, 17, 31, 32, 50)] == [0, 0, 1, 1, 1, 2, 3]
+    assert [len(hashes(TOKENS[:length])) for length in (0, 15, 16, 17, 31, 32, 50)] == [
+        0,
+        0,
+        1,
+        1,
+        1,
+        2,
+        3,
+    ]
 
 
 def test_a_digest_covers_the_whole_prefix() -> None:
@@ -47,7 +57,9 @@ def test_digests_are_rolled_on_and_not_computed_again() -> None:
 
 
 def test_chunk_size_is_in_the_key_through_what_is_hashed() -> None:
-    """It has no field: chunks of 16 and of 32 have different digests because they cover different tokens."""
+    """It has no field: chunks of 16 and of 32 have different digests because they cover
+    different tokens.
+    """
     assert not set(hashes(TOKENS[:32], 16)) & set(hashes(TOKENS[:32], 32))
 
 
@@ -70,8 +82,12 @@ def test_adapters_do_not_share() -> None:
 
 
 def test_images_are_named_by_their_content_from_where_they_begin() -> None:
-    """The same placeholders, another image: chunks before it are shared, those from it on are not."""
-    cat, again, dog = (adjusted_ids(TOKENS, [MultiModalFeature(20, 8, name)]) for name in ("cat", "cat", "dog"))
+    """The same placeholders, another image: chunks before it are shared, those from it on are
+    not.
+    """
+    cat, again, dog = (
+        adjusted_ids(TOKENS, [MultiModalFeature(20, 8, name)]) for name in ("cat", "cat", "dog")
+    )
     assert cat == again and cat[:20] == dog[:20] == TOKENS[:20] and cat[28:] == TOKENS[28:]
     assert len({*cat[20:28], *dog[20:28]}) == 16, "an id of its own at every place of every image"
     assert min(cat[20:28]) > 1 << 32, "no token's id"
@@ -104,6 +120,8 @@ def test_rank_is_four_counts_of_a_byte() -> None:
 
 
 def test_latent_attention_alone_is_the_same_on_every_rank() -> None:
-    """One share stands for all, which is wrong where states differ by rank (the fault of Kimi-Linear's first release)."""
+    """One share stands for all, which is wrong where states differ by rank (the fault of
+    Kimi-Linear's first release).
+    """
     assert lookup_ranks(4, mla_only=True) == [kv_rank(4, 0, 4, 0)]
     assert len(lookup_ranks(4)) == 4

@@ -18,7 +18,9 @@ from cachewitness_reference.lmcache.spec import RELEASES
 @pytest.mark.parametrize(("layout", "tokens"), [("qwen3.5-0.8b", 544), ("qwen3.6-27b", 784)])
 @pytest.mark.parametrize("release", ["0.4.7", "0.5.3", "0.5.4", "0.5.6"])
 def test_n_and_what_follows_from_it(layout: str, tokens: int, release: str) -> None:
-    """The table of the document: N, `--chunk-size` N, and a budget that both the rule of then and the one of now accept."""
+    """The table of the document: N, `--chunk-size` N, and a budget that both the rule of then
+    and the one of now accept.
+    """
     answer = plan(Request(layout, release=release))
     assert answer.value("unified_block_tokens") == answer.value("chunk_tokens") == tokens
     budget = answer.value("max_num_batched_tokens")
@@ -51,8 +53,14 @@ def test_a_chunk_may_be_any_multiple_of_n() -> None:
 @pytest.mark.parametrize(
     ("request_", "named"),
     [
-        (Request("qwen3.6-27b", chunk_size=1000), "LMCache chunk size 1000 must be a multiple of 784"),
-        (Request("qwen3.6-27b", max_num_batched_tokens=1568, release="0.5.3"), "max_num_batched_tokens=1568"),
+        (
+            Request("qwen3.6-27b", chunk_size=1000),
+            "LMCache chunk size 1000 must be a multiple of 784",
+        ),
+        (
+            Request("qwen3.6-27b", max_num_batched_tokens=1568, release="0.5.3"),
+            "max_num_batched_tokens=1568",
+        ),
         (Request("qwen3.6-27b", max_num_batched_tokens=783), "max_num_batched_tokens=783"),
         (Request("gemma-3-27b", max_num_batched_tokens=784), "--max-num-batched-tokens"),
         (Request("gemma-4-31b", chunk_size=48), "multiple of 32"),
@@ -69,7 +77,12 @@ def test_what_the_start_up_refuses_is_refused_here(request_: Request, named: str
 
 def test_two_blocks_in_a_step_are_accepted_from_0_5_4_on() -> None:
     """The upper bound is gone."""
-    assert plan(Request("qwen3.6-27b", max_num_batched_tokens=1568, release="0.5.4")).value("max_num_batched_tokens") == 1568
+    assert (
+        plan(Request("qwen3.6-27b", max_num_batched_tokens=1568, release="0.5.4")).value(
+            "max_num_batched_tokens"
+        )
+        == 1568
+    )
 
 
 @pytest.mark.parametrize(
@@ -82,7 +95,9 @@ def test_two_blocks_in_a_step_are_accepted_from_0_5_4_on() -> None:
         ("glm-5.2", 64, 256),
     ],
 )
-def test_without_states_the_chunk_is_a_multiple_of_every_block(layout: str, span: int, chunk: int) -> None:
+def test_without_states_the_chunk_is_a_multiple_of_every_block(
+    layout: str, span: int, chunk: int
+) -> None:
     """The default chunk of 256 fits all of them, as the recipes without `--chunk-size` show."""
     answer = plan(Request(layout))
     assert (answer.value("chunk_span_tokens"), answer.value("chunk_tokens")) == (span, chunk)
@@ -97,8 +112,12 @@ def test_without_states_the_chunk_is_a_multiple_of_every_block(layout: str, span
         ("glm-5.2", "0.5.6", {"validated", "supported"}),
     ],
 )
-def test_both_statements_about_sparse_models_are_told(layout: str, release: str, verdicts: set[str]) -> None:
-    """The document validates them and calls their caches unsupported; 0.5.6 has dropped the second sentence."""
+def test_both_statements_about_sparse_models_are_told(
+    layout: str, release: str, verdicts: set[str]
+) -> None:
+    """The document validates them and calls their caches unsupported; 0.5.6 has dropped the
+    second sentence.
+    """
     answer = plan(Request(layout, release=release))
     assert set(str(answer.value("lmcache_says")).split(", ")) == verdicts
     contradiction = {line.name: line.how for line in answer.lines}["lmcache_says"]
@@ -106,7 +125,9 @@ def test_both_statements_about_sparse_models_are_told(layout: str, release: str,
 
 
 def test_before_0_4_5_the_code_had_no_compressed_caches() -> None:
-    """The statement that the code of a release supports them begins with the release that has the code."""
+    """The statement that the code of a release supports them begins with the release that has
+    the code.
+    """
     said = layouts.model("deepseek-v4-flash").statements
     assert {each.verdict for each in said if each.holds_in("0.4.4")} == {"validated", "unsupported"}
     assert "supported" in {each.verdict for each in said if each.holds_in("0.4.5")}
@@ -114,13 +135,19 @@ def test_before_0_4_5_the_code_had_no_compressed_caches() -> None:
 
 def header(layout: str, options: dict[str, Any]) -> TraceHeader:
     """Return the header of a run."""
-    return Script(Shape(layouts.load(layout), options, "scheduler", "lmcache"), "plan", "", "").trace().header
+    return (
+        Script(Shape(layouts.load(layout), options, "scheduler", "lmcache"), "plan", "", "")
+        .trace()
+        .header
+    )
 
 
 @pytest.mark.parametrize("release", list(RELEASES))
 @pytest.mark.parametrize("layout", layouts.models())
 def test_what_a_plan_says_a_run_takes(layout: str, release: str) -> None:
-    """Every layout and release: N is the block of the groups that a run has, and no start-up check refuses the two flags."""
+    """Every layout and release: N is the block of the groups that a run has, and no start-up
+    check refuses the two flags.
+    """
     answer, groups = plan(Request(layout, release=release)), layouts.load(layout).groups
     options: dict[str, Any] = {"chunk_size": answer.value("chunk_tokens"), "tier_pages": 4096}
     if any(group.kind == "recurrent" for group in groups):
@@ -130,12 +157,17 @@ def test_what_a_plan_says_a_run_takes(layout: str, release: str) -> None:
     open_engine(header(layout, options), {"release": release}).close()
 
 
-@pytest.mark.parametrize("given", [{"checkpoint_alignment": 64}, {"kernel_block": 128}], ids=["Hopper", "a larger block"])
+@pytest.mark.parametrize(
+    "given", [{"checkpoint_alignment": 64}, {"kernel_block": 128}], ids=["Hopper", "a larger block"]
+)
 def test_a_plan_for_other_kernels_says_that_a_run_has_the_layouts(given: dict[str, int]) -> None:
     """And the run refuses the other N, in LMCache's words."""
     answer = plan(Request("qwen3.5-0.8b", **given))
     (note,) = [note for note in answer.notes if note.startswith("a run with")]
-    assert "--layout qwen3.5-0.8b has blocks of 544 tokens" in note and "kernels that the layout names" in note
+    assert (
+        "--layout qwen3.5-0.8b has blocks of 544 tokens" in note
+        and "kernels that the layout names" in note
+    )
     options = {"chunk_size": answer.value("chunk_tokens")}
     with pytest.raises(UsageError, match="must be a multiple of tokens_per_block 544"):
         open_engine(header("qwen3.5-0.8b", options), {})

@@ -13,10 +13,18 @@ from cachewitness.systems.lmcache.reference.plan import Request, plan
 from cachewitness.workloads import layouts
 
 BEFORE = "INFO 11-20 10:00:00 [__init__.py:38] Available plugins\n"
-LINE = "INFO 11-20 10:00:09 [interface.py:670] Setting attention block size to {n} tokens to {why}.\n"
+LINE = (
+    "INFO 11-20 10:00:09 [interface.py:670] Setting attention block size to {n} tokens to {why}.\n"
+)
 MAMBA = "ensure that attention page size is >= mamba page size"
-XPU = "\x1b[32mINFO\x1b[0m [xpu.py:518] [XPU]Setting attention block size to {n} tokens to ensure multiple of 64.\n"
-QUANTIZED = "INFO Setting attention block size to {n} tokens so the quantized primary KV page covers the padded-spec page.\n"
+XPU = (
+    "\x1b[32mINFO\x1b[0m [xpu.py:518] [XPU]Setting attention block size to {n} tokens to ensure"
+    " multiple of 64.\n"
+)
+QUANTIZED = (
+    "INFO Setting attention block size to {n} tokens so the quantized primary KV page covers the"
+    " padded-spec page.\n"
+)
 
 
 def line(n: object = 784, why: str = MAMBA) -> str:
@@ -44,7 +52,9 @@ LOGS = {
 
 
 @pytest.mark.parametrize(("text", "tokens"), LOGS.values(), ids=LOGS.keys())
-def test_n_is_what_the_engine_said_last(text: str, tokens: int, log: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_n_is_what_the_engine_said_last(
+    text: str, tokens: int, log: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """The whole derivation needs the log alone: both flags follow from N."""
     log.write_text(text, encoding="utf-8", errors="surrogateescape")
     assert invoke(["plan", "lmcache", "--from-log", str(log), "--release", "0.5.3", "--json"]) == 0
@@ -78,8 +88,13 @@ def test_a_log_without_a_single_n_is_refused_with_file_line_and_field(
 
 
 @pytest.mark.parametrize("name", ["gone.log", "."])
-def test_a_log_that_cannot_be_read_is_named(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    code, err = invoke(["plan", "lmcache", "--from-log", str(tmp_path / name)]), capsys.readouterr().err
+def test_a_log_that_cannot_be_read_is_named(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, err = (
+        invoke(["plan", "lmcache", "--from-log", str(tmp_path / name)]),
+        capsys.readouterr().err,
+    )
     assert code == 4 and "cannot be read" in err and err.count("\n") == 1
 
 
@@ -87,25 +102,41 @@ def test_a_layout_beside_the_log_must_agree(log: Path) -> None:
     """It adds the model's bytes; where the kernels of the log were others, they are to be named."""
     log.write_text(line(576))
     with pytest.raises(
-        UsageError, match=r"line 1: N: 576 tokens, but --layout qwen3\.5-0\.8b has 544 .*--checkpoint-alignment 64"
+        UsageError,
+        match=(
+            r"line 1: N: 576 tokens, but --layout qwen3\.5-0\.8b has 544"
+            r" .*--checkpoint-alignment 64"
+        ),
     ):
         plan(Request("qwen3.5-0.8b", from_log=log))
-    for agreeing in (Request("qwen3.5-0.8b", log, checkpoint_alignment=64), Request("qwen3.5-0.8b-hopper", log)):
+    for agreeing in (
+        Request("qwen3.5-0.8b", log, checkpoint_alignment=64),
+        Request("qwen3.5-0.8b-hopper", log),
+    ):
         assert plan(agreeing).value("unified_block_tokens") == 576
-    with pytest.raises(UsageError, match=r"line 1: N: --layout gemma-3-27b has no recurrent layers"):
+    with pytest.raises(
+        UsageError, match=r"line 1: N: --layout gemma-3-27b has no recurrent layers"
+    ):
         plan(Request("gemma-3-27b", log))
 
 
 def test_what_belongs_to_a_layout_is_refused_beside_a_log_alone(log: Path) -> None:
     log.write_text(line())
-    with pytest.raises(UsageError, match="--kernel-block, --checkpoint-alignment: N is read from the log"):
+    with pytest.raises(
+        UsageError, match="--kernel-block, --checkpoint-alignment: N is read from the log"
+    ):
         plan(Request(from_log=log, checkpoint_alignment=64))
     with pytest.raises(UsageError, match="--layout: name one"):
         plan(Request())
 
 
 @pytest.mark.parametrize(
-    "name", [name for name in layouts.models() if "recurrent" in {g.kind for g in layouts.load(name).groups}]
+    "name",
+    [
+        name
+        for name in layouts.models()
+        if "recurrent" in {g.kind for g in layouts.load(name).groups}
+    ],
 )
 def test_the_n_of_a_log_and_of_the_layout_that_it_is_of_are_one(name: str, log: Path) -> None:
     """Every hybrid layout: what vLLM prints for it is what its groups have."""

@@ -1,10 +1,16 @@
-"""What the server stores, serves and forgets: locks, windows, null blocks, memory, the order of eviction."""
+"""What the server stores, serves and forgets: locks, windows, null blocks, memory, the order of
+eviction.
+"""
 
 from __future__ import annotations
 
 import pytest
 
-from cachewitness_reference.lmcache.groups import KVLayerGroups, LayerSpec, create_engine_group_infos
+from cachewitness_reference.lmcache.groups import (
+    KVLayerGroups,
+    LayerSpec,
+    create_engine_group_infos,
+)
 from cachewitness_reference.lmcache.keys import ObjectKey
 from cachewitness_reference.lmcache.server import LMCacheServer, Transfer
 from cachewitness_reference.primitives import BlockId
@@ -15,7 +21,12 @@ NULL = 0
 
 
 def server(
-    *specs: LayerSpec, pages: int = 100, chunk: int = 4, apart: bool = True, world_size: int = 1, ratio: float = 0.2
+    *specs: LayerSpec,
+    pages: int = 100,
+    chunk: int = 4,
+    apart: bool = True,
+    world_size: int = 1,
+    ratio: float = 0.2,
 ) -> LMCacheServer:
     """Return a server for one layer of each spec, with a session `r`."""
     infos = create_engine_group_infos([{index: spec} for index, spec in enumerate(specs)])
@@ -30,7 +41,9 @@ def table(count: int, first: int = 1, null: tuple[int, ...] = ()) -> list[BlockI
     return [BlockId(NULL if index in null else first + index) for index in range(count)]
 
 
-def stored(into: LMCacheServer, chunks: int, *tables: list[BlockId], r: str = "r", rank: int = 0) -> Transfer:
+def stored(
+    into: LMCacheServer, chunks: int, *tables: list[BlockId], r: str = "r", rank: int = 0
+) -> Transfer:
     """Store the first chunks of a request and say that the copies have been made."""
     transfer = into.store(r, TOKENS, range(chunks), list(tables), rank)
     into.finish_store(transfer)
@@ -51,7 +64,7 @@ def hit(found: LMCacheServer, tokens: int, r: str = "r") -> int:
     return chunks
 
 
-# --- store --------------------------------------------------------------------------------------------------------------
+# --- store ----------------------------------------------------------------------------------------
 
 
 def test_every_group_is_stored_and_served() -> None:
@@ -82,10 +95,14 @@ def test_what_is_being_written_cannot_be_found() -> None:
 
 
 def test_first_writer_wins() -> None:
-    """A resident key is not written again; of two that write at once the first to end stays, the other's memory is free."""
+    """A resident key is not written again; of two that write at once the first to end stays, the
+    other's memory is free.
+    """
     found = server(FULL)
     found.start_session("s")
-    one, two = (found.store(r, TOKENS, range(1), [table(1, first)]) for r, first in (("r", 1), ("s", 2)))
+    one, two = (
+        found.store(r, TOKENS, range(1), [table(1, first)]) for r, first in (("r", 1), ("s", 2))
+    )
     found.finish_store(two)
     found.finish_store(one)
     (resident,) = found.l1.objects.values()
@@ -98,9 +115,10 @@ def test_underflow_of_one_group_skips_the_whole_store() -> None:
     found = server(FULL, STATE)
     transfer = found.store("r", TOKENS, range(3), [table(3), table(2)])
     assert not transfer.ok and transfer.copies == [] and found.l1.memory_usage()[0] == 0
-    assert transfer.log == (
-        "STORE block ID underflow for request_id=r: each group needs num_chunks * blocks_per_chunk block IDs for 3 chunks "
-        "(per-group blocks_per_chunk=[1, 1]); skipping the store."
+    assert (
+        transfer.log == "STORE block ID underflow for request_id=r: each group needs num_chunks *"
+        " blocks_per_chunk block IDs for 3 chunks (per-group blocks_per_chunk=[1, 1]); skipping"
+        " the store."
     )
 
 
@@ -135,7 +153,9 @@ def test_null_blocks_that_are_not_kept_mask_nothing() -> None:
 
 
 def test_a_group_that_does_not_fit_is_left_out_and_those_before_it_kept() -> None:
-    """Seen on the release: out of memory, a store ends well, group 0 committed and the others missing; the look-up is 0."""
+    """Seen on the release: out of memory, a store ends well, group 0 committed and the others
+    missing; the look-up is 0.
+    """
     found = server(FULL, STATE, pages=12)
     transfer = stored(found, 8, table(8), table(8, 11))
     assert transfer.ok and present(found) == [(0, chunk) for chunk in range(8)]
@@ -147,11 +167,13 @@ def test_memory_is_given_per_group_or_not_at_all() -> None:
     assert stored(found, 4, table(4)).copies == [] and found.l1.memory_usage() == (0, 3)
 
 
-# --- retrieve -----------------------------------------------------------------------------------------------------------
+# --- retrieve -------------------------------------------------------------------------------------
 
 
 def test_blocks_that_the_engine_has_are_skipped() -> None:
-    """A hit of 8 of the engine's own inside the first chunk of 16: its two blocks are not written."""
+    """A hit of 8 of the engine's own inside the first chunk of 16: its two blocks are not
+    written.
+    """
     found = server(FULL, chunk=16)
     stored(found, 2, table(8))
     found.start_session("s")
@@ -166,7 +188,9 @@ def test_null_columns_of_the_engine_are_left_untouched() -> None:
     stored(found, 4, table(4), table(4, 11), table(4, 21))
     found.start_session("s")
     found.lookup("s", TOKENS, 16)
-    loaded = found.retrieve("s", range(4), [table(4, 31), table(4, 41, null=(0, 1, 2)), table(4, 51, null=(0, 1, 2))], 0)
+    loaded = found.retrieve(
+        "s", range(4), [table(4, 31), table(4, 41, null=(0, 1, 2)), table(4, 51, null=(0, 1, 2))], 0
+    )
     assert [copy.block_id for copy in loaded.copies if copy.kernel_group] == [44, 54]
 
 
@@ -175,14 +199,20 @@ def test_any_missing_key_fails_the_whole_retrieve() -> None:
     found = server(FULL, STATE)
     stored(found, 3, table(3), table(3, 11, null=(2,)))
     loaded = found.retrieve("r", range(3), [table(3, 31), table(3, 41)], 0)
-    assert (loaded.ok, loaded.copies, loaded.log) == (False, [], "Some keys not found during retrieve!")
+    assert (loaded.ok, loaded.copies, loaded.log) == (
+        False,
+        [],
+        "Some keys not found during retrieve!",
+    )
     assert all(resident.read_locks == 0 for resident in found.l1.objects.values())
 
 
 def test_underflow_fails_a_retrieve() -> None:
     found = server(FULL)
     stored(found, 2, table(2))
-    assert found.retrieve("r", range(2), [table(1)], 0).log.startswith("RETRIEVE block ID underflow for request_id=r")
+    assert found.retrieve("r", range(2), [table(1)], 0).log.startswith(
+        "RETRIEVE block ID underflow for request_id=r"
+    )
 
 
 def test_a_chunk_counts_only_if_every_rank_has_it() -> None:
@@ -193,7 +223,7 @@ def test_a_chunk_counts_only_if_every_rank_has_it() -> None:
     assert hit(found, 12) == 2
 
 
-# --- locks --------------------------------------------------------------------------------------------------------------
+# --- locks ----------------------------------------------------------------------------------------
 
 
 def test_a_look_up_locks_just_what_its_hit_needs() -> None:
@@ -212,7 +242,9 @@ def test_a_look_up_locks_just_what_its_hit_needs() -> None:
 
 
 def test_what_the_engine_has_is_let_go_of_before_the_rest_is_loaded() -> None:
-    """Of a chunk in which the engine's hit ends the lock stays; the retrieve gives it back when it has been made."""
+    """Of a chunk in which the engine's hit ends the lock stays; the retrieve gives it back when
+    it has been made.
+    """
     found = server(FULL, chunk=8)
     stored(found, 3, table(6))
     found.start_session("s")
@@ -235,7 +267,7 @@ def test_clearing_keeps_what_is_read() -> None:
     assert found.clear() and found.l1.memory_usage() == (0, 100)
 
 
-# --- eviction -----------------------------------------------------------------------------------------------------------
+# --- eviction -------------------------------------------------------------------------------------
 
 
 def evicted(found: LMCacheServer) -> list[tuple[int, int]]:
@@ -245,7 +277,9 @@ def evicted(found: LMCacheServer) -> list[tuple[int, int]]:
 
 
 def test_eviction_begins_at_the_watermark() -> None:
-    """At 0.8 of the memory; one page less and nothing goes. The last chunk of the older store is the oldest key."""
+    """At 0.8 of the memory; one page less and nothing goes. The last chunk of the older store is
+    the oldest key.
+    """
     found = server(FULL, pages=10)
     stored(found, 7, table(7))
     assert evicted(found) == []
@@ -253,8 +287,13 @@ def test_eviction_begins_at_the_watermark() -> None:
     assert evicted(found) == [(0, 6)]
 
 
-@pytest.mark.parametrize(("keys", "ratio", "expected"), [(10, 0.2, 2), (4, 0.2, 1), (9, 0.5, 4), (3, 0.01, 1), (5, 1.0, 5)])
-def test_eviction_is_a_share_of_the_keys_at_least_one(keys: int, ratio: float, expected: int) -> None:
+@pytest.mark.parametrize(
+    ("keys", "ratio", "expected"),
+    [(10, 0.2, 2), (4, 0.2, 1), (9, 0.5, 4), (3, 0.01, 1), (5, 1.0, 5)],
+)
+def test_eviction_is_a_share_of_the_keys_at_least_one(
+    keys: int, ratio: float, expected: int
+) -> None:
     """By count, rounded down."""
     found = server(FULL, pages=keys, ratio=ratio)
     stored(found, keys, table(keys))
@@ -262,7 +301,9 @@ def test_eviction_is_a_share_of_the_keys_at_least_one(keys: int, ratio: float, e
 
 
 def test_eviction_takes_later_chunks_and_later_groups_first() -> None:
-    """Seen on the release: all states of a request die before any of its attention, the last chunk first in each."""
+    """Seen on the release: all states of a request die before any of its attention, the last
+    chunk first in each.
+    """
     found = server(FULL, WINDOW, STATE, pages=12, ratio=1.0)
     stored(found, 4, table(4), table(4, 11), table(4, 21))
     assert evicted(found) == [(group, chunk) for group in (2, 1, 0) for chunk in (3, 2, 1, 0)]
@@ -309,9 +350,13 @@ def test_the_end_of_a_session_touches_every_group_of_its_request() -> None:
 
 
 def test_leftovers_of_eviction_are_not_served() -> None:
-    """Objects go one by one: attention without its state, or a chunk without an earlier one, is there and never served."""
+    """Objects go one by one: attention without its state, or a chunk without an earlier one, is
+    there and never served.
+    """
     found = server(FULL, STATE, pages=8, ratio=0.1)
     stored(found, 4, table(4), table(4, 11))
     assert evicted(found) == [(1, 3)] and hit(found, 16) == 3
-    found.l1.delete([key for key in found.l1.objects if key.chunk_hash == found.sessions["r"].hashes[0]])
+    found.l1.delete(
+        [key for key in found.l1.objects if key.chunk_hash == found.sessions["r"].hashes[0]]
+    )
     assert len(found.l1.objects) == 5 and hit(found, 16) == 0

@@ -1,7 +1,8 @@
-"""The document's "Verifying Correctness": a cold run, a reset of vLLM's cache alone, a second run that LMCache serves.
+"""The document's "Verifying Correctness": a cold run, a reset of vLLM's cache alone, a second run
+that LMCache serves.
 
-The released test asks for one line of a log; here the proof is the share of prompt tokens that came back from the tier, in
-every kind of group, with controls in which it must be nothing.
+The released test asks for one line of a log; here the proof is the share of prompt tokens that came
+back from the tier, in every kind of group, with controls in which it must be nothing.
 """
 
 from __future__ import annotations
@@ -27,10 +28,18 @@ SHARE_MIN = 0.6
 
 
 def procedure(layout: str, **options: Any) -> Trace:
-    """Return the procedure as a trace, a budget and a chunk of one block each, as the document recommends."""
+    """Return the procedure as a trace, a budget and a chunk of one block each, as the document
+    recommends.
+    """
     chosen = layouts.load(layout)
     unit = Shape(chosen).unit
-    given = {"tier_pages": 400, "separate_object_groups": True, "max_num_batched_tokens": unit, "chunk_size": unit, **options}
+    given = {
+        "tier_pages": 400,
+        "separate_object_groups": True,
+        "max_num_batched_tokens": unit,
+        "chunk_size": unit,
+        **options,
+    }
     (scenario,) = [scenario for scenario in SCENARIOS if scenario.name == "cold-then-from-tier"]
     return scenario.trace(Shape(chosen, given, "scheduler", "lmcache"))
 
@@ -41,9 +50,15 @@ def judged(trace: Trace) -> Result:
 
 
 def shares(result: Result) -> dict[str, tuple[float, float]]:
-    """Return of the second run, by group kind: the shares of its prompt tokens that were restored, and restored by the tier."""
+    """Return of the second run, by group kind: the shares of its prompt tokens that were
+    restored, and restored by the tier.
+    """
     header, again = result.history.header, {}
-    prompts = {e.r: len(e.tokens) for e in result.history.events if isinstance(e, Submitted) and e.r.startswith("again")}
+    prompts = {
+        e.r: len(e.tokens)
+        for e in result.history.events
+        if isinstance(e, Submitted) and e.r.startswith("again")
+    }
     for hit in result.history.events:
         if isinstance(hit, Hit) and hit.r in prompts:
             again[hit.r] = (restored(header, hit), from_tier(header, hit))
@@ -62,7 +77,9 @@ def shares(result: Result) -> dict[str, tuple[float, float]]:
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("apart", [True, False], ids=["apart", "together"])
 def test_second_run_is_served_by_the_tier_in_every_group(layout: str, apart: bool) -> None:
-    """Nothing contradicts a rule, and all that was restored came from the tier, the states among it."""
+    """Nothing contradicts a rule, and all that was restored came from the tier, the states among
+    it.
+    """
     result = judged(procedure(layout, separate_object_groups=apart))
     assert result.findings == []
     for kind, (everywhere, aside) in shares(result).items():
@@ -70,19 +87,27 @@ def test_second_run_is_served_by_the_tier_in_every_group(layout: str, apart: boo
 
 
 @pytest.mark.parametrize(
-    "layout", ["gpt-oss-120b", "gemma-2-9b", "gemma-4-31b", "qwen3.5-0.8b", "deepseek-v4-flash", "qwen3-4b"]
+    "layout",
+    ["gpt-oss-120b", "gemma-2-9b", "gemma-4-31b", "qwen3.5-0.8b", "deepseek-v4-flash", "qwen3-4b"],
 )
 def test_second_run_is_served_on_published_models(layout: str) -> None:
-    """Windows, unequal blocks, states (chunk and budget are N), compressed pages: with the models' own groups."""
+    """Windows, unequal blocks, states (chunk and budget are N), compressed pages: with the
+    models' own groups.
+    """
     result = judged(procedure(layout, tier_pages=2000))
     assert result.findings == []
     assert all(aside >= SHARE_MIN for _, aside in shares(result).values())
 
 
 def test_control_without_the_reset_the_device_serves() -> None:
-    """A second run that never left the device proves nothing of the tier, though it hits as much."""
+    """A second run that never left the device proves nothing of the tier, though it hits as
+    much.
+    """
     trace = procedure("full-swa-mamba", retention_interval=None)
-    kept = Trace(msgspec.structs.replace(trace.header, pages=400), [op for op in trace.ops if not isinstance(op, Reset)])
+    kept = Trace(
+        msgspec.structs.replace(trace.header, pages=400),
+        [op for op in trace.ops if not isinstance(op, Reset)],
+    )
     for everywhere, aside in shares(judged(kept)).values():
         assert everywhere >= SHARE_MIN and aside == 0
 
@@ -96,6 +121,10 @@ def test_control_with_an_external_reset_nothing_is_served() -> None:
 
 
 def test_control_a_tier_without_states_serves_nothing() -> None:
-    """Steps of many blocks with all groups in one object: chunks without a state are not stored, and the proof fails."""
-    result = judged(procedure("full-mamba", separate_object_groups=False, max_num_batched_tokens=2048))
+    """Steps of many blocks with all groups in one object: chunks without a state are not stored,
+    and the proof fails.
+    """
+    result = judged(
+        procedure("full-mamba", separate_object_groups=False, max_num_batched_tokens=2048)
+    )
     assert result.findings == [] and shares(result)["recurrent"][1] < SHARE_MIN

@@ -41,17 +41,25 @@ def test_defaults_are_those_of_the_header() -> None:
         "enable_prefix_caching": False,
         "use_sparse_attention": False,
     }
-    assert {field.name: getattr(SchedulerConfig(), field.name) for field in fields(SchedulerConfig)} == expected
+    assert {
+        field.name: getattr(SchedulerConfig(), field.name) for field in fields(SchedulerConfig)
+    } == expected
 
 
 @pytest.mark.parametrize("constructor", ["LLMPipeline", "VLMPipeline"])
 def test_latency_profile_changes_two_fields(constructor: Any) -> None:
-    """Without a scheduler config these constructors lift the batch limit and cache prefixes; nothing else differs."""
+    """Without a scheduler config these constructors lift the batch limit and cache prefixes;
+    nothing else differs.
+    """
     profile = config_for(constructor)
-    assert profile == replace(SchedulerConfig(), max_num_batched_tokens=UNLIMITED, enable_prefix_caching=True)
+    assert profile == replace(
+        SchedulerConfig(), max_num_batched_tokens=UNLIMITED, enable_prefix_caching=True
+    )
 
 
-@pytest.mark.parametrize("constructor", ["LLMPipeline", "VLMPipeline", "ContinuousBatchingPipeline"])
+@pytest.mark.parametrize(
+    "constructor", ["LLMPipeline", "VLMPipeline", "ContinuousBatchingPipeline"]
+)
 def test_a_given_config_is_taken_as_it_is(constructor: Any) -> None:
     """Who passes a scheduler config gets that one, from every constructor."""
     given = SchedulerConfig(num_kv_blocks=7)
@@ -65,7 +73,9 @@ def test_continuous_batching_pipeline_has_no_profile() -> None:
 
 
 def test_same_model_is_sized_by_the_constructor_path() -> None:
-    """With the same KV blocks the constructors' defaults give different numbers of states: 8 against 256."""
+    """With the same KV blocks the constructors' defaults give different numbers of states: 8
+    against 256.
+    """
     client = replace(config_for("LLMPipeline"), num_kv_blocks=64, cache_interval_multiplier=8)
     server = config_for("ContinuousBatchingPipeline", SchedulerConfig(num_kv_blocks=64))
     assert (derive(client, HYBRID).la_blocks, derive(server, HYBRID).la_blocks) == (8, 256)
@@ -73,48 +83,72 @@ def test_same_model_is_sized_by_the_constructor_path() -> None:
 
 def test_multiplier_zero_needs_prefix_caching_off() -> None:
     """0 is refused with prefix caching, on plain models too, and means nothing without."""
-    text = "SchedulerConfig cache_interval_multiplier must be greater than 0 when prefix caching is enabled"
+    text = (
+        "SchedulerConfig cache_interval_multiplier must be greater than 0 when prefix caching is"
+        " enabled"
+    )
     for layout in (HYBRID, PLAIN):
         assert refusal(layout, enable_prefix_caching=True, cache_interval_multiplier=0) == text
-    assert derive(SchedulerConfig(num_kv_blocks=4, cache_interval_multiplier=0), HYBRID).multiplier is None
+    assert (
+        derive(SchedulerConfig(num_kv_blocks=4, cache_interval_multiplier=0), HYBRID).multiplier
+        is None
+    )
 
 
 def test_states_must_not_be_set_without_linear_attention() -> None:
-    """num_linear_attention_blocks is refused on a model that has none; a multiplier is ignored there."""
-    assert refusal(PLAIN, num_kv_blocks=64, num_linear_attention_blocks=1) == (
-        "SchedulerConfig num_linear_attention_blocks can be set only for models with linear attention cache inputs"
+    """num_linear_attention_blocks is refused on a model that has none; a multiplier is ignored
+    there.
+    """
+    assert (
+        refusal(PLAIN, num_kv_blocks=64, num_linear_attention_blocks=1)
+        == "SchedulerConfig num_linear_attention_blocks can be set only for models with linear"
+        " attention cache inputs"
     )
-    ignored = SchedulerConfig(num_kv_blocks=64, enable_prefix_caching=True, cache_interval_multiplier=3)
+    ignored = SchedulerConfig(
+        num_kv_blocks=64, enable_prefix_caching=True, cache_interval_multiplier=3
+    )
     assert derive(ignored, PLAIN).multiplier is None
 
 
 def test_budget_beyond_memory() -> None:
-    assert refusal(cache_size=1000) == "Requested cache size is larger than available memory size on the system."
+    assert (
+        refusal(cache_size=1000)
+        == "Requested cache size is larger than available memory size on the system."
+    )
 
 
 @pytest.mark.parametrize("blocks", [4_000_000, 2**31])
 def test_blocks_beyond_memory(blocks: int) -> None:
-    """4 000 000 blocks of 8 KiB are more than 24 GiB; 2^31 is the most that 32-bit indices name, and more than memory too."""
-    assert refusal(num_kv_blocks=blocks) == "Requested cache blocks require more memory than available on the system."
+    """4 000 000 blocks of 8 KiB are more than 24 GiB; 2^31 is the most that 32-bit indices name,
+    and more than memory too.
+    """
+    assert (
+        refusal(num_kv_blocks=blocks)
+        == "Requested cache blocks require more memory than available on the system."
+    )
 
 
 def test_memory_is_counted_with_both_pools() -> None:
-    """What KV alone fits, KV and states may not: 1 MiB holds 128 KV blocks, but no state beside them."""
+    """What KV alone fits, KV and states may not: 1 MiB holds 128 KV blocks, but no state beside
+    them.
+    """
     fits = derive(SchedulerConfig(num_kv_blocks=128), PLAIN, total_memory_bytes=2**20)
     assert fits.total_bytes == 2**20
     refusal(HYBRID, 2**20, num_kv_blocks=128, max_num_seqs=1)
 
 
 def test_states_beyond_the_budget() -> None:
-    assert refusal(cache_size=1, max_num_seqs=20000) == (
-        "Requested linear attention cache allocation exceeds the configured cache size."
+    assert (
+        refusal(cache_size=1, max_num_seqs=20000)
+        == "Requested linear attention cache allocation exceeds the configured cache size."
     )
 
 
 def test_interval_beyond_64_bits() -> None:
     """32 x 2^60 wraps a size_t: OpenVINO's own refusal."""
-    assert refusal(num_kv_blocks=64, enable_prefix_caching=True, cache_interval_multiplier=2**60) == (
-        "SchedulerConfig cache_interval_multiplier is too large for KV cache block size. "
+    assert (
+        refusal(num_kv_blocks=64, enable_prefix_caching=True, cache_interval_multiplier=2**60)
+        == "SchedulerConfig cache_interval_multiplier is too large for KV cache block size. "
         f"cache_interval_multiplier: {2**60}, KV cache block size: 32"
     )
 
@@ -127,23 +161,37 @@ def test_interval_beyond_64_bits() -> None:
         ("max_num_seqs", {"num_kv_blocks": 4, "max_num_seqs": 2**49}),
         ("cache_size", {"cache_size": 2**34}),
         ("cache_size", {"cache_size": 2**30}),
-        ("cache_interval_multiplier", {"enable_prefix_caching": True, "cache_interval_multiplier": 2**58}),
-        ("cache_interval_multiplier", {"enable_prefix_caching": True, "cache_interval_multiplier": 2**26}),
+        (
+            "cache_interval_multiplier",
+            {"enable_prefix_caching": True, "cache_interval_multiplier": 2**58},
+        ),
+        (
+            "cache_interval_multiplier",
+            {"enable_prefix_caching": True, "cache_interval_multiplier": 2**26},
+        ),
     ],
 )
-def test_numbers_that_wrap_in_openvino_are_refused_by_field(field: str, settings: dict[str, Any]) -> None:
-    """Where the release wraps around, cuts to 32 bits or dies in its first step, one line names the field."""
+def test_numbers_that_wrap_in_openvino_are_refused_by_field(
+    field: str, settings: dict[str, Any]
+) -> None:
+    """Where the release wraps around, cuts to 32 bits or dies in its first step, one line names
+    the field.
+    """
     assert refusal(memory=None, **settings).startswith(f"{field}: ")
 
 
 @pytest.mark.parametrize("multiplier", [2**26 - 1, 1])
 def test_the_largest_interval_is_taken(multiplier: int) -> None:
     """(2^26 - 1) x 32 tokens fit 32 bits."""
-    config = SchedulerConfig(num_kv_blocks=4, enable_prefix_caching=True, cache_interval_multiplier=multiplier)
+    config = SchedulerConfig(
+        num_kv_blocks=4, enable_prefix_caching=True, cache_interval_multiplier=multiplier
+    )
     assert derive(config, HYBRID).interval == 32 * multiplier
 
 
-@pytest.mark.parametrize("field", [f.name for f in fields(SchedulerConfig) if isinstance(f.default, int)])
+@pytest.mark.parametrize(
+    "field", [f.name for f in fields(SchedulerConfig) if isinstance(f.default, int)]
+)
 @pytest.mark.parametrize("value", [-1, 1.5, "many", 2**64])
 def test_a_field_holds_whole_numbers_of_64_bits_or_a_flag(field: str, value: Any) -> None:
     with pytest.raises(ConfigError, match=f"^{field}: "):
@@ -157,7 +205,12 @@ def test_rules_left_out_are_refused_not_ignored(field: str) -> None:
 
 @pytest.mark.parametrize("field", ["kv_block_bytes", "la_block_bytes", "kv_block_size"])
 def test_layout_bytes_are_whole_numbers(field: str) -> None:
-    sizes: dict[str, Any] = {"kv_block_bytes": 1, "la_block_bytes": 1, "kv_block_size": 1, field: -1}
+    sizes: dict[str, Any] = {
+        "kv_block_bytes": 1,
+        "la_block_bytes": 1,
+        "kv_block_size": 1,
+        field: -1,
+    }
     with pytest.raises(ConfigError, match=f"^{field}: "):
         LayoutBytes(**sizes)
 
@@ -166,15 +219,23 @@ def test_vllm_mode_needs_a_batch_as_large_as_its_sequences() -> None:
     config = SchedulerConfig(num_kv_blocks=64, dynamic_split_fuse=False, max_num_batched_tokens=100)
     with pytest.raises(ConfigError) as caught:
         Scheduler(config, derive(config, HYBRID), 32, hybrid=True)
-    assert str(caught.value) == "Max num batched tokens (100) must be greater or equal to max num sequences (256)"
+    assert (
+        str(caught.value)
+        == "Max num batched tokens (100) must be greater or equal to max num sequences (256)"
+    )
 
 
 def test_vllm_mode_refuses_a_prompt_longer_than_a_batch() -> None:
-    config = SchedulerConfig(num_kv_blocks=64, dynamic_split_fuse=False, max_num_batched_tokens=100, max_num_seqs=4)
+    config = SchedulerConfig(
+        num_kv_blocks=64, dynamic_split_fuse=False, max_num_batched_tokens=100, max_num_seqs=4
+    )
     scheduler = Scheduler(config, derive(config, HYBRID), 32, hybrid=True)
     with pytest.raises(RefusedRequest) as caught:
         scheduler.add_request(SequenceGroup("r", range(300), 32))
-    assert str(caught.value) == "Sequence length (300) is longer than max number of tokens in batch (100)"
+    assert (
+        str(caught.value)
+        == "Sequence length (300) is longer than max number of tokens in batch (100)"
+    )
 
 
 def test_an_empty_prompt_is_refused() -> None:

@@ -1,7 +1,8 @@
-"""OpenVINO GenAI's policy as an engine: lawful over random traces, and what OpenVINO's own ways look like to the checkers.
+"""OpenVINO GenAI's policy as an engine: lawful over random traces, and what OpenVINO's own ways
+look like to the checkers.
 
-Each fault planted here is what the release does, named in the package's docstring as a difference: the checkers find it, so the
-reference may not do it.
+Each fault planted here is what the release does, named in the package's docstring as a difference:
+the checkers find it, so the reference may not do it.
 """
 
 from __future__ import annotations
@@ -38,23 +39,38 @@ def configuration(layout: str = "full-mamba", **options: Any) -> Configuration:
 
 
 def built(layout: Layout, pages: int = 64, height: Any = "scheduler", **options: Any) -> Driver:
-    header = TraceHeader("t", layout, pages, height=height, policy="openvino_genai", options=options)
+    header = TraceHeader(
+        "t", layout, pages, height=height, policy="openvino_genai", options=options
+    )
     return open_engine(header, {})
 
 
-def results(where: Configuration, seeds: Iterable[int], heights: tuple[Any, ...] = HEIGHTS) -> list[Result]:
-    traces = [random_trace(where.shape(height), seed, withdraw=False) for height in heights for seed in seeds]
+def results(
+    where: Configuration, seeds: Iterable[int], heights: tuple[Any, ...] = HEIGHTS
+) -> list[Result]:
+    traces = [
+        random_trace(where.shape(height), seed, withdraw=False)
+        for height in heights
+        for seed in seeds
+    ]
     return [drive(trace, open_engine(trace.header, {})) for trace in traces]
 
 
 def activity(found: list[Result]) -> Counter[str]:
     counts: Counter[str] = Counter()
     for result in found:
-        counts.update({name: getattr(result.activity, name) for name in ("hits", "restored", "evictions", "preemptions")})
+        counts.update(
+            {
+                name: getattr(result.activity, name)
+                for name in ("hits", "restored", "evictions", "preemptions")
+            }
+        )
         for event in result.history.events:
             if isinstance(event, StepBegin):
                 counts["copied"] += len(event.copies)
-                counts["set back"] += sum(run.start > 0 for run in event.runs if run.stop - run.start > 1)
+                counts["set back"] += sum(
+                    run.start > 0 for run in event.runs if run.stop - run.start > 1
+                )
             if isinstance(event, Hit):
                 counts["inside a block"] += event.resume % 16 > 0
             counts["grown"] += isinstance(event, Grow)
@@ -68,10 +84,17 @@ def test_lawful_on_every_configuration(where: Configuration) -> None:
     assert [finding.sentence for result in found for finding in result.findings] == []
     counts = activity(found)
     if where.options.get("enable_prefix_caching", "num_kv_blocks" not in where.options):
-        assert counts["hits"] and counts["evictions"] and counts["copied"] and counts["inside a block"]
-        assert bool(counts["restored"]) == any(group.kind == "recurrent" for group in where.layout.groups)
+        assert (
+            counts["hits"] and counts["evictions"] and counts["copied"] and counts["inside a block"]
+        )
+        assert bool(counts["restored"]) == any(
+            group.kind == "recurrent" for group in where.layout.groups
+        )
     else:
-        assert not counts["hits"] and counts["preemptions" if where.options.get("num_kv_blocks", 1) else "grown"]
+        assert (
+            not counts["hits"]
+            and counts["preemptions" if where.options.get("num_kv_blocks", 1) else "grown"]
+        )
 
 
 def test_states_are_restored_and_requests_give_way_at_both_heights() -> None:
@@ -80,7 +103,7 @@ def test_states_are_restored_and_requests_give_way_at_both_heights() -> None:
         assert counts["restored"] and counts["preemptions"] and counts["set back"]
 
 
-# --- OpenVINO's own ways ------------------------------------------------------------------------------------------------------
+# --- OpenVINO's own ways --------------------------------------------------------------------------
 
 
 def keys_of_the_future(patch: pytest.MonkeyPatch) -> None:
@@ -100,8 +123,14 @@ def state_of_the_whole_prompt(patch: pytest.MonkeyPatch) -> None:
 
     def longest(self: CacheOrchestrator, sequence: Sequence, length: int) -> Position:
         size, whole = self.kv.block_size, Position(length)
-        there = self.kv.longest_run(sequence, length) == length // size and self.kv.holds(sequence, whole)
-        return whole if there and self.la is not None and self.la.holds(sequence, whole) else original(self, sequence, length)
+        there = self.kv.longest_run(sequence, length) == length // size and self.kv.holds(
+            sequence, whole
+        )
+        return (
+            whole
+            if there and self.la is not None and self.la.holds(sequence, whole)
+            else original(self, sequence, length)
+        )
 
     patch.setattr(CacheOrchestrator, "_longest", longest)
 
@@ -119,7 +148,9 @@ def no_copy_in_prompts(patch: pytest.MonkeyPatch) -> None:
 def set_back_by_kv_alone(patch: pytest.MonkeyPatch) -> None:
     """Preempt in part by KV tokens, and go on from whatever state is left."""
 
-    def roll_back(self: CacheOrchestrator, group: SequenceGroup, enough: Callable[[], bool]) -> Position:
+    def roll_back(
+        self: CacheOrchestrator, group: SequenceGroup, enough: Callable[[], bool]
+    ) -> Position:
         position = group.num_processed
         while position > 0 and not enough():
             position = Position((position - 1) // self.kv.block_size * self.kv.block_size)
@@ -139,11 +170,21 @@ def tokens_alone_are_hashed(patch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("fault", "where", "heights", "anomaly"),
     [
-        (keys_of_the_future, configuration(cache_interval_multiplier=4), HEIGHTS, "fabricated-snapshot"),
+        (
+            keys_of_the_future,
+            configuration(cache_interval_multiplier=4),
+            HEIGHTS,
+            "fabricated-snapshot",
+        ),
         (keys_of_the_future, configuration("full"), HEIGHTS, "partial-commit"),
         (state_of_the_whole_prompt, configuration(), HEIGHTS, "state-position-skew"),
         (no_copy_in_prompts, configuration(cache_interval_multiplier=4), HEIGHTS, "aliased-write"),
-        (set_back_by_kv_alone, configuration("full-mamba-unequal"), HEIGHTS[1:], "state-position-skew"),
+        (
+            set_back_by_kv_alone,
+            configuration("full-mamba-unequal"),
+            HEIGHTS[1:],
+            "state-position-skew",
+        ),
         (tokens_alone_are_hashed, configuration(), HEIGHTS, "cross-identity-hit"),
     ],
     ids=lambda value: getattr(value, "__name__", getattr(value, "name", None)),
@@ -155,21 +196,28 @@ def test_openvinos_own_ways_are_found(
     anomaly: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Each on random traces that were not written for it; the one that finds it passes without it."""
+    """Each on random traces that were not written for it; the one that finds it passes without
+    it.
+    """
     with monkeypatch.context() as patch:
         fault(patch)
         found = (
             (height, seed)
             for seed in range(80 // len(heights))
             for height in heights
-            if anomaly in {finding.anomaly for result in results(where, [seed], (height,)) for finding in result.findings}
+            if anomaly
+            in {
+                finding.anomaly
+                for result in results(where, [seed], (height,))
+                for finding in result.findings
+            }
         )
         height, seed = next(found)
     (clean,) = results(where, [seed], (height,))
     assert clean.findings == []
 
 
-# --- what a trace's layout becomes --------------------------------------------------------------------------------------------
+# --- what a trace's layout becomes ----------------------------------------------------------------
 
 
 def pools(engine: Driver) -> list[int]:
@@ -191,9 +239,17 @@ def test_without_prefix_caching_states_come_off_first() -> None:
 
 
 def test_groups_of_a_kind_show_one_table_in_pools_of_their_own() -> None:
-    """Of three recurrent groups each has as many states; the recurrent block size is the checkpoint interval."""
+    """Of three recurrent groups each has as many states; the recurrent block size is the
+    checkpoint interval.
+    """
     layout = Layout(
-        "t", [GroupSpec("recurrent", 8), GroupSpec("full", 4), GroupSpec("recurrent", 8), GroupSpec("sliding", 4, 6)]
+        "t",
+        [
+            GroupSpec("recurrent", 8),
+            GroupSpec("full", 4),
+            GroupSpec("recurrent", 8),
+            GroupSpec("sliding", 4, 6),
+        ],
     )
     engine = built(layout, 60)
     assert [group.block_size for group in engine.describe().groups] == [8, 4, 8, 4]
@@ -210,7 +266,10 @@ def described(**options: Any) -> Header:
 
 def test_what_does_not_apply_is_said() -> None:
     assert not described().not_applicable
-    assert set(described(enable_caching=False).not_applicable) == {"no-fabricated-snapshots", "replay-boundary-retained"}
+    assert set(described(enable_caching=False).not_applicable) == {
+        "no-fabricated-snapshots",
+        "replay-boundary-retained",
+    }
     assert set(built(layouts.load("full")).describe().not_applicable) == {"no-fabricated-snapshots"}
 
 
@@ -222,28 +281,62 @@ def test_a_request_that_does_not_fit_is_dropped_and_said_to_be_aborted() -> None
     result = drive(trace, open_engine(header, {}))
     assert not result.findings
     assert [event.r for event in result.history.events if isinstance(event, Aborted)] == ["r1"]
-    assert [[run.r for run in event.runs] for event in result.history.events if isinstance(event, StepBegin)][-1] == ["r2"]
+    assert [
+        [run.r for run in event.runs]
+        for event in result.history.events
+        if isinstance(event, StepBegin)
+    ][-1] == ["r2"]
 
 
 @pytest.mark.parametrize(
     ("layout", "pages", "options", "message"),
     [
-        ([GroupSpec("full", 16), GroupSpec("sliding", 8, 9)], 64, {}, "one block table for all attention groups"),
+        (
+            [GroupSpec("full", 16), GroupSpec("sliding", 8, 9)],
+            64,
+            {},
+            "one block table for all attention groups",
+        ),
         ([GroupSpec("recurrent", 16)], 64, {}, "one block table for all attention groups"),
-        ([GroupSpec("full", 16), GroupSpec("recurrent", 24)], 64, {}, "a multiple of the KV block size"),
-        ([GroupSpec("full", 16), GroupSpec("recurrent", 16), GroupSpec("recurrent", 32)], 64, {}, "all recurrent groups"),
+        (
+            [GroupSpec("full", 16), GroupSpec("recurrent", 24)],
+            64,
+            {},
+            "a multiple of the KV block size",
+        ),
+        (
+            [GroupSpec("full", 16), GroupSpec("recurrent", 16), GroupSpec("recurrent", 32)],
+            64,
+            {},
+            "all recurrent groups",
+        ),
         ([GroupSpec("full", 16), GroupSpec("recurrent", 16)], 1, {}, "1 pages leave no KV block"),
-        ([GroupSpec("full", 16)], 64, {"retention_interval": 0}, "option 'retention_interval' is unknown"),
+        (
+            [GroupSpec("full", 16)],
+            64,
+            {"retention_interval": 0},
+            "option 'retention_interval' is unknown",
+        ),
         ([GroupSpec("full", 16)], 64, {"max_num_seqs": -1}, "max_num_seqs: "),
         ([GroupSpec("full", 16)], 64, {"max_model_len": "long"}, "option 'max_model_len'"),
-        ([GroupSpec("full", 16)], 64, {"num_linear_attention_blocks": 3}, "num_linear_attention_blocks"),
+        (
+            [GroupSpec("full", 16)],
+            64,
+            {"num_linear_attention_blocks": 3},
+            "num_linear_attention_blocks",
+        ),
         (
             [GroupSpec("full", 16), GroupSpec("recurrent", 16)],
             64,
             {"cache_interval_multiplier": 2**58},
             "cache_interval_multiplier: ",
         ),
-        ([GroupSpec("full", 16), GroupSpec("recurrent", 16)], 64, {"cache_interval_multiplier": 0}, "greater than 0"),
+        (
+            [GroupSpec("full", 16), GroupSpec("recurrent", 16)],
+            64,
+            {"cache_interval_multiplier": 0},
+            "greater than 0",
+        ),
     ],
 )
 def test_what_openvino_has_no_place_for_is_refused_in_one_line(

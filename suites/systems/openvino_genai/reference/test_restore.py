@@ -11,7 +11,12 @@ from cachewitness_reference.openvino_genai.block_pool import BlockPool
 from cachewitness_reference.openvino_genai.config import SchedulerConfig
 from cachewitness_reference.openvino_genai.orchestrator import KV, LA, Restored
 from cachewitness_reference.openvino_genai.scheduler import Scheduler
-from cachewitness_reference.openvino_genai.sequence import Identity, MediaItem, Sequence, SequenceGroup
+from cachewitness_reference.openvino_genai.sequence import (
+    Identity,
+    MediaItem,
+    Sequence,
+    SequenceGroup,
+)
 from cachewitness_reference.openvino_genai.sizing import LayoutBytes, derive
 from cachewitness_reference.primitives import BlockHash, Position
 
@@ -21,7 +26,9 @@ TEXT = list(range(1000, 1400))
 OTHER = list(range(9000, 9400))
 
 
-def scheduler(*, kv: int = 64, hybrid: bool = True, caching: bool = True, multiplier: int = M) -> Scheduler:
+def scheduler(
+    *, kv: int = 64, hybrid: bool = True, caching: bool = True, multiplier: int = M
+) -> Scheduler:
     config = SchedulerConfig(
         num_kv_blocks=kv,
         enable_prefix_caching=caching,
@@ -46,7 +53,9 @@ def run(s: Scheduler, r: str, generate: int, chunk: int = 0) -> None:
             s.append(r, [7_000_000 + group.length])
 
 
-def serve(s: Scheduler, r: str, prompt: Tokens[int], generate: int = 1, chunk: int = 0, **identity: Any) -> Restored:
+def serve(
+    s: Scheduler, r: str, prompt: Tokens[int], generate: int = 1, chunk: int = 0, **identity: Any
+) -> Restored:
     """Serve one request to its end; return where it resumed."""
     found = start(s, r, prompt, **identity)
     run(s, r, generate, chunk)
@@ -57,13 +66,19 @@ def serve(s: Scheduler, r: str, prompt: Tokens[int], generate: int = 1, chunk: i
 @pytest.mark.parametrize("multiplier", [1, 2, 8])
 @pytest.mark.parametrize("beyond", [-1, 0, 1])
 @pytest.mark.parametrize("times", [1, 2])
-def test_a_shared_prefix_resumes_at_the_last_interval_end(multiplier: int, beyond: int, times: int) -> None:
-    """Measured: k * I - 1 shared tokens resume at (k - 1) * I, and k * I up to (k + 1) * I - 1 at k * I."""
+def test_a_shared_prefix_resumes_at_the_last_interval_end(
+    multiplier: int, beyond: int, times: int
+) -> None:
+    """Measured: k * I - 1 shared tokens resume at (k - 1) * I, and k * I up to (k + 1) * I - 1
+    at k * I.
+    """
     s = scheduler(kv=96, multiplier=multiplier)
     interval, prompt = B * multiplier, TEXT[: 3 * B * multiplier + 3]
     serve(s, "first", prompt)
     shared = times * interval + beyond
-    assert serve(s, "second", prompt[:shared] + OTHER[:9]).processed == shared // interval * interval
+    assert (
+        serve(s, "second", prompt[:shared] + OTHER[:9]).processed == shared // interval * interval
+    )
 
 
 def test_less_than_an_interval_is_not_restored_at_all() -> None:
@@ -82,9 +97,13 @@ def test_from_one_interval_to_the_next_the_first_is_restored(shared: int) -> Non
     assert serve(s, "second", TEXT[:shared] + OTHER[:20]).processed == I
 
 
-@pytest.mark.parametrize(("prompt", "generate"), [(2 * I - 2, 2), (2 * I - 2, 3), (2 * I - 2, 4), (19, 8)])
+@pytest.mark.parametrize(
+    ("prompt", "generate"), [(2 * I - 2, 2), (2 * I - 2, 3), (2 * I - 2, 4), (19, 8)]
+)
 def test_a_finished_request_leaves_a_tail_checkpoint(prompt: int, generate: int) -> None:
-    """Measured: a longer prompt of the same conversation resumes at P + G - 1, on an interval or not."""
+    """Measured: a longer prompt of the same conversation resumes at P + G - 1, on an interval or
+    not.
+    """
     s = scheduler()
     start(s, "first", TEXT[:prompt])
     run(s, "first", generate)
@@ -94,7 +113,9 @@ def test_a_finished_request_leaves_a_tail_checkpoint(prompt: int, generate: int)
 
 
 def test_restored_is_the_largest_position_that_both_caches_hold() -> None:
-    """Without the states nothing is restored; with a part of KV, the checkpoint within that part."""
+    """Without the states nothing is restored; with a part of KV, the checkpoint within that
+    part.
+    """
     s = scheduler()
     serve(s, "first", TEXT[: 4 * I + 3])
     sequence = Sequence("probe", TEXT[: 4 * I + 3], B)
@@ -115,7 +136,9 @@ def forget(s: Scheduler, kind: Any, key: BlockHash) -> None:
 
 
 def test_a_checkpoint_needs_kv_up_to_its_very_end() -> None:
-    """A tail checkpoint whose KV tail was overwritten does not count; the interval before it does."""
+    """A tail checkpoint whose KV tail was overwritten does not count; the interval before it
+    does.
+    """
     s = scheduler()
     serve(s, "first", TEXT[: 2 * I + 3])
     forget(s, KV, Sequence("probe", TEXT[: 2 * I + 3], B).hash_of(Position(2 * I + 3)))
@@ -123,7 +146,9 @@ def test_a_checkpoint_needs_kv_up_to_its_very_end() -> None:
 
 
 def test_the_longest_of_several_tails_is_restored() -> None:
-    """Conversations that ended 1, 2 and 3 tokens into a block: the longest that fits the prompt is taken."""
+    """Conversations that ended 1, 2 and 3 tokens into a block: the longest that fits the prompt
+    is taken.
+    """
     s = scheduler()
     for beyond in (1, 2, 3):
         start(s, f"r{beyond}", [*TEXT[: 2 * I], *OTHER[:beyond]])
@@ -135,7 +160,9 @@ def test_the_longest_of_several_tails_is_restored() -> None:
 
 
 def test_a_tail_that_only_one_request_holds_moves_on_with_it() -> None:
-    """A conversation's next turn takes the tail over and overwrites it: what ended there before is gone, intervals stay."""
+    """A conversation's next turn takes the tail over and overwrites it: what ended there before
+    is gone, intervals stay.
+    """
     s = scheduler()
     serve(s, "first", TEXT[: 2 * I + 2])
     assert serve(s, "second", TEXT[: 2 * I + 3] + OTHER[:2]).cached == 2 * I + 2
@@ -143,10 +170,14 @@ def test_a_tail_that_only_one_request_holds_moves_on_with_it() -> None:
 
 
 def test_a_prompt_cached_in_full_leaves_a_token_to_compute() -> None:
-    """Attention alone resumes at R - 1; a hybrid at the checkpoint before the last token, whose state has not taken it in."""
+    """Attention alone resumes at R - 1; a hybrid at the checkpoint before the last token, whose
+    state has not taken it in.
+    """
     plain = scheduler(hybrid=False)
     serve(plain, "first", TEXT[: 2 * I])
-    assert (found := start(plain, "second", TEXT[: 2 * I])).cached == 2 * I and found.processed == 2 * I - 1
+    assert (
+        found := start(plain, "second", TEXT[: 2 * I])
+    ).cached == 2 * I and found.processed == 2 * I - 1
     hybrid = scheduler()
     serve(hybrid, "first", TEXT[: 2 * I])
     found = start(hybrid, "second", TEXT[: 2 * I])
@@ -163,7 +194,9 @@ def test_rewriting_the_last_token_copies_nothing() -> None:
 
 
 def test_a_checkpoint_is_there_only_when_its_step_was_scheduled() -> None:
-    """A prompt computed in chunks can be hit up to what has been scheduled, not up to its length."""
+    """A prompt computed in chunks can be hit up to what has been scheduled, not up to its
+    length.
+    """
     s = scheduler()
     start(s, "first", TEXT[: 6 * I])
     s.complete(s.schedule(2 * I + 1))
@@ -198,7 +231,9 @@ def test_prefix_caching_off_restores_nothing() -> None:
 
 
 def test_a_running_tail_is_shared_and_copied_before_either_writes() -> None:
-    """Who resumes inside another's block copies it, in both caches, in the prompt phase too; the other goes on as it was."""
+    """Who resumes inside another's block copies it, in both caches, in the prompt phase too; the
+    other goes on as it was.
+    """
     s = scheduler()
     start(s, "first", TEXT[: I + 3])
     s.complete(s.schedule())
@@ -215,7 +250,9 @@ def test_a_running_tail_is_shared_and_copied_before_either_writes() -> None:
 
 
 def test_the_source_of_a_copy_is_not_handed_out_in_the_same_step() -> None:
-    """Both sharers copy or write elsewhere and the source is freed: it stays held until the step has run."""
+    """Both sharers copy or write elsewhere and the source is freed: it stays held until the step
+    has run.
+    """
     s = scheduler()
     start(s, "first", TEXT[: I + 3])
     s.complete(s.schedule())
@@ -228,7 +265,10 @@ def test_the_source_of_a_copy_is_not_handed_out_in_the_same_step() -> None:
     for kind, source in sources.items():
         assert s.cache.managers[kind].pool.blocks[source].references == 1
     s.complete(output)
-    assert all(s.cache.managers[kind].pool.blocks[source].references == 0 for kind, source in sources.items())
+    assert all(
+        s.cache.managers[kind].pool.blocks[source].references == 0
+        for kind, source in sources.items()
+    )
 
 
 IDENTITIES: list[dict[str, Any]] = [
@@ -252,11 +292,15 @@ def test_salt_adapter_and_media_tell_equal_tokens_apart() -> None:
 def test_what_ends_before_an_image_is_shared() -> None:
     s = scheduler()
     serve(s, "first", TEXT[: 4 * I], media=(MediaItem(2 * I + 1, 3, "cat"),))
-    assert start(s, "second", TEXT[: 4 * I], media=(MediaItem(2 * I + 1, 3, "dog"),)).cached == 2 * I
+    assert (
+        start(s, "second", TEXT[: 4 * I], media=(MediaItem(2 * I + 1, 3, "dog"),)).cached == 2 * I
+    )
 
 
 def test_a_tail_is_not_a_block_of_fewer_tokens() -> None:
-    """The digest of a tail differs from that of a full block of the same tokens, and from that of any other length."""
+    """The digest of a tail differs from that of a full block of the same tokens, and from that
+    of any other length.
+    """
     whole, short = Sequence("a", TEXT[:8], 4), Sequence("b", TEXT[:8], 8)
     digests = {whole.hash_of(Position(n)) for n in range(1, 9)} | {short.hash_of(Position(4))}
     assert len(digests) == 9
@@ -281,7 +325,9 @@ def test_unused_blocks_go_before_cached_ones() -> None:
 
 
 def test_the_block_restored_or_overwritten_longest_ago_is_overwritten_first() -> None:
-    """Not the one freed longest ago: a and b were freed in that order, but b's last use is older once a was restored."""
+    """Not the one freed longest ago: a and b were freed in that order, but b's last use is older
+    once a was restored.
+    """
     pool = pool_of(2)
     a, b = named(pool, "a"), named(pool, "b")
     pool.release(a)
@@ -313,7 +359,9 @@ def test_cached_blocks_count_as_free() -> None:
 
 
 def test_a_lookup_costs_the_blocks_that_it_touches() -> None:
-    """In a pool full of others' keys a look-up asks for no more keys than the prompt has blocks, thrice."""
+    """In a pool full of others' keys a look-up asks for no more keys than the prompt has blocks,
+    thrice.
+    """
     s = scheduler(kv=2048)
     for number in range(200):
         serve(s, f"r{number}", [number * 1000 + 5_000_000 + i for i in range(3 * I)])

@@ -1,7 +1,8 @@
-"""The document's six scenarios and four starting points, sized for a measured model and then served from.
+"""The document's six scenarios and four starting points, sized for a measured model and then served
+from.
 
-The model has KV blocks of 32 tokens and 32 768 bytes and states of 73 728 bytes; expected sizes are the document's rules worked
-out by hand for it.
+The model has KV blocks of 32 tokens and 32 768 bytes and states of 73 728 bytes; expected sizes are
+the document's rules worked out by hand for it.
 """
 
 from __future__ import annotations
@@ -38,7 +39,8 @@ SIZES = {
     "interactive": (0, 0),
     "prefix_heavy": (25574, 3197),
 }
-"""KV blocks and states. The split of multiplier 8 was measured; that of 4 is worked out, and one KV block more does not fit."""
+"""KV blocks and states. The split of multiplier 8 was measured; that of 4 is worked out, and one KV
+block more does not fit."""
 
 
 def build(name: str) -> Scheduler:
@@ -76,7 +78,9 @@ def test_sizes(scenario: Scenario) -> None:
 
 @MODES
 def test_a_budget_is_not_exceeded_and_not_wasted(scenario: Scenario) -> None:
-    """Both pools together take at most `cache_size`, and leave less than a KV block and a state unused."""
+    """Both pools together take at most `cache_size`, and leave less than a KV block and a state
+    unused.
+    """
     if scenario.sizing == "budget":
         spare = scenario.config.cache_size * GIB - derive(scenario.config, LAYOUT).total_bytes
         assert 0 <= spare < 32768 + 73728
@@ -84,19 +88,29 @@ def test_a_budget_is_not_exceeded_and_not_wasted(scenario: Scenario) -> None:
 
 @MODES
 def test_recommended_settings(scenario: Scenario) -> None:
-    """num_linear_attention_blocks stays 0 everywhere, and of num_kv_blocks and cache_size the scenario sets its one."""
+    """num_linear_attention_blocks stays 0 everywhere, and of num_kv_blocks and cache_size the
+    scenario sets its one.
+    """
     config = scenario.config
     assert config.num_linear_attention_blocks == 0
-    assert (config.num_kv_blocks > 0, config.cache_size > 0) == (scenario.sizing == "explicit", scenario.sizing == "budget")
+    assert (config.num_kv_blocks > 0, config.cache_size > 0) == (
+        scenario.sizing == "explicit",
+        scenario.sizing == "budget",
+    )
 
 
 @MODES
 def test_serves_and_gives_everything_back(scenario: Scenario) -> None:
-    """Prompts shorter and longer than an interval, one after another; afterwards nobody holds a block."""
+    """Prompts shorter and longer than an interval, one after another; afterwards nobody holds a
+    block.
+    """
     s = build(scenario.name)
     for number, length in enumerate((1, 31, 300, 700)):
         serve(s, f"r{number}", [number * 10_000 + i for i in range(length)])
-    assert all(not m.tables and m.pool.num_free_blocks == m.pool.num_blocks > 0 for m in s.cache.managers.values())
+    assert all(
+        not m.tables and m.pool.num_free_blocks == m.pool.num_blocks > 0
+        for m in s.cache.managers.values()
+    )
 
 
 @MODES
@@ -112,18 +126,28 @@ def test_prefixes_are_reused_exactly_where_prefix_caching_is_on(scenario: Scenar
 def running(s: Scheduler, count: int) -> int:
     """Return how many of so many short requests run at once."""
     for number in range(count):
-        s.add_request(SequenceGroup(f"r{number}", range(number * 1000, number * 1000 + 3), LAYOUT.kv_block_size))
+        s.add_request(
+            SequenceGroup(
+                f"r{number}", range(number * 1000, number * 1000 + 3), LAYOUT.kv_block_size
+            )
+        )
     return len(s.schedule().scheduled)
 
 
-@pytest.mark.parametrize(("name", "at_once"), [("scenario_1", 32), ("scenario_3", 64), ("throughput", 64)])
-def test_scenario_3_max_num_seqs_is_the_concurrency_without_prefix_caching(name: str, at_once: int) -> None:
+@pytest.mark.parametrize(
+    ("name", "at_once"), [("scenario_1", 32), ("scenario_3", 64), ("throughput", 64)]
+)
+def test_scenario_3_max_num_seqs_is_the_concurrency_without_prefix_caching(
+    name: str, at_once: int
+) -> None:
     """Through the pool of states, of which there are so many, and not through the scheduler."""
     assert running(build(name), 80) == at_once
 
 
 def test_scenario_1_with_prefix_caching_max_num_seqs_is_no_admission_limit() -> None:
-    """128 states admit as many sequences as the token budget, 256 / 3, whatever max_num_seqs says."""
+    """128 states admit as many sequences as the token budget, 256 / 3, whatever max_num_seqs
+    says.
+    """
     assert running(build("scenario_1_prefix"), 100) == 86
 
 
@@ -131,11 +155,21 @@ def test_scenario_2_derived_sizes_depend_on_layout_and_multiplier() -> None:
     config = NAMED["scenario_2_prefix"].config
     other_layout = derive(config, LayoutBytes(8192, 835584))
     other_multiplier = derive(NAMED["scenario_4_budget"].config, LAYOUT)
-    assert len({(c.kv_blocks, c.la_blocks) for c in (derive(config, LAYOUT), other_layout, other_multiplier)}) == 3
+    assert (
+        len(
+            {
+                (c.kv_blocks, c.la_blocks)
+                for c in (derive(config, LAYOUT), other_layout, other_multiplier)
+            }
+        )
+        == 3
+    )
 
 
 def test_scenario_3_states_are_driven_by_sequences_not_tokens() -> None:
-    """Sixty-four sequences of three tokens take sixty-four states, one of 3,000 tokens takes one."""
+    """Sixty-four sequences of three tokens take sixty-four states, one of 3,000 tokens takes
+    one.
+    """
     short, long = build("scenario_3"), build("scenario_3")
     running(short, 64)
     assert short.cache.managers[LA].pool.num_free_blocks == 0
@@ -146,7 +180,9 @@ def test_scenario_3_states_are_driven_by_sequences_not_tokens() -> None:
 
 
 def test_scenario_4_smaller_multiplier_resumes_finer_and_costs_more() -> None:
-    """Of 700 shared tokens intervals of 128 give back 640 and intervals of 256 give 512, for twice the states."""
+    """Of 700 shared tokens intervals of 128 give back 640 and intervals of 256 give 512, for
+    twice the states.
+    """
     fine, coarse = build("scenario_4"), build("scenario_1_prefix")
     resumed = []
     for s in (fine, coarse):
@@ -158,7 +194,13 @@ def test_scenario_4_smaller_multiplier_resumes_finer_and_costs_more() -> None:
 
 def test_scenario_4_states_are_aligned_with_token_capacity() -> None:
     """The pool of states covers every token that the KV pool holds, and no whole interval more."""
-    for name in ("scenario_4", "scenario_4_budget", "scenario_1_prefix", "scenario_2_prefix", "prefix_heavy"):
+    for name in (
+        "scenario_4",
+        "scenario_4_budget",
+        "scenario_1_prefix",
+        "scenario_2_prefix",
+        "prefix_heavy",
+    ):
         capacity = derive(NAMED[name].config, LAYOUT)
         assert capacity.interval is not None
         tokens = capacity.kv_blocks * LAYOUT.kv_block_size
@@ -166,26 +208,40 @@ def test_scenario_4_states_are_aligned_with_token_capacity() -> None:
 
 
 def test_scenario_5_reserves_one_state_and_serves_one_stream_at_a_time() -> None:
-    """The document lets the capacity grow if concurrency increases; measured, and here, requests wait."""
+    """The document lets the capacity grow if concurrency increases; measured, and here, requests
+    wait.
+    """
     s = build("scenario_5")
     assert running(s, 3) == 1
     assert s.cache.managers[list(s.cache.managers)[1]].pool.num_blocks == 1
 
 
 def test_scenario_5_kv_capacity_is_set_independently() -> None:
-    explicit, shared = derive(NAMED["scenario_5"].config, LAYOUT), derive(NAMED["scenario_5_budget"].config, LAYOUT)
+    explicit, shared = (
+        derive(NAMED["scenario_5"].config, LAYOUT),
+        derive(NAMED["scenario_5_budget"].config, LAYOUT),
+    )
     assert explicit.la_blocks == shared.la_blocks == 1
     assert (explicit.kv_blocks, shared.kv_blocks) == (1024, (GIB - 73728) // 32768)
 
 
 def test_scenario_6_starts_empty_and_grows_on_demand() -> None:
-    """First for one request, then for another beside it; a server of fixed size would have dropped neither nor grown."""
+    """First for one request, then for another beside it; a server of fixed size would have
+    dropped neither nor grown.
+    """
     for name in ("scenario_6", "scenario_6_prefix", "interactive"):
         s = build(name)
         assert all(m.pool.num_blocks == 0 for m in s.cache.managers.values())
         sizes = []
         for number in range(3):
-            s.add_request(SequenceGroup(f"r{number}", range(number * 10_000, number * 10_000 + 500), 32, max_new_tokens=9))
+            s.add_request(
+                SequenceGroup(
+                    f"r{number}",
+                    range(number * 10_000, number * 10_000 + 500),
+                    32,
+                    max_new_tokens=9,
+                )
+            )
             s.complete(s.schedule())
             sizes.append([m.pool.num_blocks for m in s.cache.managers.values()])
         assert sizes == sorted(sizes) and sizes[0] < sizes[-1]

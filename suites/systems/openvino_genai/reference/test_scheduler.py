@@ -43,7 +43,9 @@ def step(s: Scheduler, max_tokens: int = 0) -> SchedulerOutput:
 
 
 def serve(s: Scheduler, limits: dict[str, int], steps: int = 200) -> dict[str, int]:
-    """Run until every request has generated its tokens; return the step of each one's first token, counted from 1."""
+    """Run until every request has generated its tokens; return the step of each one's first
+    token, counted from 1.
+    """
     first: dict[str, int] = {}
     for number in range(1, steps):
         for r in step(s).scheduled:
@@ -67,7 +69,9 @@ def test_generation_comes_first_then_prompts_in_order_within_the_budget() -> Non
     assert step(s).scheduled == {"a": 1, "b": 1, "c": 61}
 
 
-@pytest.mark.parametrize(("batch", "steps"), [(1, 300), (100, 3), (256, 2), (300, 1), (UNLIMITED, 1)])
+@pytest.mark.parametrize(
+    ("batch", "steps"), [(1, 300), (100, 3), (256, 2), (300, 1), (UNLIMITED, 1)]
+)
 def test_a_prompt_of_any_length_takes_as_many_steps_as_its_chunks(batch: int, steps: int) -> None:
     s = scheduler(num_kv_blocks=64, max_num_batched_tokens=batch, max_num_seqs=4)
     add(s, "a", 300)
@@ -75,7 +79,9 @@ def test_a_prompt_of_any_length_takes_as_many_steps_as_its_chunks(batch: int, st
 
 
 def test_max_num_seqs_does_not_bound_a_split_fuse_batch() -> None:
-    """Measured: max_num_seqs = 2 with prefix caching, or with 8 states, runs four requests at once."""
+    """Measured: max_num_seqs = 2 with prefix caching, or with 8 states, runs four requests at
+    once.
+    """
     for settings in (PREFIX, {"num_linear_attention_blocks": 8}):
         s = scheduler(num_kv_blocks=128, max_num_seqs=2, **settings)
         for r in "abcd":
@@ -128,11 +134,18 @@ def test_with_prefix_caching_a_state_stays_at_every_interval(prompt: int) -> Non
 
 
 def test_a_prompt_is_cut_to_the_pages_that_both_pools_have() -> None:
-    """Eight KV blocks hold 256 tokens: of 300, no more are admitted; with one state of 128 tokens, 128."""
+    """Eight KV blocks hold 256 tokens: of 300, no more are admitted; with one state of 128
+    tokens, 128.
+    """
     s = scheduler(num_kv_blocks=8, max_num_batched_tokens=1000, max_num_seqs=2)
     add(s, "a", 300)
     assert step(s).scheduled == {"a": 256}
-    s = scheduler(num_kv_blocks=8, num_linear_attention_blocks=1, enable_prefix_caching=True, cache_interval_multiplier=4)
+    s = scheduler(
+        num_kv_blocks=8,
+        num_linear_attention_blocks=1,
+        enable_prefix_caching=True,
+        cache_interval_multiplier=4,
+    )
     add(s, "a", 300)
     assert step(s).scheduled == {"a": 128}
 
@@ -156,8 +169,15 @@ def test_a_batch_of_no_tokens_drops_what_it_is_given() -> None:
 
 
 def test_the_last_request_gives_way_in_part_to_the_last_checkpoint_that_it_holds() -> None:
-    """A hybrid goes back to an interval end: KV and states are released to there, and it computes on from there."""
-    s = scheduler(num_kv_blocks=24, max_num_batched_tokens=1000, enable_prefix_caching=True, cache_interval_multiplier=2)
+    """A hybrid goes back to an interval end: KV and states are released to there, and it
+    computes on from there.
+    """
+    s = scheduler(
+        num_kv_blocks=24,
+        max_num_batched_tokens=1000,
+        enable_prefix_caching=True,
+        cache_interval_multiplier=2,
+    )
     add(s, "a", 6 * B)
     b = add(s, "b", 17 * B + 5)
     step(s)
@@ -183,7 +203,9 @@ def test_without_prefix_caching_a_hybrid_gives_way_in_full() -> None:
 
 def test_attention_alone_gives_way_block_by_block() -> None:
     """One block is missing, one is released: the victim goes on 5 tokens before where it was."""
-    config = SchedulerConfig(num_kv_blocks=24, max_num_batched_tokens=1000, enable_prefix_caching=True)
+    config = SchedulerConfig(
+        num_kv_blocks=24, max_num_batched_tokens=1000, enable_prefix_caching=True
+    )
     s = Scheduler(config, derive(config, LayoutBytes(32768)), B, hybrid=False)
     add(s, "a", 6 * B)
     b = add(s, "b", 17 * B + 5)
@@ -217,8 +239,15 @@ def test_a_preempted_request_waits_a_step_and_computes_again_what_it_generated()
 
 
 def test_a_request_preempted_in_full_is_looked_up_again() -> None:
-    """Its own blocks are still keyed: it goes on at its last checkpoint before its last known token."""
-    s = scheduler(num_kv_blocks=24, max_num_batched_tokens=1000, enable_prefix_caching=True, cache_interval_multiplier=2)
+    """Its own blocks are still keyed: it goes on at its last checkpoint before its last known
+    token.
+    """
+    s = scheduler(
+        num_kv_blocks=24,
+        max_num_batched_tokens=1000,
+        enable_prefix_caching=True,
+        cache_interval_multiplier=2,
+    )
     group = add(s, "a", 5 * B)
     step(s)
     step(s)
@@ -227,7 +256,9 @@ def test_a_request_preempted_in_full_is_looked_up_again() -> None:
 
 
 def test_vllm_mode_computes_prompts_whole_and_generates_in_steps_without_them() -> None:
-    s = scheduler(num_kv_blocks=64, max_num_batched_tokens=100, max_num_seqs=8, dynamic_split_fuse=False)
+    s = scheduler(
+        num_kv_blocks=64, max_num_batched_tokens=100, max_num_seqs=8, dynamic_split_fuse=False
+    )
     for r, prompt in (("a", 60), ("b", 60), ("c", 30)):
         add(s, r, prompt)
     assert step(s).scheduled == {"a": 60}
@@ -237,7 +268,11 @@ def test_vllm_mode_computes_prompts_whole_and_generates_in_steps_without_them() 
 
 def test_vllm_mode_admits_max_num_seqs() -> None:
     s = scheduler(
-        num_kv_blocks=64, max_num_batched_tokens=100, max_num_seqs=2, num_linear_attention_blocks=8, dynamic_split_fuse=False
+        num_kv_blocks=64,
+        max_num_batched_tokens=100,
+        max_num_seqs=2,
+        num_linear_attention_blocks=8,
+        dynamic_split_fuse=False,
     )
     for r in "abc":
         add(s, r, 10)
@@ -246,12 +281,16 @@ def test_vllm_mode_admits_max_num_seqs() -> None:
 
 
 def test_a_fork_shares_every_block_and_copies_the_last_one_before_it_is_written() -> None:
-    """Of two sequences one copies the tail, in both caches; the other goes on in place. Together they free everything."""
+    """Of two sequences one copies the tail, in both caches; the other goes on in place. Together
+    they free everything.
+    """
     s = scheduler(num_kv_blocks=64, max_num_batched_tokens=1000, **PREFIX)
     group = add(s, "a", 2 * B + 3)
     step(s)
     s.fork("a", "a:1")
-    assert s.cache.table(KV, "a") == s.cache.table(KV, "a:1") and s.cache.table(LA, "a") == s.cache.table(LA, "a:1")
+    assert s.cache.table(KV, "a") == s.cache.table(KV, "a:1") and s.cache.table(
+        LA, "a"
+    ) == s.cache.table(LA, "a:1")
     for child, token in zip(group.sequences, (5, 6), strict=True):
         child.tokens[-1] = token
     output = step(s)
@@ -262,12 +301,20 @@ def test_a_fork_shares_every_block_and_copies_the_last_one_before_it_is_written(
         assert ours[:-1] == theirs[:-1] and ours[-1] != theirs[-1]
     assert not step(s).copies
     s.finish("a")
-    assert all(m.pool.num_free_blocks == m.pool.num_blocks and not m.tables for m in s.cache.managers.values())
+    assert all(
+        m.pool.num_free_blocks == m.pool.num_blocks and not m.tables
+        for m in s.cache.managers.values()
+    )
 
 
 def test_a_fork_on_a_block_boundary_copies_nothing() -> None:
     """The next token of either lies in a new block, and so does its state."""
-    s = scheduler(num_kv_blocks=64, max_num_batched_tokens=1000, enable_prefix_caching=True, cache_interval_multiplier=1)
+    s = scheduler(
+        num_kv_blocks=64,
+        max_num_batched_tokens=1000,
+        enable_prefix_caching=True,
+        cache_interval_multiplier=1,
+    )
     add(s, "a", 2 * B)
     step(s)
     s.fork("a", "a:1")
@@ -291,8 +338,12 @@ def test_the_first_state_is_zeroed_and_only_that() -> None:
     assert [step(s).zeros for _ in range(3)] == [[0], [], []]
 
 
-@pytest.mark.parametrize(("prompt", "generated", "kv", "states"), [(40, 2, 2, 1), (40, 300, 3, 1), (1000, 2, 32, 4)])
-def test_a_dynamic_cache_starts_with_room_for_its_first_requests(prompt: int, generated: int, kv: int, states: int) -> None:
+@pytest.mark.parametrize(
+    ("prompt", "generated", "kv", "states"), [(40, 2, 2, 1), (40, 300, 3, 1), (1000, 2, 32, 4)]
+)
+def test_a_dynamic_cache_starts_with_room_for_its_first_requests(
+    prompt: int, generated: int, kv: int, states: int
+) -> None:
     """Measured with prefix caching and a multiplier of 8."""
     s = scheduler(**PREFIX)
     add(s, "a", prompt, max_new_tokens=generated)
@@ -312,7 +363,9 @@ def test_a_dynamic_cache_grows_by_256_tokens_when_it_is_full() -> None:
 
 
 def test_a_dynamic_cache_makes_room_for_a_new_prompt_beside_those_that_run() -> None:
-    """The targets of all active requests together, in one go: 80 and 1 002 tokens are 3 + 32 KV blocks and 1 + 4 states."""
+    """The targets of all active requests together, in one go: 80 and 1 002 tokens are 3 + 32 KV
+    blocks and 1 + 4 states.
+    """
     s = scheduler(**PREFIX)
     add(s, "a", 40, max_new_tokens=300)
     step(s)
@@ -322,7 +375,9 @@ def test_a_dynamic_cache_makes_room_for_a_new_prompt_beside_those_that_run() -> 
 
 
 def test_a_dynamic_cache_without_prefix_caching_has_a_state_for_every_sequence() -> None:
-    """Two requests, one of them with three return sequences: four states; a fifth when another request comes."""
+    """Two requests, one of them with three return sequences: four states; a fifth when another
+    request comes.
+    """
     s = scheduler()
     add(s, "a", 40)
     add(s, "b", 40, num_sequences=3)
@@ -354,7 +409,9 @@ def test_explicit_sizes_never_grow() -> None:
 
 
 def test_any_chunking_leaves_the_same_checkpoints() -> None:
-    """Prompts of 600 tokens in steps of 1, 100 or 600: the same intervals can be restored, and the same tail."""
+    """Prompts of 600 tokens in steps of 1, 100 or 600: the same intervals can be restored, and
+    the same tail.
+    """
     found = set()
     for budget in (1, 100, 600):
         s = scheduler(num_kv_blocks=64, max_num_batched_tokens=budget, **PREFIX)

@@ -1,11 +1,14 @@
-"""How many blocks each pool gets. Expected values were measured on 2026.4.1.0, or are worked out in the test.
+"""How many blocks each pool gets. Expected values were measured on 2026.4.1.0, or are worked out in
+the test.
 
 Two small models were measured, in float32 with KV blocks of 32 tokens:
 
-* `small`: two attention layers of one head of 64 (2 x 2 x 32 x 64 x 4 = 32 768 bytes a block), two DeltaNet layers of two heads
-  of 64 x 64 with a convolution of 256 channels x 4 (2 x (2 x 64 x 64 + 256 x 4) x 4 = 73 728 bytes a state);
-* `large`: one attention layer of one head of 32 (8 192), three DeltaNet layers of four heads of 128 x 128 with a convolution of
-  1 024 x 4 (3 x (4 x 128 x 128 + 1 024 x 4) x 4 = 835 584): a state of 102 KV blocks.
+* `small`: two attention layers of one head of 64 (2 x 2 x 32 x 64 x 4 = 32 768 bytes a block), two
+  DeltaNet layers of two heads of 64 x 64 with a convolution of 256 channels x 4 (2 x (2 x 64 x 64 +
+  256 x 4) x 4 = 73 728 bytes a state);
+* `large`: one attention layer of one head of 32 (8 192), three DeltaNet layers of four heads of 128
+  x 128 with a convolution of 1 024 x 4 (3 x (4 x 128 x 128 + 1 024 x 4) x 4 = 835 584): a state of
+  102 KV blocks.
 """
 
 from __future__ import annotations
@@ -33,7 +36,9 @@ SMALL = LayoutBytes(kv_block_bytes=32768, la_block_bytes=73728)
 LARGE = LayoutBytes(kv_block_bytes=8192, la_block_bytes=835584)
 
 
-def blocks(layout: LayoutBytes = SMALL, version: str = "2026.4", **settings: Any) -> tuple[int, int]:
+def blocks(
+    layout: LayoutBytes = SMALL, version: str = "2026.4", **settings: Any
+) -> tuple[int, int]:
     capacity = derive(SchedulerConfig(**settings), layout, version)
     return capacity.kv_blocks, capacity.la_blocks
 
@@ -57,7 +62,9 @@ def test_explicit_kv_without_prefix_caching_unlimited_starts_with_one_state() ->
 
 
 @pytest.mark.parametrize("sequences", [256, 5])
-def test_explicit_kv_without_prefix_caching_bounded_derives_states_from_max_num_seqs(sequences: int) -> None:
+def test_explicit_kv_without_prefix_caching_bounded_derives_states_from_max_num_seqs(
+    sequences: int,
+) -> None:
     assert blocks(num_kv_blocks=64, max_num_seqs=sequences) == (64, sequences)
 
 
@@ -66,22 +73,30 @@ def test_almost_unlimited_is_bounded() -> None:
     assert blocks(num_kv_blocks=64, max_num_seqs=5, max_num_batched_tokens=UNLIMITED - 1) == (64, 5)
 
 
-@pytest.mark.parametrize(("multiplier", "states"), [(1, 64), (3, 22), (7, 10), (8, 8), (64, 1), (100, 1)])
-def test_explicit_kv_with_prefix_caching_derives_ceil_of_kv_over_multiplier(multiplier: int, states: int) -> None:
+@pytest.mark.parametrize(
+    ("multiplier", "states"), [(1, 64), (3, 22), (7, 10), (8, 8), (64, 1), (100, 1)]
+)
+def test_explicit_kv_with_prefix_caching_derives_ceil_of_kv_over_multiplier(
+    multiplier: int, states: int
+) -> None:
     """Measured for 64 KV blocks and each of these multipliers."""
     assert blocks(**prefix(num_kv_blocks=64, cache_interval_multiplier=multiplier)) == (64, states)
 
 
 @pytest.mark.parametrize("batch", [256, UNLIMITED])
 def test_with_prefix_caching_the_batch_limit_sizes_nothing(batch: int) -> None:
-    assert blocks(**prefix(num_kv_blocks=64, cache_interval_multiplier=8, max_num_batched_tokens=batch)) == (64, 8)
+    assert blocks(
+        **prefix(num_kv_blocks=64, cache_interval_multiplier=8, max_num_batched_tokens=batch)
+    ) == (64, 8)
 
 
 @pytest.mark.parametrize("multiplier", [1, 8, 102])
 def test_interval_is_kv_block_size_times_multiplier(multiplier: int) -> None:
     for size in KV_BLOCK_SIZES.values():
         layout = LayoutBytes(32768, 73728, size)
-        config = SchedulerConfig(num_kv_blocks=64, enable_prefix_caching=True, cache_interval_multiplier=multiplier)
+        config = SchedulerConfig(
+            num_kv_blocks=64, enable_prefix_caching=True, cache_interval_multiplier=multiplier
+        )
         assert derive(config, layout).interval == size * multiplier
 
 
@@ -101,7 +116,15 @@ def test_unset_multiplier_is_adaptive_since_2026_3(version: str) -> None:
 
 @pytest.mark.parametrize(
     ("state", "kv", "multiplier"),
-    [(1, 1, 8), (64, 8, 8), (65, 8, 9), (2047, 8, 256), (2048, 8, 256), (2049, 8, 256), (10**12, 1, 256)],
+    [
+        (1, 1, 8),
+        (64, 8, 8),
+        (65, 8, 9),
+        (2047, 8, 256),
+        (2048, 8, 256),
+        (2049, 8, 256),
+        (10**12, 1, 256),
+    ],
 )
 def test_adaptive_multiplier_is_within_8_and_256(state: int, kv: int, multiplier: int) -> None:
     """min(max(8, ceil(a / b)), 256), at its edges."""
@@ -116,20 +139,32 @@ def test_measured_states_of_the_large_model(kv: int, states: int) -> None:
 
 def test_a_set_multiplier_is_honoured_in_every_release() -> None:
     for version in ("2026.2", "2026.3", "2026.4"):
-        assert blocks(LARGE, version, **prefix(num_kv_blocks=64, cache_interval_multiplier=3)) == (64, 22)
+        assert blocks(LARGE, version, **prefix(num_kv_blocks=64, cache_interval_multiplier=3)) == (
+            64,
+            22,
+        )
 
 
 @pytest.mark.parametrize("budget", [{"num_kv_blocks": 1024}, {"cache_size": 1}])
-def test_smaller_multipliers_make_more_checkpoints_and_take_more_memory(budget: dict[str, int]) -> None:
-    """Larger ones the other way round: states fall strictly with the multiplier, and so do their bytes."""
-    found = [derive(SchedulerConfig(**prefix(cache_interval_multiplier=m, **budget)), SMALL) for m in (1, 2, 4, 8, 64)]
+def test_smaller_multipliers_make_more_checkpoints_and_take_more_memory(
+    budget: dict[str, int],
+) -> None:
+    """Larger ones the other way round: states fall strictly with the multiplier, and so do their
+    bytes.
+    """
+    found = [
+        derive(SchedulerConfig(**prefix(cache_interval_multiplier=m, **budget)), SMALL)
+        for m in (1, 2, 4, 8, 64)
+    ]
     states = [capacity.la_blocks for capacity in found]
     assert states == sorted(set(states), reverse=True)
     assert [capacity.la_bytes for capacity in found] == [73728 * count for count in states]
 
 
 def test_explicit_capacity_is_deterministic() -> None:
-    """Explicit KV blocks give the same counts whatever the bytes of the model, and a budget beside them; a budget does not."""
+    """Explicit KV blocks give the same counts whatever the bytes of the model, and a budget
+    beside them; a budget does not.
+    """
     explicit = prefix(num_kv_blocks=100, cache_interval_multiplier=8)
     assert blocks(SMALL, **explicit) == blocks(LARGE, **explicit) == (100, 13)
     many = prefix(num_kv_blocks=100_000, cache_interval_multiplier=8)
@@ -139,25 +174,36 @@ def test_explicit_capacity_is_deterministic() -> None:
 
 
 def test_shared_budget_without_prefix_caching_takes_the_states_off_first() -> None:
-    """Measured: floor((2^30 - states x 73 728) / 32 768) KV blocks for 5 sequences, and for one client."""
+    """Measured: floor((2^30 - states x 73 728) / 32 768) KV blocks for 5 sequences, and for one
+    client.
+    """
     assert blocks(cache_size=1, max_num_seqs=5) == ((GIB - 5 * 73728) // 32768, 5) == (32756, 5)
-    assert blocks(cache_size=1, max_num_seqs=5, max_num_batched_tokens=UNLIMITED) == ((GIB - 73728) // 32768, 1)
+    assert blocks(cache_size=1, max_num_seqs=5, max_num_batched_tokens=UNLIMITED) == (
+        (GIB - 73728) // 32768,
+        1,
+    )
 
 
 def test_shared_budget_with_prefix_caching_measured() -> None:
     """Measured with a multiplier of 8: 3 197 states.
 
-    3 196 whole intervals of 8 x 32 768 + 73 728 bytes fit 2^30; what is left, 294 912 bytes, holds a state and six KV blocks.
+    3 196 whole intervals of 8 x 32 768 + 73 728 bytes fit 2^30; what is left, 294 912 bytes, holds
+    a state and six KV blocks.
     """
     whole, rest = divmod(GIB, 8 * 32768 + 73728)
     assert (whole, rest) == (3196, 294912)
-    assert blocks(**prefix(cache_size=1, cache_interval_multiplier=8)) == (3196 * 8 + (rest - 73728) // 32768, 3197)
+    assert blocks(**prefix(cache_size=1, cache_interval_multiplier=8)) == (
+        3196 * 8 + (rest - 73728) // 32768,
+        3197,
+    )
 
 
 @pytest.mark.parametrize("multiplier", [1, 2, 8, 100])
 @pytest.mark.parametrize("budget", [32768, 106496, 10**6, GIB])
 def test_the_split_holds_as_many_tokens_as_any_split_could(budget: int, multiplier: int) -> None:
-    """One KV block more would not fit with the states that its tokens need; nor do the pools exceed the budget."""
+    """One KV block more would not fit with the states that its tokens need; nor do the pools
+    exceed the budget.
+    """
 
     def cost(kv: int) -> int:
         return kv * 32768 + -(-kv // multiplier) * 73728
@@ -168,7 +214,9 @@ def test_the_split_holds_as_many_tokens_as_any_split_could(budget: int, multipli
 
 
 def test_shared_budget_covers_all_registered_caches() -> None:
-    """A model without linear attention gives the whole budget to KV, with prefix caching or without."""
+    """A model without linear attention gives the whole budget to KV, with prefix caching or
+    without.
+    """
     plain = LayoutBytes(32768)
     assert blocks(plain, cache_size=1) == blocks(plain, **prefix(cache_size=1)) == (32768, 0)
 
@@ -187,7 +235,12 @@ def test_manual_states_override_the_derived_number() -> None:
 
 def test_manual_states_are_discarded_by_a_shared_budget_with_prefix_caching() -> None:
     """The document says that they override; measured is the derived 3 197."""
-    assert blocks(**prefix(cache_size=1, cache_interval_multiplier=8, num_linear_attention_blocks=20))[1] == 3197
+    assert (
+        blocks(**prefix(cache_size=1, cache_interval_multiplier=8, num_linear_attention_blocks=20))[
+            1
+        ]
+        == 3197
+    )
 
 
 def test_without_sizes_nothing_is_derived_and_the_cache_is_dynamic() -> None:
@@ -207,9 +260,15 @@ def test_explicit_states_alone_leave_the_cache_dynamic() -> None:
     assert (capacity.kv_blocks, capacity.la_blocks, capacity.dynamic) == (0, 20, True)
 
 
-@pytest.mark.parametrize(("prompt", "generated", "kv", "states"), [(40, 2, 2, 1), (40, 300, 3, 1), (1000, 2, 32, 4)])
-def test_measured_first_sizes_of_a_dynamic_cache(prompt: int, generated: int, kv: int, states: int) -> None:
-    """Twice the prompt, or all that may come if that is less, rounded up to blocks of 32 and intervals of 256."""
+@pytest.mark.parametrize(
+    ("prompt", "generated", "kv", "states"), [(40, 2, 2, 1), (40, 300, 3, 1), (1000, 2, 32, 4)]
+)
+def test_measured_first_sizes_of_a_dynamic_cache(
+    prompt: int, generated: int, kv: int, states: int
+) -> None:
+    """Twice the prompt, or all that may come if that is less, rounded up to blocks of 32 and
+    intervals of 256.
+    """
     target = [(initial_tokens(prompt, generated), 1)]
     assert (target_blocks(target, 32), target_blocks(target, 256)) == (kv, states)
 

@@ -1,4 +1,6 @@
-"""Capture and restore: copies of one slot that know their position, and are never paired with another."""
+"""Capture and restore: copies of one slot that know their position, and are never paired with
+another.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ def computed(*lengths: int) -> HybridCachePolicy:
     return cache
 
 
-def restore(cache: HybridCachePolicy, slot: int, kv: Any = None, recurrent: Any = None, conv: Any = None) -> None:
+def restore(
+    cache: HybridCachePolicy, slot: int, kv: Any = None, recurrent: Any = None, conv: Any = None
+) -> None:
     """Restore what is given."""
     for how, saved in (
         (cache.restore_kv_cache, kv),
@@ -69,7 +73,9 @@ def test_restored_at_its_own_length_it_goes_on_from_there() -> None:
 
 @pytest.mark.parametrize("length", [0, 8])
 def test_restored_beside_another_kv_length_it_is_refused(length: int) -> None:
-    """One token less is the releases' own bug: recurrent layers would apply the last token twice."""
+    """One token less is the releases' own bug: recurrent layers would apply the last token
+    twice.
+    """
     cache = computed(9)
     restore(cache, 0, **snapshot(cache, 0, 9))
     text = refused(cache.reset_for_new_sequences, [length])
@@ -91,14 +97,20 @@ def test_kv_and_states_restored_from_two_captures_are_refused() -> None:
 def test_a_running_row_that_is_restored_without_a_reset_is_refused_at_its_next_commit() -> None:
     cache = computed(9, 12)
     restore(cache, 0, recurrent=cache.capture_recurrent_states(1))
-    assert "slot 0 has KV length 9; its recurrent states are of position 12" in refused(cache.commit_sequence_length, 1)
+    assert "slot 0 has KV length 9; its recurrent states are of position 12" in refused(
+        cache.commit_sequence_length, 1
+    )
     cache = computed(9, 12)
     restore(cache, 0, kv=cache.capture_kv_cache(1, 12))
-    assert "slot 0 has length 9; its KV cache is of position 12" in refused(cache.commit_sequence_length, 1)
+    assert "slot 0 has length 9; its KV cache is of position 12" in refused(
+        cache.commit_sequence_length, 1
+    )
 
 
 def test_states_that_were_not_zeroed_cannot_begin_a_sequence() -> None:
-    """The releases leave that to their runtime; forgotten, a request would go on from its predecessor's state."""
+    """The releases leave that to their runtime; forgotten, a request would go on from its
+    predecessor's state.
+    """
     cache = computed(9)
     assert "its recurrent states are of position 9" in refused(cache.reset_for_new_sequences, [0])
     cache.zero_recurrent_states(0)
@@ -126,12 +138,16 @@ def test_of_attention_alone_any_prefix_may_be_reused() -> None:
     cache.reset_for_new_sequences([5, 4])
     assert cache.get_kv_cache_lengths() == [5, 4]
     cache.restore_kv_cache(saved, 1)
-    assert "slot 1 reuses 8 tokens; its KV cache holds 7" in refused(cache.reset_for_new_sequences, [5, 8])
+    assert "slot 1 reuses 8 tokens; its KV cache holds 7" in refused(
+        cache.reset_for_new_sequences, [5, 8]
+    )
 
 
 def test_capture_does_not_reach_beyond_what_was_computed() -> None:
     cache = computed(9)
-    assert refused(cache.capture_kv_cache, 0, 10).endswith("is not in range [0, 9], what slot 0 holds.")
+    assert refused(cache.capture_kv_cache, 0, 10).endswith(
+        "is not in range [0, 9], what slot 0 holds."
+    )
     assert "-1 is not in range" in refused(cache.capture_kv_cache, 0, -1)
     assert cache.capture_kv_cache(0, 0).position == 0
 
@@ -155,21 +171,36 @@ def test_a_slot_out_of_range_is_refused_by_every_capture_and_restore(slot: int) 
 def test_a_capture_of_another_kind_or_another_model_is_refused() -> None:
     cache = computed(9)
     saved = snapshot(cache, 0, 9)
-    assert refused(cache.restore_kv_cache, saved["conv"], 0) == "restoreKVCache: saved holds conv states, not KV cache."
+    assert (
+        refused(cache.restore_kv_cache, saved["conv"], 0)
+        == "restoreKVCache: saved holds conv states, not KV cache."
+    )
     other = HybridCachePolicy(config((A, M, M), (64,)))
-    assert refused(other.restore_kv_cache, saved["kv"], 0) == "restoreKVCache: saved has 2 layers; the cache has 1."
+    assert (
+        refused(other.restore_kv_cache, saved["kv"], 0)
+        == "restoreKVCache: saved has 2 layers; the cache has 1."
+    )
     bare: Any = [None, None]
     assert "its position is unknown" in refused(cache.restore_recurrent_states, bare, 0)
     right = config((A, M, A, M))
-    short = HybridCachePolicy(replace(right, kv_config=replace(right.kv_config, max_sequence_length=8)))
-    for how, kind in ((short.restore_kv_cache, "kv"), (short.restore_recurrent_states, "recurrent")):
-        assert refused(how, saved[kind], 0).endswith("saved is of 9 tokens; maxSequenceLength is 8.")
+    short = HybridCachePolicy(
+        replace(right, kv_config=replace(right.kv_config, max_sequence_length=8))
+    )
+    for how, kind in (
+        (short.restore_kv_cache, "kv"),
+        (short.restore_recurrent_states, "recurrent"),
+    ):
+        assert refused(how, saved[kind], 0).endswith(
+            "saved is of 9 tokens; maxSequenceLength is 8."
+        )
 
 
 def test_fp8_kv_is_neither_captured_nor_restored() -> None:
     """Its states are."""
     right = config((A, M, A, M))
-    cache = HybridCachePolicy(replace(right, kv_config=replace(right.kv_config, kv_cache_type=DataType.FP8)))
+    cache = HybridCachePolicy(
+        replace(right, kv_config=replace(right.kv_config, kv_cache_type=DataType.FP8))
+    )
     text = "currently only supports kHALF KV cache; FP8 system-prompt cache is not implemented."
     assert refused(cache.capture_kv_cache, 0, 0) == f"HybridCacheManager::captureKVCache {text}"
     saved = computed(9).capture_kv_cache(0, 9)

@@ -1,4 +1,6 @@
-"""Compaction: every allowed mapping up to four rows as one permutation; every other one refused; what releases do instead."""
+"""Compaction: every allowed mapping up to four rows as one permutation; every other one refused;
+what releases do instead.
+"""
 
 from __future__ import annotations
 
@@ -6,17 +8,30 @@ from itertools import product
 
 import pytest
 
-from cachewitness_reference.tensorrt_edge.compaction import Moves, RowMove, build_batch_mapping, check_mapping, in_place, plan
+from cachewitness_reference.tensorrt_edge.compaction import (
+    Moves,
+    RowMove,
+    build_batch_mapping,
+    check_mapping,
+    in_place,
+    plan,
+)
 from cachewitness_reference.tensorrt_edge.config import CacheError
 from cachewitness_reference.tensorrt_edge.policy import HybridCachePolicy
 from suites.support.tensorrt_edge import A, M, config, refused
 
 OLD_MAX = 4
-EVERY = [(list(mapping), old) for old in range(OLD_MAX + 1) for mapping in product(range(-1, OLD_MAX), repeat=old)]
+EVERY = [
+    (list(mapping), old)
+    for old in range(OLD_MAX + 1)
+    for mapping in product(range(-1, OLD_MAX), repeat=old)
+]
 
 
 def allowed(mapping: list[int]) -> bool:
-    """Whether survivors stand one to one on the first rows, written as the sentence of the contract says it."""
+    """Whether survivors stand one to one on the first rows, written as the sentence of the
+    contract says it.
+    """
     survivors = sorted(row for row in mapping if row >= 0)
     return survivors == list(range(len(survivors)))
 
@@ -55,11 +70,29 @@ def test_every_other_mapping_is_refused() -> None:
 @pytest.mark.parametrize(
     ("mapping", "old", "new", "active", "text"),
     [
-        ([0, 1], 2, 2, 3, "First dimension must match oldActiveBatch (oldBatch 2, active batch size 3)."),
+        (
+            [0, 1],
+            2,
+            2,
+            3,
+            "First dimension must match oldActiveBatch (oldBatch 2, active batch size 3).",
+        ),
         ([0, 1], 3, 2, 3, "batchMapping has 2 entries; oldBatch is 3."),
         ([0, 0, -1], 3, 1, 3, "batchMapping sends slots 0 and 1 to one row, 0."),
-        ([0, 2, -1], 3, 2, 3, "batchMapping[1] is 2; it must be -1 or in range [0, newBatch) ([0, 2))."),
-        ([0, -2, 1], 3, 2, 3, "batchMapping[1] is -2; it must be -1 or in range [0, newBatch) ([0, 2))."),
+        (
+            [0, 2, -1],
+            3,
+            2,
+            3,
+            "batchMapping[1] is 2; it must be -1 or in range [0, newBatch) ([0, 2)).",
+        ),
+        (
+            [0, -2, 1],
+            3,
+            2,
+            3,
+            "batchMapping[1] is -2; it must be -1 or in range [0, newBatch) ([0, 2)).",
+        ),
         ([1, -1, -1], 3, 2, 3, "batchMapping sends nobody to row 0; newBatch is 2."),
         ([0, 1], 2, 3, 2, "newBatch 3 is not in range [0, oldBatch] ([0, 2])."),
         ([-1, -1], 2, -1, 2, "newBatch -1 is not in range [0, oldBatch] ([0, 2])."),
@@ -89,7 +122,9 @@ def filled(lengths: list[int]) -> HybridCachePolicy:
 
 
 def test_lengths_and_states_move_with_their_rows() -> None:
-    """Rows 2 and 0 survive, in this order; what they capture afterwards is of their own positions."""
+    """Rows 2 and 0 survive, in this order; what they capture afterwards is of their own
+    positions.
+    """
     cache = filled([3, 5, 7])
     cache.compact_batch([1, -1, 0], 3, 2)
     cache.set_active_batch_size(2)
@@ -129,12 +164,16 @@ def test_survivors_are_numbered_ascending() -> None:
     assert build_batch_mapping([]) == [] and build_batch_mapping([True]) == [-1]
 
 
-# --- what the releases do instead ---------------------------------------------------------------------------------------
+# --- what the releases do instead -----------------------------------------------------------------
 
 
 def test_in_place_is_right_where_survivors_keep_their_order() -> None:
-    """For each of the 31 such mappings of up to four rows, the moves leave the survivors where they belong."""
-    for flags in (flags for old in range(OLD_MAX + 1) for flags in product([False, True], repeat=old)):
+    """For each of the 31 such mappings of up to four rows, the moves leave the survivors where
+    they belong.
+    """
+    for flags in (
+        flags for old in range(OLD_MAX + 1) for flags in product([False, True], repeat=old)
+    ):
         mapping, rows = build_batch_mapping(flags), [f"row{slot}" for slot in range(len(flags))]
         new = len(flags) - sum(flags)
         moves = in_place(mapping, [1] * len(flags), new, OLD_MAX)
@@ -143,12 +182,16 @@ def test_in_place_is_right_where_survivors_keep_their_order() -> None:
 
 
 def test_in_place_tears_a_swap() -> None:
-    """[1, 0] of two rows: KV stays (an early return), lengths and states both become those of row 0."""
+    """[1, 0] of two rows: KV stays (an early return), lengths and states both become those of
+    row 0.
+    """
     assert in_place([1, 0], [4, 4], 2, OLD_MAX) == Moves((), (RowMove(0, 1),), (RowMove(0, 1),))
 
 
 def test_in_place_loses_a_row_that_moves_up() -> None:
-    """[2, -1, 0] of three rows: row 2 becomes row 0 before it is read, so the third sequence is lost."""
+    """[2, -1, 0] of three rows: row 2 becomes row 0 before it is read, so the third sequence is
+    lost.
+    """
     moves = in_place([2, -1, 0], [4, 4, 4], 2, OLD_MAX)
     assert moves.states == (RowMove(0, 2),)
     assert applied(moves.states, ["a", "b", "c"]) == ["a", "b", "a"]

@@ -1,4 +1,6 @@
-"""TensorRT-Edge-LLM's policy as an engine: lawful over random traces, and what its faults look like to the checkers."""
+"""TensorRT-Edge-LLM's policy as an engine: lawful over random traces, and what its faults look
+like to the checkers.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,9 @@ def configuration(layout: str = "full-swa-mamba", **options: Any) -> Configurati
 def results(
     where: Configuration, plant: Callable[[Driver], None] | None = None, seeds: range = SEEDS
 ) -> list[tuple[Trace, Result]]:
-    """Run the random traces of a configuration, at both heights, on engines with a fault or without."""
+    """Run the random traces of a configuration, at both heights, on engines with a fault or
+    without.
+    """
     found = []
     for height in HEIGHTS:
         for seed in seeds:
@@ -80,14 +84,20 @@ def test_the_policy_is_lawful_and_something_happens(where: Configuration) -> Non
 
 
 @pytest.mark.parametrize(("survivors", "harmed"), [("ascending", False), ("descending", True)])
-def test_compaction_in_place_harms_whoever_does_not_keep_the_order(survivors: str, harmed: bool) -> None:
-    """Ascending survivors are the lawful look-alike: row by row is right for them, and wrong for any other order."""
+def test_compaction_in_place_harms_whoever_does_not_keep_the_order(
+    survivors: str, harmed: bool
+) -> None:
+    """Ascending survivors are the lawful look-alike: row by row is right for them, and wrong for
+    any other order.
+    """
     found = anomalies(results(configuration(survivors=survivors, compaction="in_place")))
     assert (found["stale-hit"] > 0) is harmed and set(found) <= {"stale-hit", "state-position-skew"}
 
 
 def late(engine: Driver) -> None:
-    """Let requests that restore a capture of L tokens compute token L - 1 again, as the releases do."""
+    """Let requests that restore a capture of L tokens compute token L - 1 again, as the releases
+    do.
+    """
     rows: Any = engine.adapter
     original = rows.schedule
 
@@ -106,7 +116,9 @@ def late(engine: Driver) -> None:
 
 
 def test_a_state_beside_a_shorter_kv_length_is_a_skew() -> None:
-    """The releases' own fault: a state at N, and prefill from N - 1. Without states it is harmless."""
+    """The releases' own fault: a state at N, and prefill from N - 1. Without states it is
+    harmless.
+    """
     assert anomalies(results(configuration(), late))["state-position-skew"] > 0
     assert not anomalies(results(configuration("full-swa"), late))
 
@@ -125,8 +137,13 @@ def test_states_that_stay_behind_their_rows_are_found() -> None:
 
 
 def some_seed_shows(anomaly: str, plant: Callable[[Driver], None], seeds: int) -> bool:
-    """Return whether a fault is found as an anomaly by one of so many traces; those behind it are not run."""
-    return any(anomalies(results(configuration(), plant, range(seed, seed + 1)))[anomaly] for seed in range(seeds))
+    """Return whether a fault is found as an anomaly by one of so many traces; those behind it
+    are not run.
+    """
+    return any(
+        anomalies(results(configuration(), plant, range(seed, seed + 1)))[anomaly]
+        for seed in range(seeds)
+    )
 
 
 def saltless(engine: Driver) -> None:
@@ -155,11 +172,17 @@ def test_captures_of_old_weights_are_found() -> None:
     assert some_seed_shows("cross-identity-hit", eager, 60)
 
 
-# --- how it is told -----------------------------------------------------------------------------------------------------
+# --- how it is told -------------------------------------------------------------------------------
 
 
 def header(**options: Any) -> TraceHeader:
-    return TraceHeader(name="t", layout=layouts.load("full-mamba"), pages=20, policy="tensorrt_edge", options=options)
+    return TraceHeader(
+        name="t",
+        layout=layouts.load("full-mamba"),
+        pages=20,
+        policy="tensorrt_edge",
+        options=options,
+    )
 
 
 def described(**options: Any) -> Header:
@@ -167,9 +190,13 @@ def described(**options: Any) -> Header:
 
 
 def test_pages_are_batch_rows() -> None:
-    """A pool of rows for each group, one column as long as a row, and as many places for captures in another tier."""
+    """A pool of rows for each group, one column as long as a row, and as many places for
+    captures in another tier.
+    """
     told = described(max_batch_size=3, max_sequence_length=100, system_prompts=2)
-    assert [(pool.pages, pool.tier, pool.null) for pool in told.pools] == [(3, "local", [])] * 2 + [(2, "cpu", [])] * 2
+    assert [(pool.pages, pool.tier, pool.null) for pool in told.pools] == [(3, "local", [])] * 2 + [
+        (2, "cpu", [])
+    ] * 2
     assert [(g.kind, g.block_size, g.pool, g.of) for g in told.groups] == [
         ("full", 100, 0, -1),
         ("recurrent", 100, 1, -1),
@@ -179,7 +206,9 @@ def test_pages_are_batch_rows() -> None:
 
 
 def test_a_row_is_twice_as_long_as_what_the_pages_hold() -> None:
-    """20 slots of 16 tokens for two groups are ten blocks each, 160 tokens, and as many to generate."""
+    """20 slots of 16 tokens for two groups are ten blocks each, 160 tokens, and as many to
+    generate.
+    """
     assert row_length(layouts.load("full-mamba"), 20) == 320
     assert described().groups[0].block_size == 320
 
@@ -191,7 +220,9 @@ def test_invariants_about_keys_do_not_apply_and_say_why() -> None:
     assert all("has no keys" in reason for reason in told.not_applicable.values())
     trace = random_trace(configuration().shape("manager"), 0, withdraw=False)
     tallies = {tally.checker: tally for tally in drive(trace, assemble(trace.header)).tallies}
-    assert all(tallies[name].not_applicable and not tallies[name].opportunities for name in NOT_APPLICABLE)
+    assert all(
+        tallies[name].not_applicable and not tallies[name].opportunities for name in NOT_APPLICABLE
+    )
 
 
 @pytest.mark.parametrize("off", [{"enable_caching": False}, {"system_prompts": 0}])
@@ -207,7 +238,9 @@ def test_the_harness_s_names_of_options_are_known() -> None:
 
 
 def test_a_release_compacts_in_place() -> None:
-    """Which is right for the order that its runtime keeps, and refused for a release that there is not."""
+    """Which is right for the order that its runtime keeps, and refused for a release that there
+    is not.
+    """
     engine: Any = open_engine(header(survivors="descending"), {"release": "0.9"})
     for r in ("a", "b"):
         engine.apply(Submit(r, f"{r}:20"))
@@ -245,18 +278,26 @@ def test_a_move_is_one_copy_over_rows_that_stay_held() -> None:
     engine.apply(Finish("a"))
     events = engine.apply(Step(run=[("b", 1)]))
     begin = next(event for event in events if isinstance(event, StepBegin))
-    assert [(move.src, move.dst, move.src_pool, move.dst_pool) for move in begin.copies] == [(1, 0, 0, 0), (1, 0, 1, 1)]
-    taken = {(event.holder, event.pool, *event.pages) for event in events if isinstance(event, Take)}
+    assert [(move.src, move.dst, move.src_pool, move.dst_pool) for move in begin.copies] == [
+        (1, 0, 0, 0),
+        (1, 0, 1, 1),
+    ]
+    taken = {
+        (event.holder, event.pool, *event.pages) for event in events if isinstance(event, Take)
+    }
     assert {holder.partition(":")[0] for holder, *_ in taken} == {"b", "copy"}
     assert {("b", 0, 0), ("b", 1, 0)} <= taken
-    assert [(event.holder[:4], event.pages) for event in events if type(event).__name__ == "Drop" and event.holder != "b"] == [
-        ("copy", [1]),
-        ("copy", [1]),
-    ]
+    assert [
+        (event.holder[:4], event.pages)
+        for event in events
+        if type(event).__name__ == "Drop" and event.holder != "b"
+    ] == [("copy", [1]), ("copy", [1])]
 
 
 def test_a_hit_is_served_by_the_tier_of_captures() -> None:
-    """The second request is told of 16 tokens, fetched from place 0 into its row, and computes from token 16."""
+    """The second request is told of 16 tokens, fetched from place 0 into its row, and computes
+    from token 16.
+    """
     engine = assemble(header())
     for r in ("a", "b"):
         engine.apply(Submit(r, f"sys:16 {r}:4"))
@@ -265,25 +306,28 @@ def test_a_hit_is_served_by_the_tier_of_captures() -> None:
     hit = next(event for event in events if isinstance(event, Hit))
     assert (hit.reported, hit.resume, hit.pages, hit.tier) == (16, 16, [[1], [1], [0], [0]], "cpu")
     begin = next(event for event in events if isinstance(event, StepBegin))
-    assert [(move.src, move.dst, move.src_pool, move.dst_pool) for move in begin.copies] == [(0, 1, 2, 0), (0, 1, 3, 1)]
+    assert [(move.src, move.dst, move.src_pool, move.dst_pool) for move in begin.copies] == [
+        (0, 1, 2, 0),
+        (0, 1, 3, 1),
+    ]
     assert [(run.r, run.start, run.stop) for run in begin.runs] == [("b", 16, 20)]
 
 
 def test_a_published_layout_fits() -> None:
     """Blocks of hundreds of tokens are a measure like any other."""
     layout: Layout = layouts.load("qwen3.5-0.8b")
-    trace = random_trace(Configuration(layout, {}, "tensorrt_edge").shape("scheduler"), 1, withdraw=False)
+    trace = random_trace(
+        Configuration(layout, {}, "tensorrt_edge").shape("scheduler"), 1, withdraw=False
+    )
     assert drive(trace, assemble(trace.header)).outcome == "pass"
 
 
 def test_running_the_policy_needs_no_torch() -> None:
     """Neither the policy nor its engine imports it."""
     code = (
-        "import sys; sys.modules['torch'] = None\n"
-        "from cachewitness.cli import main\n"
-        "words = 'cachewitness run --policy tensorrt_edge --suite scheduler --layout full-mamba --quiet'\n"
-        "sys.argv = words.split()\n"
-        "main()\n"
+        "import sys; sys.modules['torch'] = None\nfrom cachewitness.cli import main\nwords ="
+        " 'cachewitness run --policy tensorrt_edge --suite scheduler --layout full-mamba"
+        " --quiet'\nsys.argv = words.split()\nmain()\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -1,4 +1,6 @@
-"""The runtime: rows, joining, eviction, and system prompts that are captured and restored at one position."""
+"""The runtime: rows, joining, eviction, and system prompts that are captured and restored at one
+position.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,13 @@ from typing import Any
 import pytest
 
 from cachewitness_reference.tensorrt_edge.compaction import RowMove
-from cachewitness_reference.tensorrt_edge.config import Config, KVConfig, KVLayerConfig, LayerType, MambaConfig
+from cachewitness_reference.tensorrt_edge.config import (
+    Config,
+    KVConfig,
+    KVLayerConfig,
+    LayerType,
+    MambaConfig,
+)
 from cachewitness_reference.tensorrt_edge.policy import HybridCachePolicy
 from cachewitness_reference.tensorrt_edge.runtime import Request, Runtime, RuntimeOptions, Step
 from cachewitness_reference.tensorrt_edge.spec import AXES, RELEASES, RULES
@@ -20,13 +28,17 @@ SYSTEM = list(range(100, 116))
 def runtime(rows: int = 4, **options: Any) -> Runtime:
     """Return a runtime over a hybrid cache of so many rows."""
     kv = KVConfig(1, rows, LONGEST, (KVLayerConfig(1, 64),))
-    config = Config((LayerType.MAMBA, LayerType.ATTENTION), kv, MambaConfig(1, rows, 1, 8, 8, 8, 4), rows)
+    config = Config(
+        (LayerType.MAMBA, LayerType.ATTENTION), kv, MambaConfig(1, rows, 1, 8, 8, 8, 4), rows
+    )
     return Runtime(HybridCachePolicy(config), RuntimeOptions(**options))
 
 
 def asks(r: str, own: int = 4, system: int = len(SYSTEM), **identity: Any) -> Request:
     """Return a request: a system prompt of so many tokens, and `own` tokens of its own."""
-    return Request(r, SYSTEM[:system] + [ord(r[0]) * 1000 + i for i in range(own)], system, **identity)
+    return Request(
+        r, SYSTEM[:system] + [ord(r[0]) * 1000 + i for i in range(own)], system, **identity
+    )
 
 
 def steps(engine: Runtime, number: int = 1, asked: Any = None, budget: int = 0) -> list[Step]:
@@ -47,7 +59,7 @@ def chunks(done: list[Step]) -> list[dict[str, tuple[int, int]]]:
     return [dict(step.chunks) for step in done]
 
 
-# --- rows ---------------------------------------------------------------------------------------------------------------
+# --- rows -----------------------------------------------------------------------------------------
 
 
 def test_requests_get_rows_in_the_order_in_which_they_wait() -> None:
@@ -87,9 +99,15 @@ def test_who_waits_computes_nothing_and_keeps_nothing() -> None:
     assert engine.waiting == [] and engine.running() == []
 
 
-@pytest.mark.parametrize(("survivors", "moves"), [("ascending", {(1, 0), (3, 1)}), ("descending", {(3, 0)})])
-def test_ended_rows_are_evicted_before_the_next_step(survivors: str, moves: set[tuple[int, int]]) -> None:
-    """Rows 0 and 2 of four end: 1 and 3 move together, in either order, and go on from their own lengths."""
+@pytest.mark.parametrize(
+    ("survivors", "moves"), [("ascending", {(1, 0), (3, 1)}), ("descending", {(3, 0)})]
+)
+def test_ended_rows_are_evicted_before_the_next_step(
+    survivors: str, moves: set[tuple[int, int]]
+) -> None:
+    """Rows 0 and 2 of four end: 1 and 3 move together, in either order, and go on from their own
+    lengths.
+    """
     engine = runtime(system_prompts=0, survivors=survivors)
     for number, r in enumerate(("a", "b", "c", "d")):
         engine.add(asks(r, own=number + 1))
@@ -126,7 +144,9 @@ def test_a_step_computes_what_is_asked_or_what_its_budget_allows() -> None:
 
 def test_a_request_that_can_never_run_is_refused() -> None:
     engine = runtime()
-    assert "65 tokens are not in range [1, maxSequenceLength 64]" in refused(engine.add, asks("a", own=LONGEST - 15))
+    assert "65 tokens are not in range [1, maxSequenceLength 64]" in refused(
+        engine.add, asks("a", own=LONGEST - 15)
+    )
     assert "0 tokens" in refused(engine.add, Request("b", []))
     text = "The reuse length shall be larger than 0 and not exceed the input length."
     assert text in refused(engine.add, Request("c", [1, 2], system_prompt=3))
@@ -139,11 +159,13 @@ def test_nobody_computes_beyond_the_end_of_its_row() -> None:
     assert chunks(steps(engine, 2)) == [{"a": (0, LONGEST)}, {}]
 
 
-# --- system prompts -----------------------------------------------------------------------------------------------------
+# --- system prompts -------------------------------------------------------------------------------
 
 
 def test_a_system_prompt_is_captured_where_it_ends() -> None:
-    """The prefill stops there once, even if it was asked to run on, and the capture is of exactly that position."""
+    """The prefill stops there once, even if it was asked to run on, and the capture is of
+    exactly that position.
+    """
     engine = runtime()
     engine.add(asks("a"))
     done = steps(engine, 2)
@@ -160,7 +182,11 @@ def test_a_later_request_restores_exactly_that_much_and_goes_on_from_there() -> 
     steps(engine, 2)
     engine.add(asks("b"))
     (step,) = steps(engine)
-    assert [(saved.snapshot.position, request.request_id) for saved, request in step.restores if saved.snapshot] == [(16, "b")]
+    assert [
+        (saved.snapshot.position, request.request_id)
+        for saved, request in step.restores
+        if saved.snapshot
+    ] == [(16, "b")]
     assert step.chunks["b"] == (16, 20) and step.saves == []
     assert engine.cache.get_kv_cache_lengths() == [21, 20]
 
@@ -171,15 +197,25 @@ def test_a_capture_is_found_only_after_its_step_has_run() -> None:
     engine.add(asks("a"))
     engine.add(asks("b"))
     (step,) = steps(engine)
-    assert chunks([step]) == [{"a": (0, 16), "b": (0, 20)}] and len(step.saves) == 1 and step.restores == []
+    assert (
+        chunks([step]) == [{"a": (0, 16), "b": (0, 20)}]
+        and len(step.saves) == 1
+        and step.restores == []
+    )
 
 
-def test_a_system_prompt_that_is_the_whole_input_is_captured_before_its_last_token_as_well() -> None:
-    """A replay computes the last token for its logits, from the state before it; a longer request goes on from the end."""
+def test_a_system_prompt_that_is_the_whole_input_is_captured_before_its_last_token_as_well() -> (
+    None
+):
+    """A replay computes the last token for its logits, from the state before it; a longer
+    request goes on from the end.
+    """
     engine = runtime()
     engine.add(asks("a", own=0))
     assert chunks(steps(engine, 2)) == [{"a": (0, 15)}, {"a": (15, 16)}]
-    assert sorted(saved.snapshot.position for saved in engine.prompts.saved.values() if saved.snapshot) == [15, 16]
+    assert sorted(
+        saved.snapshot.position for saved in engine.prompts.saved.values() if saved.snapshot
+    ) == [15, 16]
     engine.add(asks("b", own=0))
     engine.add(asks("c"))
     (step,) = steps(engine)
@@ -187,7 +223,9 @@ def test_a_system_prompt_that_is_the_whole_input_is_captured_before_its_last_tok
 
 
 def test_who_replays_the_last_token_captures_one_token_earlier() -> None:
-    """As upstream's drafting wants it: S(15) beside 15 tokens, and token 15 is computed by everybody."""
+    """As upstream's drafting wants it: S(15) beside 15 tokens, and token 15 is computed by
+    everybody.
+    """
     engine = runtime(replay_last_token=True)
     engine.add(asks("a"))
     assert chunks(steps(engine, 2)) == [{"a": (0, 15)}, {"a": (15, 20)}]
@@ -208,13 +246,21 @@ def test_one_token_that_is_the_whole_input_can_only_be_gone_on_from() -> None:
     engine.add(asks("a", system=1, own=0))
     engine.add(asks("b", system=1, own=0))
     steps(engine)
-    assert [saved.snapshot.position for saved in engine.prompts.saved.values() if saved.snapshot] == [1]
+    assert [
+        saved.snapshot.position for saved in engine.prompts.saved.values() if saved.snapshot
+    ] == [1]
     engine.add(asks("c", system=1))
     assert steps(engine)[0].chunks["c"] == (1, 5)
 
 
 @pytest.mark.parametrize(
-    "other", [{"lora": "tuned"}, {"salt": "mine"}, {"media": ((4, 2, "cat"),)}, {"media": ((0, 40, "cat"),)}]
+    "other",
+    [
+        {"lora": "tuned"},
+        {"salt": "mine"},
+        {"media": ((4, 2, "cat"),)},
+        {"media": ((0, 40, "cat"),)},
+    ],
 )
 def test_another_identity_is_another_system_prompt(other: dict[str, Any]) -> None:
     """The key is the tokens and the LoRA weights, and by our choice salt and media."""
@@ -287,12 +333,15 @@ def test_forgotten_captures_leave_their_places() -> None:
     assert len(steps(engine)[0].saves) == 1
 
 
-# --- the specification --------------------------------------------------------------------------------------------------
+# --- the specification ----------------------------------------------------------------------------
 
 
 def test_every_rule_says_where_it_comes_from() -> None:
     """What is ours says so, and what is left out is marked."""
-    assert all(rule.name == name and rule.source and rule.summary.endswith(".") for name, rule in RULES.items())
+    assert all(
+        rule.name == name and rule.source and rule.summary.endswith(".")
+        for name, rule in RULES.items()
+    )
     assert {name for name, rule in RULES.items() if not rule.implemented} == {
         "speculation",
         "fp8-scales",

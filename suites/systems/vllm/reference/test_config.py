@@ -8,7 +8,14 @@ import pytest
 
 from cachewitness.core.trace_format import GroupSpec, Layout, TraceHeader
 from cachewitness.systems.vllm.reference.engine import open_engine
-from cachewitness_reference.vllm.config import AbsentRule, ConfigError, Options, build, kv_cache_config, make_spec
+from cachewitness_reference.vllm.config import (
+    AbsentRule,
+    ConfigError,
+    Options,
+    build,
+    kv_cache_config,
+    make_spec,
+)
 from cachewitness_reference.vllm.spec import RELEASES, RULES
 
 FULL = {"kind": "full", "block_size": 16}
@@ -56,7 +63,9 @@ def test_a_configuration_that_does_not_fit_is_refused_in_one_line(
     assert "\n" not in str(refusal.value)
 
 
-@pytest.mark.parametrize("option", ["num_prefill_lookahead", "kv_connector", "num_hash_lookahead_tokens"])
+@pytest.mark.parametrize(
+    "option", ["num_prefill_lookahead", "kv_connector", "num_hash_lookahead_tokens"]
+)
 def test_an_option_of_an_absent_rule_is_refused_by_the_name_of_the_rule(option: str) -> None:
     with pytest.raises(AbsentRule) as refusal:
         build([FULL], 20, {option: 1})
@@ -70,7 +79,10 @@ def test_a_chunked_group_is_an_absent_rule() -> None:
 
 
 def test_every_release_is_known_and_the_interval_default_turns_sparse_once() -> None:
-    defaults = [build([FULL, MAMBA], 20, {"release": release}).prefix_cache_retention_interval for release in RELEASES]
+    defaults = [
+        build([FULL, MAMBA], 20, {"release": release}).prefix_cache_retention_interval
+        for release in RELEASES
+    ]
     assert defaults == [None] * 7 + [0] * 5
 
 
@@ -95,7 +107,12 @@ def test_hits_inside_a_block_need_a_wider_state_and_no_window_wider_than_a_hash(
 ) -> None:
     config = build(groups, 20, {"hash_block_size": hash_block_size})
     assert config.enable_partial_hash_hits is partial
-    assert build(groups, 20, {"hash_block_size": hash_block_size, "release": "0.25"}).enable_partial_hash_hits is False
+    assert (
+        build(
+            groups, 20, {"hash_block_size": hash_block_size, "release": "0.25"}
+        ).enable_partial_hash_hits
+        is False
+    )
 
 
 def test_mode_none_gives_every_request_one_state_block() -> None:
@@ -110,12 +127,20 @@ def test_a_configuration_needs_a_block_beside_the_null_block() -> None:
 
 
 @pytest.mark.parametrize(
-    ("named", "declared"),
-    [([], []), ([0], [0]), ([1], [1, 3]), ([0, 1, 2, 3], [0, 1, 2, 3])],
+    ("named", "declared"), [([], []), ([0], [0]), ([1], [1, 3]), ([0, 1, 2, 3], [0, 1, 2, 3])]
 )
-def test_groups_that_are_looked_up_together_give_back_together(named: list[int], declared: list[int]) -> None:
-    """Two windows of one specification are one question: a drafter that reads one of them marks both."""
-    groups = [GroupSpec("full", 16), GroupSpec("sliding", 16, 40), GroupSpec("recurrent", 16), GroupSpec("sliding", 16, 40)]
+def test_groups_that_are_looked_up_together_give_back_together(
+    named: list[int], declared: list[int]
+) -> None:
+    """Two windows of one specification are one question: a drafter that reads one of them marks
+    both.
+    """
+    groups = [
+        GroupSpec("full", 16),
+        GroupSpec("sliding", 16, 40),
+        GroupSpec("recurrent", 16),
+        GroupSpec("sliding", 16, 40),
+    ]
     options = {"use_eagle": True, "eagle_groups": named}
     engine = open_engine(TraceHeader("t", Layout("t", groups), 40, options=options), {})
     assert engine.describe().rules.eagle_groups == declared

@@ -1,4 +1,6 @@
-"""The scheduler's connector: what it is asked and told, and the blocks that are taken for what it loads."""
+"""The scheduler's connector: what it is asked and told, and the blocks that are taken for what
+it loads.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ PROMPT = list(range(1000, 1100))
 
 
 class Elsewhere:
-    """A connector that has the first `length` tokens of everything, and writes down what it is told."""
+    """A connector that has the first `length` tokens of everything, and writes down what it is
+    told.
+    """
 
     def __init__(self, length: int) -> None:
         self.length = length
@@ -30,8 +34,12 @@ class Elsewhere:
         self.told.append(("asked", num_computed_tokens))
         return max(self.length - num_computed_tokens, 0)
 
-    def update_state_after_alloc(self, request: Request, blocks: KVCacheBlocks, num_external_tokens: int) -> None:
-        self.told.append(("admitted", num_external_tokens, [len(ids) for ids in blocks.get_block_ids()]))
+    def update_state_after_alloc(
+        self, request: Request, blocks: KVCacheBlocks, num_external_tokens: int
+    ) -> None:
+        self.told.append(
+            ("admitted", num_external_tokens, [len(ids) for ids in blocks.get_block_ids()])
+        )
 
     def build_connector_meta(self, scheduler_output: SchedulerOutput) -> KVConnectorMetadata:
         return KVConnectorMetadata()
@@ -47,7 +55,9 @@ class Elsewhere:
         return True
 
 
-def scheduler(groups: list[dict[str, Any]], length: int, num_blocks: int = 60) -> tuple[Scheduler, Elsewhere]:
+def scheduler(
+    groups: list[dict[str, Any]], length: int, num_blocks: int = 60
+) -> tuple[Scheduler, Elsewhere]:
     """Return a scheduler before a connector that has so many tokens."""
     config, connector = build(groups, num_blocks, {"max_num_batched_tokens": 8}), Elsewhere(length)
     return Scheduler(config, KVCacheManager(config), Counting(), connector), connector
@@ -61,7 +71,10 @@ def admitted(engine: Scheduler, tokens: int, name: str = "a") -> SchedulerOutput
 
 def columns(engine: Scheduler, name: str = "a") -> list[list[bool]]:
     """Return by group which columns of a table are there."""
-    return [[block_id > 0 for block_id in ids] for ids in engine.kv_cache_manager.get_blocks(name).get_block_ids()]
+    return [
+        [block_id > 0 for block_id in ids]
+        for ids in engine.kv_cache_manager.get_blocks(name).get_block_ids()
+    ]
 
 
 def test_a_request_goes_on_behind_what_is_loaded() -> None:
@@ -69,7 +82,9 @@ def test_a_request_goes_on_behind_what_is_loaded() -> None:
     engine, connector = scheduler([FULL], 12)
     output = admitted(engine, 14)
     engine.build_connector_meta(output)
-    assert output.num_scheduled_tokens == {"a": 2} and engine.requests["a"].num_computed_tokens == 14
+    assert (
+        output.num_scheduled_tokens == {"a": 2} and engine.requests["a"].num_computed_tokens == 14
+    )
     engine.update_from_output(output)
     engine.finish_requests(["a"])
     assert connector.told == [("asked", 0), ("admitted", 12, [4]), "ran", "finished"]
@@ -89,11 +104,16 @@ def test_a_connector_is_asked_beyond_the_devices_own_hit() -> None:
     [
         (FULL, [True, True, True, True, True]),
         (WINDOW, [False, False, True, True, True]),  # the query at 16 reads 9 to 15
-        (MAMBA, [False, False, False, True, True]),  # the state after 16 tokens, and the one that is computed on
+        (
+            MAMBA,
+            [False, False, False, True, True],
+        ),  # the state after 16 tokens, and the one that is computed on
     ],
     ids=["full", "sliding", "recurrent"],
 )
-def test_blocks_to_load_into_are_those_that_the_next_query_reads(group: dict[str, Any], expected: list[bool]) -> None:
+def test_blocks_to_load_into_are_those_that_the_next_query_reads(
+    group: dict[str, Any], expected: list[bool]
+) -> None:
     engine, _ = scheduler([FULL, group], 16)
     admitted(engine, 18)
     assert columns(engine) == [[True] * 5, expected]
@@ -109,8 +129,12 @@ def test_what_is_loaded_is_keyed_and_hit_on_the_device_from_then_on() -> None:
 
 
 @pytest.mark.parametrize(("num_blocks", "fits"), [(9, True), (8, False)])
-def test_blocks_to_load_into_are_taken_after_those_that_were_hit(num_blocks: int, fits: bool) -> None:
-    """Eight blocks hold the request, two of them hit and free until it holds them: they are not evicted for the others."""
+def test_blocks_to_load_into_are_taken_after_those_that_were_hit(
+    num_blocks: int, fits: bool
+) -> None:
+    """Eight blocks hold the request, two of them hit and free until it holds them: they are not
+    evicted for the others.
+    """
     engine, connector = scheduler([FULL, WINDOW], 0, num_blocks)
     engine.update_from_output(admitted(engine, 9))
     cached = engine.kv_cache_manager.get_blocks("a").get_block_ids()[0][:2]
@@ -130,7 +154,13 @@ def test_a_withdrawn_request_asks_again() -> None:
     engine.update_from_output(output)
     assert engine.kv_cache_manager.reset_prefix_cache(), "nobody holds a block"
     engine.schedule()
-    assert connector.told == [("asked", 0), ("admitted", 12, [4]), "ran", ("asked", 0), ("admitted", 12, [4])]
+    assert connector.told == [
+        ("asked", 0),
+        ("admitted", 12, [4]),
+        "ran",
+        ("asked", 0),
+        ("admitted", 12, [4]),
+    ]
 
 
 def test_a_reset_of_its_cache_and_new_weights_reach_the_connector() -> None:

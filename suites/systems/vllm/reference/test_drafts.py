@@ -18,23 +18,34 @@ PROMPT = list(range(1000, 1100))
 
 
 class Planned:
-    """Generates 5000, 5001 and so on; of each three drafts as many are right as planned, then all."""
+    """Generates 5000, 5001 and so on; of each three drafts as many are right as planned, then
+    all.
+    """
 
     def __init__(self, *right: int) -> None:
         self.right = list(right)
 
     def draft(self, request: Request, count: int) -> list[int]:
         right = self.right.pop(0) if self.right else count
-        return [5000 + request.num_output_tokens + index if index < right else 9 for index in range(count)]
+        return [
+            5000 + request.num_output_tokens + index if index < right else 9
+            for index in range(count)
+        ]
 
     def sample(self, request: Request, drafts: list[int]) -> list[int]:
         true = [5000 + request.num_output_tokens + index for index in range(len(drafts) + 1)]
-        stood = next((index for index, guess in enumerate(drafts) if guess != true[index]), len(drafts))
+        stood = next(
+            (index for index, guess in enumerate(drafts) if guess != true[index]), len(drafts)
+        )
         return true[: stood + 1]
 
 
-def scheduler(groups: list[dict[str, Any]], *right: int, num_blocks: int = 60, **options: Any) -> Scheduler:
-    config = build(groups, num_blocks, {"num_speculative_tokens": 3, "retention_interval": None, **options})
+def scheduler(
+    groups: list[dict[str, Any]], *right: int, num_blocks: int = 60, **options: Any
+) -> Scheduler:
+    config = build(
+        groups, num_blocks, {"num_speculative_tokens": 3, "retention_interval": None, **options}
+    )
     return Scheduler(config, KVCacheManager(config), Planned(*right))
 
 
@@ -62,7 +73,9 @@ def keyed(engine: Scheduler, request: Request, group: int) -> list[int]:
 
 
 def test_drafts_count_as_computed_until_they_are_judged() -> None:
-    """Six known, one generated: three guesses go with it, of which one stands and two are taken off again."""
+    """Six known, one generated: three guesses go with it, of which one stands and two are taken
+    off again.
+    """
     engine = scheduler([FULL], 1)
     request = add(engine, PROMPT[:6])
     assert step(engine).num_scheduled_tokens == {"r": 6}
@@ -84,7 +97,9 @@ def test_nothing_is_guessed_while_a_prompt_is_read_or_the_budget_is_spent() -> N
 
 
 def test_no_draft_is_scheduled_for_the_last_place_of_the_model() -> None:
-    """Of sixteen places, twelve are known and one was generated: two guesses and what follows them fill the rest."""
+    """Of sixteen places, twelve are known and one was generated: two guesses and what follows
+    them fill the rest.
+    """
     engine = scheduler([FULL], max_model_len=16)
     request = add(engine, PROMPT[:12])
     step(engine)
@@ -93,7 +108,9 @@ def test_no_draft_is_scheduled_for_the_last_place_of_the_model() -> None:
 
 
 def test_pages_are_given_out_ahead_of_the_drafts() -> None:
-    """Six tokens and three ahead take three blocks of four; one more and six ahead (drafts, and the drafter's) take four."""
+    """Six tokens and three ahead take three blocks of four; one more and six ahead (drafts, and
+    the drafter's) take four.
+    """
     engine = scheduler([FULL], 0)
     add(engine, PROMPT[:6])
     step(engine)
@@ -103,7 +120,9 @@ def test_pages_are_given_out_ahead_of_the_drafts() -> None:
 
 
 def test_only_what_stands_is_keyed() -> None:
-    """The second block is filled by drafts: by wrong ones it gets no key, by right ones its key comes with the next step."""
+    """The second block is filled by drafts: by wrong ones it gets no key, by right ones its key
+    comes with the next step.
+    """
     for right, lengths in ((0, [4]), (3, [4, 8])):
         engine = scheduler([FULL], right)
         request = add(engine, PROMPT[:5])
@@ -126,8 +145,12 @@ def test_a_request_has_a_page_for_the_state_after_each_draft() -> None:
 
 
 @pytest.mark.parametrize(("right", "home"), [(0, []), (1, [0]), (2, [1])])
-def test_the_state_after_the_last_draft_that_stood_is_copied_home(right: int, home: list[int]) -> None:
-    """Known are 5 of blocks of 4, and up to two of three guesses stand: all in the second block, whose page gets the state."""
+def test_the_state_after_the_last_draft_that_stood_is_copied_home(
+    right: int, home: list[int]
+) -> None:
+    """Known are 5 of blocks of 4, and up to two of three guesses stand: all in the second block,
+    whose page gets the state.
+    """
     engine = scheduler([FULL, MAMBA], right)
     add(engine, PROMPT[:4])
     step(engine)
@@ -139,7 +162,9 @@ def test_the_state_after_the_last_draft_that_stood_is_copied_home(right: int, ho
 
 
 def test_the_state_at_a_boundary_that_drafts_passed_is_copied_under_its_key() -> None:
-    """Known are 7 tokens; three guesses stand, up to 10. The state at 8 is the first draft's, the one at 10 the third's."""
+    """Known are 7 tokens; three guesses stand, up to 10. The state at 8 is the first draft's,
+    the one at 10 the third's.
+    """
     engine = scheduler([FULL, MAMBA], 3)
     request = add(engine, PROMPT[:6])
     for _ in range(3):
@@ -163,14 +188,23 @@ def test_a_request_that_is_preempted_guesses_again_from_the_start() -> None:
     while request.num_output_tokens < 2:
         step(engine)
     engine.preempt("r")
-    assert (request.num_accepted_drafts, request.spec_token_ids, request.num_computed_tokens) == (0, [], 0)
+    assert (request.num_accepted_drafts, request.spec_token_ids, request.num_computed_tokens) == (
+        0,
+        [],
+        0,
+    )
     assert step(engine).scheduled_spec_decode_tokens == {}
 
 
 @pytest.mark.parametrize(
     ("groups", "options", "kind", "names"),
     [
-        ([FULL, MAMBA], {"num_speculative_tokens": 4}, ConfigError, "less than the recurrent block size (4)"),
+        (
+            [FULL, MAMBA],
+            {"num_speculative_tokens": 4},
+            ConfigError,
+            "less than the recurrent block size (4)",
+        ),
         ([FULL], {"num_speculative_tokens": -1}, ConfigError, "at least 0"),
         ([FULL], {"num_speculative_tokens": 2, "async_depth": 1}, AbsentRule, "in flight"),
         ([FULL], {"num_speculative_tokens": 2, "async_depth": 2}, AbsentRule, "in flight"),

@@ -1,4 +1,6 @@
-"""What is added to vLLM for testing: when it is used at all, what is refused, other free lists, snapshots of several pages."""
+"""What is added to vLLM for testing: when it is used at all, what is refused, other free lists,
+snapshots of several pages.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,12 @@ def manager(groups: list[dict[str, Any]], num_blocks: int = 100, **options: Any)
 def test_who_asks_for_nothing_gets_vllm_itself() -> None:
     """Without an option of ours every part is vLLM's own class, not a subclass of it."""
     m = manager([FULL, MAMBA])
-    parts: list[object] = [m, m.block_pool, m.block_pool.blocks[1], m.coordinator.single_type_managers[1]]
+    parts: list[object] = [
+        m,
+        m.block_pool,
+        m.block_pool.blocks[1],
+        m.coordinator.single_type_managers[1],
+    ]
     assert [type(part) for part in parts] == [KVCacheManager, BlockPool, KVCacheBlock, MambaManager]
 
 
@@ -39,14 +46,29 @@ def test_who_asks_for_nothing_gets_vllm_itself() -> None:
     ("groups", "options", "kind", "names"),
     [
         ([FULL], {"pages_per_snapshot": 2}, ConfigError, "pages_per_snapshot"),
-        ([FULL, MAMBA], {"pages_per_snapshot": 2, "hash_block_size": 8}, AbsentRule, "pages_per_snapshot"),
+        (
+            [FULL, MAMBA],
+            {"pages_per_snapshot": 2, "hash_block_size": 8},
+            AbsentRule,
+            "pages_per_snapshot",
+        ),
         ([FULL, MAMBA], {"pages_per_snapshot": 0}, ConfigError, "pages_per_snapshot"),
-        ([FULL, MAMBA], {"pages_per_snapshot": 2, "num_speculative_tokens": 2}, AbsentRule, "pages_per_snapshot"),
+        (
+            [FULL, MAMBA],
+            {"pages_per_snapshot": 2, "num_speculative_tokens": 2},
+            AbsentRule,
+            "pages_per_snapshot",
+        ),
         ([FULL], {"free_list": "random"}, ConfigError, "free_list"),
         ([FULL], {"tier_pages": -1}, ConfigError, "tier_pages"),
         ([FULL], {"tier_pages": 4, "enable_caching": False}, ConfigError, "enable_caching"),
         ([FULL, MAMBA], {"tier_pages": 4, "hash_block_size": 2}, AbsentRule, "hash_block_size"),
-        ([FULL, MAMBA], {"tier_pages": 4, "pages_per_snapshot": 2}, AbsentRule, "pages_per_snapshot"),
+        (
+            [FULL, MAMBA],
+            {"tier_pages": 4, "pages_per_snapshot": 2},
+            AbsentRule,
+            "pages_per_snapshot",
+        ),
         ([FULL], {"kv_connector": 1}, AbsentRule, "connector"),
         ([FULL], {"tier": 1}, ConfigError, "tier_pages"),
     ],
@@ -60,7 +82,7 @@ def test_what_does_not_go_together_is_refused_in_one_line(
     assert names in str(refusal.value) and "\n" not in str(refusal.value)
 
 
-# --- free lists ----------------------------------------------------------------------------------------------------------
+# --- free lists -----------------------------------------------------------------------------------
 
 
 def keyed(of: BlockPool) -> tuple[Request, list[KVCacheBlock]]:
@@ -72,7 +94,9 @@ def keyed(of: BlockPool) -> tuple[Request, list[KVCacheBlock]]:
 
 
 def test_a_queue_in_order_of_return_does_not_look_at_keys() -> None:
-    """Blocks 1 and 2 have keys, 3 and 4 have none; all four are given back in one go, keyed ones in between, then block 5."""
+    """Blocks 1 and 2 have keys, 3 and 4 have none; all four are given back in one go, keyed ones
+    in between, then block 5.
+    """
     waiting = {}
     orders: tuple[FreeList, ...] = ("fifo", "lifo")
     for free_list in orders:
@@ -85,7 +109,7 @@ def test_a_queue_in_order_of_return_does_not_look_at_keys() -> None:
     assert waiting == {"fifo": [6, 7, 4, 2, 3, 1, 5], "lifo": [5, 4, 2, 3, 1, 6, 7]}
 
 
-# --- snapshots of several pages ------------------------------------------------------------------------------------------
+# --- snapshots of several pages -------------------------------------------------------------------
 
 
 def test_a_snapshot_of_three_pages_is_held_keyed_and_evicted_as_one() -> None:
@@ -103,7 +127,9 @@ def test_a_snapshot_of_three_pages_is_held_keyed_and_evicted_as_one() -> None:
     assert list(p.free_block_queue) == [4, 5, 6, 7, 1, 2, 3]
     p.get_new_blocks(5)
     assert p.get_cached_block(request.block_hashes[0], [GroupId(0)]) is None
-    assert all(page.block_hash is None and page.primary is None and not page.companions for page in pages)
+    assert all(
+        page.block_hash is None and page.primary is None and not page.companions for page in pages
+    )
     assert list(p.free_block_queue) == [2, 3], "the other pages are free, and go first"
 
 

@@ -1,6 +1,8 @@
-"""What the change that gave Mamba groups a retention interval says of hit rates, in proportion: docs/hit-rates.md.
+"""What the change that gave Mamba groups a retention interval says of hit rates, in proportion:
+docs/hit-rates.md.
 
-The runs are those of the page's first table, and one over its largest pool, where nothing is under pressure.
+The runs are those of the page's first table, and one over its largest pool, where nothing is under
+pressure.
 """
 
 from __future__ import annotations
@@ -27,7 +29,9 @@ def shown() -> dict[Arm, Served]:
 
 @measured
 def test_dense_at_small_blocks_falls_late(shown: dict[Arm, Served]) -> None:
-    """In the first half of the turns level with large blocks, in the last turn far behind; attention was evicted by then."""
+    """In the first half of the turns level with large blocks, in the last turn far behind;
+    attention was evicted by then.
+    """
     small, large = rates(shown[SMALL]), rates(shown[LARGE])
     assert all(one >= other - PARITY for one, other in zip(small[:HALF], large[:HALF], strict=True))
     assert small[-1] < large[-1] - FALL
@@ -77,5 +81,7 @@ FLAT, FALLEN, LOW = made_up(80, 80, 80, 80), made_up(80, 80, 80, 20), made_up(20
     ],
 )
 def test_each_statement_is_able_to_fail(pool: Pool, held: list[str]) -> None:
-    """What falls early, not at all, at large blocks too, or does not recover, is not what the document says."""
+    """What falls early, not at all, at large blocks too, or does not recover, is not what the
+    document says.
+    """
     assert pool.holding(Pool(FLAT, FLAT, FLAT, FLAT, FLAT)) == held

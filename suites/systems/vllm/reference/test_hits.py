@@ -55,16 +55,27 @@ def test_a_lookup_changes_nothing() -> None:
     r = request(m, "r", TOKENS[:64])
     compute(m, r, 16, 32, 48, 64)
     pool = m.block_pool
-    before = [(block.ref_cnt, block.block_hash) for block in pool.blocks], list(pool.free_block_queue)
+    before = (
+        [(block.ref_cnt, block.block_hash) for block in pool.blocks],
+        list(pool.free_block_queue),
+    )
     hit_of(m, TOKENS)
-    assert ([(block.ref_cnt, block.block_hash) for block in pool.blocks], list(pool.free_block_queue)) == before
+    assert (
+        [(block.ref_cnt, block.block_hash) for block in pool.blocks],
+        list(pool.free_block_queue),
+    ) == before
 
 
 def test_a_hybrid_hit_ends_where_a_state_was_written() -> None:
     m = manager([FULL, MAMBA])
     compute(m, request(m, "r", TOKENS[:90]), 32, 80, 90)
-    blocks, hit, shared_prefix_boundary = m.get_computed_blocks(request(m, "s", TOKENS[:70] + [1] * 20))
-    assert (hit, shared_prefix_boundary) == (32, 64), "attention has 64, and there is no state at 64"
+    blocks, hit, shared_prefix_boundary = m.get_computed_blocks(
+        request(m, "s", TOKENS[:70] + [1] * 20)
+    )
+    assert (hit, shared_prefix_boundary) == (
+        32,
+        64,
+    ), "attention has 64, and there is no state at 64"
     assert [len(group) for group in blocks.blocks] == [2, 2]
     assert blocks.blocks[1][0].is_null and not blocks.blocks[1][1].is_null
 
@@ -88,7 +99,10 @@ def test_the_state_before_the_last_is_given_back_when_the_next_is_written() -> N
 
 
 def test_hits_of_groups_with_unequal_blocks_are_multiples_of_their_lcm() -> None:
-    groups = [{"kind": "full", "block_size": 24}, {"kind": "sliding", "block_size": 16, "window": 16}]
+    groups = [
+        {"kind": "full", "block_size": 24},
+        {"kind": "sliding", "block_size": 16, "window": 16},
+    ]
     m = manager(groups)
     compute(m, request(m, "r", TOKENS[:150]), 150)
     assert hit_of(m, TOKENS[:150]) == 144
@@ -96,14 +110,18 @@ def test_hits_of_groups_with_unequal_blocks_are_multiples_of_their_lcm() -> None
 
 
 @pytest.mark.parametrize(("window", "columns"), [(2, 1), (17, 1), (18, 2), (33, 2), (34, 3)])
-def test_a_window_hit_needs_the_blocks_of_its_window_and_no_others(window: int, columns: int) -> None:
+def test_a_window_hit_needs_the_blocks_of_its_window_and_no_others(
+    window: int, columns: int
+) -> None:
     """A query that counts itself reads window - 1 earlier tokens."""
     m = manager([FULL, {"kind": "sliding", "block_size": 16, "window": window}])
     compute(m, request(m, "r", TOKENS[:97]), 97)
     m.new_step_starts()
     blocks, hit, _ = m.get_computed_blocks(request(m, "s", TOKENS[:97]))
     assert hit == 96
-    assert [block.is_null for block in blocks.blocks[1]] == [True] * (6 - columns) + [False] * columns
+    assert [block.is_null for block in blocks.blocks[1]] == [True] * (6 - columns) + [
+        False
+    ] * columns
 
 
 def test_attention_may_be_shared_within_a_step_and_a_state_may_not() -> None:
@@ -137,7 +155,9 @@ def test_a_hit_inside_a_block_is_copied_before_it_is_written() -> None:
     tables = m.get_block_ids("s")
     assert [copy.src_block_id for copy in copies] == [blocks.blocks[g][1].block_id for g in (0, 1)]
     assert [copy.dst_block_id for copy in copies] == [tables[g][1] for g in (0, 1)]
-    assert all(block.ref_cnt >= 1 for block in retained), "both ends are held until the copy has run"
+    assert all(block.ref_cnt >= 1 for block in retained), (
+        "both ends are held until the copy has run"
+    )
     m.block_pool.free_blocks(retained)
     m.free(second)
     assert m.reset_prefix_cache()
@@ -164,13 +184,27 @@ def test_a_running_producer_keeps_its_block_and_the_key_moves_to_the_copy() -> N
     [
         ({}, {"cache_salt": "s"}, 0),
         ({"adapter": "a"}, {"adapter": "b"}, 0),
-        ({"mm_features": [MultiModalFeature(40, 4, "x")]}, {"mm_features": [MultiModalFeature(40, 4, "y")]}, 32),
-        ({"mm_features": [MultiModalFeature(30, 4, "x")]}, {"mm_features": [MultiModalFeature(30, 4, "y")]}, 16),
-        ({"mm_features": [MultiModalFeature(40, 4, "x")]}, {"mm_features": [MultiModalFeature(41, 4, "x")]}, 32),
+        (
+            {"mm_features": [MultiModalFeature(40, 4, "x")]},
+            {"mm_features": [MultiModalFeature(40, 4, "y")]},
+            32,
+        ),
+        (
+            {"mm_features": [MultiModalFeature(30, 4, "x")]},
+            {"mm_features": [MultiModalFeature(30, 4, "y")]},
+            16,
+        ),
+        (
+            {"mm_features": [MultiModalFeature(40, 4, "x")]},
+            {"mm_features": [MultiModalFeature(41, 4, "x")]},
+            32,
+        ),
         ({"adapter": "a", "cache_salt": "s"}, {"adapter": "a", "cache_salt": "s"}, 64),
     ],
 )
-def test_identity_belongs_to_the_prefix_not_to_the_request(one: dict[str, Any], other: dict[str, Any], shared: int) -> None:
+def test_identity_belongs_to_the_prefix_not_to_the_request(
+    one: dict[str, Any], other: dict[str, Any], shared: int
+) -> None:
     m = manager([FULL])
     compute(m, request(m, "r", TOKENS[:65], **one), 65)
     assert hit_of(m, TOKENS[:65], **other) == shared
@@ -178,21 +212,38 @@ def test_identity_belongs_to_the_prefix_not_to_the_request(one: dict[str, Any], 
 
 def test_a_digest_covers_the_prefix_the_tokens_and_the_extra_keys() -> None:
     one = chain(GENESIS, [1, 2], None)
-    assert len({one, chain(one, [1, 2], None), chain(GENESIS, [2, 1], None), chain(GENESIS, [1, 2], ("a",))}) == 4
+    assert (
+        len(
+            {
+                one,
+                chain(one, [1, 2], None),
+                chain(GENESIS, [2, 1], None),
+                chain(GENESIS, [1, 2], ("a",)),
+            }
+        )
+        == 4
+    )
     assert chain(GENESIS, [1, 2], None) == one
 
 
 def test_a_coarser_block_is_named_by_its_last_hash() -> None:
     fine = Request("r", TOKENS[:64], 4)
-    m = manager([{"kind": "full", "block_size": 32}, {"kind": "sliding", "block_size": 4, "window": 8}])
+    m = manager(
+        [{"kind": "full", "block_size": 32}, {"kind": "sliding", "block_size": 4, "window": 8}]
+    )
     compute(m, fine, 64)
     blocks = m.coordinator.single_type_managers[0].req_to_blocks["r"]
-    assert [(b.block_hash or b"")[:-4] for b in blocks] == [fine.block_hashes[7], fine.block_hashes[15]]
+    assert [(b.block_hash or b"")[:-4] for b in blocks] == [
+        fine.block_hashes[7],
+        fine.block_hashes[15],
+    ]
 
 
 def test_a_withdrawn_request_leaves_no_key_and_takes_along_who_adopted_its_blocks() -> None:
     m = manager([FULL])
-    first, second, third = (request(m, name, TOKENS[:length]) for name, length in (("r", 33), ("s", 40), ("t", 40)))
+    first, second, third = (
+        request(m, name, TOKENS[:length]) for name, length in (("r", 33), ("s", 40), ("t", 40))
+    )
     m.new_step_starts()
     m.allocate_slots(first, 33)
     blocks, hit, _ = m.get_computed_blocks(second)

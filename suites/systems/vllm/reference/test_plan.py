@@ -1,4 +1,6 @@
-"""`plan vllm`: block sizes, snapshots kept and shares, against the published figures and arithmetic of its own."""
+"""`plan vllm`: block sizes, snapshots kept and shares, against the published figures and
+arithmetic of its own.
+"""
 
 from __future__ import annotations
 
@@ -30,13 +32,19 @@ from cachewitness_reference.vllm.sizing import SequenceLengths
         ("falcon-h1-0.5b", {}, 800),
     ],
 )
-def test_the_unified_block_size_is_the_published_one(layout: str, options: dict[str, int], tokens: int) -> None:
-    """544 and 784 are in LMCache's document, 512 in PR 45845's set-up (four ranks), the rest in the layout files."""
+def test_the_unified_block_size_is_the_published_one(
+    layout: str, options: dict[str, int], tokens: int
+) -> None:
+    """544 and 784 are in LMCache's document, 512 in PR 45845's set-up (four ranks), the rest in
+    the layout files.
+    """
     assert plan(Request(layout, **options)).value("unified_block_tokens") == tokens
 
 
 def test_two_ranks_of_kimi_linear_give_the_block_of_its_start_up_log() -> None:
-    """Issue 28228 of vLLM: 960 tokens, the state padded by 1.89 %, before hybrids with MLA took multiples of 128."""
+    """Issue 28228 of vLLM: 960 tokens, the state padded by 1.89 %, before hybrids with MLA took
+    multiples of 128.
+    """
     hybrid = hybrid_of(layouts.model("kimi-linear-48b-a3b"), 2, "kimi")
     block = sizing.unified_block_size(hybrid.token_bytes, hybrid.state_bytes, 64)
     assert block == 960
@@ -53,8 +61,18 @@ def test_a_block_holds_a_state_and_a_smaller_one_does_not(alignment: int, state:
 
 
 def test_dense_snapshots_take_80_percent_at_block_size_128() -> None:
-    """PR 45845: Kimi-Linear on four ranks with blocks of 128; a state of 3.68 pages takes 4, beside 1 of attention."""
-    answer = plan(Request("kimi-linear-48b-a3b", "2048", block_size=128, tensor_parallel_size=4, prompt_tokens=65536))
+    """PR 45845: Kimi-Linear on four ranks with blocks of 128; a state of 3.68 pages takes 4,
+    beside 1 of attention.
+    """
+    answer = plan(
+        Request(
+            "kimi-linear-48b-a3b",
+            "2048",
+            block_size=128,
+            tensor_parallel_size=4,
+            prompt_tokens=65536,
+        )
+    )
     state = 3 * (3 * 32 * 128 // 4) * 2 + (32 // 4) * 128 * 128 * 4
     assert answer.value("state_bytes") == state == 542_720
     assert answer.value("page_bytes") == 128 * 576 * 2
@@ -67,14 +85,36 @@ def test_dense_snapshots_take_80_percent_at_block_size_128() -> None:
 @pytest.mark.parametrize(("block", "share"), [(256, 2 / 3), (512, 1 / 2)])
 def test_larger_blocks_are_less_affected(block: int, share: float) -> None:
     """PR 45845 says that 256 and 512 are unaffected: two pages and one beside one of attention."""
-    answer = plan(Request("kimi-linear-48b-a3b", "none", block_size=block, tensor_parallel_size=4, prompt_tokens=65536))
+    answer = plan(
+        Request(
+            "kimi-linear-48b-a3b",
+            "none",
+            block_size=block,
+            tensor_parallel_size=4,
+            prompt_tokens=65536,
+        )
+    )
     assert answer.value("layer_dense_share") == pytest.approx(share)
 
 
-@pytest.mark.parametrize(("interval", "kept"), [("none", 512), ("0", 1), ("512", 128 + 1), ("2048", 32 + 1)])
-def test_one_snapshot_is_kept_per_interval_and_one_at_the_replay_boundary(interval: str, kept: int) -> None:
-    """65 536 tokens, blocks of 128: the replay boundary 65 408 is no multiple of either interval."""
-    answer = plan(Request("kimi-linear-48b-a3b", interval, block_size=128, tensor_parallel_size=4, prompt_tokens=65536))
+@pytest.mark.parametrize(
+    ("interval", "kept"), [("none", 512), ("0", 1), ("512", 128 + 1), ("2048", 32 + 1)]
+)
+def test_one_snapshot_is_kept_per_interval_and_one_at_the_replay_boundary(
+    interval: str, kept: int
+) -> None:
+    """65 536 tokens, blocks of 128: the replay boundary 65 408 is no multiple of either
+    interval.
+    """
+    answer = plan(
+        Request(
+            "kimi-linear-48b-a3b",
+            interval,
+            block_size=128,
+            tensor_parallel_size=4,
+            prompt_tokens=65536,
+        )
+    )
     assert answer.value("snapshots_kept") == kept
     assert answer.value("layer_kept_share") == pytest.approx(4 * kept / (4 * kept + 512))
 
@@ -86,7 +126,9 @@ def test_a_replay_boundary_on_the_interval_is_counted_once() -> None:
 
 @pytest.mark.parametrize("chunk", [128, 300, 512, 4096])
 def test_prefill_leaves_states_at_chunk_ends_and_decoding_at_every_boundary(chunk: int) -> None:
-    """A prompt of 1 024 + 40 tokens with 300 generated; chunks are cut to blocks, the last one ends at the last boundary."""
+    """A prompt of 1 024 + 40 tokens with 300 generated; chunks are cut to blocks, the last one
+    ends at the last boundary.
+    """
     ends = {*range(chunk // 128 * 128, 1064, chunk // 128 * 128), 1024}
     ends = {end for end in ends if end <= 1024}
     decoded = {1152, 1280}
@@ -104,13 +146,19 @@ def test_prefill_leaves_states_at_chunk_ends_and_decoding_at_every_boundary(chun
     ],
 )
 def test_layers_are_dealt_out_as_vllm_does(counts: list[int], dealt: list[list[int]]) -> None:
-    """The rarest kind gives the size of a group, unless the other is less than half as numerous again."""
+    """The rarest kind gives the size of a group, unless the other is less than half as numerous
+    again.
+    """
     assert sizing.deal_layers(counts) == dealt
 
 
-@pytest.mark.parametrize("layout", [name for name in layouts.models() if is_hybrid(layouts.model(name))])
+@pytest.mark.parametrize(
+    "layout", [name for name in layouts.models() if is_hybrid(layouts.model(name))]
+)
 def test_the_groups_of_a_layout_follow_from_its_model(layout: str) -> None:
-    """The trace layouts of hybrids are what the arithmetic makes of the model, with the kernels that the file names."""
+    """The trace layouts of hybrids are what the arithmetic makes of the model, with the kernels
+    that the file names.
+    """
     answer = plan(Request(layout))
     groups = layouts.load(layout).groups
     assert {group.block_size for group in groups} == {answer.value("unified_block_tokens")}
@@ -121,18 +169,24 @@ def test_the_groups_of_a_layout_follow_from_its_model(layout: str) -> None:
 
 
 def test_window_tails_are_kept_once_per_interval() -> None:
-    """Gemma 3, blocks of 16: a hit needs 64 of them; 32 intervals and the tail at 65 520 that starts a block earlier."""
+    """Gemma 3, blocks of 16: a hit needs 64 of them; 32 intervals and the tail at 65 520 that
+    starts a block earlier.
+    """
     answer = plan(Request("gemma-3-27b", "2048", prompt_tokens=65536))
     assert answer.value("window_1024_16_blocks") == 4096
     assert answer.value("window_1024_16_blocks_kept") == 32 * 64 + 1
 
 
 @pytest.mark.parametrize(
-    ("release", "interval"), [("0.22", "dense"), ("0.24", "dense"), ("0.28", "dense"), ("0.29", 0), ("0.33", 0)]
+    ("release", "interval"),
+    [("0.22", "dense"), ("0.24", "dense"), ("0.28", "dense"), ("0.29", 0), ("0.33", 0)],
 )
 def test_left_alone_retention_is_what_the_release_does(release: str, interval: int | str) -> None:
     """Dense up to 0.28, only reachable boundaries from 0.29 on."""
-    assert plan(Request("qwen3.5-0.8b", release=release)).value("retention_interval_tokens") == interval
+    assert (
+        plan(Request("qwen3.5-0.8b", release=release)).value("retention_interval_tokens")
+        == interval
+    )
 
 
 @pytest.mark.parametrize(

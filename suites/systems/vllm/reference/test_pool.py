@@ -38,7 +38,15 @@ def test_freed_blocks_without_a_key_go_first_and_keyed_ones_last() -> None:
     _, blocks = keyed(p, list(range(8)))
     scratch = p.get_new_blocks(2)
     p.free_blocks(reversed(blocks + scratch))
-    assert queue(p) == [4, 3, 5, 6, 7, 2, 1], "scratch in front, then what was never used, then the tail before its head"
+    assert queue(p) == [
+        4,
+        3,
+        5,
+        6,
+        7,
+        2,
+        1,
+    ], "scratch in front, then what was never used, then the tail before its head"
 
 
 def test_a_block_handed_out_again_loses_its_key() -> None:
@@ -75,8 +83,10 @@ def test_touching_a_cached_block_takes_it_out_of_the_queue() -> None:
 def test_a_mask_subtracts_and_never_keys_a_null_column() -> None:
     p = pool()
     request = Request("r", list(range(12)), 4)
-    (one, two) = p.get_new_blocks(2)
-    done = p.cache_full_blocks(request, [one, p.null_block, two], 0, 3, 4, GROUP, [False, True, True])
+    one, two = p.get_new_blocks(2)
+    done = p.cache_full_blocks(
+        request, [one, p.null_block, two], 0, 3, 4, GROUP, [False, True, True]
+    )
     assert done == [two] and two.block_hash_num_tokens == 12
     assert one.block_hash is None and p.null_block.block_hash is None
 

@@ -1,6 +1,7 @@
 """What the retention interval keeps, release by release.
 
-The expected boundaries were seen on the real managers of the releases named; the masks are worked out by hand.
+The expected boundaries were seen on the real managers of the releases named; the masks are worked
+out by hand.
 """
 
 from __future__ import annotations
@@ -43,8 +44,12 @@ def test_mamba_keeps_one_state_per_interval_and_the_replay_boundary(
 
 
 @pytest.mark.parametrize("release", ["0.23", "0.24", "0.33"])
-@pytest.mark.parametrize(("interval", "kept"), [(None, EVERY), (0, [176, 192]), (64, [48, 64, 112, 128, 176, 192, 240])])
-def test_a_window_group_keeps_tails_of_two_blocks(release: str, interval: int | None, kept: list[int]) -> None:
+@pytest.mark.parametrize(
+    ("interval", "kept"), [(None, EVERY), (0, [176, 192]), (64, [48, 64, 112, 128, 176, 192, 240])]
+)
+def test_a_window_group_keeps_tails_of_two_blocks(
+    release: str, interval: int | None, kept: list[int]
+) -> None:
     engine = scheduler([FULL, WINDOW], release=release, retention_interval=interval)
     serve(engine, "cold", PROMPT, generate=41)
     assert boundaries(engine, 1) == kept
@@ -57,7 +62,11 @@ def test_a_window_group_keeps_tails_of_two_blocks(release: str, interval: int | 
     [("0.25", 0, (0, 0), (0, 0)), ("0.26", 0, (0, 96), (96, 0)), ("0.33", 64, (64, 96), (96, 0))],
 )
 def test_from_0_26_the_first_sibling_pins_the_shared_prefix_boundary_for_the_second(
-    groups: list[dict[str, Any]], release: str, interval: int, first: tuple[int, int], second: tuple[int, int]
+    groups: list[dict[str, Any]],
+    release: str,
+    interval: int,
+    first: tuple[int, int],
+    second: tuple[int, int],
 ) -> None:
     engine = scheduler(groups, release=release, retention_interval=interval)
     serve(engine, "cold", PROMPT)
@@ -84,14 +93,18 @@ def test_the_default_is_dense_before_0_29_and_sparse_from_then_on() -> None:
 
 
 def test_in_0_29_a_hybrid_with_eagle_stays_dense_by_default() -> None:
-    """The resend boundary of EAGLE is not kept yet, so the release makes an exception (engine/arg_utils.py, 0.29.0)."""
+    """The resend boundary of EAGLE is not kept yet, so the release makes an exception
+    (engine/arg_utils.py, 0.29.0).
+    """
     engine = scheduler([FULL, MAMBA], release="0.29", use_eagle=True)
     serve(engine, "cold", PROMPT)
     assert boundaries(engine, 1) == [b for b in EVERY if b <= 192]
 
 
 @pytest.mark.parametrize(("prompt", "resend", "longer"), [(64, 48, 48), (65, 64, 64)])
-def test_a_block_aligned_prompt_loses_a_block_under_interval_0(prompt: int, resend: int, longer: int) -> None:
+def test_a_block_aligned_prompt_loses_a_block_under_interval_0(
+    prompt: int, resend: int, longer: int
+) -> None:
     """Only the boundary below n - 1 is kept, although a longer sibling could use the one at n."""
     engine = scheduler([FULL, MAMBA], retention_interval=0)
     serve(engine, "cold", PROMPT[:prompt])
@@ -109,7 +122,9 @@ def test_eagle_gives_one_block_back_and_keeps_what_it_needs(groups: list[dict[st
 
 
 def test_without_boundaries_of_its_own_eagle_never_hits_a_sparse_state() -> None:
-    """As in 0.29: the state is kept at 192, and attention, having given a block back, ends at 176."""
+    """As in 0.29: the state is kept at 192, and attention, having given a block back, ends at
+    176.
+    """
     engine = scheduler([FULL, MAMBA], release="0.29", retention_interval=0, use_eagle=True)
     serve(engine, "cold", PROMPT)
     assert serve(engine, "resend", PROMPT)[0] < 176
@@ -123,12 +138,20 @@ def test_replay_boundaries() -> None:
 
 
 def test_a_mamba_mask_does_not_depend_on_where_the_range_starts() -> None:
-    whole = mamba_mask(range(12), block_size=16, alignment=16, interval=64, reachable=[Position(150)])
+    whole = mamba_mask(
+        range(12), block_size=16, alignment=16, interval=64, reachable=[Position(150)]
+    )
     assert whole is not None
     assert [column for column, keep in enumerate(whole) if keep] == [3, 7, 8, 11]
     for start in range(12):
         for stop in range(start + 1, 13):
-            part = mamba_mask(range(start, stop), block_size=16, alignment=16, interval=64, reachable=[Position(150)])
+            part = mamba_mask(
+                range(start, stop),
+                block_size=16,
+                alignment=16,
+                interval=64,
+                reachable=[Position(150)],
+            )
             assert part == whole[start:stop]
 
 
@@ -154,6 +177,12 @@ def test_a_window_as_long_as_the_interval_is_dense() -> None:
 
 def test_unset_still_masks_window_blocks_that_no_aligned_hit_can_use() -> None:
     mask = sliding_window_mask(
-        range(8), block_size=16, contiguous=1, alignment=64, use_eagle=False, interval=None, reachable=[]
+        range(8),
+        block_size=16,
+        contiguous=1,
+        alignment=64,
+        use_eagle=False,
+        interval=None,
+        reachable=[],
     )
     assert mask == [False, False, False, True] * 2

@@ -1,7 +1,9 @@
-"""What the change that gave Mamba groups a retention interval says of itself, statement by statement.
+"""What the change that gave Mamba groups a retention interval says of itself, statement by
+statement.
 
-The change is vLLM's PR 45845 (release 0.24); what older tests say of it already is not repeated here (`docs/coverage.md`
-names them). Blocks have 16 tokens, prompts 200, so states can lie at 16, 32, ..., 192, and a replay resumes at 192.
+The change is vLLM's PR 45845 (release 0.24); what older tests say of it already is not repeated
+here (`docs/coverage.md` names them). Blocks have 16 tokens, prompts 200, so states can lie at 16,
+32, ..., 192, and a replay resumes at 192.
 """
 
 from __future__ import annotations
@@ -34,14 +36,25 @@ class Seven:
         return [7]
 
 
-def scheduler(interval: int | None, blocks: int = 200, chunk: int = 16, **options: Any) -> Scheduler:
-    """Return a scheduler of the release that has the change, prefilling in chunks of so many tokens."""
-    given = {"release": "0.24", "retention_interval": interval, "max_num_batched_tokens": chunk, **options}
+def scheduler(
+    interval: int | None, blocks: int = 200, chunk: int = 16, **options: Any
+) -> Scheduler:
+    """Return a scheduler of the release that has the change, prefilling in chunks of so many
+    tokens.
+    """
+    given = {
+        "release": "0.24",
+        "retention_interval": interval,
+        "max_num_batched_tokens": chunk,
+        **options,
+    }
     config = build([FULL, MAMBA], blocks, given)
     return Scheduler(config, get_kv_cache_manager(config), Seven())
 
 
-def serve(engine: Scheduler, name: str, tokens: list[int], generate: int = 1, *, finish: bool = True) -> Request:
+def serve(
+    engine: Scheduler, name: str, tokens: list[int], generate: int = 1, *, finish: bool = True
+) -> Request:
     """Run one request until it has generated so many tokens."""
     request = Request(name, tokens, engine.config.hash_block_size)
     engine.add_request(request)
@@ -60,14 +73,17 @@ def hit(engine: Scheduler, tokens: list[int]) -> int:
 def kept(engine: Scheduler, group: int = STATES) -> list[int]:
     """Return the lengths at which a group can be hit, once for each page."""
     blocks = engine.kv_cache_manager.block_pool.blocks
-    return sorted(b.block_hash_num_tokens or 0 for b in blocks if b.block_hash and b.block_hash[-1] == group)
+    return sorted(
+        b.block_hash_num_tokens or 0 for b in blocks if b.block_hash and b.block_hash[-1] == group
+    )
 
 
 def test_dense_snapshots_of_several_pages_evict_attention_and_sparse_ones_do_not() -> None:
-    """Ten blocks of a prompt with a snapshot of four pages each take 50 of 60 pages; a second prompt evicts the first.
+    """Ten blocks of a prompt with a snapshot of four pages each take 50 of 60 pages; a second
+    prompt evicts the first.
 
-    At an interval of 64 there are three snapshots, at 64, 128 and 160: 22 pages, and both prompts stay. Dense, the
-    snapshots are 80 % of what is cached.
+    At an interval of 64 there are three snapshots, at 64, 128 and 160: 22 pages, and both prompts
+    stay. Dense, the snapshots are 80 % of what is cached.
     """
     found = {}
     for interval in (None, 64):
@@ -83,7 +99,9 @@ def test_dense_snapshots_of_several_pages_evict_attention_and_sparse_ones_do_not
 
 @pytest.mark.parametrize("interval", [32, 64, 128])
 def test_a_hit_is_at_most_an_interval_coarser(interval: int) -> None:
-    """Wherever a sibling parts, dense retention resumes it at the last block, and sparse at the last kept boundary before."""
+    """Wherever a sibling parts, dense retention resumes it at the last block, and sparse at the
+    last kept boundary before.
+    """
     dense, sparse = scheduler(None), scheduler(interval)
     for engine in (dense, sparse):
         serve(engine, "cold", PROMPT)
@@ -96,25 +114,37 @@ def test_a_hit_is_at_most_an_interval_coarser(interval: int) -> None:
 
 
 def test_intermediate_snapshots_are_free_for_reuse() -> None:
-    """Dense, twelve attention blocks and twelve states keep their pages; at 64 nine states do not, nor do their pages."""
+    """Dense, twelve attention blocks and twelve states keep their pages; at 64 nine states do
+    not, nor do their pages.
+    """
     free = {}
     for interval in (None, 64):
         engine = scheduler(interval)
         serve(engine, "cold", PROMPT)
-        free[interval] = sum(1 for b in engine.kv_cache_manager.block_pool.blocks if b.block_hash is None)
+        free[interval] = sum(
+            1 for b in engine.kv_cache_manager.block_pool.blocks if b.block_hash is None
+        )
     assert free[64] - free[None] == len(range(16, 193, 16)) - len([64, 128, 192])
 
 
-@pytest.mark.parametrize(("interval", "expected"), [(None, [96, 192, 208, 224]), (32, [96, 192, 224])])
-def test_prefill_leaves_a_state_per_chunk_and_decoding_one_per_block(interval: int | None, expected: list[int]) -> None:
-    """In chunks of six blocks a prompt of 192 tokens leaves two states; generating 33 tokens more passes 208 and 224."""
+@pytest.mark.parametrize(
+    ("interval", "expected"), [(None, [96, 192, 208, 224]), (32, [96, 192, 224])]
+)
+def test_prefill_leaves_a_state_per_chunk_and_decoding_one_per_block(
+    interval: int | None, expected: list[int]
+) -> None:
+    """In chunks of six blocks a prompt of 192 tokens leaves two states; generating 33 tokens
+    more passes 208 and 224.
+    """
     engine = scheduler(interval, chunk=96)
     serve(engine, "cold", PROMPT[:193], generate=33)
     assert kept(engine) == expected
 
 
 def test_blocks_without_a_state_in_the_range_to_be_cached_are_passed_over() -> None:
-    """Chunks end at 96 and 192; of 64, 128 and 192, which the interval asks for, only 192 has a state."""
+    """Chunks end at 96 and 192; of 64, 128 and 192, which the interval asks for, only 192 has a
+    state.
+    """
     engine = scheduler(64, chunk=96)
     serve(engine, "cold", PROMPT)
     assert kept(engine) == [192]
@@ -122,7 +152,9 @@ def test_blocks_without_a_state_in_the_range_to_be_cached_are_passed_over() -> N
 
 
 def test_a_replay_boundary_without_a_state_is_inert() -> None:
-    """Computed in one piece to its end, a prompt has no state at 192; keeping that boundary keys nothing, and nothing hits."""
+    """Computed in one piece to its end, a prompt has no state at 192; keeping that boundary keys
+    nothing, and nothing hits.
+    """
     config = build([FULL, MAMBA], 60, {"release": "0.24", "retention_interval": 0})
     manager = get_kv_cache_manager(config)
     manager.new_step_starts()
@@ -132,7 +164,9 @@ def test_a_replay_boundary_without_a_state_is_inert() -> None:
     assert not any(b.block_hash and b.block_hash[-1] == STATES for b in manager.block_pool.blocks)
 
 
-def test_the_live_footprint_stays_at_two_blocks_while_the_cached_one_grows_with_every_block() -> None:
+def test_the_live_footprint_stays_at_two_blocks_while_the_cached_one_grows_with_every_block() -> (
+    None
+):
     """Over 80 generated tokens the request holds two states at most, and five more are cached."""
     engine = scheduler(None)
     request = serve(engine, "cold", PROMPT, finish=False)
@@ -149,7 +183,9 @@ def test_the_live_footprint_stays_at_two_blocks_while_the_cached_one_grows_with_
 
 @pytest.mark.parametrize("length", [17, 32, 33, 63, 64, 65, 128, 129, 191, 192, 193, 200])
 @pytest.mark.parametrize("interval", [0, 32, 64, 128])
-def test_an_exact_replay_resumes_at_the_latest_boundary_below_its_last_token(interval: int, length: int) -> None:
+def test_an_exact_replay_resumes_at_the_latest_boundary_below_its_last_token(
+    interval: int, length: int
+) -> None:
     """Whatever the interval: a look-up is capped one token short of the prompt."""
     engine = scheduler(interval)
     serve(engine, "cold", PROMPT[:length])
@@ -162,8 +198,16 @@ def test_states_are_thinned_out_as_windows_of_one_block_are(interval: int) -> No
     for start in range(8):
         for reachable in ([], [Position(150)], [Position(31), Position(199)]):
             columns = range(start, 14)
-            states = mamba_mask(columns, block_size=16, alignment=16, interval=interval, reachable=reachable)
+            states = mamba_mask(
+                columns, block_size=16, alignment=16, interval=interval, reachable=reachable
+            )
             window = sliding_window_mask(
-                columns, block_size=16, contiguous=1, alignment=16, use_eagle=False, interval=interval, reachable=reachable
+                columns,
+                block_size=16,
+                contiguous=1,
+                alignment=16,
+                use_eagle=False,
+                interval=interval,
+                reachable=reachable,
             )
             assert states == window

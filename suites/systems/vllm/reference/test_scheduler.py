@@ -45,7 +45,9 @@ def step(engine: Scheduler, budget: int = 0) -> dict[str, int]:
 
 
 def serve(engine: Scheduler, name: str, tokens: list[int]) -> tuple[int, int, list[int], int]:
-    """Run one request up to its first token; return hit, shared-prefix boundary, chunks and copies."""
+    """Run one request up to its first token; return hit, shared-prefix boundary, chunks and
+    copies.
+    """
     request = add(engine, name, tokens)
     chunks: list[int] = []
     copies = 0
@@ -59,7 +61,9 @@ def serve(engine: Scheduler, name: str, tokens: list[int]) -> tuple[int, int, li
 
 
 def test_chunks_end_on_block_boundaries_and_at_the_shared_prefix_boundary() -> None:
-    """Seen on the real scheduler: 72 is rounded down to 64; the sibling stops exactly at the shared-prefix boundary."""
+    """Seen on the real scheduler: 72 is rounded down to 64; the sibling stops exactly at the
+    shared-prefix boundary.
+    """
     engine = scheduler([FULL, MAMBA])
     assert serve(engine, "cold", PROMPT) == (0, 0, [64, 64, 64, 11], 0)
     assert serve(engine, "replay", PROMPT) == (192, 0, [11], 0)
@@ -67,7 +71,9 @@ def test_chunks_end_on_block_boundaries_and_at_the_shared_prefix_boundary() -> N
     assert serve(engine, "second", PROMPT[:100] + [2] * 41)[0] == 96
 
 
-def test_with_finer_hashes_the_prompt_stops_at_its_tail_and_a_replay_copies_one_block_per_group() -> None:
+def test_with_finer_hashes_the_prompt_stops_at_its_tail_and_a_replay_copies_one_block_per_group() -> (  # noqa: E501
+    None
+):
     engine = scheduler([FULL, MAMBA], hash_block_size=4)
     assert serve(engine, "cold", PROMPT) == (0, 0, [64, 64, 64, 8, 3], 1)
     assert serve(engine, "replay", PROMPT) == (200, 0, [3], 2)
@@ -105,7 +111,9 @@ def split(start: int, tokens: int, **changes: Any) -> int:
     ],
 )
 def test_chunk_ends(start: int, tokens: int, changes: dict[str, Any], expected: int) -> None:
-    """In order: floored; put off; last boundary; rest; decode; resend; EAGLE; re-align; shared prefix; wide; tail; resumed."""
+    """In order: floored; put off; last boundary; rest; decode; resend; EAGLE; re-align; shared
+    prefix; wide; tail; resumed.
+    """
     assert split(start, tokens, **changes) == expected
 
 
@@ -128,7 +136,9 @@ def test_no_more_requests_run_than_max_num_seqs() -> None:
 
 
 def test_a_request_is_admitted_only_if_all_of_it_fits() -> None:
-    """Ten blocks: the first holds four, the second needs seven in the end, two for its first chunk."""
+    """Ten blocks: the first holds four, the second needs seven in the end, two for its first
+    chunk.
+    """
     for reserve, admitted in ((True, False), (False, True)):
         engine = scheduler([FULL], num_blocks=11, scheduler_reserve_full_isl=reserve)
         add(engine, "r", PROMPT[:60])
@@ -159,7 +169,9 @@ def test_the_request_that_came_last_is_preempted_and_computes_again() -> None:
     assert second.status is RequestStatus.PREEMPTED and second.num_computed_tokens == 0
     assert step(engine) == {"r": 1}, "it does not fit beside the first"
     engine.finish_requests(["r"])
-    assert step(engine) == {"s": 16}, "what it generated counts, and two of its blocks are still cached"
+    assert step(engine) == {"s": 16}, (
+        "what it generated counts, and two of its blocks are still cached"
+    )
     assert second.num_output_tokens == 2
 
 

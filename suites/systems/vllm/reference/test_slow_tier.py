@@ -1,4 +1,6 @@
-"""Copies from and to the second tier that take time: who waits, who holds what until when, what a failure leaves."""
+"""Copies from and to the second tier that take time: who waits, who holds what until when, what
+a failure leaves.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,10 @@ from cachewitness_reference.vllm.request import Request, RequestStatus
 from cachewitness_reference.vllm.scheduler import SchedulerOutput
 from cachewitness_reference.vllm_extended.assemble import get_kv_cache_manager, get_scheduler
 from cachewitness_reference.vllm_extended.config import build
-from cachewitness_reference.vllm_extended.loading_scheduler import LoadingScheduler, TransferMetadata
+from cachewitness_reference.vllm_extended.loading_scheduler import (
+    LoadingScheduler,
+    TransferMetadata,
+)
 from cachewitness_reference.vllm_extended.slow_tier import Transfer
 from cachewitness_reference.vllm_extended.tiered_manager import TieredManager
 from suites.support.counting import Counting
@@ -22,7 +27,9 @@ PROMPT = list(range(1000, 1100))
 DELAY = 2
 
 
-def scheduler(groups: list[dict[str, Any]], num_blocks: int = 60, **options: Any) -> LoadingScheduler:
+def scheduler(
+    groups: list[dict[str, Any]], num_blocks: int = 60, **options: Any
+) -> LoadingScheduler:
     config = build(groups, num_blocks, {"tier_pages": 40, "tier_delay": DELAY, **options})
     manager = get_kv_cache_manager(config)
     assert isinstance(manager, TieredManager)
@@ -71,7 +78,9 @@ def free(engine: LoadingScheduler) -> int:
 
 
 def test_a_request_waits_for_its_loads_while_others_run() -> None:
-    """Two steps after it came it goes on behind its hit of eight tokens; somebody else computed all the while."""
+    """Two steps after it came it goes on behind its hit of eight tokens; somebody else computed
+    all the while.
+    """
     engine = scheduler([FULL])
     kept_aside(engine, PROMPT[:10])
     warm, other = ask(engine, "warm", PROMPT[:10]), ask(engine, "other", PROMPT[50:55])
@@ -81,11 +90,16 @@ def test_a_request_waits_for_its_loads_while_others_run() -> None:
 
 
 def test_nothing_is_keyed_before_it_has_arrived() -> None:
-    """A store is found when it has ended, a loaded block is hit on the device from its end on, and not a step before."""
+    """A store is found when it has ended, a loaded block is hit on the device from its end on,
+    and not a step before.
+    """
     engine = scheduler([FULL])
     kept_aside(engine, PROMPT[:10])
     ask(engine, "warm", PROMPT[:10])
-    assert [len(begun(step(engine))), len(engine.kv_cache_manager.block_pool.cached_block_hash_to_block._first)] == [2, 0]
+    assert [
+        len(begun(step(engine))),
+        len(engine.kv_cache_manager.block_pool.cached_block_hash_to_block._first),
+    ] == [2, 0]
     step(engine)
     assert len(engine.kv_cache_manager.block_pool.cached_block_hash_to_block._first) == 2
 
@@ -100,7 +114,9 @@ def test_nothing_is_keyed_before_it_has_arrived() -> None:
 
 
 def test_after_a_failed_load_what_arrived_is_hit_and_the_rest_computed() -> None:
-    """Of three blocks the second fails: the first is hit on the device, and the tier is not asked for the second again."""
+    """Of three blocks the second fails: the first is hit on the device, and the tier is not
+    asked for the second again.
+    """
     engine = scheduler([FULL])
     kept_aside(engine, PROMPT[:14])
     warm = ask(engine, "warm", PROMPT[:14])
@@ -111,7 +127,9 @@ def test_after_a_failed_load_what_arrived_is_hit_and_the_rest_computed() -> None
 
 
 def test_all_groups_agree_on_what_is_left_after_a_failure() -> None:
-    """The state after twelve tokens fails, so the blocks of attention that did arrive are of no use without one before it."""
+    """The state after twelve tokens fails, so the blocks of attention that did arrive are of no
+    use without one before it.
+    """
     engine = scheduler([FULL, MAMBA], retention_interval=0)
     kept_aside(engine, PROMPT[:14])
     warm = ask(engine, "warm", PROMPT[:14])
@@ -179,7 +197,9 @@ def test_a_reset_of_the_tier_lets_its_loads_fail() -> None:
 
 
 def test_who_runs_waits_for_loads_and_then_takes_blocks_from_who_was_loaded() -> None:
-    """Six blocks, three of them under load until step 6, when somebody who runs needs a fourth of its own."""
+    """Six blocks, three of them under load until step 6, when somebody who runs needs a fourth
+    of its own.
+    """
     engine = scheduler([FULL], num_blocks=7, tier_delay=6)
     kept_aside(engine, PROMPT[:13])
     runs, warm = ask(engine, "runs", PROMPT[50:58]), ask(engine, "warm", PROMPT[:13])
@@ -197,7 +217,10 @@ def test_who_was_loaded_last_gives_way_if_nobody_runs() -> None:
     for name, tokens in known.items():
         ask(engine, name, tokens + PROMPT[60 : 76 if name == "a" else 64])
     assert [step(engine).num_scheduled_tokens for _ in range(3)] == [{}, {}, {"a": 16}]
-    assert [engine.requests[name].status.name for name in "ac"] == ["RUNNING", "PREEMPTED"] and engine.loaded == {"b"}
+    assert [engine.requests[name].status.name for name in "ac"] == [
+        "RUNNING",
+        "PREEMPTED",
+    ] and engine.loaded == {"b"}
 
 
 def test_a_delay_without_a_tier_is_refused() -> None:

@@ -19,8 +19,12 @@ MAMBA = {"kind": "recurrent", "block_size": 4}
 PROMPT = list(range(1000, 1100))
 
 
-def scheduler(groups: list[dict[str, Any]], tier_pages: int, num_blocks: int = 60, **options: Any) -> Scheduler:
-    config = build(groups, num_blocks, {"tier_pages": tier_pages, "max_num_batched_tokens": 8, **options})
+def scheduler(
+    groups: list[dict[str, Any]], tier_pages: int, num_blocks: int = 60, **options: Any
+) -> Scheduler:
+    config = build(
+        groups, num_blocks, {"tier_pages": tier_pages, "max_num_batched_tokens": 8, **options}
+    )
     manager = get_kv_cache_manager(config)
     assert isinstance(manager, TieredManager)
     return get_scheduler(config, manager, Counting())
@@ -81,7 +85,9 @@ def test_a_place_that_is_being_loaded_does_not_give_way() -> None:
 
 
 def test_a_reset_of_the_device_leaves_the_tier() -> None:
-    """Two blocks are stored with the step that fills them, fetched into fresh ones, and hit there from then on."""
+    """Two blocks are stored with the step that fills them, fetched into fresh ones, and hit
+    there from then on.
+    """
     engine = scheduler([FULL], 10)
     hit, (first, _) = serve(engine, "cold", PROMPT[:10])
     assert hit == 0 and len(first.kv_connector_metadata.stores) == 2 and loads(first) == []
@@ -97,7 +103,9 @@ def test_a_reset_of_the_device_leaves_the_tier() -> None:
 
 
 def test_a_hit_may_end_where_neither_device_nor_tier_could_end_it_alone() -> None:
-    """The device has lost its states and kept its blocks: they come from the device, the state from the tier."""
+    """The device has lost its states and kept its blocks: they come from the device, the state
+    from the tier.
+    """
     engine = scheduler([FULL, MAMBA], 20, retention_interval=None)
     serve(engine, "cold", PROMPT[:10])
     pool = engine.kv_cache_manager.block_pool
@@ -117,7 +125,9 @@ def test_new_weights_end_the_tier() -> None:
 
 
 def test_what_is_fetched_needs_blocks_like_anything_else() -> None:
-    """Five blocks hold a prompt of eighteen; while another holds two of them it is not admitted, whatever the tier has."""
+    """Five blocks hold a prompt of eighteen; while another holds two of them it is not admitted,
+    whatever the tier has.
+    """
     engine = scheduler([FULL], 10, num_blocks=6)
     serve(engine, "cold", PROMPT[:18])
     engine.reset_prefix_cache()
@@ -144,7 +154,9 @@ def test_a_withdrawn_request_fetches_nothing() -> None:
 
 
 def test_a_place_of_the_tier_is_no_block_of_the_device_of_the_same_number() -> None:
-    """Of two that fetch in one step, the one that hits place n is not withdrawn with the one that fetches into block n."""
+    """Of two that fetch in one step, the one that hits place n is not withdrawn with the one
+    that fetches into block n.
+    """
     engine = scheduler([FULL], 10, num_blocks=5)
     texts = [PROMPT[start : start + 6] for start in (0, 20, 40, 60)]
     for number, tokens in enumerate(texts):
@@ -156,7 +168,10 @@ def test_a_place_of_the_tier_is_no_block_of_the_device_of_the_same_number() -> N
     assert output.num_scheduled_tokens == {"0 again": 2, "1 again": 2}
     manager = engine.kv_cache_manager
     assert isinstance(manager, TieredManager)
-    into, place = manager.get_block_ids("0 again")[0][0], manager.tier.get(manager.block_pool.blocks[3].block_hash)  # type: ignore[arg-type]
+    into, place = (
+        manager.get_block_ids("0 again")[0][0],
+        manager.tier.get(manager.block_pool.blocks[3].block_hash),
+    )  # type: ignore[arg-type]
     assert into == 1 == place.block_id and manager.get_block_ids("1 again")[0][0] == 3  # type: ignore[union-attr]
     engine.withdraw(output, ["0 again"])
     assert list(output.num_scheduled_tokens) == ["1 again"]

@@ -8,7 +8,9 @@ EXPECTED_LENGTH = Variable(
     name=VARIABLE,
     option="expected_average_seq_length",
     unit="tokens",
-    unset="memory is split for the longest sequence that the server accepts, or as default_ratio says",
+    unset=(
+        "memory is split for the longest sequence that the server accepts, or as default_ratio says"
+    ),
     read=expected_length_from,
 )
 """The variable that the document exports; a run and a plan read it."""
@@ -16,6 +18,8 @@ EXPECTED_LENGTH = Variable(
 NOT_APPLICABLE = {
     "no-fabricated-snapshots": "no recurrent state",
     "interval-sparsity": "there is no retention interval",
-    "withdraw": "nothing is stored before its step has run, so a withdrawn step leaves nothing behind",
+    "withdraw": (
+        "nothing is stored before its step has run, so a withdrawn step leaves nothing behind"
+    ),
 }
 """The invariants that do not apply, and why."""

@@ -1,8 +1,10 @@
-"""The policy `furiosa`: the reference of Furiosa-LLM's two pools and radix tree, at manager and at scheduler height.
+"""The policy `furiosa`: the reference of Furiosa-LLM's two pools and radix tree, at manager and at
+scheduler height.
 
-A trace's layout gives the kinds of attention; groups of one kind are one group here, because one block of a pool has the
-tokens of all layers of its kind. A trace's `pages` are so many blocks of average weight, which the policy's own rule
-splits between the pools. Group 0 is global and lives in pool 0, group 1 slides and lives in pool 1.
+A trace's layout gives the kinds of attention; groups of one kind are one group here, because one
+block of a pool has the tokens of all layers of its kind. A trace's `pages` are so many blocks of
+average weight, which the policy's own rule splits between the pools. Group 0 is global and lives in
+pool 0, group 1 slides and lives in pool 1.
 """
 
 from __future__ import annotations
@@ -42,11 +44,14 @@ TOKEN_BYTES = 2
 """What a token weighs in a layer whose layout does not say."""
 
 Place = tuple[int, Position, BlockId | None, BlockId | None]
-"""An entry of the tree: the tokens that it starts and stops at, its global and its sliding block."""
+"""An entry of the tree: the tokens that it starts and stops at, its global and its sliding block.
+"""
 
 
 def configure(header: TraceHeader) -> CacheConfig:
-    """Return the checked configuration of a trace. Raises UsageError for what the policy refuses."""
+    """Return the checked configuration of a trace. Raises UsageError for what the policy
+    refuses.
+    """
     try:
         layers = _layers(header.layout)
         kv_bytes = header.pages * sum(layers.block_bytes) // 2
@@ -56,7 +61,8 @@ def configure(header: TraceHeader) -> CacheConfig:
 
 
 def least_pages(layout: Layout, options: Mapping[str, Any]) -> int:
-    """Return the smallest pool, in pages of a trace, that holds one sequence of the length that memory is split for.
+    """Return the smallest pool, in pages of a trace, that holds one sequence of the length that
+    memory is split for.
 
     Raises UsageError for what the policy refuses.
     """
@@ -68,7 +74,9 @@ def least_pages(layout: Layout, options: Mapping[str, Any]) -> int:
 
 
 def _layers(layout: Layout) -> Layers:
-    """Return the layers of a layout; where it does not say what a token weighs, all layers weigh alike."""
+    """Return the layers of a layout; where it does not say what a token weighs, all layers weigh
+    alike.
+    """
     return layers_of(
         [
             {
@@ -89,7 +97,10 @@ def open_engine(header: TraceHeader, options: Mapping[str, str]) -> Driver:
     Raises UsageError for an option that the policy refuses, naming it.
     """
     if (release := options.get("release", PINNED_RELEASE)) not in ("", PINNED_RELEASE):
-        raise UsageError(f"--engine: release {release!r} is unknown; there is {PINNED_RELEASE!r} alone, which has no versions")
+        raise UsageError(
+            f"--engine: release {release!r} is unknown; there is {PINNED_RELEASE!r} alone, which"
+            " has no versions"
+        )
     config = configure(header)
     return Driver(describe(header, config), Furiosa(config))
 
@@ -108,7 +119,13 @@ def describe(trace: TraceHeader, config: CacheConfig) -> Header:
         ],
         groups=[
             Group(id=GLOBAL, kind="full", block_size=layers.block_size, pool=GLOBAL),
-            Group(id=SLIDING, kind="sliding", block_size=layers.block_size, pool=SLIDING, window=window),
+            Group(
+                id=SLIDING,
+                kind="sliding",
+                block_size=layers.block_size,
+                pool=SLIDING,
+                window=window,
+            ),
         ],
         rules=Rules(
             caching=options.enable_caching,
@@ -122,10 +139,12 @@ def describe(trace: TraceHeader, config: CacheConfig) -> Header:
 
 
 def _evictions(options: Options) -> tuple[Eviction | None, Eviction | None]:
-    """Return what the pools declare: LRU of entries not in use, from the leaves; the sliding pool by itself.
+    """Return what the pools declare: LRU of entries not in use, from the leaves; the sliding pool
+    by itself.
 
-    An entry is used by whoever's path runs through it. Hits of whole blocks alone leave entries that no key stands for, and a
-    window that frees what it left ends keys without need: of neither can anything be declared.
+    An entry is used by whoever's path runs through it. Hits of whole blocks alone leave entries
+    that no key stands for, and a window that frees what it left ends keys without need: of neither
+    can anything be declared.
     """
     if options.hit_granularity == "block":
         return None, None
@@ -150,13 +169,15 @@ class Furiosa(Adapter):
         super().attach(engine)
         self.manager.diff, self.manager.engine = engine.diff, engine
 
-    # --- life of a request ---------------------------------------------------------------------------------------------
+    # --- life of a request ------------------------------------------------------------------------
 
     def add(self, submit: Submit, tokens: list[int], shared: int) -> None:
         """Take a request in. Raises Refused if it can never run."""
         media = [MediaItem(item.at, item.length, item.hash) for item in submit.media]
         try:
-            self.scheduler.add(Request(submit.r, tokens, salt=submit.salt, adapter=submit.adapter, media=media))
+            self.scheduler.add(
+                Request(submit.r, tokens, salt=submit.salt, adapter=submit.adapter, media=media)
+            )
         except RefusedRequest as error:
             raise Refused(str(error)) from None
 
@@ -182,7 +203,7 @@ class Furiosa(Adapter):
         self.diff.settle(reason=reason)
         return done
 
-    # --- steps ---------------------------------------------------------------------------------------------------------
+    # --- steps ------------------------------------------------------------------------------------
 
     def schedule(self, asked: Asked | None, step: StepOp) -> Scheduled:
         """Let everybody who is asked compute what fits, or leave it to the scheduler."""
@@ -190,7 +211,9 @@ class Furiosa(Adapter):
         own = scheduler.schedule(step.budget) if asked is None else Step()
         for r, tokens in asked or ():
             request = scheduler.requests[r]
-            (scheduler.extend if request.status is Status.RUNNING else scheduler.join)(request, tokens, own)
+            (scheduler.extend if request.status is Status.RUNNING else scheduler.join)(
+                request, tokens, own
+            )
         scheduled = Scheduled()
         for r, tokens in own.num_tokens.items():
             request = scheduler.requests[r]
@@ -205,24 +228,34 @@ class Furiosa(Adapter):
         for r, (start, stop) in scheduled.chunks.items():
             self.manager.complete(self.scheduler.requests[r], stop - start)
 
-    # --- books ---------------------------------------------------------------------------------------------------------
+    # --- books ------------------------------------------------------------------------------------
 
     def tables(self, r: str) -> Tables:
         """Return the blocks that a request holds."""
         request = self.scheduler.requests.get(r)
         if request is None:
             return []
-        return [list(request.global_blocks), [ABSENT if block is None else block for block in request.sliding_blocks]]
+        return [
+            list(request.global_blocks),
+            [ABSENT if block is None else block for block in request.sliding_blocks],
+        ]
 
     def keys(self) -> KeysByEntry:
-        """Return a key for each length at which an entry can be left, in each pool that has its block.
+        """Return a key for each length at which an entry can be left, in each pool that has its
+        block.
 
-        A global block is good for its column from the start: an entry further up may come to name it as well.
+        A global block is good for its column from the start: an entry further up may come to name
+        it as well.
         """
-        shape = [(e.start, e.stop, e.global_block, e.sliding_block) for e in self.manager.tree.entries()]
+        shape = [
+            (e.start, e.stop, e.global_block, e.sliding_block) for e in self.manager.tree.entries()
+        ]
         if shape != self._shape:
             known = self._keys
-            self._shape, self._keys = shape, KeysByEntry((place, known.get(place) or self._claims_of(place)) for place in shape)
+            self._shape, self._keys = (
+                shape,
+                KeysByEntry((place, known.get(place) or self._claims_of(place)) for place in shape),
+            )
         return self._keys
 
     def _claims_of(self, place: Place) -> dict[KeyId, Claim]:
@@ -232,23 +265,31 @@ class Furiosa(Adapter):
         column, own = start // size * size, (start // unit + 1) * unit
         assert global_block is not None
         found: dict[KeyId, Claim] = {
-            (GLOBAL, global_block, length): Claim(length) for length in range(column + unit, stop + 1, unit)
+            (GLOBAL, global_block, length): Claim(length)
+            for length in range(column + unit, stop + 1, unit)
         }
         if sliding_block is not None:
-            found |= {(SLIDING, sliding_block, length): Claim(length) for length in range(own, stop + 1, unit)}
+            found |= {
+                (SLIDING, sliding_block, length): Claim(length)
+                for length in range(own, stop + 1, unit)
+            }
         return found
 
     def counts(self) -> Mapping[int, Count]:
         """Return the books of both pools."""
         pools = {GLOBAL: self.manager.global_pool, SLIDING: self.manager.sliding_pool}
         return {
-            index: Count(pool.num_free, pool.num_held, pool.num_blocks - pool.num_free - pool.num_held)
+            index: Count(
+                pool.num_free, pool.num_held, pool.num_blocks - pool.num_free - pool.num_held
+            )
             for index, pool in pools.items()
         }
 
     def references(self, pool: int, page: int) -> int:
         """Return how many requests, and copies, hold a block."""
-        return (self.manager.sliding_pool if pool == SLIDING else self.manager.global_pool).holds(BlockId(page))
+        return (self.manager.sliding_pool if pool == SLIDING else self.manager.global_pool).holds(
+            BlockId(page)
+        )
 
 
 class ObservedManager(HybridCacheManager):

@@ -43,7 +43,10 @@ def window_matched_short(engine: Driver) -> None:
         furthest = {entry.start // manager.block_size: entry.sliding_block for entry in hit.path}
         first = max(0, hit.length - manager.config.tail) // manager.block_size
         inside = [block for column, block in furthest.items() if column >= first]
-        return global_blocks, inside[next((i for i, block in enumerate(inside) if block is not None), 0) :]
+        return (
+            global_blocks,
+            inside[next((i for i, block in enumerate(inside) if block is not None), 0) :],
+        )
 
     wrap(manager, "match", match)
     wrap(manager, "columns", columns)
@@ -109,7 +112,11 @@ def matched_in_one_pool(engine: Driver) -> None:
     def match(original: Any, request: Any) -> Any:
         limit = request.num_tokens - 1
         path = manager.tree.match(request.identity, request.symbols, limit)
-        matched = manager.tree.matched(path, request.symbols, limit) // manager.block_size * manager.block_size
+        matched = (
+            manager.tree.matched(path, request.symbols, limit)
+            // manager.block_size
+            * manager.block_size
+        )
         kept = tuple(entry for entry in path if entry.start < matched)
         return replace(NO_HIT, length=matched, matched=matched, path=kept) if matched else NO_HIT
 
@@ -128,7 +135,13 @@ def shared_block_written(engine: Driver) -> None:
     manager = _manager(engine)
 
     def copy_last_block(original: Any, request: Any) -> None:
-        ends = (manager.global_pool, request.global_blocks[-1]), (manager.sliding_pool, request.sliding_blocks[-1])
+        ends = (
+            (manager.global_pool, request.global_blocks[-1]),
+            (
+                manager.sliding_pool,
+                request.sliding_blocks[-1],
+            ),
+        )
         for pool, block in ends:
             pool.hold(block)
         request.global_copy, request.sliding_copy = (BlockCopy(block, block) for _, block in ends)
@@ -163,7 +176,8 @@ def one_tree_for_all(engine: Driver) -> None:
 def reset_by_name(engine: Driver) -> None:
     """A reset removes the leaves of the tree and leaves what led to them.
 
-    Remove the entries that nothing hangs below, once, as an eviction does, and report that everything is forgotten.
+    Remove the entries that nothing hangs below, once, as an eviction does, and report that
+    everything is forgotten.
     """
     manager = _manager(engine)
 
@@ -218,13 +232,20 @@ def _from_the_other_end(pool: Any) -> Any:
     group="N",
 )
 def entries_end_with_their_last_user(engine: Driver) -> None:
-    """A leaf that no request runs through any more is removed from the tree, whatever room there is."""
+    """A leaf that no request runs through any more is removed from the tree, whatever room there
+    is.
+    """
     tree = _manager(engine).tree
 
     def end(original: Any, last: Any) -> None:
         original(last)
         entry = last
-        while entry.parent is not None and not entry.users and not entry.children and entry.global_block is not None:
+        while (
+            entry.parent is not None
+            and not entry.users
+            and not entry.children
+            and entry.global_block is not None
+        ):
             parent = entry.parent
             tree.remove(entry)
             entry = parent
@@ -234,13 +255,18 @@ def entries_end_with_their_last_user(engine: Driver) -> None:
 
 @fault(
     name="furiosa-partial-chunks-not-stored",
-    mirrors="jundot/omlx#1427, #3182 (a guard on the last block refuses the store, and nothing behind it is stored)",
+    mirrors=(
+        "jundot/omlx#1427, #3182 (a guard on the last block refuses the store, and nothing behind"
+        " it is stored)"
+    ),
     anomaly="lost-replay-boundary",
     checker="replay-boundary-retained",
     group="N",
 )
 def partial_chunks_not_stored(engine: Driver) -> None:
-    """A chunk that ends inside a block is not stored, and what is computed behind it has nothing to hang on."""
+    """A chunk that ends inside a block is not stored, and what is computed behind it has nothing
+    to hang on.
+    """
     manager, refused = _manager(engine), set[str]()
 
     def store(original: Any, request: Any) -> None:
@@ -259,13 +285,18 @@ def partial_chunks_not_stored(engine: Driver) -> None:
 
 @fault(
     name="furiosa-window-freed-with-its-request",
-    mirrors="sgl-project/sglang#35515, #26907 (a hole in the last window leaves nothing of a branch to match)",
+    mirrors=(
+        "sgl-project/sglang#35515, #26907 (a hole in the last window leaves nothing of a branch to"
+        " match)"
+    ),
     anomaly="forgotten-prefix",
     checker="content-floor",
     group="N",
 )
 def window_freed_with_its_request(engine: Driver) -> None:
-    """Where windows free what they left, a request that ends has left all of its window, so nothing behind it is usable."""
+    """Where windows free what they left, a request that ends has left all of its window, so
+    nothing behind it is usable.
+    """
     manager = _manager(engine)
     if manager.config.options.out_of_window != "freed":
         return

@@ -1,4 +1,6 @@
-"""Faults in Furiosa's tree and copies that show only in near misses, or between requests of one step."""
+"""Faults in Furiosa's tree and copies that show only in near misses, or between requests of one
+step.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,11 @@ def image_hash_of_8_bits(engine: Driver) -> None:
 
     def add(original: Any, request: Any) -> None:
         request.symbols = [
-            (symbol[0], sha256(symbol[1].encode()).hexdigest()[:2]) if isinstance(symbol, tuple) else symbol
+            (
+                (symbol[0], sha256(symbol[1].encode()).hexdigest()[:2])
+                if isinstance(symbol, tuple)
+                else symbol
+            )
             for symbol in request.symbols
         ]
         original(request)
@@ -51,12 +57,17 @@ def image_hash_of_8_bits(engine: Driver) -> None:
     group="H",
 )
 def copy_source_let_go(engine: Driver) -> None:
-    """The block that a hit ends in is given back when its copy is planned, and again when the copy was made."""
+    """The block that a hit ends in is given back when its copy is planned, and again when the
+    copy was made.
+    """
     manager = _adapter(engine).manager
 
     def copy_last_block(original: Any, request: Any) -> None:
         original(request)
-        for pool, copy in ((manager.global_pool, request.global_copy), (manager.sliding_pool, request.sliding_copy)):
+        for pool, copy in (
+            (manager.global_pool, request.global_copy),
+            (manager.sliding_pool, request.sliding_copy),
+        ):
             pool.release(copy.source)
             wrap(pool, "release", _forgiving(pool, copy.source))
 

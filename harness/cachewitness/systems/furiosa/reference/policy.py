@@ -20,10 +20,17 @@ from cachewitness_reference.furiosa.spec import AXES, PINNED_RELEASE, REPOSITORY
 
 
 def configurations() -> list[Configuration]:
-    """Return the configurations of a run: every option, and a window that is no multiple of the block."""
+    """Return the configurations of a run: every option, and a window that is no multiple of the
+    block.
+    """
     even = layouts.load("full-swa")
     groups = [replace(group, window=21 if group.kind == "sliding" else 0) for group in even.groups]
-    uneven = replace(even, name="full-swa-uneven", groups=groups, story="a window that is no multiple of the block")
+    uneven = replace(
+        even,
+        name="full-swa-uneven",
+        groups=groups,
+        story="a window that is no multiple of the block",
+    )
     return [*variants(even), *variants(uneven)[:2]]
 
 
@@ -33,7 +40,9 @@ def cold_configurations() -> list[Configuration]:
 
 
 def variants(layout: Layout) -> list[Configuration]:
-    """Return the configurations of one layout: each option that the documents leave open, and the default."""
+    """Return the configurations of one layout: each option that the documents leave open, and
+    the default.
+    """
     lengths = {"expected_average_seq_length": 4 * layout.groups[0].block_size}
     chosen = (
         {"default_ratio": "per_token"},
@@ -55,8 +64,8 @@ def least_pages(layout: Layout, options: Mapping[str, Any]) -> int:
 def serve(layout: Layout, serving: Serving) -> TraceHeader:
     """Return the header of a scheduler that answers prompts.
 
-    Memory is split by token: a split for the longest request leaves the windows of cached prefixes no room, and then nothing
-    is hit.
+    Memory is split by token: a split for the longest request leaves the windows of cached prefixes
+    no room, and then nothing is hit.
     """
     return served_plainly("furiosa", layout, serving, default_ratio="per_token")
 

@@ -1,4 +1,5 @@
-"""What LMCache's policy leaves to an engine beside vLLM's choices: the pages of an object, and which objects go.
+"""What LMCache's policy leaves to an engine beside vLLM's choices: the pages of an object, and
+which objects go.
 
 How many go, and when, is the watermark's and the ratio's, which is no choice.
 """
@@ -29,8 +30,13 @@ def _pages(l1: L1Manager, choices: Choices) -> None:
     """Have the pages of new objects chosen."""
     own = l1.reserve_write
 
-    def reserve_write(keys: Sequence[ObjectKey], pages_per_object: int, writer: str) -> dict[ObjectKey, MemoryObj]:
-        wanted = sum(key not in l1.objects and (key, writer) not in l1.staging for key in keys) * pages_per_object
+    def reserve_write(
+        keys: Sequence[ObjectKey], pages_per_object: int, writer: str
+    ) -> dict[ObjectKey, MemoryObj]:
+        wanted = (
+            sum(key not in l1.objects and (key, writer) not in l1.staging for key in keys)
+            * pages_per_object
+        )
         if wanted <= len(l1._free):
             for taken in range(wanted):
                 page = PageId(choices.free(TIER, l1._free[taken:][::-1]))
@@ -43,10 +49,14 @@ def _pages(l1: L1Manager, choices: Choices) -> None:
 
 
 def _objects(l1: L1Manager, policy: LRUEvictionPolicy, choices: Choices) -> None:
-    """Have it chosen which of the objects go that nobody reads; an object is named by its first page."""
+    """Have it chosen which of the objects go that nobody reads; an object is named by its first
+    page.
+    """
     own = policy.get_eviction_actions
 
-    def get_eviction_actions(ratio: float, is_eligible: Callable[[ObjectKey], bool]) -> list[ObjectKey]:
+    def get_eviction_actions(
+        ratio: float, is_eligible: Callable[[ObjectKey], bool]
+    ) -> list[ObjectKey]:
         gone: list[ObjectKey] = []
         idle = {l1.objects[key].memory.pages[0]: key for key in policy.order if is_eligible(key)}
         for _ in own(ratio, is_eligible):

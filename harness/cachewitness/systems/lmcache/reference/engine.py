@@ -1,10 +1,12 @@
-"""The policy `lmcache`: vLLM's reference scheduler with LMCache's reference store behind it, as a connector.
+"""The policy `lmcache`: vLLM's reference scheduler with LMCache's reference store behind it, as a
+connector.
 
-vLLM's cache is the device's; LMCache's first level is a pool of tier `cpu`, whose pages are pages. A reset of the device's
-cache leaves it alone. Options of vLLM are vLLM's own, `vllm_release` among them; LMCache's are `release`, `chunk_size` (in
-tokens; by default the least that every group's block divides), `separate_object_groups`, `save_decode_cache`, `tier_pages`
-(pages of the first level), `trigger_watermark`, `eviction_ratio` and `engines` (how many, each with kernels of its own, share
-the store; the requests say whose they are).
+vLLM's cache is the device's; LMCache's first level is a pool of tier `cpu`, whose pages are pages.
+A reset of the device's cache leaves it alone. Options of vLLM are vLLM's own, `vllm_release` among
+them; LMCache's are `release`, `chunk_size` (in tokens; by default the least that every group's
+block divides), `separate_object_groups`, `save_decode_cache`, `tier_pages` (pages of the first
+level), `trigger_watermark`, `eviction_ratio` and `engines` (how many, each with kernels of its own,
+share the store; the requests say whose they are).
 """
 
 from __future__ import annotations
@@ -28,7 +30,11 @@ from cachewitness.systems.vllm.header import describe, with_tier
 from cachewitness.systems.vllm.reference import engine as reference_vllm
 from cachewitness.systems.vllm.reference.reporting_pool import observable_manager
 from cachewitness_reference.lmcache import spec
-from cachewitness_reference.lmcache.checks import StartupError, validate_kv_cache_groups, validate_mamba_step_alignment
+from cachewitness_reference.lmcache.checks import (
+    StartupError,
+    validate_kv_cache_groups,
+    validate_mamba_step_alignment,
+)
 from cachewitness_reference.lmcache.connector import ConnectorMetadata, LMCacheMPConnector
 from cachewitness_reference.lmcache.groups import (
     KVLayerGroups,
@@ -52,14 +58,18 @@ _KINDS: dict[str, LayerKind] = {"full": "full", "sliding": "sliding", "recurrent
 
 
 class ServedRequest(Request):
-    """A request of one of several engines. What an engine has on its device is its own, whoever shares the store."""
+    """A request of one of several engines. What an engine has on its device is its own, whoever
+    shares the store.
+    """
 
     def __init__(self, *identity: Any, kernels: str = "", **parts: Any) -> None:
         self.kernels = kernels
         super().__init__(*identity, **parts)
 
     def extra_keys(self, start: int, end: int) -> ExtraKeys:
-        """Return what tells tokens [start, end) apart beside themselves: whose engine's they are, too."""
+        """Return what tells tokens [start, end) apart beside themselves: whose engine's they
+        are, too.
+        """
         keys = super().extra_keys(start, end)
         return (*(keys or ()), ("engine", self.kernels)) if self.kernels else keys
 
@@ -82,7 +92,9 @@ class Connector:
         self.front.expect(request.request_id, external)
         return external
 
-    def update_state_after_alloc(self, request: Request, blocks: KVCacheBlocks, num_external_tokens: int) -> None:
+    def update_state_after_alloc(
+        self, request: Request, blocks: KVCacheBlocks, num_external_tokens: int
+    ) -> None:
         """Take note of an admission."""
         self.lmcache.update_state_after_alloc(request.request_id, num_external_tokens)
 
@@ -96,11 +108,18 @@ class Connector:
         self._metadata[id(scheduler_output)] = (self.front.step, metadata)
         self.store.placed(metadata.stores)
         self.front.events += self.store.changes(self.front.step, "evict")
-        stores = [copy for store in metadata.stores for copy in store.copies if copy.block_id != spec.NULL_BLOCK_ID]
+        stores = [
+            copy
+            for store in metadata.stores
+            for copy in store.copies
+            if copy.block_id != spec.NULL_BLOCK_ID
+        ]
         blocks = self.front.hold_for_stores(stores)
         found = [copy for retrieve in metadata.retrieves for copy in retrieve.copies]
         loads = [(_place(copy), self.front.block(copy.block_id)) for copy in found]
-        return KVConnectorMetadata(loads, [(_place(copy), block) for copy, block in zip(stores, blocks, strict=True)])
+        return KVConnectorMetadata(
+            loads, [(_place(copy), block) for copy, block in zip(stores, blocks, strict=True)]
+        )
 
     def transfers(self) -> bool:
         """Whether a step in flight loads or stores."""
@@ -124,12 +143,18 @@ class Connector:
         return done
 
     def _admit(self, request: Request) -> None:
-        """Tell LMCache of a request that is new, or has lost its blocks since it was last asked about it."""
+        """Tell LMCache of a request that is new, or has lost its blocks since it was last asked
+        about it.
+        """
         assert isinstance(request, ServedRequest), "requests are made by this engine"
         r = request.request_id
         if r not in self._requests:
             prompt = request.all_token_ids[: request.num_prompt_tokens]
-            identity = {"salt": request.cache_salt, "adapter": request.adapter, "kernels": request.kernels}
+            identity = {
+                "salt": request.cache_salt,
+                "adapter": request.adapter,
+                "kernels": request.kernels,
+            }
             self.lmcache.on_new_request(r, prompt, media=request.mm_features, **identity)
         elif request.num_preemptions != self._requests[r][1]:
             self.lmcache.on_preempted(r)
@@ -146,9 +171,17 @@ def _place(copy: PageCopy) -> KVCacheBlock:
 
 
 class LMCacheAdapter(SchedulerAdapter):
-    """vLLM's reference scheduler with a connector; the second tier of the header is LMCache's first level."""
+    """vLLM's reference scheduler with a connector; the second tier of the header is LMCache's
+    first level.
+    """
 
-    def __init__(self, config: KVCacheConfig, front: ObservedFront, new_request: NewRequest, connector: Connector) -> None:
+    def __init__(
+        self,
+        config: KVCacheConfig,
+        front: ObservedFront,
+        new_request: NewRequest,
+        connector: Connector,
+    ) -> None:
         super().__init__(config, front, new_request)
         self.connector = connector
         connector.reset_reason = lambda: self.view.reason
@@ -159,14 +192,17 @@ class LMCacheAdapter(SchedulerAdapter):
         self.scheduler.connector = self.connector
 
     def resets_at_once(self) -> bool:
-        """As without LMCache, unless a step in flight loads or stores: what it stores is found when it has run."""
+        """As without LMCache, unless a step in flight loads or stores: what it stores is found
+        when it has run.
+        """
         return super().resets_at_once() and not self.connector.transfers()
 
 
 def open_engine(header: TraceHeader, options: Mapping[str, str]) -> Driver:
     """Build the engine for a trace.
 
-    Raises UsageError for what vLLM or LMCache refuses, in their words, and for what neither specification has.
+    Raises UsageError for what vLLM or LMCache refuses, in their words, and for what neither
+    specification has.
     """
     own, config = configure(header, options.get("release", ""))
     return assemble(header, own, config, "reference")
@@ -184,33 +220,58 @@ def layer_specs(layout: Layout, mamba_cache_mode: str = "align") -> list[dict[in
 
 
 def _layer_spec(group: GroupSpec, mode: str) -> LayerSpec:
-    return LayerSpec(_KINDS[group.kind], group.block_size, sliding_window=group.window, mamba_cache_mode=mode)
+    return LayerSpec(
+        _KINDS[group.kind], group.block_size, sliding_window=group.window, mamba_cache_mode=mode
+    )
 
 
 def build_connector(
-    layout: Layout, config: KVCacheConfig, own: StoreOptions, make: Callable[..., Any] = LMCacheServer
+    layout: Layout,
+    config: KVCacheConfig,
+    own: StoreOptions,
+    make: Callable[..., Any] = LMCacheServer,
 ) -> LMCacheMPConnector:
-    """Return a connector to a server of its own, which `make` makes. Raises UsageError with what LMCache says at start-up."""
+    """Return a connector to a server of its own, which `make` makes. Raises UsageError with what
+    LMCache says at start-up.
+    """
     release, mode = spec.RELEASES[own.release], config.options.mamba_cache_mode
-    separate = release.separate_object_groups if own.separate_object_groups is None else own.separate_object_groups
+    separate = (
+        release.separate_object_groups
+        if own.separate_object_groups is None
+        else own.separate_object_groups
+    )
     specs = layer_specs(layout, mode)
     states = [group.block_size for group in layout.groups if group.kind == "recurrent"]
     chunk = own.chunk_size or math.lcm(*(group.block_size for group in layout.groups))
     try:
         validate_kv_cache_groups([list(group.values()) for group in specs], own.release)
-        validate_mamba_step_alignment(config.options.max_num_batched_tokens, states, mode, own.release)
-        groups = KVLayerGroups(create_engine_group_infos(specs), chunk, separate_object_groups=separate)
-        server = make(groups, own.tier_pages, watermark=own.trigger_watermark, ratio=own.eviction_ratio)
+        validate_mamba_step_alignment(
+            config.options.max_num_batched_tokens, states, mode, own.release
+        )
+        groups = KVLayerGroups(
+            create_engine_group_infos(specs), chunk, separate_object_groups=separate
+        )
+        server = make(
+            groups, own.tier_pages, watermark=own.trigger_watermark, ratio=own.eviction_ratio
+        )
         reserve = release.reserves_last_token and bool(states)
-        return LMCacheMPConnector(server, reserve_last_token=reserve, save_decode_cache=own.save_decode_cache)
+        return LMCacheMPConnector(
+            server, reserve_last_token=reserve, save_decode_cache=own.save_decode_cache
+        )
     except (StartupError, RegistrationError) as error:
         raise UsageError(f"layout {layout.name!r}: {error}") from None
 
 
 def assemble(
-    header: TraceHeader, own: StoreOptions, config: KVCacheConfig, name: str, make: Callable[..., Any] = LMCacheServer
+    header: TraceHeader,
+    own: StoreOptions,
+    config: KVCacheConfig,
+    name: str,
+    make: Callable[..., Any] = LMCacheServer,
 ) -> Driver:
-    """Put LMCache, as `make` makes its server, behind vLLM's scheduler; without prefix caching nothing is behind it."""
+    """Put LMCache, as `make` makes its server, behind vLLM's scheduler; without prefix caching
+    nothing is behind it.
+    """
 
     def new_request(op: Submit, tokens: list[int]) -> Request:
         try:
@@ -228,11 +289,16 @@ def assemble(
     queue = reference_vllm.FREE_LISTS[options_of(config).free_list]
     described = describe(header, name, own.release, rules, config.options, queue)
     if own.engines > 1:
-        described = msgspec.structs.replace(described, capabilities=sorted([*described.capabilities, "kernels"]))
+        described = msgspec.structs.replace(
+            described, capabilities=sorted([*described.capabilities, "kernels"])
+        )
     manager = observable_manager(config)
     if not config.options.enable_caching:
         return Driver(described, SchedulerAdapter(config, ObservedManager(manager), new_request))
     front = ObservedFront(manager, lmcache)
     connector = Connector(lmcache, front, len(header.layout.groups))
     eviction = Eviction("lru-used", watermark=own.trigger_watermark)
-    return Driver(with_tier(described, own.tier_pages, eviction), LMCacheAdapter(config, front, new_request, connector))
+    return Driver(
+        with_tier(described, own.tier_pages, eviction),
+        LMCacheAdapter(config, front, new_request, connector),
+    )

@@ -7,7 +7,11 @@ from typing import Any
 
 from cachewitness.engines.fault_tools import wrap
 from cachewitness.engines.mutant import declared, mutant
-from cachewitness.systems.lmcache.reference.planting import connector_of, name_objects, where_there_is_a_store
+from cachewitness.systems.lmcache.reference.planting import (
+    connector_of,
+    name_objects,
+    where_there_is_a_store,
+)
 from cachewitness_reference.lmcache.server import Transfer
 
 fault = partial(mutant, engines=("lmcache",), height="scheduler")
@@ -124,7 +128,10 @@ def salt_left_out_of_objects(engine: Any) -> None:
 
 @fault(
     name="lmcache-objects-survive-reset",
-    mirrors="vllm-project/vllm#57727; LMCache 0.5.6 (a reset passes over locked keys, vLLM takes it for done)",
+    mirrors=(
+        "vllm-project/vllm#57727; LMCache 0.5.6 (a reset passes over locked keys, vLLM takes it for"
+        " done)"
+    ),
     anomaly="stale-hit",
     checker="safety-law",
     group="L",
@@ -133,8 +140,8 @@ def salt_left_out_of_objects(engine: Any) -> None:
 def objects_survive_reset(engine: Any) -> None:
     """A reset of the store passes over what a reader has locked, and reports success.
 
-    Locked are the chunks that a request was told of while it waits for blocks, and those that a step in flight loads. Whoever
-    asks next finds them.
+    Locked are the chunks that a request was told of while it waits for blocks, and those that a
+    step in flight loads. Whoever asks next finds them.
     """
     connector = connector_of(engine)
 
@@ -155,7 +162,9 @@ def objects_survive_reset(engine: Any) -> None:
 )
 @where_there_is_a_store
 def watermark_of_another_total(engine: Any) -> None:
-    """The share in use is taken of the pages of one group, so the watermark is reached while most pages are free."""
+    """The share in use is taken of the pages of one group, so the watermark is reached while
+    most pages are free.
+    """
     server = connector_of(engine).server
     parts = 2 * len(server.groups.kernel_groups)
 
@@ -204,7 +213,9 @@ def newest_evicted(engine: Any) -> None:
 @where_there_is_a_store
 def use_does_not_renew(engine: Any) -> None:
     """Keys that were looked up and loaded keep the age of their store."""
-    wrap(connector_of(engine).server.eviction.policy, "on_keys_accessed", lambda original, keys: None)
+    wrap(
+        connector_of(engine).server.eviction.policy, "on_keys_accessed", lambda original, keys: None
+    )
 
 
 MUTANTS = declared(globals())

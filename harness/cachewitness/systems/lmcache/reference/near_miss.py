@@ -9,19 +9,32 @@ from typing import Any
 
 from cachewitness.engines.fault_tools import wrap
 from cachewitness.engines.mutant import declared, mutant
-from cachewitness.systems.lmcache.reference.planting import connector_of, name_objects, where_there_is_a_store
+from cachewitness.systems.lmcache.reference.planting import (
+    connector_of,
+    name_objects,
+    where_there_is_a_store,
+)
 
 fault = partial(mutant, engines=("lmcache",), height="scheduler", group="I")
 SIXTEEN_BITS = 0xFFFF
 MEDIA_IDS = 1 << 62
 
 
-@fault(name="lmcache-image-ids-of-16-bits", mirrors="LMCache/LMCache#4086", anomaly="cross-identity-hit", checker="identity")
+@fault(
+    name="lmcache-image-ids-of-16-bits",
+    mirrors="LMCache/LMCache#4086",
+    anomaly="cross-identity-hit",
+    checker="identity",
+)
 @where_there_is_a_store
 def image_ids_of_16_bits(engine: Any) -> None:
-    """An image's name is cut to 16 bits, and the one id is repeated over all of its placeholders."""
+    """An image's name is cut to 16 bits, and the one id is repeated over all of its
+    placeholders.
+    """
 
-    def on_new_request(original: Any, request_id: str, prompt: Sequence[int], *, media: Any = (), **identity: str) -> None:
+    def on_new_request(
+        original: Any, request_id: str, prompt: Sequence[int], *, media: Any = (), **identity: str
+    ) -> None:
         ids = list(prompt)
         for item in media:
             digest = sha256(item.identifier.encode()).digest()
@@ -41,7 +54,9 @@ def image_ids_of_16_bits(engine: Any) -> None:
 )
 @where_there_is_a_store
 def adapter_joined_to_salt(engine: Any) -> None:
-    """A key's one field for a name has the salt and the adapter behind one another, without a separator."""
+    """A key's one field for a name has the salt and the adapter behind one another, without a
+    separator.
+    """
     name_objects(engine, lambda salt, adapter, kernels: (salt + adapter, "", kernels))
 
 
@@ -56,20 +71,29 @@ def tokens_of_two_bytes(engine: Any) -> None:
     """Tokens are packed into two bytes each before chunks are hashed; ids of images are not."""
 
     def extend(original: Any, hashes: Any, tokens: Sequence[int], adapter: str = "") -> None:
-        original(hashes, [token if token >= MEDIA_IDS else token & SIXTEEN_BITS for token in tokens], adapter)
+        original(
+            hashes,
+            [token if token >= MEDIA_IDS else token & SIXTEEN_BITS for token in tokens],
+            adapter,
+        )
 
     wrap(connector_of(engine).server.hasher, "extend", extend)
 
 
 @fault(
     name="lmcache-kernels-left-out-of-objects",
-    mirrors="LMCache 0.5.6 (its document forbids to share a server for want of it); LMCache/LMCache#4467",
+    mirrors=(
+        "LMCache 0.5.6 (its document forbids to share a server for want of it);"
+        " LMCache/LMCache#4467"
+    ),
     anomaly="cross-identity-hit",
     checker="identity",
 )
 @where_there_is_a_store
 def kernels_left_out_of_objects(engine: Any) -> None:
-    """A key says nothing of attention backend and kernel block size, so engines that differ in them read each other's pages."""
+    """A key says nothing of attention backend and kernel block size, so engines that differ in
+    them read each other's pages.
+    """
     name_objects(engine, lambda salt, adapter, kernels: (salt, adapter, ""))
 
 
@@ -81,7 +105,9 @@ def kernels_left_out_of_objects(engine: Any) -> None:
 )
 @where_there_is_a_store
 def kernel_block_left_out_of_objects(engine: Any) -> None:
-    """A key names the attention backend and not the size of its kernel's block, by which it lays a page out."""
+    """A key names the attention backend and not the size of its kernel's block, by which it lays
+    a page out.
+    """
     name_objects(engine, lambda salt, adapter, kernels: (salt, adapter, kernels.partition(":")[0]))
 
 

@@ -1,11 +1,12 @@
 """Turns what happens between vLLM's scheduler and LMCache into events.
 
-Two observers stand beside the one of the device's cache. The store's says what became of the pages of the first level, by
-comparing which objects are staged and which can be found with what it saw before; it is told of changes by LMCache's own
-listeners and believes nothing else. The front's completes a hit by what is loaded beyond the device's own, read off what the
-look-up holds.
+Two observers stand beside the one of the device's cache. The store's says what became of the pages
+of the first level, by comparing which objects are staged and which can be found with what it saw
+before; it is told of changes by LMCache's own listeners and believes nothing else. The front's
+completes a hit by what is loaded beyond the device's own, read off what the look-up holds.
 
-A page of the first level is keyed by itself, in the group of its kernel group's tier, as the end of the block that it holds.
+A page of the first level is keyed by itself, in the group of its kernel group's tier, as the end of
+the block that it holds.
 """
 
 from __future__ import annotations
@@ -13,7 +14,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from cachewitness.core.events import Counts, Drop, Event, Hit, Publish, Take, Unpublish, UnpublishReason
+from cachewitness.core.events import (
+    Counts,
+    Drop,
+    Event,
+    Hit,
+    Publish,
+    Take,
+    Unpublish,
+    UnpublishReason,
+)
 from cachewitness.engines.observe import ObservedManager
 from cachewitness.engines.observe_tier import NOT_FROM_THERE, TIER
 from cachewitness_reference.lmcache.connector import LMCacheMPConnector
@@ -34,7 +44,7 @@ class ObservedStore:
         self._stores = 0
         self._l1.listeners.append(self)
 
-    # --- LMCache's listener ------------------------------------------------------------------------------------------
+    # --- LMCache's listener -----------------------------------------------------------------------
 
     def on_keys_reserved_write(self, keys: Sequence[ObjectKey]) -> None:
         """Say nothing: what is staged is compared anyway."""
@@ -48,23 +58,32 @@ class ObservedStore:
 
     on_keys_deleted = on_keys_write_finished
 
-    # --- differences -------------------------------------------------------------------------------------------------
+    # --- differences ------------------------------------------------------------------------------
 
     def placed(self, stores: Iterable[Transfer]) -> None:
-        """Take note of what is about to be copied where: of each page the group, and how many tokens its prefix has."""
+        """Take note of what is about to be copied where: of each page the group, and how many
+        tokens its prefix has.
+        """
         for copy in (copy for store in stores for copy in store.copies):
             info = self._infos[copy.kernel_group]
-            self._ends[copy.page] = (self._groups + info.engine_group_id, (copy.column + 1) * info.tokens_per_block)
+            self._ends[copy.page] = (
+                self._groups + info.engine_group_id,
+                (copy.column + 1) * info.tokens_per_block,
+            )
 
     def changes(self, step: int, reason: UnpublishReason) -> list[Event]:
-        """Return what ended, for a reason, what is being written, what began, and the counts, if anything did."""
+        """Return what ended, for a reason, what is being written, what began, and the counts, if
+        anything did.
+        """
         takes, drops = self._staging(step)
         ended, begun = self._keys(step, reason)
         events: list[Event] = [*ended, *takes, *begun, *drops]
         if events:
             used, total = self._l1.memory_usage()
             held = sum(len(_named(memory)) for memory, _ in self._staged.values())
-            events.append(Counts(step=step, pool=TIER, free=total - used, held=held, cached=used - held))
+            events.append(
+                Counts(step=step, pool=TIER, free=total - used, held=held, cached=used - held)
+            )
         return events
 
     def _staging(self, step: int) -> tuple[list[Event], list[Event]]:
@@ -73,12 +92,18 @@ class ObservedStore:
         now = self._l1.staging
         for name in [name for name in self._staged if name not in now]:
             memory, holder = self._staged.pop(name)
-            drops += [Drop(step=step, pool=TIER, group=self._ends[p][0], pages=[p], holder=holder) for p in _named(memory)]
+            drops += [
+                Drop(step=step, pool=TIER, group=self._ends[p][0], pages=[p], holder=holder)
+                for p in _named(memory)
+            ]
         for name in [name for name in now if name not in self._staged]:
             self._stores += 1
             memory, holder = now[name], f"store:{self._stores}"
             self._staged[name] = (memory, holder)
-            takes += [Take(step=step, pool=TIER, group=self._ends[p][0], pages=[p], holder=holder) for p in _named(memory)]
+            takes += [
+                Take(step=step, pool=TIER, group=self._ends[p][0], pages=[p], holder=holder)
+                for p in _named(memory)
+            ]
         return takes, drops
 
     def _keys(self, step: int, reason: UnpublishReason) -> tuple[list[Event], list[Event]]:
@@ -93,17 +118,23 @@ class ObservedStore:
                 continue
             for stored in _named(old):
                 group, length = self._ends[stored]
-                ended.append(Unpublish(step=step, group=group, page=stored, length=length, reason=reason))
+                ended.append(
+                    Unpublish(step=step, group=group, page=stored, length=length, reason=reason)
+                )
             for stored in _named(new):
                 assert new is not None
                 group, length = self._ends[stored]
-                begun.append(Publish(step=step, group=group, page=stored, r=new.writer, length=length))
+                begun.append(
+                    Publish(step=step, group=group, page=stored, r=new.writer, length=length)
+                )
         self._changed.clear()
         return ended, begun
 
 
 def _named(memory: MemoryObj | None) -> list[PageId]:
-    """Return the pages of an object; none for a block of it that was nowhere on the device, where a real store has one."""
+    """Return the pages of an object; none for a block of it that was nowhere on the device,
+    where a real store has one.
+    """
     return [] if memory is None else [page for page in memory.pages if page >= 0]
 
 
@@ -117,7 +148,9 @@ class ObservedFront(ObservedManager):
         self._external: dict[str, int] = {}
 
     def expect(self, r: str, num_external_tokens: int) -> None:
-        """Take note of how many tokens a look-up found beyond the device's hit, until the request is next given pages."""
+        """Take note of how many tokens a look-up found beyond the device's hit, until the
+        request is next given pages.
+        """
         self._external[r] = num_external_tokens
 
     def block(self, block_id: int) -> Any:
@@ -129,7 +162,10 @@ class ObservedFront(ObservedManager):
         blocks: list[Any] = []
         takes: list[Event] = []
         for copy in copies:
-            holder, group = self._pins.next_copy(), self._connector.infos[copy.kernel_group].engine_group_id
+            holder, group = (
+                self._pins.next_copy(),
+                self._connector.infos[copy.kernel_group].engine_group_id,
+            )
             blocks.append(self._blocks[copy.block_id])
             takes.append(self._pins.take(copy.block_id, group, holder, self.step))
         self._pool.touch(blocks)
@@ -141,14 +177,29 @@ class ObservedFront(ObservedManager):
         if not external:
             pages = [[block.block_id for block in column] for column in found.blocks]
             nothing: list[list[int]] = [[] for _ in pages]
-            self.events.append(Hit(step=self.step, r=r, reported=length, resume=length, pages=pages + nothing))
+            self.events.append(
+                Hit(step=self.step, r=r, reported=length, resume=length, pages=pages + nothing)
+            )
             return
         tracker, resume = self._connector.trackers[r], length + external
-        tables = [[block.block_id for block in single.req_to_blocks[r]] for single in self._managers]
-        pages = [table[: -(-resume // size)] for table, size in zip(tables, self._sizes, strict=True)]
+        tables = [
+            [block.block_id for block in single.req_to_blocks[r]] for single in self._managers
+        ]
+        pages = [
+            table[: -(-resume // size)] for table, size in zip(tables, self._sizes, strict=True)
+        ]
         places = self._places(r, pages, tracker.num_vllm_hit_tokens)
         reported = max(length, tracker.num_lmcache_hit_tokens)
-        self.events.append(Hit(step=self.step, r=r, reported=reported, resume=resume, pages=pages + places, tier="cpu"))
+        self.events.append(
+            Hit(
+                step=self.step,
+                r=r,
+                reported=reported,
+                resume=resume,
+                pages=pages + places,
+                tier="cpu",
+            )
+        )
 
     def _places(self, r: str, pages: list[list[int]], on_device: int) -> list[list[int]]:
         """Return by group and column which page of the first level a block is filled from."""
@@ -156,9 +207,14 @@ class ObservedFront(ObservedManager):
         places = [[NOT_FROM_THERE] * len(row) for row in pages]
         for key, chunk in server.sessions[r].locked.items():
             placed = server.groups.placed_blocks(key.object_group_id)
-            for stored, (kernel_group, column) in zip(server.l1.objects[key].memory.pages, placed, strict=True):
+            for stored, (kernel_group, column) in zip(
+                server.l1.objects[key].memory.pages, placed, strict=True
+            ):
                 info = self._connector.infos[kernel_group]
-                group, at = info.engine_group_id, chunk * server.groups.blocks_per_chunk(kernel_group) + column
+                group, at = (
+                    info.engine_group_id,
+                    chunk * server.groups.blocks_per_chunk(kernel_group) + column,
+                )
                 if at * info.tokens_per_block >= on_device and pages[group][at] != self._null:
                     places[group][at] = stored
         return places

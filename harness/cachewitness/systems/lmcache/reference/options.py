@@ -23,7 +23,9 @@ DEFAULT_TIER_PAGES = 128
 
 @dataclass(frozen=True)
 class StoreOptions:
-    """LMCache's own options, as a trace names them; None stands for what the release or the layout says."""
+    """LMCache's own options, as a trace names them; None stands for what the release or the
+    layout says.
+    """
 
     release: str = spec.NEWEST
     chunk_size: int | None = None
@@ -36,7 +38,9 @@ class StoreOptions:
 
 
 def configure(header: TraceHeader, release: str = "") -> tuple[StoreOptions, KVCacheConfig]:
-    """Return LMCache's options and vLLM's checked configuration; `release` is LMCache's if the trace names none."""
+    """Return LMCache's options and vLLM's checked configuration; `release` is LMCache's if the
+    trace names none.
+    """
     given = dict(header.options)
     if header.height != "scheduler":
         raise UsageError("policy lmcache sits behind a scheduler; run it at scheduler height")
@@ -46,7 +50,9 @@ def configure(header: TraceHeader, release: str = "") -> tuple[StoreOptions, KVC
     _refuse_unknown(given, names)
     given = {name: value for name, value in given.items() if name not in FEATURES}
     own = _checked(StoreOptions(**{name: value for name, value in given.items() if name in names}))
-    of_vllm = {name: value for name, value in given.items() if name not in names and name != "vllm_release"}
+    of_vllm = {
+        name: value for name, value in given.items() if name not in names and name != "vllm_release"
+    }
     if "vllm_release" in given:
         of_vllm["release"] = given["vllm_release"]
     config = reference_vllm.configure(msgspec.structs.replace(header, options=of_vllm))
@@ -55,24 +61,36 @@ def configure(header: TraceHeader, release: str = "") -> tuple[StoreOptions, KVC
 
 
 def _refuse_unknown(given: Mapping[str, Any], own: set[str]) -> None:
-    """Raise UsageError for an option that neither LMCache nor vLLM has; why vLLM's reference lacks one, that reference says."""
+    """Raise UsageError for an option that neither LMCache nor vLLM has; why vLLM's reference
+    lacks one, that reference says.
+    """
     known = {"vllm_release", *own, *Options.checks, *FEATURES}
     for name, value in given.items():
         if why := refusal(name, value):
             raise UsageError(f"policy {NAME}: option '{name}={value}': {why}")
         if name not in known and name not in ABSENT_OPTIONS:
-            raise UsageError(f"policy {NAME}: option {name!r} is unknown; known are {', '.join(sorted(known))}")
+            raise UsageError(
+                f"policy {NAME}: option {name!r} is unknown; known are {', '.join(sorted(known))}"
+            )
 
 
 def _checked(own: StoreOptions) -> StoreOptions:
     if own.release not in spec.RELEASES:
-        raise UsageError(f"option 'release': LMCache {own.release!r} is unknown; known are {', '.join(spec.RELEASES)}")
+        raise UsageError(
+            f"option 'release': LMCache {own.release!r} is unknown; known are"
+            f" {', '.join(spec.RELEASES)}"
+        )
     release = spec.RELEASES[own.release]
     if own.separate_object_groups is not None and not release.separable:
-        raise UsageError(f"option 'separate_object_groups': LMCache {own.release} has no such flag; it came with 0.5.1")
+        raise UsageError(
+            f"option 'separate_object_groups': LMCache {own.release} has no such flag; it came with"
+            " 0.5.1"
+        )
     for name in ("chunk_size", "tier_pages", "engines"):
         value = getattr(own, name)
-        if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value <= 0):
+        if value is not None and (
+            not isinstance(value, int) or isinstance(value, bool) or value <= 0
+        ):
             raise UsageError(f"option {name!r} ({value}) must be a positive whole number")
     for name in ("trigger_watermark", "eviction_ratio"):
         value = getattr(own, name)
@@ -93,6 +111,12 @@ def _refuse_absent(config: KVCacheConfig, own: StoreOptions) -> None:
             "set 'hash_block_size' to the block size, or 'vllm_release' to one before 0.26"
         )
     if options.use_eagle or options.pages_per_snapshot > 1:
-        raise UsageError("policy lmcache: 'use_eagle' and 'pages_per_snapshot' are not in this specification with a connector")
+        raise UsageError(
+            "policy lmcache: 'use_eagle' and 'pages_per_snapshot' are not in this specification"
+            " with a connector"
+        )
     if own.save_decode_cache and options.num_speculative_tokens and config.has_mamba_layers:
-        raise UsageError("option 'save_decode_cache': states after drafts are stored by no rule of this specification")
+        raise UsageError(
+            "option 'save_decode_cache': states after drafts are stored by no rule of this"
+            " specification"
+        )

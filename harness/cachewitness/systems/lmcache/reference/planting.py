@@ -1,4 +1,6 @@
-"""What LMCache's faults are planted with: the connector behind the scheduler, and the names of its objects."""
+"""What LMCache's faults are planted with: the connector behind the scheduler, and the names of
+its objects.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,9 @@ def connector_of(engine: Any) -> Any:
 def name_objects(engine: Any, named: Callable[[str, str, str], tuple[str, str, str]]) -> None:
     """Let objects be named by what `named` makes of a request's salt, adapter and kernels."""
 
-    def start_session(original: Any, r: str, salt: str = "", adapter: str = "", kernels: str = "") -> None:
+    def start_session(
+        original: Any, r: str, salt: str = "", adapter: str = "", kernels: str = ""
+    ) -> None:
         original(r, *named(salt, adapter, kernels))
 
     wrap(connector_of(engine).server, "start_session", start_session)

@@ -30,8 +30,12 @@ WHOLE_BLOCKS = "0.25"
 
 
 def configurations() -> list[Configuration]:
-    """Return the configurations of a run: every kind of group, one object group and several, chunks of a block and of two."""
-    full, mamba, window, three = (layouts.load(name) for name in ("full", "full-mamba", "full-swa", "full-swa-mamba"))
+    """Return the configurations of a run: every kind of group, one object group and several,
+    chunks of a block and of two.
+    """
+    full, mamba, window, three = (
+        layouts.load(name) for name in ("full", "full-mamba", "full-swa", "full-swa-mamba")
+    )
     unequal, fine = layouts.load("full-mamba-unequal"), layouts.load("full-swa-unequal")
     apart: dict[str, Any] = {"separate_object_groups": True}
     return [
@@ -56,7 +60,9 @@ def configurations() -> list[Configuration]:
 
 def cold_configurations() -> list[Configuration]:
     """Return the configurations on which tensors are compared."""
-    three, mamba, window = (layouts.load(name) for name in ("full-swa-mamba", "full-mamba", "full-swa"))
+    three, mamba, window = (
+        layouts.load(name) for name in ("full-swa-mamba", "full-mamba", "full-swa")
+    )
     return [
         Configuration(three, {"retention_interval": None, "separate_object_groups": True}, NAME),
         Configuration(mamba, {"retention_interval": 0, "separate_object_groups": True}, NAME),
@@ -65,11 +71,16 @@ def cold_configurations() -> list[Configuration]:
 
 
 def variants(layout: Layout) -> list[Configuration]:
-    """Return one layout with its object groups apart and together; with a vLLM that hits whole blocks alone if it has to."""
+    """Return one layout with its object groups apart and together; with a vLLM that hits whole
+    blocks alone if it has to.
+    """
     sizes = {group.block_size for group in layout.groups}
     states = [group.block_size for group in layout.groups if group.kind == "recurrent"]
     whole = {"vllm_release": WHOLE_BLOCKS} if states and max(states) > math.gcd(*sizes) else {}
-    return [_configuration(layout, TIER_PAGES, separate_object_groups=apart, **whole) for apart in (True, False)]
+    return [
+        _configuration(layout, TIER_PAGES, separate_object_groups=apart, **whole)
+        for apart in (True, False)
+    ]
 
 
 def _configuration(layout: Layout, tier_pages: int, **options: Any) -> Configuration:
@@ -77,7 +88,9 @@ def _configuration(layout: Layout, tier_pages: int, **options: Any) -> Configura
 
 
 def serve(layout: Layout, serving: Serving) -> TraceHeader:
-    """Return the header of vLLM with LMCache behind it that answers prompts; LMCache stores the generated tokens too."""
+    """Return the header of vLLM with LMCache behind it that answers prompts; LMCache stores the
+    generated tokens too.
+    """
     header = of_vllm.serve(layout, replace(serving, tier_pages=0))
     options = {name: value for name, value in header.options.items() if name != "tier_pages"}
     options |= {"tier_pages": serving.tier_pages or TIER_PAGES, "separate_object_groups": True}

@@ -1,7 +1,8 @@
-"""What OpenVINO's policy leaves to an engine: which free block is handed out, which cached one goes, who keeps a key.
+"""What OpenVINO's policy leaves to an engine: which free block is handed out, which cached one
+goes, who keeps a key.
 
-At most one block carries a key. If a block of the same content is held when another is computed, either may have it. An unused
-block goes before one of the store, which is no choice.
+At most one block carries a key. If a block of the same content is held when another is computed,
+either may have it. An unused block goes before one of the store, which is no choice.
 """
 
 from __future__ import annotations
@@ -15,7 +16,9 @@ from cachewitness_reference.primitives import BlockHash, Position
 
 
 def steer(engine: Any, choices: Choices) -> None:
-    """Have the free choices of a reference engine made by somebody else; groups of a kind share a pool, the first speaks."""
+    """Have the free choices of a reference engine made by somebody else; groups of a kind share
+    a pool, the first speaks.
+    """
     managers = engine.adapter.scheduler.cache.managers
     first: dict[Any, int] = {}
     for group in engine.header.groups:
@@ -49,9 +52,15 @@ def _keys(pool: BlockPool, group: int, choices: Choices) -> None:
     """Have it chosen who carries a key that a held block has already."""
     own = pool.register
 
-    def register(block: Block, key: BlockHash, parent: BlockHash | None, length: Position, owner: str) -> None:
+    def register(
+        block: Block, key: BlockHash, parent: BlockHash | None, length: Position, owner: str
+    ) -> None:
         other = pool.cached.get(key)
-        if other not in (None, block) and other.references and choices.renamed(owner, group, length):
+        if (
+            other not in (None, block)
+            and other.references
+            and choices.renamed(owner, group, length)
+        ):
             pool._drop_key(other)
         own(block, key, parent, length, owner)
 

@@ -1,17 +1,20 @@
 """OpenVINO GenAI's two pools as an engine.
 
-OpenVINO has one block table for all attention layers and one for all linear-attention layers. A page of the ledger has one
-content, so each group of a layout has a pool of its own here, and groups of a kind show the same table.
+OpenVINO has one block table for all attention layers and one for all linear-attention layers. A
+page of the ledger has one content, so each group of a layout has a pool of its own here, and groups
+of a kind show the same table.
 
-The pools are sized in one of two ways. If an option names `num_kv_blocks` or `cache_size`, or stands for them (`scenario`,
-`pipeline`), they are sized as SchedulerConfig sizes them, and whatever is not named has OpenVINO's own default; with both 0
-the pools are dynamic and grow. Otherwise a trace's `pages` are the shared budget, in which a KV block weighs one page for each
-attention group and a state one for each recurrent group, and OpenVINO's own rule splits it.
+The pools are sized in one of two ways. If an option names `num_kv_blocks` or `cache_size`, or
+stands for them (`scenario`, `pipeline`), they are sized as SchedulerConfig sizes them, and whatever
+is not named has OpenVINO's own default; with both 0 the pools are dynamic and grow. Otherwise a
+trace's `pages` are the shared budget, in which a KV block weighs one page for each attention group
+and a state one for each recurrent group, and OpenVINO's own rule splits it.
 
-Hits of hybrids end at any length. Of attention alone they are declared by block: OpenVINO resumes inside a block too, but
-by a key that ends beyond, which no checker counts. A sliding group keeps every token, as OpenVINO does. A rolled-back
-request (preempted in part) drops pages and goes on, which is no event of its own; one that is dropped for want of memory is
-aborted. The source of a copy is held as `copy:N` until the step has run.
+Hits of hybrids end at any length. Of attention alone they are declared by block: OpenVINO resumes
+inside a block too, but by a key that ends beyond, which no checker counts. A sliding group keeps
+every token, as OpenVINO does. A rolled-back request (preempted in part) drops pages and goes on,
+which is no event of its own; one that is dropped for want of memory is aborted. The source of a
+copy is held as `copy:N` until the step has run.
 """
 
 from __future__ import annotations
@@ -32,14 +35,27 @@ from cachewitness_reference.openvino_genai import spec
 from cachewitness_reference.openvino_genai.block_manager import BlockManager
 from cachewitness_reference.openvino_genai.config import SchedulerConfig
 from cachewitness_reference.openvino_genai.orchestrator import KV, LA, CacheType, Restored
-from cachewitness_reference.openvino_genai.scheduler import RefusedRequest, Scheduler, SchedulerOutput
-from cachewitness_reference.openvino_genai.sequence import Identity, MediaItem, SequenceGroup, Status
+from cachewitness_reference.openvino_genai.scheduler import (
+    RefusedRequest,
+    Scheduler,
+    SchedulerOutput,
+)
+from cachewitness_reference.openvino_genai.sequence import (
+    Identity,
+    MediaItem,
+    SequenceGroup,
+    Status,
+)
 from cachewitness_reference.openvino_genai.sizing import Capacity, LayoutBytes, split_budget
 
 PROGRESS_STEPS = 4
 """Requests that were preempted wait a step; the rest is margin."""
 
-OF_A_TRACE: dict[str, Any] = {"enable_prefix_caching": True, "max_num_seqs": 4, "max_num_batched_tokens": 2048}
+OF_A_TRACE: dict[str, Any] = {
+    "enable_prefix_caching": True,
+    "max_num_seqs": 4,
+    "max_num_batched_tokens": 2048,
+}
 """What replaces OpenVINO's defaults where pools are a trace's own; `fitting.remarks` says why."""
 MODEL_LEN = 4096
 BLOCKS_MAX = 1 << 18
@@ -47,7 +63,9 @@ BLOCKS_MAX = 1 << 18
 
 
 class Built:
-    """A trace's header turned into OpenVINO's terms: configuration, capacity and block sizes in tokens."""
+    """A trace's header turned into OpenVINO's terms: configuration, capacity and block sizes in
+    tokens.
+    """
 
     def __init__(self, header: TraceHeader, release: str = "") -> None:
         self.release = release or spec.NEWEST
@@ -60,18 +78,26 @@ class Built:
         self.config, self.capacity = size(header, layout, options)
         self.groups = [self._group(index, group) for index, group in enumerate(layout.groups)]
 
-    def _sized(self, header: TraceHeader, layout: Layout, options: dict[str, Any]) -> tuple[SchedulerConfig, Capacity]:
+    def _sized(
+        self, header: TraceHeader, layout: Layout, options: dict[str, Any]
+    ) -> tuple[SchedulerConfig, Capacity]:
         """Return configuration and capacity as SchedulerConfig says."""
         config = sizes.config_of(options)
         capacity = sizes.capacity_of(config, layout, options, self.release)
-        for name, blocks in (("num_kv_blocks", capacity.kv_blocks), ("num_linear_attention_blocks", capacity.la_blocks)):
+        for name, blocks in (
+            ("num_kv_blocks", capacity.kv_blocks),
+            ("num_linear_attention_blocks", capacity.la_blocks),
+        ):
             if blocks > BLOCKS_MAX:
                 raise UsageError(
-                    f"policy openvino_genai: {name}: {blocks:,} blocks; a run keeps a record of each, of {BLOCKS_MAX:,} at most"
+                    f"policy openvino_genai: {name}: {blocks:,} blocks; a run keeps a record of"
+                    f" each, of {BLOCKS_MAX:,} at most"
                 )
         return config, capacity
 
-    def _split(self, header: TraceHeader, layout: Layout, options: dict[str, Any]) -> tuple[SchedulerConfig, Capacity]:
+    def _split(
+        self, header: TraceHeader, layout: Layout, options: dict[str, Any]
+    ) -> tuple[SchedulerConfig, Capacity]:
         """Return configuration and capacity where a trace's pages are the budget of both pools."""
         options = OF_A_TRACE | options
         recurrent = sum(group.kind == "recurrent" for group in layout.groups)
@@ -83,31 +109,49 @@ class Built:
         if recurrent and config.enable_prefix_caching:
             kv, _ = split_budget(header.pages, pages, config.get_cache_interval(self.kv_block_size))
         else:
-            states = config.num_linear_attention_blocks or (1 if config.unlimited else config.max_num_seqs)
+            states = config.num_linear_attention_blocks or (
+                1 if config.unlimited else config.max_num_seqs
+            )
             kv = max(header.pages - states * recurrent, 0) // attention
         if kv == 0:
             raise UsageError(
-                f"policy openvino_genai: {header.pages} pages leave no KV block beside the states; give more pages"
+                f"policy openvino_genai: {header.pages} pages leave no KV block beside the states;"
+                " give more pages"
             )
         config = replace(config, num_kv_blocks=kv)
         return config, sizes.capacity(config, pages, self.release)
 
     def _group(self, index: int, group: GroupSpec) -> Group:
         if group.kind != "recurrent":
-            return Group(index, group.kind, group.block_size, pool=index, window=group.window, chunk=group.chunk)
+            return Group(
+                index,
+                group.kind,
+                group.block_size,
+                pool=index,
+                window=group.window,
+                chunk=group.chunk,
+            )
         if self.capacity.interval is None:
             return Group(index, group.kind, self.max_model_len, pool=index)
         return Group(index, group.kind, self.capacity.interval, pool=index, snapshots="every-block")
 
     @property
     def max_prompt(self) -> int:
-        """The longest prompt that is taken: one that leaves room to generate and, where prompts are not split, fits a batch."""
-        batch = self.max_model_len if self.config.dynamic_split_fuse else self.config.max_num_batched_tokens
+        """The longest prompt that is taken: one that leaves room to generate and, where prompts
+        are not split, fits a batch.
+        """
+        batch = (
+            self.max_model_len
+            if self.config.dynamic_split_fuse
+            else self.config.max_num_batched_tokens
+        )
         return min(self.max_model_len - 1, batch)
 
     def scheduler(self) -> Scheduler:
         """Return a scheduler over empty pools."""
-        return Scheduler(self.config, self.capacity, self.kv_block_size, hybrid=self.hybrid, version=self.release)
+        return Scheduler(
+            self.config, self.capacity, self.kv_block_size, hybrid=self.hybrid, version=self.release
+        )
 
     def describe(self, header: TraceHeader) -> Header:
         """Return the history's header."""
@@ -115,7 +159,9 @@ class Built:
         caching = self.config.enable_prefix_caching
         not_applicable = {}
         if not self.hybrid or not caching:
-            not_applicable["no-fabricated-snapshots"] = "no recurrent group" if caching else "prefix caching is off"
+            not_applicable["no-fabricated-snapshots"] = (
+                "no recurrent group" if caching else "prefix caching is off"
+            )
         if not caching:
             not_applicable["replay-boundary-retained"] = "prefix caching is off"
         return Header(
@@ -123,7 +169,12 @@ class Built:
             engine_version=self.release,
             height=header.height,
             pools=[
-                Pool(g.pool, blocks[g.kind == "recurrent"], eviction=Eviction("lru-restored"), grows=self.capacity.dynamic)
+                Pool(
+                    g.pool,
+                    blocks[g.kind == "recurrent"],
+                    eviction=Eviction("lru-restored"),
+                    grows=self.capacity.dynamic,
+                )
                 for g in self.groups
             ],
             groups=self.groups,
@@ -131,7 +182,8 @@ class Built:
                 caching=caching,
                 alignment=1 if self.hybrid else self.kv_block_size,
                 progress_steps=PROGRESS_STEPS,
-                gives_up=True,  # where nothing can be scheduled, ContinuousBatching ignores everybody who runs
+                # where nothing can be scheduled, ContinuousBatching ignores everybody who runs
+                gives_up=True,
             ),
             capabilities=CAPABILITIES,
             not_applicable=not_applicable,
@@ -146,23 +198,30 @@ class TwoPools(Adapter):
         self.scheduler = built.scheduler()
         self.max_model_len, self.max_prompt = built.max_model_len, built.max_prompt
         self._groups, self._block_size = built.groups, built.kv_block_size
-        self._kind: list[CacheType] = [LA if group.kind == "recurrent" else KV for group in built.groups]
+        self._kind: list[CacheType] = [
+            LA if group.kind == "recurrent" else KV for group in built.groups
+        ]
         self._output = SchedulerOutput()
         self._copies = count(1)
         self._holding: list[tuple[int, int, str]] = []
         self._keys: dict[int, tuple[int, dict[KeyId, Claim]]] = {}
         self._blocks = {group.id: self._manager(group).pool.num_blocks for group in built.groups}
 
-    # --- requests ------------------------------------------------------------------------------------------------------
+    # --- requests ---------------------------------------------------------------------------------
 
     def add(self, submit: Submit, tokens: list[int], shared: int) -> None:
         """Take a request in; it is looked up when the next step begins."""
         media = tuple(MediaItem(item.at, item.length, item.hash) for item in submit.media)
         identity = Identity(submit.salt, submit.adapter, media)
         if len(tokens) >= self.max_model_len:
-            raise Refused(f"a prompt of {len(tokens)} tokens leaves no room below max_model_len ({self.max_model_len})")
+            raise Refused(
+                f"a prompt of {len(tokens)} tokens leaves no room below max_model_len"
+                f" ({self.max_model_len})"
+            )
         try:
-            self.scheduler.add_request(SequenceGroup(submit.r, tokens, self._block_size, identity=identity))
+            self.scheduler.add_request(
+                SequenceGroup(submit.r, tokens, self._block_size, identity=identity)
+            )
         except RefusedRequest as error:
             raise Refused(str(error)) from None
 
@@ -183,17 +242,23 @@ class TwoPools(Adapter):
 
     def running(self) -> list[str]:
         """Return the requests that hold blocks, in the order in which they came."""
-        return [r for r, group in self.scheduler.groups.items() if self.scheduler.cache.holds_blocks(group)]
+        return [
+            r
+            for r, group in self.scheduler.groups.items()
+            if self.scheduler.cache.holds_blocks(group)
+        ]
 
     def forget(self, reason: UnpublishReason) -> bool:
-        """Forget every key; those who run go on. With new weights whoever waits is looked up again."""
+        """Forget every key; those who run go on. With new weights whoever waits is looked up
+        again.
+        """
         self.scheduler.cache.clear_prefix_cache()
         for group in self.scheduler.groups.values() if reason == "version" else ():
             group.looked_up = group.looked_up and self.scheduler.cache.holds_blocks(group)
         self.diff.settle(reason=reason)
         return True
 
-    # --- steps ---------------------------------------------------------------------------------------------------------
+    # --- steps ------------------------------------------------------------------------------------
 
     def schedule(self, asked: Asked | None, step: Step) -> Scheduled:
         """Restore whom the step may run, then schedule it."""
@@ -203,7 +268,9 @@ class TwoPools(Adapter):
         for r, restored in found.items():
             self._report(r, restored)
         starts = {r: group.num_processed for r, group in scheduler.groups.items()}
-        self._output = output = scheduler.schedule(step.budget) if asked is None else scheduler.schedule_expected(asked)
+        self._output = output = (
+            scheduler.schedule(step.budget) if asked is None else scheduler.schedule_expected(asked)
+        )
         self._grow()
         copies = self._copies_of(output)
         for r in output.preempted:
@@ -217,7 +284,11 @@ class TwoPools(Adapter):
         return Scheduled(
             chunks={r: (starts[r], starts[r] + tokens) for r, tokens in output.scheduled.items()},
             copies=copies,
-            zeros=[(g.pool, zeros) for g, kind in zip(self._groups, self._kind, strict=True) if kind is LA and zeros],
+            zeros=[
+                (g.pool, zeros)
+                for g, kind in zip(self._groups, self._kind, strict=True)
+                if kind is LA and zeros
+            ],
         )
 
     def complete(self, scheduled: Scheduled) -> None:
@@ -254,10 +325,12 @@ class TwoPools(Adapter):
                     moves.append(Move(copy.source, copy.target, group.pool, group.pool))
         return moves
 
-    # --- books ---------------------------------------------------------------------------------------------------------
+    # --- books ------------------------------------------------------------------------------------
 
     def tables(self, r: str) -> Tables:
-        """Return the blocks of a request by column; columns before the oldest checkpoint that it holds are absent."""
+        """Return the blocks of a request by column; columns before the oldest checkpoint that it
+        holds are absent.
+        """
         return [_pages(self.scheduler.cache.table(kind, r)) for kind in self._kind]
 
     def keys(self) -> Mapping[KeyId, Claim]:
@@ -273,7 +346,9 @@ class TwoPools(Adapter):
         for group in self._groups:
             pool = self._manager(group).pool
             free = pool.num_free_blocks - pool.num_overwritable
-            books[group.pool] = Count(free, pool.num_blocks - pool.num_free_blocks, pool.num_overwritable)
+            books[group.pool] = Count(
+                free, pool.num_blocks - pool.num_free_blocks, pool.num_overwritable
+            )
         return books
 
     def references(self, pool: int, page: int) -> int | None:
@@ -291,8 +366,16 @@ class TwoPools(Adapter):
             for key, block in pool.cached.items():
                 name = (group.id, block.block_id, key)
                 claim = before.get(name)
-                same = claim is not None and claim.length == block.content_length and claim.r == block.owner
-                claims[name] = claim if claim is not None and same else Claim(block.content_length, block.owner)
+                same = (
+                    claim is not None
+                    and claim.length == block.content_length
+                    and claim.r == block.owner
+                )
+                claims[name] = (
+                    claim
+                    if claim is not None and same
+                    else Claim(block.content_length, block.owner)
+                )
             self._keys[group.id] = pool.key_changes, claims
         return claims
 
@@ -302,9 +385,13 @@ def _pages(blocks: Sequence[int | None]) -> list[int]:
 
 
 def open_engine(header: TraceHeader, options: Mapping[str, str]) -> Driver:
-    """Build the engine for a trace. Raises UsageError for an option that does not fit, naming it."""
+    """Build the engine for a trace. Raises UsageError for an option that does not fit, naming
+    it.
+    """
     release = options.get("release", "")
     if release and release not in spec.RELEASES:
-        raise UsageError(f"--engine: release {release!r} is unknown; known are {', '.join(spec.RELEASES)}")
+        raise UsageError(
+            f"--engine: release {release!r} is unknown; known are {', '.join(spec.RELEASES)}"
+        )
     built = Built(header, release)
     return Driver(built.describe(header), TwoPools(built))

@@ -28,7 +28,10 @@ def restored_without_a_state(engine: Driver) -> None:
         return
 
     def longest(original: Any, sequence: Any, length: int) -> Position:
-        return Position(min(cache.kv.longest_run(sequence, length), (length - 1) // cache.kv.block_size) * cache.kv.block_size)
+        return Position(
+            min(cache.kv.longest_run(sequence, length), (length - 1) // cache.kv.block_size)
+            * cache.kv.block_size
+        )
 
     def restore(original: Any, sequence: Any, lengths: Any) -> None:
         original(sequence, [length for length in lengths if cache.la.holds(sequence, length)])
@@ -178,14 +181,18 @@ def newest_overwritten(engine: Driver) -> None:
 
 def _youngest(pool: Any) -> Any:
     def oldest(original: Any) -> Any:
-        return pool._store.pop(max(pool._store.values(), key=lambda block: block.timestamp).block_id)
+        return pool._store.pop(
+            max(pool._store.values(), key=lambda block: block.timestamp).block_id
+        )
 
     return oldest
 
 
 @fault(
     name="openvino-restored-but-not-renewed",
-    mirrors="ml-explore/mlx-lm#1495; antonellof/ferrox#14 (first in, first out under the name of LRU)",
+    mirrors=(
+        "ml-explore/mlx-lm#1495; antonellof/ferrox#14 (first in, first out under the name of LRU)"
+    ),
     anomaly="wrong-victim",
     checker="eviction",
     group="N",

@@ -11,7 +11,9 @@ from cachewitness.engines.fault_tools import wrap
 from cachewitness.engines.mutant import declared, mutant
 from cachewitness_reference.openvino_genai.sequence import Identity
 
-identity_confused = partial(mutant, engines=("openvino_genai",), anomaly="cross-identity-hit", checker="identity", group="I")
+identity_confused = partial(
+    mutant, engines=("openvino_genai",), anomaly="cross-identity-hit", checker="identity", group="I"
+)
 
 
 def _scheduler(engine: Driver) -> Any:
@@ -40,13 +42,17 @@ def _marks(extra: tuple[object, ...]) -> list[tuple[object, ...]]:
     return [mark for mark in extra if isinstance(mark, tuple)]
 
 
-@identity_confused(name="openvino-image-without-its-place", mirrors="vllm-project/vllm#36622, #20261")
+@identity_confused(
+    name="openvino-image-without-its-place", mirrors="vllm-project/vllm#36622, #20261"
+)
 def image_without_its_place(engine: Driver) -> None:
     """A digest covers which images lie in a block, and not over which of its tokens."""
     own = Identity.extra
 
     def extra(identity: Identity, start: int, stop: int) -> tuple[object, ...]:
-        return tuple(mark[:2] if mark[0] == "media" else mark for mark in _marks(own(identity, start, stop)))
+        return tuple(
+            mark[:2] if mark[0] == "media" else mark for mark in _marks(own(identity, start, stop))
+        )
 
     _identified(engine, extra)
 
@@ -58,7 +64,9 @@ def salt_joined_to_adapter(engine: Driver) -> None:
 
     def extra(identity: Identity, start: int, stop: int) -> tuple[object, ...]:
         marks = _marks(own(identity, start, stop))
-        return tuple(("salt", "".join(map(str, mark[1:]))) if mark[0] == "salt" else mark for mark in marks)
+        return tuple(
+            ("salt", "".join(map(str, mark[1:]))) if mark[0] == "salt" else mark for mark in marks
+        )
 
     _identified(engine, extra)
 

@@ -19,7 +19,8 @@ from cachewitness_reference.openvino_genai import spec
 
 
 def configurations() -> list[Configuration]:
-    """Return the configurations of a run: hybrids of several intervals, states without checkpoints, attention alone.
+    """Return the configurations of a run: hybrids of several intervals, states without checkpoints,
+    attention alone.
 
     The pools are a trace's own, of sizes that are named, or dynamic.
     """
@@ -36,9 +37,19 @@ def configurations() -> list[Configuration]:
             (mamba, {"enable_prefix_caching": False}),
             (mamba, {"enable_prefix_caching": False, "max_num_batched_tokens": spec.SIZE_MAX}),
             (mamba, {"dynamic_split_fuse": False}),
-            (mamba, {"num_kv_blocks": 24, "enable_prefix_caching": True, "cache_interval_multiplier": 2}),
+            (
+                mamba,
+                {
+                    "num_kv_blocks": 24,
+                    "enable_prefix_caching": True,
+                    "cache_interval_multiplier": 2,
+                },
+            ),
             (mamba, {"num_kv_blocks": 24, "max_num_seqs": 3}),
-            (mamba, {"num_kv_blocks": 0, "enable_prefix_caching": True, "cache_interval_multiplier": 1}),
+            (
+                mamba,
+                {"num_kv_blocks": 0, "enable_prefix_caching": True, "cache_interval_multiplier": 1},
+            ),
             (mamba, {"num_kv_blocks": 0}),
         )
     ]
@@ -59,7 +70,9 @@ def serve(layout: Layout, serving: Serving) -> TraceHeader:
     return served_plainly("openvino_genai", layout, serving)
 
 
-def _fit(layout: Layout, model: Model | None, options: Mapping[str, Any], release: str) -> tuple[Layout, dict[str, Any]]:
+def _fit(
+    layout: Layout, model: Model | None, options: Mapping[str, Any], release: str
+) -> tuple[Layout, dict[str, Any]]:
     from cachewitness.systems.openvino_genai.reference.fitting import fit
 
     return fit(layout, model, options, release)
@@ -103,7 +116,10 @@ def _plan() -> click.Command:
 
 POLICY = PolicyKind(
     name="openvino_genai",
-    summary="the hybrid cache of OpenVINO GenAI: two pools, checkpoints by interval, tails of finished requests",
+    summary=(
+        "the hybrid cache of OpenVINO GenAI: two pools, checkpoints by interval, tails of finished"
+        " requests"
+    ),
     source=spec.REPOSITORY,
     pinned=spec.PINNED_COMMIT,
     releases=tuple(spec.RELEASES),

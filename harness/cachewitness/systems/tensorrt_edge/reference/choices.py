@@ -1,4 +1,5 @@
-"""What TensorRT-Edge-LLM's policy leaves to an engine: the place of a capture, and which capture makes room.
+"""What TensorRT-Edge-LLM's policy leaves to an engine: the place of a capture, and which capture
+makes room.
 
 Rows are no choice: the batch is dense, and the option `survivors` says how it stays so.
 """
@@ -8,12 +9,21 @@ from __future__ import annotations
 from typing import Any
 
 from cachewitness.engines.policy import Choices
-from cachewitness_reference.tensorrt_edge.system_prompts import PlaceId, SavedPrompt, SystemPromptKey
+from cachewitness_reference.tensorrt_edge.system_prompts import (
+    PlaceId,
+    SavedPrompt,
+    SystemPromptKey,
+)
 
 
 def steer(engine: Any, choices: Choices) -> None:
-    """Have the free choices of a reference engine made by somebody else; the first group's places speak for all."""
-    prompts, aside = engine.adapter.runtime.prompts, [group for group in engine.header.groups if group.of >= 0]
+    """Have the free choices of a reference engine made by somebody else; the first group's
+    places speak for all.
+    """
+    prompts, aside = (
+        engine.adapter.runtime.prompts,
+        [group for group in engine.header.groups if group.of >= 0],
+    )
     if not aside:
         return
     own, pool = prompts.reserve, aside[0].pool

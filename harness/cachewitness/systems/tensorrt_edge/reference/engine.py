@@ -1,9 +1,11 @@
-"""TensorRT-Edge-LLM's hybrid cache manager as an engine: batch rows are slots, compaction is one copy.
+"""TensorRT-Edge-LLM's hybrid cache manager as an engine: batch rows are slots, compaction is one
+copy.
 
-The manager has no blocks: a row is one page as long as the longest sequence, so tables have one column and `block_size` is
-that length. Each group has a pool of its own with the same rows, since the ledger keeps one content per page. What the
-layout calls a block is a measure only: a row has room for the longest prompt that a pool of `slots` such blocks could hold,
-and for as much again to generate.
+The manager has no blocks: a row is one page as long as the longest sequence, so tables have one
+column and `block_size` is that length. Each group has a pool of its own with the same rows, since
+the ledger keeps one content per page. What the layout calls a block is a measure only: a row has
+room for the longest prompt that a pool of `slots` such blocks could hold, and for as much again to
+generate.
 """
 
 from __future__ import annotations
@@ -22,7 +24,13 @@ from cachewitness.engines.driver import Driver
 from cachewitness.systems.tensorrt_edge.reference import NOT_APPLICABLE
 from cachewitness.systems.tensorrt_edge.reference.rows import Rows
 from cachewitness_reference.tensorrt_edge import spec
-from cachewitness_reference.tensorrt_edge.config import Config, KVConfig, KVLayerConfig, LayerType, MambaConfig
+from cachewitness_reference.tensorrt_edge.config import (
+    Config,
+    KVConfig,
+    KVLayerConfig,
+    LayerType,
+    MambaConfig,
+)
 from cachewitness_reference.tensorrt_edge.policy import HybridCachePolicy
 from cachewitness_reference.tensorrt_edge.runtime import Runtime, RuntimeOptions
 
@@ -53,7 +61,9 @@ SWITCHES = ("enable_caching", "replay_last_token")
 
 
 def checked(header: TraceHeader) -> dict[str, Any]:
-    """Return the options of a trace, by their names here, with defaults. Raises UsageError naming what does not fit."""
+    """Return the options of a trace, by their names here, with defaults. Raises UsageError
+    naming what does not fit.
+    """
     options: dict[str, Any] = {
         "max_batch_size": spec.MAX_BATCH_SIZE_DEFAULT,
         "max_sequence_length": row_length(header.layout, header.pages),
@@ -86,14 +96,18 @@ def _check(given: str, name: str, value: object) -> None:
 
 
 def row_length(layout: Layout, pages: int) -> int:
-    """Return how many tokens a row holds: twice what `slots` blocks of the layout could hold of one request."""
+    """Return how many tokens a row holds: twice what `slots` blocks of the layout could hold of
+    one request.
+    """
     unit = lcm(*(group.block_size for group in layout.groups))
     blocks_per_unit = sum(unit // group.block_size for group in layout.groups)
     return min(max(2 * pages * unit // blocks_per_unit, 1), TOKENS_MAX)
 
 
 def configure(layout: Layout, options: Mapping[str, Any]) -> Config:
-    """Return the manager's configuration: a decoder layer for every layer of every group, heads of no matter what size."""
+    """Return the manager's configuration: a decoder layer for every layer of every group, heads
+    of no matter what size.
+    """
     types = [_kind(group) for group in layout.groups for _ in range(group.layers)]
     attention, mamba = types.count(LayerType.ATTENTION), types.count(LayerType.MAMBA)
     rows, length = options["max_batch_size"], options["max_sequence_length"]
@@ -110,14 +124,27 @@ def _kind(group: GroupSpec) -> LayerType:
 
 
 def describe(header: TraceHeader, options: Mapping[str, Any], version: str = CORRECTED) -> Header:
-    """Return the history's header: a pool of rows for each group and, if anything is captured, a pool of places for each."""
+    """Return the history's header: a pool of rows for each group and, if anything is captured, a
+    pool of places for each.
+    """
     layout, places = header.layout, _places(options)
     length, count_of = options["max_sequence_length"], len(layout.groups)
-    groups = [Group(i, g.kind, length, pool=i, window=g.window, chunk=g.chunk) for i, g in enumerate(layout.groups)]
+    groups = [
+        Group(i, g.kind, length, pool=i, window=g.window, chunk=g.chunk)
+        for i, g in enumerate(layout.groups)
+    ]
     pools = [Pool(id=i, pages=options["max_batch_size"]) for i in range(count_of)]
     if places:
         aside = [
-            Group(count_of + g.id, g.kind, length, pool=count_of + g.id, window=g.window, chunk=g.chunk, of=g.id)
+            Group(
+                count_of + g.id,
+                g.kind,
+                length,
+                pool=count_of + g.id,
+                window=g.window,
+                chunk=g.chunk,
+                of=g.id,
+            )
             for g in groups
         ]
         pools += [Pool(id=group.pool, pages=places, tier=SECOND) for group in aside]
@@ -125,9 +152,13 @@ def describe(header: TraceHeader, options: Mapping[str, Any], version: str = COR
     recurrent = any(group.kind == "recurrent" for group in layout.groups)
     not_applicable = dict(NOT_APPLICABLE)
     if not (recurrent and places):
-        not_applicable["no-fabricated-snapshots"] = "nothing is captured" if recurrent else "no recurrent group"
+        not_applicable["no-fabricated-snapshots"] = (
+            "nothing is captured" if recurrent else "no recurrent group"
+        )
     if options["joining"] == "static":
-        not_applicable["progress"] = "a static batch ends with its slowest request; others wait for it"
+        not_applicable["progress"] = (
+            "a static batch ends with its slowest request; others wait for it"
+        )
     captures = Captures(order="lru", again=int(options["replay_last_token"])) if places else None
     return Header(
         engine="reference",
@@ -149,19 +180,31 @@ def _places(options: Mapping[str, Any]) -> int:
 def open_engine(header: TraceHeader, options: Mapping[str, str]) -> Driver:
     """Build the engine for a trace. Raises UsageError for an option that does not fit, naming it.
 
-    A release compacts in place, where the trace does not say how; its pairing of a state at N with N - 1 tokens is not done.
+    A release compacts in place, where the trace does not say how; its pairing of a state at N with
+    N - 1 tokens is not done.
     """
     release = options.get("release", "")
     if release and release not in spec.RELEASES:
-        raise UsageError(f"--engine: release {release!r} is unknown; known are {', '.join(spec.RELEASES)}")
+        raise UsageError(
+            f"--engine: release {release!r} is unknown; known are {', '.join(spec.RELEASES)}"
+        )
     defaults = {"compaction": "in_place"} if release else {}
-    return assemble(msgspec.structs.replace(header, options={**defaults, **header.options}), release or CORRECTED)
+    return assemble(
+        msgspec.structs.replace(header, options={**defaults, **header.options}),
+        release or CORRECTED,
+    )
 
 
 def assemble(header: TraceHeader, version: str = CORRECTED) -> Driver:
     """Put a runtime under the harness's operations."""
     options = checked(header)
-    cache = HybridCachePolicy(configure(header.layout, options), in_place=options["compaction"] == "in_place")
-    own = RuntimeOptions(_places(options), options["joining"], options["survivors"], options["replay_last_token"])
+    cache = HybridCachePolicy(
+        configure(header.layout, options), in_place=options["compaction"] == "in_place"
+    )
+    own = RuntimeOptions(
+        _places(options), options["joining"], options["survivors"], options["replay_last_token"]
+    )
     described = describe(header, options, version)
-    return Driver(described, Rows(described, Runtime(cache, own), options["max_num_batched_tokens"]))
+    return Driver(
+        described, Rows(described, Runtime(cache, own), options["max_num_batched_tokens"])
+    )

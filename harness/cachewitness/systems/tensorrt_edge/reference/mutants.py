@@ -73,7 +73,9 @@ def last_token_of_a_capture_again(engine: Driver) -> None:
             row = runtime.cache.rows.rows[request.slot]
             row.kv = row.recurrent = row.conv = request.computed
         if step.joined:
-            runtime.cache.reset_for_new_sequences([request.computed for request in runtime.running()])
+            runtime.cache.reset_for_new_sequences(
+                [request.computed for request in runtime.running()]
+            )
 
     wrap(runtime, "_join", join)
 
@@ -93,10 +95,18 @@ def capture_rewritten(engine: Driver) -> None:
         scheduled, aside = original(*args), _adapter(engine)._aside
         for request in runtime.running():
             saved = captured.get(request.request_id)
-            if saved is not None and runtime.prompts.saved.get(saved.key) is saved and request.request_id in scheduled.chunks:
+            if (
+                saved is not None
+                and runtime.prompts.saved.get(saved.key) is saved
+                and request.request_id in scheduled.chunks
+            ):
                 groups = _adapter(engine)._groups
-                scheduled.stores += [Move(request.slot, saved.place, g.pool, aside[g.id].pool) for g in groups]
-        captured.update((request.request_id, saved) for request, saved in _adapter(engine)._step.saves)
+                scheduled.stores += [
+                    Move(request.slot, saved.place, g.pool, aside[g.id].pool) for g in groups
+                ]
+        captured.update(
+            (request.request_id, saved) for request, saved in _adapter(engine)._step.saves
+        )
         return scheduled
 
     wrap(_adapter(engine), "schedule", schedule)
@@ -138,7 +148,10 @@ def captures_survive_new_weights(engine: Driver) -> None:
 
 @fault(
     name="edge-later-chunks-not-captured",
-    mirrors="vllm-project/vllm#43628 (of a prompt in several chunks one boundary alone is kept); sgl-project/sglang#28222",
+    mirrors=(
+        "vllm-project/vllm#43628 (of a prompt in several chunks one boundary alone is kept);"
+        " sgl-project/sglang#28222"
+    ),
     anomaly="lost-capture",
     checker="captures",
     group="N",
@@ -157,13 +170,18 @@ def later_chunks_not_captured(engine: Driver) -> None:
 
 @fault(
     name="edge-captures-looked-up-by-the-whole-prompt",
-    mirrors="ggml-org/llama.cpp#24055 (the length of the whole prompt where that of the checkpoint is meant)",
+    mirrors=(
+        "ggml-org/llama.cpp#24055 (the length of the whole prompt where that of the checkpoint is"
+        " meant)"
+    ),
     anomaly="lost-capture",
     checker="captures",
     group="N",
 )
 def captures_looked_up_by_the_whole_prompt(engine: Driver) -> None:
-    """A request looks for a capture of all its tokens but the last, whatever part of them is a system prompt."""
+    """A request looks for a capture of all its tokens but the last, whatever part of them is a
+    system prompt.
+    """
 
     def name(original: Any, request: Any) -> None:
         original(request)
@@ -187,7 +205,9 @@ def captures_end_with_their_request(engine: Driver) -> None:
     def end(original: Any, r: str) -> None:
         keys = set(runtime.requests[r].captures.values())
         original(r)
-        for saved in [saved for key, saved in runtime.prompts.saved.items() if key in keys and not saved.users]:
+        for saved in [
+            saved for key, saved in runtime.prompts.saved.items() if key in keys and not saved.users
+        ]:
             runtime.prompts._forget(saved)
 
     wrap(runtime, "end", end)
@@ -220,7 +240,9 @@ def newest_capture_given_up(engine: Driver) -> None:
 
 @fault(
     name="edge-hit-does-not-renew-a-capture",
-    mirrors="ml-explore/mlx-lm#1495; antonellof/ferrox#14 (first in, first out under the name of LRU)",
+    mirrors=(
+        "ml-explore/mlx-lm#1495; antonellof/ferrox#14 (first in, first out under the name of LRU)"
+    ),
     anomaly="lost-capture",
     checker="captures",
     group="N",

@@ -9,7 +9,9 @@ from cachewitness.engines.driver import Driver
 from cachewitness.engines.fault_tools import wrap
 from cachewitness.engines.mutant import declared, mutant
 
-fault = partial(mutant, engines=("tensorrt_edge",), anomaly="cross-identity-hit", checker="identity", group="I")
+fault = partial(
+    mutant, engines=("tensorrt_edge",), anomaly="cross-identity-hit", checker="identity", group="I"
+)
 
 
 def _renamed(engine: Driver, change: Any) -> None:

@@ -1,10 +1,11 @@
 """TensorRT-Edge-LLM: the tensors of a HybridCacheManager and their bytes.
 
-Everything is allocated at once, for the largest batch and the longest sequence: an attention layer keeps
-[maxBatch, 2, heads, maxSeqLen, headDim], sliding layers included, a recurrent layer [maxBatch, heads, headDim, size] and
-[maxBatch, convDim, convKernel], the convolution with all columns of its kernel. The lengths are one INT32 a row. Which
-configurations are refused is `cachewitness_reference.tensorrt_edge.config`'s to say. From release 0.10 on the keys and values lie in
-pages of 128 tokens, which rounds the longest sequence up.
+Everything is allocated at once, for the largest batch and the longest sequence: an attention layer
+keeps [maxBatch, 2, heads, maxSeqLen, headDim], sliding layers included, a recurrent layer
+[maxBatch, heads, headDim, size] and [maxBatch, convDim, convKernel], the convolution with all
+columns of its kernel. The lengths are one INT32 a row. Which configurations are refused is
+`cachewitness_reference.tensorrt_edge.config`'s to say. From release 0.10 on the keys and values lie
+in pages of 128 tokens, which rounds the longest sequence up.
 """
 
 from __future__ import annotations
@@ -58,11 +59,25 @@ class Request:
 @click.command("tensorrt_edge")
 @options.model_options()
 @click.option("--max-batch-size", type=options.SIZE, required=True, help="Rows: sequences at once.")
-@click.option("--max-sequence-length", type=options.SIZE, required=True, help="Tokens that a row holds.")
+@click.option(
+    "--max-sequence-length", type=options.SIZE, required=True, help="Tokens that a row holds."
+)
 @options.memory
-@click.option("--kv-cache-type", type=click.Choice(["half", "fp8"]), default="half", show_default=True)
-@click.option("--recurrent-state-type", type=click.Choice(["half", "float", "bf16"]), default="half", show_default=True)
-@click.option("--conv-state-type", type=click.Choice(["half", "float", "bf16"]), default="half", show_default=True)
+@click.option(
+    "--kv-cache-type", type=click.Choice(["half", "fp8"]), default="half", show_default=True
+)
+@click.option(
+    "--recurrent-state-type",
+    type=click.Choice(["half", "float", "bf16"]),
+    default="half",
+    show_default=True,
+)
+@click.option(
+    "--conv-state-type",
+    type=click.Choice(["half", "float", "bf16"]),
+    default="half",
+    show_default=True,
+)
 @click.option("--release", default="0.7", show_default=True, help="0.7, 0.8, 0.9 or 0.10.")
 @options.as_json
 def command(as_json: bool, **given: Any) -> None:
@@ -71,13 +86,20 @@ def command(as_json: bool, **given: Any) -> None:
 
 
 def plan(request: Request) -> Plan:
-    """Return the shapes and bytes of every tensor. Raises UsageError naming the option or the field that does not fit."""
+    """Return the shapes and bytes of every tensor. Raises UsageError naming the option or the
+    field that does not fit.
+    """
     if request.release not in RELEASES:
         raise UsageError(f"--release: {request.release!r} is unknown; known: {', '.join(RELEASES)}")
     model = sources.model(request.layout)
-    for option, value in (("batch-size", request.max_batch_size), ("sequence-length", request.max_sequence_length)):
+    for option, value in (
+        ("batch-size", request.max_batch_size),
+        ("sequence-length", request.max_sequence_length),
+    ):
         if value > INT32_MAX:
-            raise UsageError(f"--max-{option}: {value} does not fit the 32-bit integers of the configuration")
+            raise UsageError(
+                f"--max-{option}: {value} does not fit the 32-bit integers of the configuration"
+            )
     config = config_of(model, request)
     answer = Plan("tensorrt_edge", request.release, request.layout)
     _attention(answer, config, request)
@@ -87,16 +109,26 @@ def plan(request: Request) -> Plan:
     answer.add("total_bytes", sum(int(answer.value(part) or 0) for part in parts))
     if request.memory is not None:
         row = int(answer.value("total_bytes") or 0) // request.max_batch_size
-        answer.add("row_bytes", row, f"one sequence of at most {request.max_sequence_length} tokens, whatever its length")
-        answer.add("requests_running", request.memory // row, f"{request.memory} // {row}: rows that fit, the largest batch")
+        answer.add(
+            "row_bytes",
+            row,
+            f"one sequence of at most {request.max_sequence_length} tokens, whatever its length",
+        )
+        answer.add(
+            "requests_running",
+            request.memory // row,
+            f"{request.memory} // {row}: rows that fit, the largest batch",
+        )
     _remark(answer, model, config, request)
     return answer
 
 
 def config_of(model: Model, request: Request) -> Config:
-    """Return the manager's configuration of a model, the layers of a kind one after the other; their order changes no byte.
+    """Return the manager's configuration of a model, the layers of a kind one after the other;
+    their order changes no byte.
 
-    Raises UsageError for layers that the manager does not have, and for what its constructors refuse.
+    Raises UsageError for layers that the manager does not have, and for what its constructors
+    refuse.
     """
     heads: list[KVLayerConfig] = []
     states: list[Recurrent] = []
@@ -112,7 +144,9 @@ def config_of(model: Model, request: Request) -> Config:
     if len({(*state.state_shape, state.conv_channels, state.conv_kernel) for state in states}) > 1:
         raise UsageError(f"{where}: recurrent layers differ; the manager has one shape for all")
     rows = request.max_batch_size
-    kv = KVConfig(len(heads), rows, request.max_sequence_length, tuple(heads), KV_TYPES[request.kv_cache_type])
+    kv = KVConfig(
+        len(heads), rows, request.max_sequence_length, tuple(heads), KV_TYPES[request.kv_cache_type]
+    )
     mamba = MambaConfig()
     if states:
         shape = states[0].state_shape
@@ -142,7 +176,9 @@ def _attention(answer: Plan, config: Config, request: Request) -> None:
     if request.release == PAGED:
         length = math.ceil(length / PAGE_TOKENS) * PAGE_TOKENS
         answer.add(
-            "kv_pages", rows * length // PAGE_TOKENS, f"{rows} x ceil({kv.max_sequence_length} / {PAGE_TOKENS}), each layer"
+            "kv_pages",
+            rows * length // PAGE_TOKENS,
+            f"{rows} x ceil({kv.max_sequence_length} / {PAGE_TOKENS}), each layer",
         )
     total = 0
     for layer in dict.fromkeys(kv.layer_configs):
@@ -151,38 +187,64 @@ def _attention(answer: Plan, config: Config, request: Request) -> None:
         shape = f"[{rows}, 2, {heads}, {length}, {dim}]"
         if request.release == PAGED:
             shape = f"[2, {rows * length // PAGE_TOKENS}, {PAGE_TOKENS}, {heads}, {dim}]"
-        answer.add(f"kv_layer_{heads}x{dim}_bytes", each, f"{shape} {kv.kv_cache_type.value}, {layers} layers")
+        answer.add(
+            f"kv_layer_{heads}x{dim}_bytes",
+            each,
+            f"{shape} {kv.kv_cache_type.value}, {layers} layers",
+        )
         total += layers * each
     answer.add("kv_bytes", total, f"{kv.num_attention_layers} attention layers, not zeroed")
 
 
 def _recurrent(answer: Plan, config: Config) -> None:
-    mamba, rows, layers = config.mamba_config, config.max_batch_size, config.mamba_config.num_recurrent_layers
+    mamba, rows, layers = (
+        config.mamba_config,
+        config.max_batch_size,
+        config.mamba_config.num_recurrent_layers,
+    )
     if not layers:
         answer.add("recurrent_bytes", 0, "no recurrent layers")
         answer.add("conv_bytes", 0, "no recurrent layers")
         return
-    state = [rows, mamba.recurrent_state_num_heads, mamba.recurrent_state_head_dim, mamba.recurrent_state_size]
+    state = [
+        rows,
+        mamba.recurrent_state_num_heads,
+        mamba.recurrent_state_head_dim,
+        mamba.recurrent_state_size,
+    ]
     conv = [rows, mamba.conv_dim, mamba.conv_kernel]
     for name, shape, kind in (
         ("recurrent_bytes", state, mamba.recurrent_state_type),
         ("conv_bytes", conv, mamba.conv_state_type),
     ):
-        answer.add(name, layers * math.prod(shape) * BYTES[kind], f"{shape} {kind.value}, {layers} layers, zeroed")
+        answer.add(
+            name,
+            layers * math.prod(shape) * BYTES[kind],
+            f"{shape} {kind.value}, {layers} layers, zeroed",
+        )
 
 
 def _remark(answer: Plan, model: Model, config: Config, request: Request) -> None:
     odd = sorted({layer.head_dim for layer in config.kv_config.layer_configs} - set(HEAD_DIMS))
     if odd:
         known = ", ".join(map(str, HEAD_DIMS))
-        answer.notes.append(f"head size {', '.join(map(str, odd))} cannot be compacted: the kernel knows {known}")
+        answer.notes.append(
+            f"head size {', '.join(map(str, odd))} cannot be compacted: the kernel knows {known}"
+        )
     if any(isinstance(cache, Sliding) for cache in model.caches):
         answer.notes.append(
-            "sliding layers keep every token of the longest sequence: the manager has no type of its own for them"
+            "sliding layers keep every token of the longest sequence: the manager has no type of"
+            " its own for them"
         )
     if request.max_sequence_length > model.max_length:
-        answer.notes.append(f"--max-sequence-length is longer than the {model.max_length} tokens of {model.checkpoint}")
+        answer.notes.append(
+            f"--max-sequence-length is longer than the {model.max_length} tokens of"
+            f" {model.checkpoint}"
+        )
     if request.kv_cache_type == "fp8":
         answer.notes.append("the scales of FP8 keys and values are not counted")
-    if config.mamba_config.num_recurrent_layers and "bf16" in (request.recurrent_state_type, request.conv_state_type):
+    if config.mamba_config.num_recurrent_layers and "bf16" in (
+        request.recurrent_state_type,
+        request.conv_state_type,
+    ):
         answer.notes.append("releases 0.7 to 0.10 cannot compact bf16 states; the reference can")

@@ -20,13 +20,18 @@ from cachewitness_reference.tensorrt_edge import spec
 
 NAME = "tensorrt_edge"
 BLOCKS_PER_CAPTURE = 16
-"""Where prompts are answered: a capture for every so many blocks that the pool of another policy would have."""
+"""Where prompts are answered: a capture for every so many blocks that the pool of another policy
+would have."""
 
 
 def configurations() -> list[Configuration]:
-    """Return the configurations of a run: every kind of group, rows and captures under pressure, each way to run."""
+    """Return the configurations of a run: every kind of group, rows and captures under pressure,
+    each way to run.
+    """
     full, unequal = layouts.load("full"), layouts.load("full-mamba-unequal")
-    three, mamba, window = (layouts.load(name) for name in ("full-swa-mamba", "full-mamba", "full-swa"))
+    three, mamba, window = (
+        layouts.load(name) for name in ("full-swa-mamba", "full-mamba", "full-swa")
+    )
     return [
         _configuration(full),
         _configuration(mamba),
@@ -43,7 +48,11 @@ def configurations() -> list[Configuration]:
 def cold_configurations() -> list[Configuration]:
     """Return the configurations on which tensors are compared."""
     three, mamba = layouts.load("full-swa-mamba"), layouts.load("full-mamba")
-    return [_configuration(three), _configuration(mamba, survivors="descending"), _configuration(mamba, replay_last_token=True)]
+    return [
+        _configuration(three),
+        _configuration(mamba, survivors="descending"),
+        _configuration(mamba, replay_last_token=True),
+    ]
 
 
 def _configuration(layout: Layout, **options: Any) -> Configuration:
@@ -51,7 +60,8 @@ def _configuration(layout: Layout, **options: Any) -> Configuration:
 
 
 def serve(layout: Layout, serving: Serving) -> TraceHeader:
-    """Return the header of a runtime that answers prompts: a row for each of the batch, a capture for each prompt in the pool.
+    """Return the header of a runtime that answers prompts: a row for each of the batch, a capture
+    for each prompt in the pool.
 
     A second tier, if there is one, says how many captures there are.
     """
@@ -91,7 +101,10 @@ def _plan() -> click.Command:
 
 POLICY = PolicyKind(
     name=NAME,
-    summary="the hybrid cache manager of TensorRT-Edge-LLM: batch rows, compaction, captured system prompts",
+    summary=(
+        "the hybrid cache manager of TensorRT-Edge-LLM: batch rows, compaction, captured system"
+        " prompts"
+    ),
     source=spec.REPOSITORY,
     pinned=spec.PINNED_RELEASE,
     releases=spec.RELEASES,

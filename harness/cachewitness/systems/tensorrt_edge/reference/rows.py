@@ -1,13 +1,15 @@
 """A runtime of TensorRT-Edge-LLM's shape as the harness drives it: what its steps mean in slots.
 
-A slot is a batch row, in every group's pool the same. A compaction is one copy before the runs, a simultaneous permutation;
-a row that it reads stays held, as `copy:N`, until the step has run.
+A slot is a batch row, in every group's pool the same. A compaction is one copy before the runs, a
+simultaneous permutation; a row that it reads stays held, as `copy:N`, until the step has run.
 
-Captured system prompts lie in pools of another tier, one place each per group, held by `capture:N`: they are restored by
-copies before the runs and saved by stores after them. Upstream keeps them on the device as well; they are a tier because
-they are reached by copies alone. Their keys are the runtime's, not the manager's, so nothing is published.
+Captured system prompts lie in pools of another tier, one place each per group, held by `capture:N`:
+they are restored by copies before the runs and saved by stores after them. Upstream keeps them on
+the device as well; they are a tier because they are reached by copies alone. Their keys are the
+runtime's, not the manager's, so nothing is published.
 
-The states of a request that starts from nothing need no zeros: the worker, as a kernel does, starts from none.
+The states of a request that starts from nothing need no zeros: the worker, as a kernel does, starts
+from none.
 """
 
 from __future__ import annotations
@@ -40,12 +42,16 @@ class Rows(Adapter):
         self._captures: dict[int, str] = {}
         self._copies, self._serial = count(1), count(1)
 
-    # --- requests ------------------------------------------------------------------------------------------------------
+    # --- requests ---------------------------------------------------------------------------------
 
     def add(self, submit: Submit, tokens: list[int], shared: int) -> None:
-        """Take a request in. The part that others share is its system prompt; if it shares none, the whole prompt is."""
+        """Take a request in. The part that others share is its system prompt; if it shares none,
+        the whole prompt is.
+        """
         media = tuple((item.at, item.length, item.hash) for item in submit.media)
-        request = Request(submit.r, tokens, shared or len(tokens), submit.adapter, submit.salt, media)
+        request = Request(
+            submit.r, tokens, shared or len(tokens), submit.adapter, submit.salt, media
+        )
         try:
             self.runtime.add(request)
         except CacheError as error:
@@ -70,7 +76,9 @@ class Rows(Adapter):
         return [r for r, request in self.runtime.requests.items() if request.slot is not None]
 
     def reset(self, tier: str, *, running: bool) -> Iterable[tuple[str, bool]]:
-        """Forget captures, if their tier is meant; on the device itself nothing outlives its request."""
+        """Forget captures, if their tier is meant; on the device itself nothing outlives its
+        request.
+        """
         if running:
             self.engine.preempt_all()
         answers = {}
@@ -92,25 +100,36 @@ class Rows(Adapter):
         self._release_captures()
         self.diff.settle()
 
-    # --- steps ---------------------------------------------------------------------------------------------------------
+    # --- steps ------------------------------------------------------------------------------------
 
     def schedule(self, asked: Asked | None, step: StepOp) -> Scheduled:
-        """Plan a step: compaction and restores are copies before the runs, captures are stores after them."""
+        """Plan a step: compaction and restores are copies before the runs, captures are stores
+        after them.
+        """
         limit = min(step.budget or self.budget, self.budget or step.budget)
         self._step = planned = self.runtime.begin_step(asked, limit)
         copies = self._compaction(planned)
         self._hold_captures(planned)
         for request in planned.joined:
-            self._report(request, next((saved for saved, r in planned.restores if r is request), None))
+            self._report(
+                request, next((saved for saved, r in planned.restores if r is request), None)
+            )
         self.diff.settle([request.request_id for request in self.runtime.running()])
         for saved, request in planned.restores:
-            copies += [Move(saved.place, _row(request), self._aside[group.id].pool, group.pool) for group in self._groups]
+            copies += [
+                Move(saved.place, _row(request), self._aside[group.id].pool, group.pool)
+                for group in self._groups
+            ]
         stores = [
             Move(_row(request), saved.place, group.pool, self._aside[group.id].pool)
             for request, saved in planned.saves
             for group in self._groups
         ]
-        return Scheduled(chunks={r: (start, stop) for r, (start, stop) in planned.chunks.items()}, copies=copies, stores=stores)
+        return Scheduled(
+            chunks={r: (start, stop) for r, (start, stop) in planned.chunks.items()},
+            copies=copies,
+            stores=stores,
+        )
 
     def complete(self, scheduled: Scheduled) -> None:
         """Commit the step, and let go of the rows that moved."""
@@ -122,7 +141,9 @@ class Rows(Adapter):
         self.diff.settle()
 
     def _compaction(self, step: Step) -> list[Move]:
-        """Return the moves of every group, and hold the rows that they read until the step has run."""
+        """Return the moves of every group, and hold the rows that they read until the step has
+        run.
+        """
         self._copy = f"copy:{next(self._copies)}"
         copies = []
         for group in self._groups:
@@ -150,23 +171,33 @@ class Rows(Adapter):
 
     def _report(self, request: Request, saved: SavedPrompt | None) -> None:
         rows = [[_row(request)] if saved is not None else [] for _ in self._groups]
-        places = [[int(saved.place)] if saved is not None else [] for _ in self._groups] if self._aside else []
+        places = (
+            [[int(saved.place)] if saved is not None else [] for _ in self._groups]
+            if self._aside
+            else []
+        )
         tier = "local" if saved is None else SECOND
         self.diff.hit(request.request_id, request.computed, rows + places, tier=tier)
 
-    # --- books ---------------------------------------------------------------------------------------------------------
+    # --- books ------------------------------------------------------------------------------------
 
     def tables(self, r: str) -> Tables:
         """Return the row of a request, in every group."""
         request = self.runtime.requests.get(r)
-        return [[_row(request)] for _ in self._groups] if request is not None and request.slot is not None else []
+        return (
+            [[_row(request)] for _ in self._groups]
+            if request is not None and request.slot is not None
+            else []
+        )
 
     def keys(self) -> Mapping[KeyId, Claim]:
         """Return nothing: the manager has no keys."""
         return {}
 
     def counts(self) -> Mapping[int, Count]:
-        """Return the books of every pool; a row that is still to be read by a compaction is not free."""
+        """Return the books of every pool; a row that is still to be read by a compaction is not
+        free.
+        """
         taken = {_row(request) for request in self.runtime.running()}
         books = {}
         for group in self._groups:

@@ -1,10 +1,15 @@
-"""What exported tests have in common. It is written out into each, which runs where this package is not installed."""
+"""What exported tests have in common. It is written out into each, which runs where this package
+is not installed.
+"""
 
 from __future__ import annotations
 
 HEAD = "{story} Found by cachewitness ({anomaly}, vLLM {version})."
 
-MEMORY = "memory = defaultdict(dict)  # by block and place in it: the tokens that its content was computed from"
+MEMORY = (
+    "memory = defaultdict(dict)  # by block and place in it: the tokens that its content was"
+    " computed from"
+)
 
 KNOWN = """def known(r, stop):
     return r.all_token_ids[:stop]
@@ -16,8 +21,8 @@ IDENTIFIED = """def known(r, stop):
 """The same where requests differ in more than their tokens."""
 
 MODEL = (
-    'type("Model", (), {{"max_model_len": {length}, "runner_type": "generate", "skip_tokenizer_init": True, '
-    '"__getattr__": lambda self, name: None}})()'
+    'type("Model", (), {{"max_model_len": {length}, "runner_type": "generate",'
+    ' "skip_tokenizer_init": True, "__getattr__": lambda self, name: None}})()'
 )
 """What vLLM's scheduler asks of a model; it is nothing that it is not said to be."""
 
@@ -34,7 +39,8 @@ MANAGER_STEP = """def step(manager, *chunks, owed=()):
         r.status, r.num_computed_tokens = RequestStatus.RUNNING, runs[-1][2]
     copies, retained = manager.take_kv_cache_block_copies()
 """
-"""What vLLM's scheduler does around its cache manager: `owed` says of requests how many tokens they must hit."""
+"""What vLLM's scheduler does around its cache manager: `owed` says of requests how many tokens they
+must hit."""
 MANAGER_END = """    manager.block_pool.free_blocks(retained)
 """
 
@@ -49,29 +55,30 @@ SCHEDULED_AND_READ = """    output, manager = engine.schedule(), engine.kv_cache
 """
 SCHEDULER_RUNS = """\
     runs = [(r, r.num_computed_tokens - counts[r.request_id], r.num_computed_tokens) for r in map(engine.requests.get, counts)]
-"""
+"""  # noqa: E501
 SCHEDULER_END = """    sampled = [texts[r.request_id][r.num_output_tokens :][: stop == r.num_tokens] for r, _, stop in runs]
     indices = {r: index for index, r in enumerate(counts)}
     engine.update_from_output(output, ModelRunnerOutput([*counts], indices, sampled_token_ids=sampled))
-"""
+"""  # noqa: E501
 """A step of vLLM's scheduler: `texts` are what requests generate."""
 
 COPY = """    memory.update({{copy.dst_block_id: dict(memory[copy.src_block_id]) for copy in copies}})
     rows = [(r, start, stop, manager.get_block_ids(r.request_id)[{g}]) for r, start, stop in runs]
-"""
+"""  # noqa: E501
 STATES = """    for r, start, _, row in rows:  # group {g}, as the worker does: states are read, then written
         there = memory[row[(start - 1) // {size}]].get("state") if start else known(r, 0)
         assert there == known(r, start), f"{{r.request_id}} goes on at {{start}} from a state computed from {{there}}"
     for r, start, stop, row in rows:
         memory[row[(stop - 1) // {size}]]["state"] = known(r, stop)
-"""
-"""A recurrent group in a step: each request reads the state that it goes on from, then leaves one behind its last token."""
+"""  # noqa: E501
+"""A recurrent group in a step: each request reads the state that it goes on from, then leaves one
+behind its last token."""
 CHECKPOINTS = """        (offset,), (at,) = compute_mamba_prefill_checkpoints([stop], [stop - start], **LAYERS)
         memory[row[at]].update({"state": known(r, start + offset)} if offset else {})  # what layers save on their way
-"""
+"""  # noqa: E501
 LAYERS = (
-    "LAYERS = dict(hash_block_size={unit}, mamba_block_size={size}, cache_hit_alignment_tokens={unit}, "
-    "checkpoint_alignment={aligned}, drop_eagle_block=False)"
+    "LAYERS = dict(hash_block_size={unit}, mamba_block_size={size},"
+    " cache_hit_alignment_tokens={unit}, checkpoint_alignment={aligned}, drop_eagle_block=False)"
 )
 """A recurrent group whose layers save a state within the last chunk of a prompt."""
 KEYS = """    for r, start, stop, row in rows:  # group {g}, as the worker does: keys are written, then read
@@ -81,10 +88,11 @@ KEYS = """    for r, start, stop, row in rows:  # group {g}, as the worker does:
         for at in range({first}, stop):
             there = memory[row[at // {size}]].get(at % {size})
             assert there == known(r, at + 1), f"{{r.request_id}} reads token {{at}}, computed from {{there}}"
-"""
-"""A group of attention in a step: keys are written before they are read, within the window of the first query."""
+"""  # noqa: E501
+"""A group of attention in a step: keys are written before they are read, within the window of the
+first query."""
 
 PREEMPT = """def preempt(manager, r):
     manager.free(r)
     r.status, r.num_computed_tokens, r.num_preemptions = RequestStatus.PREEMPTED, 0, r.num_preemptions + 1
-"""
+"""  # noqa: E501

@@ -1,7 +1,8 @@
 """Writes a failing trace as a test for vLLM's own test suite, from what happened.
 
-Two kinds of failure can be told to somebody who has vLLM alone: a request reads what was not computed from its tokens, and a
-request hits less than it could. Everything else is refused with the reason.
+Two kinds of failure can be told to somebody who has vLLM alone: a request reads what was not
+computed from its tokens, and a request hits less than it could. Everything else is refused with the
+reason.
 """
 
 from __future__ import annotations
@@ -50,7 +51,8 @@ READS = (
 )
 """The anomalies that show in what a request reads."""
 STATES = "fabricated-snapshot"
-"""What is found when a state is keyed, and shows in the first request behind that goes on from it."""
+"""What is found when a state is keyed, and shows in the first request behind that goes on from it.
+"""
 HITS = ("lost-hit", "lost-replay-boundary")
 """The anomalies that show in how much a request hits."""
 SAYS = {READS: r"computed from ", HITS: r" hits \d+ tokens"}
@@ -66,26 +68,43 @@ def as_test(trace: Trace, history: History, failed: Failed, options: Mapping[str
     Raises UsageError if such a test cannot be written.
     """
     if failed.anomaly not in READS + HITS:
-        raise UsageError(f"--export pytest: {failed.anomaly} is neither a wrong read nor a lost hit; attach the trace instead")
+        raise UsageError(
+            f"--export pytest: {failed.anomaly} is neither a wrong read nor a lost hit; attach the"
+            " trace instead"
+        )
     if "mutant" in options:
-        raise UsageError("--export pytest: the fault is patched in, so a test of vLLM alone would pass; leave out mutant=")
+        raise UsageError(
+            "--export pytest: the fault is patched in, so a test of vLLM alone would pass; leave"
+            " out mutant="
+        )
     if "hisparse" in options:
-        raise UsageError("--export pytest: a test with HiSparse's two pools is not written; attach the trace instead")
+        raise UsageError(
+            "--export pytest: a test with HiSparse's two pools is not written; attach the trace"
+            " instead"
+        )
     source, header = load(options.get("source", "")), trace.header
     at = next((event for event in history.events if event.seq == failed.seq), None)
     until = failed if failed.anomaly != STATES or isinstance(at, Read) else failed._replace(seq=-1)
     parts, calls = built(header, source), _Calls(trace, history, until)
-    story = text.HEAD.format(story=_story(header, failed), anomaly=failed.anomaly, version=source.version)
+    story = text.HEAD.format(
+        story=_story(header, failed), anomaly=failed.anomaly, version=source.version
+    )
     content = [text.MEMORY] if failed.anomaly in READS else []
     body = "\n\n\n".join(
         [
             "\n".join([*parts.constants, *_layers(header, failed), *content]),
             *(function.rstrip() for function in _functions(header, history, failed, calls)),
-            f"def test_{identifier(header.name)}():\n" + indent("\n".join([*parts.objects, *calls.lines()]), "    "),
+            f"def test_{identifier(header.name)}():\n"
+            + indent("\n".join([*parts.objects, *calls.lines()]), "    "),
         ]
     )
     body = body if calls.identified else re.sub(r"known\(r, ([^()]+)\)", _tokens, body)
-    head = [fill(f'"""{story}"""', WIDTH), "", *_imports(["from collections import defaultdict", *parts.imports], body), ""]
+    head = [
+        fill(f'"""{story}"""', WIDTH),
+        "",
+        *_imports(["from collections import defaultdict", *parts.imports], body),
+        "",
+    ]
     whole = "\n".join([*head, body])
     says = next(pattern for anomalies, pattern in SAYS.items() if failed.anomaly in anomalies)
     return Exported(whole + "\n", options.get("source", ""), says)
@@ -93,7 +112,11 @@ def as_test(trace: Trace, history: History, failed: Failed, options: Mapping[str
 
 def _story(header: TraceHeader, failed: Failed) -> str:
     """Return what the trace says of itself, as a sentence that may stand in a docstring."""
-    story = printable(header.story or f"{failed.anomaly} of {failed.r}").replace("\\", "/").replace('"', "'")
+    story = (
+        printable(header.story or f"{failed.anomaly} of {failed.r}")
+        .replace("\\", "/")
+        .replace('"', "'")
+    )
     return (story if story.startswith("vLLM") else story[0].upper() + story[1:]).rstrip(".") + "."
 
 
@@ -117,16 +140,28 @@ def _used(line: str, body: str) -> str:
     return f"{module}import {', '.join(kept)}" if kept else ""
 
 
-def _functions(header: TraceHeader, history: History, failed: Failed, calls: _Calls) -> Iterator[str]:
-    """Yield the functions of a test: what makes a step, with the worker in it if what is read is judged."""
+def _functions(
+    header: TraceHeader, history: History, failed: Failed, calls: _Calls
+) -> Iterator[str]:
+    """Yield the functions of a test: what makes a step, with the worker in it if what is read is
+    judged.
+    """
     begin, end = text.MANAGER_STEP, text.MANAGER_END
     if header.height == "scheduler":
         scheduled = text.SCHEDULED_AND_READ if failed.anomaly in READS else text.SCHEDULED
         begin, end = text.SCHEDULER_STEP + scheduled + text.SCHEDULER_RUNS, text.SCHEDULER_END
     if failed.anomaly != "lost-hit":
-        begin = "".join(line for line in begin.replace(", owed=()", "").splitlines(keepends=True) if "owed" not in line)
+        begin = "".join(
+            line
+            for line in begin.replace(", owed=()", "").splitlines(keepends=True)
+            if "owed" not in line
+        )
     if not calls.budgets:
-        begin = "".join(line for line in begin.replace(", budget):", "):").splitlines(keepends=True) if "budget" not in line)
+        begin = "".join(
+            line
+            for line in begin.replace(", budget):", "):").splitlines(keepends=True)
+            if "budget" not in line
+        )
     if calls.identified:
         yield text.IDENTIFIED
     yield begin + (_worker(header, history, failed) if failed.anomaly in READS else "") + end
@@ -135,26 +170,46 @@ def _functions(header: TraceHeader, history: History, failed: Failed, calls: _Ca
 
 
 def _worker(header: TraceHeader, history: History, failed: Failed) -> str:
-    """Return what the worker does with the group whose read failed. Raises UsageError if the failure names none."""
-    group = next((event.group for event in history.events if event.seq == failed.seq and isinstance(event, Read)), None)
+    """Return what the worker does with the group whose read failed. Raises UsageError if the
+    failure names none.
+    """
+    group = next(
+        (
+            event.group
+            for event in history.events
+            if event.seq == failed.seq and isinstance(event, Read)
+        ),
+        None,
+    )
     if group is None and failed.anomaly == STATES:
-        group = next(index for index, group in enumerate(header.layout.groups) if group.kind == "recurrent")
+        group = next(
+            index for index, group in enumerate(header.layout.groups) if group.kind == "recurrent"
+        )
     if group is None:
-        raise UsageError(f"--export pytest: {failed.anomaly} was seen before anything was read; attach the trace instead")
+        raise UsageError(
+            f"--export pytest: {failed.anomaly} was seen before anything was read; attach the trace"
+            " instead"
+        )
     spec = header.layout.groups[group]
     first = f"max(0, start + 1 - {spec.window})" if spec.window else "0"
     lines = text.COPY + (text.STATES if spec.kind == "recurrent" else text.KEYS)
-    lines = lines.format(g=group, size=spec.block_size, first=first).replace("range(0, stop)", "range(stop)")
+    lines = lines.format(g=group, size=spec.block_size, first=first).replace(
+        "range(0, stop)", "range(stop)"
+    )
     saves = spec.kind == "recurrent" and header.options.get(CHECKPOINTS)
     return lines + (text.CHECKPOINTS if saves else "")
 
 
 def _layers(header: TraceHeader, failed: Failed) -> Iterator[str]:
-    """Yield what vLLM's layers are asked with for the states that they save on their way, if they save any."""
+    """Yield what vLLM's layers are asked with for the states that they save on their way, if
+    they save any.
+    """
     aligned = header.options.get(CHECKPOINTS)
     if aligned and failed.anomaly in READS:
         size = next(group.block_size for group in header.layout.groups if group.kind == "recurrent")
-        yield text.LAYERS.format(unit=header.options.get("hash_block_size") or size, size=size, aligned=aligned)
+        yield text.LAYERS.format(
+            unit=header.options.get("hash_block_size") or size, size=size, aligned=aligned
+        )
 
 
 class _Calls:
@@ -173,10 +228,14 @@ class _Calls:
         self._scheduled = trace.header.height == "scheduler"
         limits = {op.budget or self._limit for op in trace.ops if isinstance(op, Step)}
         self.budgets = limits != {self._limit}
-        self.preempts = not self._scheduled and any(isinstance(event, Preempted) for event in self._events)
+        self.preempts = not self._scheduled and any(
+            isinstance(event, Preempted) for event in self._events
+        )
 
     def lines(self) -> list[str]:
-        """Return the calls. Raises UsageError for an event that cannot be brought about by a call."""
+        """Return the calls. Raises UsageError for an event that cannot be brought about by a
+        call.
+        """
         budgets = iter([op.budget for op in self._trace.ops if isinstance(op, Step)])
         lines = [line for event in self._events for line in self._line(event, budgets)]
         texts = [f"texts = {self._texts()}"] if self._scheduled else []
@@ -204,15 +263,26 @@ class _Calls:
     def _submit(self, event: Submitted) -> Iterable[str]:
         if event.media or event.session:
             what = "images are" if event.media else "a session is"
-            raise UsageError(f"--export pytest: {what} not spelled out in a test; attach the trace instead")
+            raise UsageError(
+                f"--export pytest: {what} not spelled out in a test; attach the trace instead"
+            )
         if not PLAIN.fullmatch(event.r):
             raise UsageError(
-                f"--export pytest: a request called {event.r!r} is not spelled out in a test; rename it in the trace"
+                f"--export pytest: a request called {event.r!r} is not spelled out in a test;"
+                " rename it in the trace"
             )
-        name = event.r if event.r.isidentifier() and not keyword.iskeyword(event.r) else f"request_{len(self._names)}"
+        name = (
+            event.r
+            if event.r.isidentifier() and not keyword.iskeyword(event.r)
+            else f"request_{len(self._names)}"
+        )
         self._names[event.r], self._tokens[event.r] = name, event.tokens
         salt = f", cache_salt={event.salt!r}" if event.salt else ""
-        adapter = f", lora_request=LoRARequest({event.adapter!r}, 1, {event.adapter!r})" if event.adapter else ""
+        adapter = (
+            f", lora_request=LoRARequest({event.adapter!r}, 1, {event.adapter!r})"
+            if event.adapter
+            else ""
+        )
         if adapter:
             yield "from vllm.lora.request import LoRARequest"
         made = f'Request("{event.r}", {self._spelled(event.tokens)}, **ASKED{salt}{adapter})'
@@ -220,14 +290,24 @@ class _Calls:
 
     def _step(self, event: StepBegin, budget: int) -> str:
         if self._scheduled:
-            return f"step(engine, texts, {budget or self._limit})" if self.budgets else "step(engine, texts)"
+            return (
+                f"step(engine, texts, {budget or self._limit})"
+                if self.budgets
+                else "step(engine, texts)"
+            )
         chunks = [f"({self._names[run.r]}, {run.stop - run.start})" for run in event.runs]
         failed = self._failed
-        owed = f", owed={{{failed.r!r}: {failed.owed}}}" if failed.anomaly == "lost-hit" and self._is_last(event) else ""
+        owed = (
+            f", owed={{{failed.r!r}: {failed.owed}}}"
+            if failed.anomaly == "lost-hit" and self._is_last(event)
+            else ""
+        )
         return f"step(manager, {', '.join(chunks)}{owed})"
 
     def _is_last(self, event: StepBegin) -> bool:
-        return not any(isinstance(other, StepBegin) and other.seq > event.seq for other in self._events)
+        return not any(
+            isinstance(other, StepBegin) and other.seq > event.seq for other in self._events
+        )
 
     def _replay(self) -> list[str]:
         """Return the look-up of a request that repeats a prompt whose boundary was not kept."""
@@ -237,17 +317,24 @@ class _Calls:
         manager = "engine.kv_cache_manager" if self._scheduled else "manager"
         return [
             f"{manager}.new_step_starts()",
-            f'_, hit, _ = {manager}.get_computed_blocks(Request("replay", {self._spelled(self._tokens[failed.r])}, **ASKED))',
+            (
+                f'_, hit, _ = {manager}.get_computed_blocks(Request("replay",'
+                f" {self._spelled(self._tokens[failed.r])}, **ASKED))"
+            ),
             f'assert hit >= {failed.owed}, f"a replay of {failed.r} hits {{hit}} tokens"',
         ]
 
     def _texts(self) -> str:
         """Return what each request generates."""
-        made: dict[str, list[int]] = {event.r: [] for event in self._events if isinstance(event, Submitted)}
+        made: dict[str, list[int]] = {
+            event.r: [] for event in self._events if isinstance(event, Submitted)
+        }
         for event in self._events:
             if isinstance(event, Accept):
                 made[event.r] += event.tokens
-        return "{" + ", ".join(f'"{r}": {self._spelled(tokens)}' for r, tokens in made.items()) + "}"
+        return (
+            "{" + ", ".join(f'"{r}": {self._spelled(tokens)}' for r, tokens in made.items()) + "}"
+        )
 
     def _number(self, token: int) -> int:
         """Return a small number for a token, the same for the same."""
@@ -256,14 +343,24 @@ class _Calls:
     def _spelled(self, tokens: Sequence[int]) -> str:
         """Return a list of tokens, runs of consecutive ones as ranges."""
         numbers = [self._number(token) for token in tokens]
-        runs = [[number for _, number in run] for _, run in groupby(enumerate(numbers), lambda pair: pair[1] - pair[0])]
-        parts = [f"*range({run[0]}, {run[-1] + 1})" if len(run) > 2 else ", ".join(map(str, run)) for run in runs]
+        runs = [
+            [number for _, number in run]
+            for _, run in groupby(enumerate(numbers), lambda pair: pair[1] - pair[0])
+        ]
+        parts = [
+            f"*range({run[0]}, {run[-1] + 1})" if len(run) > 2 else ", ".join(map(str, run))
+            for run in runs
+        ]
         return f"[{', '.join(parts)}]".replace("range(0, ", "range(")
 
 
 def _until(events: Sequence[Event], seq: int) -> list[Event]:
-    """Return the events up to a number, and from there to the begin of the step that they belong to."""
-    last = next((event for event in events if event.seq >= seq and isinstance(event, StepBegin)), None)
+    """Return the events up to a number, and from there to the begin of the step that they belong
+    to.
+    """
+    last = next(
+        (event for event in events if event.seq >= seq and isinstance(event, StepBegin)), None
+    )
     failed = next((event for event in events if event.seq == seq), None)
     if failed is None or last is None or last.step != failed.step:
         return [event for event in events if seq < 0 or event.seq <= seq]

@@ -1,1 +1,3 @@
-"""vLLM's own KV connectors, scheduler side and worker side; the copies that they ask the device for are the ledger's."""
+"""vLLM's own KV connectors, scheduler side and worker side; the copies that they ask the device
+for are the ledger's.
+"""

@@ -1,6 +1,7 @@
 """Puts a scheduler of vLLM's together with a connector of vLLM's, as its configuration names it.
 
-Source of the names: vLLM 0.33.0, `config/kv_transfer.py`, `v1/kv_cache_interface.py`, `KVCacheTensor`.
+Source of the names: vLLM 0.33.0, `config/kv_transfer.py`, `v1/kv_cache_interface.py`,
+`KVCacheTensor`.
 """
 
 from __future__ import annotations
@@ -40,18 +41,22 @@ MODEL = {"use_mla": False, "model": "none", "dtype": "float32", "get_total_num_k
 """What connectors ask the model for beyond what the scheduler does."""
 
 WAIT_STEPS = 2
-"""How many steps a load takes beyond its copy: it is asked for in one, and its request goes on in the one behind its end."""
+"""How many steps a load takes beyond its copy: it is asked for in one, and its request goes on in
+the one behind its end."""
 
 
 NEVER = 1 << 30
-"""A chunk, in tokens, that no prompt fills: `MultiConnector` takes what its first child has, so nothing longer is owed."""
+"""A chunk, in tokens, that no prompt fills: `MultiConnector` takes what its first child has, so
+nothing longer is owed."""
 
 
 class Kind(NamedTuple):
-    """A connector: its name in vLLM, the names of its children if it has some, and what its configuration says beside that.
+    """A connector: its name in vLLM, the names of its children if it has some, and what its
+    configuration says beside that.
 
-    `blocks`: so many blocks make a chunk of its memory's. `pages` is the size of a memory that nobody limits. `patient`: aborts
-    of requests for which something is loaded wait for that, and a reset that leaves something was refused.
+    `blocks`: so many blocks make a chunk of its memory's. `pages` is the size of a memory that
+    nobody limits. `patient`: aborts of requests for which something is loaded wait for that, and a
+    reset that leaves something was refused.
     """
 
     name: str
@@ -63,7 +68,9 @@ class Kind(NamedTuple):
 
 
 class Asked(NamedTuple):
-    """The connector that was asked for, and what becomes of requests whose load fails (`kv_load_failure_policy`)."""
+    """The connector that was asked for, and what becomes of requests whose load fails
+    (`kv_load_failure_policy`).
+    """
 
     kind: Kind
     load_failure: str = "recompute"
@@ -87,13 +94,17 @@ def _lmcache(pages: int, blocks: int, unit: int) -> dict[str, Any]:
 
 LMCACHE = "LMCacheMPConnector"
 
-SIDES: Mapping[str, tuple[Callable[[int, int, int], dict[str, Any]], Callable[[Source, Any, Any, KeyNames], Side]]] = {
+SIDES: Mapping[
+    str,
+    tuple[Callable[[int, int, int], dict[str, Any]], Callable[[Source, Any, Any, KeyNames], Side]],
+] = {
     "OffloadingConnector": (_offloading, Offloading),
     "SimpleCPUOffloadConnector": (_simple, SimpleOffload),
     "ExampleConnector": (_example, Example),
     LMCACHE: (_lmcache, LMCache),
 }
-"""By name in vLLM: how a connector is told how many pages its memory has, of chunks of so many blocks, and what drives it.
+"""By name in vLLM: how a connector is told how many pages its memory has, of chunks of so many
+blocks, and what drives it.
 
 The third number is the least common multiple of the groups' blocks, in tokens.
 """
@@ -127,12 +138,15 @@ def asked_for(name: str, load_failure: str, source: Source) -> Asked | None:
     if name not in KINDS:
         raise UsageError(f"--engine: vllm has no connector {name!r}; known are {', '.join(KINDS)}")
     if source.is_before(SINCE):
-        raise UsageError(f"vLLM {source.version}: its connectors are driven from {SINCE[0]}.{SINCE[1]} on")
+        raise UsageError(
+            f"vLLM {source.version}: its connectors are driven from {SINCE[0]}.{SINCE[1]} on"
+        )
     return Asked(KINDS[name], load_failure)
 
 
 def pages_of(header: TraceHeader, options: Options, kind: Kind) -> int:
-    """Return how many pages the connector's memory has: the trace's `tier_pages`, or as many as the device has.
+    """Return how many pages the connector's memory has: the trace's `tier_pages`, or as many as the
+    device has.
 
     They are whole chunks, one at least. A memory that nobody limits has its own size.
     """
@@ -140,36 +154,70 @@ def pages_of(header: TraceHeader, options: Options, kind: Kind) -> int:
 
 
 def configure(source: Source, config: Any, kv_cache_config: Any, asked: Asked, pages: int) -> Any:
-    """Name the connector in vLLM's configuration; return the cache's, which says where its pages lie."""
+    """Name the connector in vLLM's configuration; return the cache's, which says where its pages
+    lie.
+    """
     kind = asked.kind
     if kind.name == LMCACHE:
         kv_cache_config = fitted(kv_cache_config)
         settle(source, config.cache_config, {"kv_cache_layout": LAYOUT})
     unit = math.lcm(*(group.kv_cache_spec.block_size for group in kv_cache_config.kv_cache_groups))
     children = {"connectors": [_named(name, pages, unit) for name in kind.children]}
-    extra = {**(children if kind.children else SIDES[kind.name][0](pages, kind.blocks, unit)), **kind.extra}
-    transfer: dict[str, Any] = {"kv_connector": kind.name, "kv_role": "kv_both", "kv_connector_extra_config": extra}
+    extra = {
+        **(children if kind.children else SIDES[kind.name][0](pages, kind.blocks, unit)),
+        **kind.extra,
+    }
+    transfer: dict[str, Any] = {
+        "kv_connector": kind.name,
+        "kv_role": "kv_both",
+        "kv_connector_extra_config": extra,
+    }
     transfer["kv_load_failure_policy"] = asked.load_failure
-    settings = fill(source, source.part("config", "KVTransferConfig"), transfer, ["kv_load_failure_policy"])
+    settings = fill(
+        source, source.part("config", "KVTransferConfig"), transfer, ["kv_load_failure_policy"]
+    )
     settle(source, config, {"kv_transfer_config": settings})
     vars(config.model_config).update(MODEL)
     layers = [name for group in kv_cache_config.kv_cache_groups for name in group.layer_names]
     size = kv_cache_config.num_blocks * PAGE_BYTES
     placed = {"size": size, "layers": layers, "layer_stride": 0, "block_stride": PAGE_BYTES}
-    return replace(kv_cache_config, kv_cache_tensors=[fill(source, source.interface.KVCacheTensor, placed, placed)])
+    return replace(
+        kv_cache_config,
+        kv_cache_tensors=[fill(source, source.interface.KVCacheTensor, placed, placed)],
+    )
 
 
 def _named(name: str, pages: int, unit: int) -> dict[str, Any]:
-    return {"kv_connector": name, "kv_role": "kv_both", "kv_connector_extra_config": SIDES[name][0](pages, 1, unit)}
+    return {
+        "kv_connector": name,
+        "kv_role": "kv_both",
+        "kv_connector_extra_config": SIDES[name][0](pages, 1, unit),
+    }
 
 
 def connector_of(
-    source: Source, scheduler: Any, config: Any, kv_cache_config: Any, sizes: tuple[int, int], kind: Kind, pages: int
+    source: Source,
+    scheduler: Any,
+    config: Any,
+    kv_cache_config: Any,
+    sizes: tuple[int, int],
+    kind: Kind,
+    pages: int,
 ) -> Connector:
-    """Return the connector of a scheduler, with the worker's. `sizes` are (scheduler block size, hash block size) in tokens."""
-    runner, names = ModelRunner(source, scheduler.connector, config, kv_cache_config), KeyNames(sizes[1])
-    mine, workers = ([*getattr(whole, "_connectors", (whole,))] for whole in (scheduler.connector, runner.worker))
-    sides = [SIDES[type(one).__name__][1](source, one, worker, names) for one, worker in zip(mine, workers, strict=True)]
+    """Return the connector of a scheduler, with the worker's. `sizes` are (scheduler block size,
+    hash block size) in tokens.
+    """
+    runner, names = (
+        ModelRunner(source, scheduler.connector, config, kv_cache_config),
+        KeyNames(sizes[1]),
+    )
+    mine, workers = (
+        [*getattr(whole, "_connectors", (whole,))] for whole in (scheduler.connector, runner.worker)
+    )
+    sides = [
+        SIDES[type(one).__name__][1](source, one, worker, names)
+        for one, worker in zip(mine, workers, strict=True)
+    ]
     chunk = NEVER if kind.children or kind.pages else sizes[0] * kind.blocks
     connector = Connector(runner, sides, names, pages, chunk, chunk if kind.blocks > 1 else 0)
     connector.patient = kind.patient
@@ -177,12 +225,16 @@ def connector_of(
 
 
 def connected_header(header: Header, connector: Connector, delay: int, *, gives_up: bool) -> Header:
-    """Return what the engine declares, with the connector's memory as a second tier that is asked behind the device.
+    """Return what the engine declares, with the connector's memory as a second tier that is asked
+    behind the device.
 
     `gives_up`: a request whose load fails is ended.
     """
     tiered = with_tier(header, connector.pages, None)
-    pools = [structs.replace(pool, null=[*connector.null]) if pool.id == TIER else pool for pool in tiered.pools]
+    pools = [
+        structs.replace(pool, null=[*connector.null]) if pool.id == TIER else pool
+        for pool in tiered.pools
+    ]
     waits = tiered.rules.progress_steps + WAIT_STEPS + delay + connector.waits
     tier = TierRules(
         chunk=connector.chunk,

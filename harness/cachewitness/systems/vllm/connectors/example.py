@@ -1,8 +1,10 @@
-"""`ExampleConnector`: each prompt that was computed, in a folder of a file for each layer, found by the whole prompt alone.
+"""`ExampleConnector`: each prompt that was computed, in a folder of a file for each layer, found by
+the whole prompt alone.
 
-Everything is vLLM's, and the folders are real: the scheduler looks whether they exist. Of the worker the files' content is
-replaced. The device's caches hold the numbers of their own slots, so what vLLM's worker extracts says from which blocks, and
-where it injects what it reads says into which. A load is over before the runs of its step, a store with them.
+Everything is vLLM's, and the folders are real: the scheduler looks whether they exist. Of the
+worker the files' content is replaced. The device's caches hold the numbers of their own slots, so
+what vLLM's worker extracts says from which blocks, and where it injects what it reads says into
+which. A load is over before the runs of its step, a store with them.
 
 Source: vLLM 0.33.0, `distributed/kv_transfer/kv_connector/v1/example_connector.py`.
 """
@@ -29,16 +31,22 @@ PAGES = 1 << 12
 
 
 class Stored:
-    """What a folder of a prompt holds: a page for each of its blocks, the job that fills them, and whose blocks they were."""
+    """What a folder of a prompt holds: a page for each of its blocks, the job that fills them,
+    and whose blocks they were.
+    """
 
     def __init__(self, pages: list[int], job: Job, r: str, layer: str) -> None:
         self.pages, self.job, self.r, self.layers = pages, job, r, {layer}
 
 
 class Files:
-    """In place of `safetensors`: files of slots. `caches` are the layers' slots; pages are numbered as they are stored."""
+    """In place of `safetensors`: files of slots. `caches` are the layers' slots; pages are
+    numbered as they are stored.
+    """
 
-    def __init__(self, caches: dict[str, Any], block_size: int, copies: CopiesOf, pool: Any) -> None:
+    def __init__(
+        self, caches: dict[str, Any], block_size: int, copies: CopiesOf, pool: Any
+    ) -> None:
         self.caches, self.folders = caches, dict[str, Stored]()
         self._size, self._copies, self._pool = block_size, copies, pool
         self._own = {name: cache.clone() for name, cache in caches.items()}
@@ -46,7 +54,8 @@ class Files:
         self.torch = self
 
     def save_file(self, tensors: dict[str, Any], filename: str) -> None:
-        """Store the blocks whose slots these are; the layers of a prompt share its pages, and a later save fills them anew.
+        """Store the blocks whose slots these are; the layers of a prompt share its pages, and a
+        later save fills them anew.
 
         Raises EngineFailure if the layers of a prompt do not lie in the same blocks.
         """
@@ -56,29 +65,40 @@ class Files:
         if known is None or path.name in known.layers:
             self.folders[folder] = self._stored(blocks, path.name, known)
         elif [move.src for move in known.job.moves] != blocks:
-            raise EngineFailure("died", f"had its worker save other blocks of one layer than of the others: {path.name}")
+            raise EngineFailure(
+                "died",
+                f"had its worker save other blocks of one layer than of the others: {path.name}",
+            )
         else:
             known.layers.add(path.name)
 
     def _stored(self, blocks: list[int], layer: str, before: Stored | None) -> Stored:
-        pages = before.pages if before is not None else [*range(self._count, self._count + len(blocks))]
+        pages = (
+            before.pages if before is not None else [*range(self._count, self._count + len(blocks))]
+        )
         self._count = max(self._count, *(page + 1 for page in pages), 0)
         have = [self._pool.who_has([block]) for block in blocks]
-        (r, *_) = (sorted(set.intersection(*have)) if have else []) or [""]
+        r, *_ = (sorted(set.intersection(*have)) if have else []) or [""]
         return Stored(pages, self._copies.begin(blocks, pages, stores=True, steps=1), r, layer)
 
     def load_file(self, filename: str) -> dict[str, Any]:
-        """Return the slots of a file's pages. Raises EngineFailure if it was never saved: the worker does not survive that."""
+        """Return the slots of a file's pages. Raises EngineFailure if it was never saved: the
+        worker does not survive that.
+        """
         path = Path(filename)
         known = self.folders.get(str(path.parent))
         if known is None or path.name not in known.layers:
-            raise EngineFailure("died", f"had its worker load a file that was never saved, {path.name}")
+            raise EngineFailure(
+                "died", f"had its worker load a file that was never saved, {path.name}"
+            )
         cache = next(iter(self.caches.values()))
         slots = [page * self._size + offset for page in known.pages for offset in range(self._size)]
         return {"kv_cache": -1 - cache.new_tensor(slots).reshape(len(slots), 1, 1)}
 
     def injected(self) -> None:
-        """Begin, and end, the loads that the worker has made: of pages that have arrived whole in every layer."""
+        """Begin, and end, the loads that the worker has made: of pages that have arrived whole
+        in every layer.
+        """
         arrived = [self._arrived(name, cache) for name, cache in self.caches.items()]
         moves = sorted(set.intersection(*arrived)) if arrived else []
         if moves:
@@ -86,12 +106,22 @@ class Files:
             self._copies.wait([self._copies.begin(pages, blocks, stores=False)])
 
     def _arrived(self, name: str, cache: Any) -> set[tuple[int, int]]:
-        """Return which pages lie in which blocks of a layer now, and put the layer's own slots back."""
+        """Return which pages lie in which blocks of a layer now, and put the layer's own slots
+        back.
+        """
         moved = {int(block) for block in (cache != self._own[name]).nonzero()[:, 0]}
         rows = {block: [-1 - slot for slot in cache[block].flatten().tolist()] for block in moved}
         cache.copy_(self._own[name])
-        whole = {block: row for block, row in rows.items() if row == [*range(row[0], row[0] + self._size)]}
-        return {(row[0] // self._size, block) for block, row in whole.items() if row[0] % self._size == 0}
+        whole = {
+            block: row
+            for block, row in rows.items()
+            if row == [*range(row[0], row[0] + self._size)]
+        }
+        return {
+            (row[0] // self._size, block)
+            for block, row in whole.items()
+            if row[0] % self._size == 0
+        }
 
     def _blocks(self, slots: Any) -> list[int]:
         """Return the blocks that slots make up. Raises EngineFailure for a part of a block."""
@@ -102,12 +132,16 @@ class Files:
 
 
 class Forward:
-    """A forward pass over the layers of the only group, as vLLM's worker shows it to its connector."""
+    """A forward pass over the layers of the only group, as vLLM's worker shows it to its
+    connector.
+    """
 
     def __init__(self, files: Files) -> None:
         self._files = files
         layers = {name: SimpleNamespace(kv_cache=cache) for name, cache in files.caches.items()}
-        self.context = SimpleNamespace(attn_metadata=dict.fromkeys(layers), no_compile_layers=layers)
+        self.context = SimpleNamespace(
+            attn_metadata=dict.fromkeys(layers), no_compile_layers=layers
+        )
 
     def loaded(self) -> None:
         """Take note that what is to be loaded before the pass has been."""
@@ -129,8 +163,12 @@ class Example(VllmSide):
         self._module: Any = importlib.import_module(type(connector).__module__)
         (group,) = connector._kv_cache_config.kv_cache_groups
         self._size = connector._block_size
-        slots = importlib.import_module("torch").arange(connector._kv_cache_config.num_blocks * self._size)
-        self._caches = {name: slots.reshape(-1, 1, self._size, 1).clone() for name in group.layer_names}
+        slots = importlib.import_module("torch").arange(
+            connector._kv_cache_config.num_blocks * self._size
+        )
+        self._caches = {
+            name: slots.reshape(-1, 1, self._size, 1).clone() for name in group.layer_names
+        }
         self._files: Files | None = None
         weakref.finalize(self, rmtree, connector._storage_path, ignore_errors=True)
 
@@ -147,7 +185,9 @@ class Example(VllmSide):
         """Do nothing: its copies begin when the worker reads and writes files."""
 
     def books(self) -> Books:
-        """Return what lies in the folders: a prompt's blocks, each keyed as the end of the prefix that it ends."""
+        """Return what lies in the folders: a prompt's blocks, each keyed as the end of the
+        prefix that it ends.
+        """
         keys: dict[KeyId, Claim] = {}
         for folder, stored in self._files.folders.items() if self._files is not None else ():
             for index, page in enumerate(stored.pages if stored.job.over else ()):

@@ -1,4 +1,6 @@
-"""What vLLM's scheduler and its connector do with the device's blocks, beside what the cache manager does with them."""
+"""What vLLM's scheduler and its connector do with the device's blocks, beside what the cache
+manager does with them.
+"""
 
 from __future__ import annotations
 
@@ -41,15 +43,18 @@ class ConnectedManager(ReportingManager):
         self.remove_skipped_blocks = clock.outside(self.observed.remove_skipped_blocks)
         self.pop_blocks_for_free = clock.outside(self._pop_blocks_for_free)
         self._waiting: dict[str, tuple[int, int]] = {}
-        """Who was given blocks that the connector loads: the place of the event that tells it, and how long the hit is."""
+        """Who was given blocks that the connector loads: the place of the event that tells it, and
+        how long the hit is."""
         self._lingering: dict[str, str] = {}
         """Who has ended and keeps its blocks, and what they are held by."""
         self._count = 0
 
     def take_hits(self) -> dict[str, tuple[int, int]]:
-        """Return who was given blocks to load into since this was last asked, in the order of their look-ups.
+        """Return who was given blocks to load into since this was last asked, in the order of their
+        look-ups.
 
-        Of each the place of the event that tells it among those of this operation, and its hit in tokens.
+        Of each the place of the event that tells it among those of this operation, and its hit in
+        tokens.
         """
         hits, self._waiting = self._waiting, {}
         return hits
@@ -57,26 +62,46 @@ class ConnectedManager(ReportingManager):
     def blocks_of(self, r: str, length: int) -> Tables:
         """Return the blocks of a request that its first `length` tokens lie in, by group."""
         sizes = [single.block_size for single in self.observed.coordinator.single_type_managers]
-        return [row[: -(-length // size)] for row, size in zip(self.observed.tables(r), sizes, strict=False)]
+        return [
+            row[: -(-length // size)]
+            for row, size in zip(self.observed.tables(r), sizes, strict=False)
+        ]
 
     def who_has(self, pages: Iterable[int]) -> set[str]:
         """Return the requests that have some of these blocks in their tables."""
         wanted = {*pages}
-        tables = [single.req_to_blocks for single in self.observed.coordinator.single_type_managers] if wanted else []
-        return {r for table in tables for r, blocks in table.items() if not wanted.isdisjoint(b.block_id for b in blocks)}
+        tables = (
+            [single.req_to_blocks for single in self.observed.coordinator.single_type_managers]
+            if wanted
+            else []
+        )
+        return {
+            r
+            for table in tables
+            for r, blocks in table.items()
+            if not wanted.isdisjoint(b.block_id for b in blocks)
+        }
 
     def group_of(self, page: int) -> int:
-        """Return the group that a block is used for: that of its key, or of whoever has it in a table."""
+        """Return the group that a block is used for: that of its key, or of whoever has it in a
+        table.
+        """
         key = self.observed.block_pool.blocks[page].block_hash
         if key is not None:
             return self.observed.group_of(key)
         for group, single in enumerate(self.observed.coordinator.single_type_managers):
-            if any(block.block_id == page for blocks in single.req_to_blocks.values() for block in blocks):
+            if any(
+                block.block_id == page
+                for blocks in single.req_to_blocks.values()
+                for block in blocks
+            ):
                 return group
         return 0
 
     def _allocate_slots(self, request: Any, num_new_tokens: int, *args: Any, **kwargs: Any) -> Any:
-        """Give a request blocks; if some are to be loaded, the hit is reported when the step says from where."""
+        """Give a request blocks; if some are to be loaded, the hit is reported when the step
+        says from where.
+        """
         loaded, r = kwargs.get("num_external_computed_tokens", 0), request.request_id
         if loaded:
             self.observed.report_no_hit(r)
@@ -87,7 +112,9 @@ class ConnectedManager(ReportingManager):
         return blocks
 
     def _pop_blocks_for_free(self, request: Any) -> Any:
-        """Take a request's blocks away from it; they are given back to the pool when the steps in flight have ended."""
+        """Take a request's blocks away from it; they are given back to the pool when the steps
+        in flight have ended.
+        """
         r = request.request_id
         self._adapter.report(r)
         if not request.is_finished():
@@ -106,7 +133,9 @@ class ConnectedManager(ReportingManager):
                 event.holder = holder
 
     def let_linger(self, live: Container[str], known: Iterable[str]) -> None:
-        """Report that requests which have ended keep their blocks for a copy. `known` are those of vLLM's scheduler."""
+        """Report that requests which have ended keep their blocks for a copy. `known` are those
+        of vLLM's scheduler.
+        """
         for r in [r for r in known if r not in live and r not in self._lingering]:
             self._count += 1
             self._lingering[r] = f"store:{self._count}"
@@ -114,6 +143,12 @@ class ConnectedManager(ReportingManager):
             for group, row in enumerate(self.observed.tables(r)):
                 if pages := [page for page in row if page != null]:
                     self.observed.events += [
-                        Take(step=step, pool=POOL, group=group, pages=pages, holder=self._lingering[r]),
+                        Take(
+                            step=step,
+                            pool=POOL,
+                            group=group,
+                            pages=pages,
+                            holder=self._lingering[r],
+                        ),
                         Drop(step=step, pool=POOL, group=group, pages=pages, holder=r),
                     ]

@@ -1,4 +1,5 @@
-"""A connector of vLLM's as the harness drives it: one or several memories, and the worker that copies from and to them.
+"""A connector of vLLM's as the harness drives it: one or several memories, and the worker that
+copies from and to them.
 
 The memories are one pool, the pages of one behind those of the other.
 """
@@ -19,7 +20,15 @@ class CopiesOf:
     def __init__(self, copies: Copies, first: int) -> None:
         self._copies, self._first = copies, first
 
-    def begin(self, src: Iterable[int], dst: Iterable[int], *, stores: bool, asked: bool = True, steps: int = 0) -> Job:
+    def begin(
+        self,
+        src: Iterable[int],
+        dst: Iterable[int],
+        *,
+        stores: bool,
+        asked: bool = True,
+        steps: int = 0,
+    ) -> Job:
         """Begin to copy pages; see `Copies.begin`."""
         sources = [int(page) + (0 if stores else self._first) for page in src]
         targets = [int(page) + (self._first if stores else 0) for page in dst]
@@ -31,14 +40,17 @@ class CopiesOf:
 
     def fill_for(self, pages: Iterable[int], groups: Iterable[int]) -> None:
         """Note for which groups pages are filled."""
-        self._copies.group_of.update((int(page) + self._first, group) for page, group in zip(pages, groups, strict=False))
+        self._copies.group_of.update(
+            (int(page) + self._first, group) for page, group in zip(pages, groups, strict=False)
+        )
 
 
 class Side(Memory, Protocol):
     """One of vLLM's connectors, its scheduler side and its worker side, and its memory."""
 
     fenced: bool
-    """Its copies do not hold the device's blocks: a step that has such a block anew waits for them."""
+    """Its copies do not hold the device's blocks: a step that has such a block anew waits for them.
+    """
     unordered: bool
     """Its loads wait for no step in flight."""
     tells_failures: bool
@@ -75,7 +87,9 @@ class Side(Memory, Protocol):
 
 
 class VllmSide:
-    """What holds of each connector that vLLM ships: its keys know what vLLM's know, and the harness says which loads fail."""
+    """What holds of each connector that vLLM ships: its keys know what vLLM's know, and the
+    harness says which loads fail.
+    """
 
     tells_failures = once = False
     waits = 0
@@ -87,19 +101,32 @@ class VllmSide:
 
 
 class Connector:
-    """The connector that a scheduler has. `sides` are its children, or itself; each memory has so many `pages`.
+    """The connector that a scheduler has. `sides` are its children, or itself; each memory has so
+    many `pages`.
 
     `chunk`: it serves prefixes of whole chunks of so many tokens. It loads `least` tokens at least.
     """
 
     patient = False
-    """Who is aborted while something is loaded for it is aborted when that is there; a reset that left keys was refused."""
+    """Who is aborted while something is loaded for it is aborted when that is there; a reset that
+    left keys was refused."""
 
-    def __init__(self, runner: ModelRunner, sides: Sequence[Side], names: KeyNames, pages: int, chunk: int, least: int) -> None:
+    def __init__(
+        self,
+        runner: ModelRunner,
+        sides: Sequence[Side],
+        names: KeyNames,
+        pages: int,
+        chunk: int,
+        least: int,
+    ) -> None:
         self._runner, self._sides, self.names, self._each = runner, sides, names, pages
         self.chunk, self.least = chunk, least
         self.pages = pages * len(sides)
-        self.fenced, self.unordered = any(side.fenced for side in sides), all(side.unordered for side in sides)
+        self.fenced, self.unordered = (
+            any(side.fenced for side in sides),
+            all(side.unordered for side in sides),
+        )
         self.tells_failures = all(side.tells_failures for side in sides)
         self.once = any(side.once for side in sides)
         self.waits = max(side.waits for side in sides)
@@ -123,7 +150,9 @@ class Connector:
         return any(side.away for side in self._sides)
 
     def hold_back(self, *, held: bool) -> None:
-        """Let no memory begin stores of its own accord while it is held back: where each store makes room, they never end."""
+        """Let no memory begin stores of its own accord while it is held back: where each store
+        makes room, they never end.
+        """
         for side in self._sides:
             side.hold_back(held=held)
 
@@ -133,7 +162,9 @@ class Connector:
             side.close()
 
     def work(self, output: Any, failing: Sequence[int]) -> Any:
-        """Have the worker do a step of the scheduler's; return what it tells the scheduler (`KVConnectorOutput`)."""
+        """Have the worker do a step of the scheduler's; return what it tells the scheduler
+        (`KVConnectorOutput`).
+        """
         meta = output.kv_connector_metadata
         for side, told in zip(self._sides, getattr(meta, "metadata", (meta,)), strict=True):
             side.tell(told)
@@ -145,8 +176,17 @@ class Connector:
         for first, side in self._placed():
             books = side.books()
             whole = Books(
-                {**whole.keys, **{(group, first + page, key): claim for (group, page, key), claim in books.keys.items()}},
-                {**whole.references, **{first + page: count for page, count in books.references.items()}},
+                {
+                    **whole.keys,
+                    **{
+                        (group, first + page, key): claim
+                        for (group, page, key), claim in books.keys.items()
+                    },
+                },
+                {
+                    **whole.references,
+                    **{first + page: count for page, count in books.references.items()},
+                },
                 whole.free + books.free,
             )
         return whole

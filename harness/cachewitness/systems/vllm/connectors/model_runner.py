@@ -1,7 +1,8 @@
 """The worker's connector, and what vLLM's model runner does with it in a step.
 
 Source: vLLM 0.33.0, `v1/worker/kv_connector_model_runner_mixin.py`, `_get_kv_connector_output`;
-`v1/worker/gpu_model_runner.py`, `execute_model`, which lets the connector handle preemptions first of all.
+`v1/worker/gpu_model_runner.py`, `execute_model`, which lets the connector handle preemptions first
+of all.
 """
 
 from __future__ import annotations
@@ -26,7 +27,9 @@ class Forward(Protocol):
 
 
 class ModelRunner:
-    """`worker` is the connector that vLLM's worker would have, `forward` the pass that it is shown, if it looks at one."""
+    """`worker` is the connector that vLLM's worker would have, `forward` the pass that it is
+    shown, if it looks at one.
+    """
 
     forward: Forward | None = None
 
@@ -36,7 +39,9 @@ class ModelRunner:
         self._output = source.part("v1.outputs", "KVConnectorOutput")
 
     def work(self, output: Any, run: Callable[[], None]) -> Any:
-        """Do a step of the scheduler's, in which the device is given time by `run`; return what the scheduler is told."""
+        """Do a step of the scheduler's, in which the device is given time by `run`; return what
+        the scheduler is told.
+        """
         worker, meta = self.worker, output.kv_connector_metadata
         worker.handle_preemptions(meta)
         worker.bind_connector_metadata(meta)

@@ -1,17 +1,21 @@
-"""`OffloadingConnector`: chunks in the CPU's memory, of a group's blocks, under keys and an order of eviction of its own.
+"""`OffloadingConnector`: chunks in the CPU's memory, of a group's blocks, under keys and an order
+of eviction of its own.
 
-Everything is vLLM's but the copies: the connector's scheduler and `CPUOffloadingManager`, and the connector's worker with its
-deferred stores and its fences. `CPUOffloadingWorker`, which would copy on streams of the device, is replaced.
+Everything is vLLM's but the copies: the connector's scheduler and `CPUOffloadingManager`, and the
+connector's worker with its deferred stores and its fences. `CPUOffloadingWorker`, which would copy
+on streams of the device, is replaced.
 
-A store is told of with one step and asked for at the beginning of the next. It does not hold its blocks: who gets one of them
-anew has the store flushed before the step runs. So its copy begins here when it is told of, and may last until then.
+A store is told of with one step and asked for at the beginning of the next. It does not hold its
+blocks: who gets one of them anew has the store flushed before the step runs. So its copy begins
+here when it is told of, and may last until then.
 
-A chunk of n blocks has n pages here, one behind the other; of a chunk that is stored in part only the pages that were filled
-have a key. A load that its request does not wait for in another step (`sync`) is waited for before the runs of this one, on a
-stream of its own.
+A chunk of n blocks has n pages here, one behind the other; of a chunk that is stored in part only
+the pages that were filled have a key. A load that its request does not wait for in another step
+(`sync`) is waited for before the runs of this one, on a stream of its own.
 
-Sources: vLLM 0.33.0, `distributed/kv_transfer/kv_connector/v1/offloading/scheduler.py`, `worker.py`;
-`v1/kv_offload/cpu/manager.py`, `spec.py`; `v1/kv_offload/cpu/gpu_worker.py`, `SingleDirectionOffloadingHandler`.
+Sources: vLLM 0.33.0, `distributed/kv_transfer/kv_connector/v1/offloading/scheduler.py`,
+`worker.py`; `v1/kv_offload/cpu/manager.py`, `spec.py`; `v1/kv_offload/cpu/gpu_worker.py`,
+`SingleDirectionOffloadingHandler`.
 """
 
 from __future__ import annotations
@@ -49,7 +53,9 @@ class CopyWorker:
             self.filled.difference_update(self.pages_of(int(chunk)))
         self.filled.update(pages)
         self.jobs[job_id] = self._copies.begin(src.block_ids, pages, stores=True, asked=False)
-        groups = chain.from_iterable(repeat(group, count) for group, count in enumerate(src.group_sizes))
+        groups = chain.from_iterable(
+            repeat(group, count) for group, count in enumerate(src.group_sizes)
+        )
         self._copies.fill_for(pages, groups)
 
     def submit_store(self, job_id: int, src_spec: Any, dst_spec: Any) -> bool:
@@ -57,7 +63,9 @@ class CopyWorker:
         self.jobs[job_id].begun = True
         return True
 
-    def submit_load(self, job_id: int, src_spec: Any, dst_spec: Any, *, expedited: bool = False) -> bool:
+    def submit_load(
+        self, job_id: int, src_spec: Any, dst_spec: Any, *, expedited: bool = False
+    ) -> bool:
         """Ask for a load."""
         pages = self._pages(dst_spec, src_spec.block_ids)
         self.jobs[job_id] = self._copies.begin(pages, dst_spec.block_ids, stores=False)
@@ -69,19 +77,26 @@ class CopyWorker:
         return range(chunk * self._blocks, (chunk + 1) * self._blocks)
 
     def _pages(self, blocks: Any, chunks: Iterable[int]) -> list[int]:
-        """Return the pages in these chunks that belong to the device's `blocks`, which are given group by group.
+        """Return the pages in these chunks that belong to the device's `blocks`, which are given
+        group by group.
 
-        The first block of a group may lie inside its first chunk (`block_indices`); the others follow it without a gap.
-        Raises EngineFailure if there are not as many chunks as the blocks lie in: vLLM's worker asserts that.
+        The first block of a group may lie inside its first chunk (`block_indices`); the others
+        follow it without a gap. Raises EngineFailure if there are not as many chunks as the blocks
+        lie in: vLLM's worker asserts that.
         """
         left, pages = [int(chunk) for chunk in chunks], list[int]()
         for count, first in zip(blocks.group_sizes, blocks.block_indices, strict=True):
             skipped = first % self._blocks if count else 0
             span = -(-(skipped + count) // self._blocks)
             mine, left = left[:span], left[span:]
-            pages += [page for chunk in mine for page in self.pages_of(chunk)][skipped : skipped + count]
+            pages += [page for chunk in mine for page in self.pages_of(chunk)][
+                skipped : skipped + count
+            ]
         if left or len(pages) != sum(blocks.group_sizes):
-            told = f"told its worker of {sum(blocks.group_sizes)} blocks, and of chunks that they do not lie in"
+            told = (
+                f"told its worker of {sum(blocks.group_sizes)} blocks, and of chunks that they do"
+                " not lie in"
+            )
             raise EngineFailure("died", told)
         return pages
 
@@ -118,8 +133,12 @@ class Offloading(VllmSide):
         self._hash_of = source.part("v1.kv_offload.base", "get_offload_block_hash")
 
     def attach(self, pool: Any, copies: CopiesOf) -> None:
-        """Take what stands in for the device's copies; this connector does not touch the device's block pool."""
-        self._worker = self._connector_worker.worker = CopyWorker(self._source, copies, self._blocks)
+        """Take what stands in for the device's copies; this connector does not touch the
+        device's block pool.
+        """
+        self._worker = self._connector_worker.worker = CopyWorker(
+            self._source, copies, self._blocks
+        )
 
     def hold_back(self, *, held: bool) -> None:
         """Do nothing: it stores what requests have computed."""
@@ -130,7 +149,9 @@ class Offloading(VllmSide):
             self._worker.tell(job_id, job.src_spec, job.dst_spec)
 
     def books(self) -> Books:
-        """Return what the manager shows of its chunks: a key can be hit when its store has ended."""
+        """Return what the manager shows of its chunks: a key can be hit when its store has
+        ended.
+        """
         keys: dict[KeyId, Claim] = {}
         held: dict[int, int] = {}
         for key, chunk in self._manager._policy.chunks.items():
@@ -143,7 +164,9 @@ class Offloading(VllmSide):
         return Books(keys, held, free * self._blocks)
 
     def _named(self, key: Any, pages: range) -> Iterator[tuple[KeyId, Claim]]:
-        """Return the keys of a chunk's pages that were filled: each names the prefix that ends with its block."""
+        """Return the keys of a chunk's pages that were filled: each names the prefix that ends
+        with its block.
+        """
         group, (length, r, _) = self._group_of(key), self._names.claim(self._hash_of(key))
         for left, page in enumerate(reversed(pages)):
             if page in self._worker.filled:

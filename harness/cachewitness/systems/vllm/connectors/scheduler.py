@@ -1,11 +1,14 @@
-"""vLLM's own Scheduler with a KV connector: it asks the connector what its memory holds, and waits for what is loaded.
+"""vLLM's own Scheduler with a KV connector: it asks the connector what its memory holds, and waits
+for what is loaded.
 
-A step goes as in vLLM's model runner: the scheduler's connector says what to copy, the worker's connector asks the device for
-it, and what has ended is told the scheduler with the step's output. Both connectors are vLLM's; the device is the ledger's.
+A step goes as in vLLM's model runner: the scheduler's connector says what to copy, the worker's
+connector asks the device for it, and what has ended is told the scheduler with the step's output.
+Both connectors are vLLM's; the device is the ledger's.
 
-A hit is reported when the scheduler has given the request its blocks and the step says which of them are loaded, so it rests on
-what the worker is told and not on the look-up. Blocks that the connector keeps beside requests are held by `copy:N`. Who ends
-while blocks are still loaded or stored for it keeps them as `store:N`.
+A hit is reported when the scheduler has given the request its blocks and the step says which of
+them are loaded, so it rests on what the worker is told and not on the look-up. Blocks that the
+connector keeps beside requests are held by `copy:N`. Who ends while blocks are still loaded or
+stored for it keeps them as `store:N`.
 
 Sources: vLLM 0.33.0, `v1/core/sched/scheduler.py`; `v1/worker/kv_connector_model_runner_mixin.py`.
 """
@@ -39,7 +42,8 @@ class ConnectedScheduler(RealScheduler):
     """Has vLLM's scheduler decide over an observed manager and an observed connector."""
 
     sync_failures = False
-    """Whether loads fail too that are over before the runs of their step: what the worker then computes is thrown away."""
+    """Whether loads fail too that are over before the runs of their step: what the worker then
+    computes is thrown away."""
 
     def __init__(
         self,
@@ -62,20 +66,27 @@ class ConnectedScheduler(RealScheduler):
         self._reset_connector_cache = clock.inside(late(scheduler, "reset_connector_cache"))
         self._pauses = source.part("v1.core.sched.interface", "PauseState")
         self._leaving: dict[str, Any] = {}
-        """Who was aborted while something is loaded for it, where the connector does not survive that."""
+        """Who was aborted while something is loaded for it, where the connector does not survive
+        that."""
         self._forgot = False
         """Whether the connector has forgotten what it has since a step was scheduled last."""
         self._group_of: dict[int, int] = {}
         """For which of the device's groups a page of the connector's memory is filled."""
         connector.attach(self.held.pool, self._copies)
 
-    # --- steps --------------------------------------------------------------------------------------------------------
+    # --- steps ------------------------------------------------------------------------------------
 
     def schedule(self, asked: Asked | None, step: Step) -> Scheduled:
-        """Have vLLM schedule a step, then have the worker begin, and perhaps end, what its connector is told to copy."""
+        """Have vLLM schedule a step, then have the worker begin, and perhaps end, what its
+        connector is told to copy.
+        """
         self._forgot = False
         self._copies.begin_step(step.fail if self.sync_failures else ())
-        with self._paused("PAUSED_ALL" if self._copies.under_way else "PAUSED_NEW") if asked is not None else _running():
+        with (
+            self._paused("PAUSED_ALL" if self._copies.under_way else "PAUSED_NEW")
+            if asked is not None
+            else _running()
+        ):
             scheduled = super().schedule(None, step)
         output = self._outputs[-1]
         answer = self._work(output, step.fail)
@@ -84,7 +95,11 @@ class ConnectedScheduler(RealScheduler):
         copies = self._copies
         self._note_groups()
         scheduled.copies += copies.before
-        scheduled.begun, scheduled.ended, scheduled.failed = copies.begun, copies.ended, copies.failed
+        scheduled.begun, scheduled.ended, scheduled.failed = (
+            copies.begun,
+            copies.ended,
+            copies.failed,
+        )
         scheduled.flushed = copies.flushed
         if self.sync_failures:
             lacking = self.held.who_has(copies.lost)
@@ -109,7 +124,9 @@ class ConnectedScheduler(RealScheduler):
         return output
 
     def _tell_what_failed(self, answer: Any) -> None:
-        """Have the worker say which loads failed: by block where there is one group, else by request, as vLLM asks for it."""
+        """Have the worker say which loads failed: by block where there is one group, else by
+        request, as vLLM asks for it.
+        """
         if self.connector.tells_failures:
             return
         if self._groups == 1:
@@ -120,21 +137,31 @@ class ConnectedScheduler(RealScheduler):
     def complete(self, scheduled: Scheduled) -> None:
         """Answer the oldest step, with what was copied; vLLM may end requests whose load failed.
 
-        Whoever ends in it is forgotten by vLLM, and may have got hashes in it that its connector stores.
+        Whoever ends in it is forgotten by vLLM, and may have got hashes in it that its connector
+        stores.
         """
         there = [*self.requests.values()]
         super().complete(scheduled)
         self.connector.names.learn(there)
         self._end_who_left()
-        for r in [r for r, request in self.requests.items() if request.status == self._status["FINISHED_ERROR"]]:
+        for r in [
+            r
+            for r, request in self.requests.items()
+            if request.status == self._status["FINISHED_ERROR"]
+        ]:
             del self.requests[r]
             self.engine.over(r, scheduled.step, finished=False)
         self.held.let_linger(self.requests, self.scheduler.requests)
         self._look("evict")
 
     def transferring(self) -> bool:
-        """Whether copies are under way or wait to begin, or somebody holds blocks who waits to go on behind a load."""
-        waiting = self.scheduler.connector.has_pending_push_work() or len(self.scheduler.kv_holding_waiting) > 0
+        """Whether copies are under way or wait to begin, or somebody holds blocks who waits to
+        go on behind a load.
+        """
+        waiting = (
+            self.scheduler.connector.has_pending_push_work()
+            or len(self.scheduler.kv_holding_waiting) > 0
+        )
         return bool(self._copies.under_way or waiting)
 
     def worker_tables(self, r: str) -> Tables:
@@ -142,13 +169,14 @@ class ConnectedScheduler(RealScheduler):
         held, null = self.manager.tables(r), self.manager.block_pool.null_block.block_id
         return self.worker.rows(r, held[: self._groups], null) + held[self._groups :]
 
-    # --- requests -----------------------------------------------------------------------------------------------------
+    # --- requests ---------------------------------------------------------------------------------
 
     def end(self, r: str, *, finished: bool) -> None:
         """Let a request go; what is loaded for it or stored of it keeps its blocks.
 
-        vLLM's scheduler stops a request that runs and has generated a token, of which all but the last token is computed. Any
-        other is aborted: of those that have stopped, connectors store what they have tokens for.
+        vLLM's scheduler stops a request that runs and has generated a token, of which all but the
+        last token is computed. Any other is aborted: of those that have stopped, connectors store
+        what they have tokens for.
         """
         request = self.requests[r]
         if self.connector.patient and self._is_loading(request):
@@ -176,13 +204,15 @@ class ConnectedScheduler(RealScheduler):
         super().preempt(r)
         self._look("evict")
 
-    # --- the whole cache ----------------------------------------------------------------------------------------------
+    # --- the whole cache --------------------------------------------------------------------------
 
     def resets_at_once(self) -> bool:
-        """Whether vLLM can: it raises where somebody has blocks who does not run, so then steps in flight and copies end first.
+        """Whether vLLM can: it raises where somebody has blocks who does not run, so then steps in
+        flight and copies end first.
 
-        Who waits for a load has some, `SimpleCPUOffloadConnector` holds what it stores, and who is preempted under a step in
-        flight gives its blocks back when that is over (`defer_block_free`). Stores of `OffloadingConnector` hold nothing.
+        Who waits for a load has some, `SimpleCPUOffloadConnector` holds what it stores, and who is
+        preempted under a step in flight gives its blocks back when that is over
+        (`defer_block_free`). Stores of `OffloadingConnector` hold nothing.
         """
         return not self._outputs and self.who_runs_has_all()
 
@@ -201,10 +231,12 @@ class ConnectedScheduler(RealScheduler):
         return done
 
     def _forget_memory(self, reason: UnpublishReason) -> bool:
-        """Have the connector forget; of several, one may do so and another not: then nothing was asked for that was done.
+        """Have the connector forget; of several, one may do so and another not: then nothing was
+        asked for that was done.
 
-        Asked again before the next step, `OffloadingConnector` asserts that it has nothing to flush, though the first reset
-        left it that. vLLM tells its client that the reset failed, and serves on: it counts as refused.
+        Asked again before the next step, `OffloadingConnector` asserts that it has nothing to
+        flush, though the first reset left it that. vLLM tells its client that the reset failed, and
+        serves on: it counts as refused.
         """
         try:
             done = bool(self._reset_connector_cache())
@@ -218,17 +250,20 @@ class ConnectedScheduler(RealScheduler):
         self._look(reason if done else "evict")
         return done
 
-    # --- what the connector did ---------------------------------------------------------------------------------------
+    # --- what the connector did -------------------------------------------------------------------
 
     def _note_groups(self) -> None:
-        """Note for which group each page of the connector's memory is filled: that of the block it is filled from."""
+        """Note for which group each page of the connector's memory is filled: that of the block
+        it is filled from.
+        """
         for _, move in self._copies.begun:
             if move.dst_pool == TIER:
                 known = self._copies.group_of.get(move.dst)
                 self._group_of[move.dst] = self.held.group_of(move.src) if known is None else known
 
     def _report_hits(self) -> None:
-        """Report who was given blocks for what the connector's memory holds, and from where they are loaded.
+        """Report who was given blocks for what the connector's memory holds, and from where they
+        are loaded.
 
         The event stands where the request was looked up: what is evicted for its blocks goes later.
         """
@@ -248,7 +283,9 @@ class ConnectedScheduler(RealScheduler):
     def _look(self, reason: UnpublishReason) -> None:
         """Report what became of the connector's memory."""
         self.connector.names.learn(self.scheduler.requests.values())
-        self.manager.events += self._memory.changes(self.manager.step, lambda page: self._group_of.get(page, 0), reason)
+        self.manager.events += self._memory.changes(
+            self.manager.step, lambda page: self._group_of.get(page, 0), reason
+        )
 
 
 @contextmanager

@@ -1,7 +1,9 @@
-"""`SimpleCPUOffloadConnector`: a block pool in the CPU's memory, with the same groups and keys as the device's.
+"""`SimpleCPUOffloadConnector`: a block pool in the CPU's memory, with the same groups and keys as
+the device's.
 
-Everything is vLLM's: the connector of the scheduler, and the connector of the worker with its order of calls and its event
-counters. Of the worker the device is replaced: `DmaCopyBackend`, which would copy, and the CUDA stream that it waits for.
+Everything is vLLM's: the connector of the scheduler, and the connector of the worker with its order
+of calls and its event counters. Of the worker the device is replaced: `DmaCopyBackend`, which would
+copy, and the CUDA stream that it waits for.
 
 Sources: vLLM 0.33.0, `v1/simple_kv_offload/manager.py`, `worker.py`, `copy_backend.py`.
 """
@@ -66,7 +68,8 @@ class SimpleOffload(VllmSide):
         self._connector, self._handler, self._names = connector, worker.worker_handler, names
         self._scheduler = connector.scheduler_manager
         self._looks_ahead = self._scheduler._target_free if self._scheduler._lazy_mode else 0
-        """How many blocks, of those that are evicted next, are stored in time; 0 where it is not lazy."""
+        """How many blocks, of those that are evicted next, are stored in time; 0 where it is not
+        lazy."""
         self._pool = self._scheduler.cpu_block_pool
         self._group_of = source.utils.get_group_id
         self._hash_of = source.utils.get_block_hash
@@ -79,7 +82,9 @@ class SimpleOffload(VllmSide):
         _without_streams(importlib.import_module(type(self._handler).__module__))
 
     def hold_back(self, *, held: bool) -> None:
-        """Have a lazy scheduler look for nothing to store; an eager one stores what requests have computed."""
+        """Have a lazy scheduler look for nothing to store; an eager one stores what requests
+        have computed.
+        """
         if self._looks_ahead:
             self._scheduler._target_free = 0 if held else self._looks_ahead
 
@@ -96,14 +101,24 @@ class SimpleOffload(VllmSide):
                 continue
             if block.ref_cnt > 0:
                 held[block.block_id] = block.ref_cnt
-            for key in [] if block.block_hash is None else [block.block_hash, *further.get(block.block_id, ())]:
-                keys[self._group_of(key), block.block_id, key] = self._names.claim(self._hash_of(key))
+            for key in (
+                []
+                if block.block_hash is None
+                else [block.block_hash, *further.get(block.block_id, ())]
+            ):
+                keys[self._group_of(key), block.block_id, key] = self._names.claim(
+                    self._hash_of(key)
+                )
         return Books(keys, held, self._pool.get_num_free_blocks())
 
 
 def _without_streams(module: Any) -> None:
-    """Let vLLM's worker wait for the stream that computes where there is none: our copies begin when the runs have ended."""
+    """Let vLLM's worker wait for the stream that computes where there is none: our copies begin
+    when the runs have ended.
+    """
     if isinstance(module.torch, SimpleNamespace):
         return
     cuda = SimpleNamespace(current_stream=lambda: None)
-    module.torch = SimpleNamespace(Event=lambda: SimpleNamespace(record=lambda stream: None), cuda=cuda)
+    module.torch = SimpleNamespace(
+        Event=lambda: SimpleNamespace(record=lambda stream: None), cuda=cuda
+    )

@@ -1,7 +1,9 @@
-"""Turns what becomes of a connector's memory into events, by comparing its pages with what they were.
+"""Turns what becomes of a connector's memory into events, by comparing its pages with what they
+were.
 
-The memory is a pool of its own, with a group for each of the device's. Its keys, its free pages and how often each page is held
-are the connector's own books; who holds a page is called a copy here, whatever the connector holds it for.
+The memory is a pool of its own, with a group for each of the device's. Its keys, its free pages and
+how often each page is held are the connector's own books; who holds a page is called a copy here,
+whatever the connector holds it for.
 """
 
 from __future__ import annotations
@@ -16,7 +18,9 @@ from cachewitness.engines.page_accounts import WholeAccounts
 
 
 class Books(NamedTuple):
-    """What a connector's memory holds: its keys by (group of the device, page, key), references by page, and free pages."""
+    """What a connector's memory holds: its keys by (group of the device, page, key), references
+    by page, and free pages.
+    """
 
     keys: Mapping[KeyId, Claim]
     references: Mapping[int, int]
@@ -31,7 +35,9 @@ class Memory(Protocol):
 
 
 class TierState:
-    """A connector's memory as the comparison of a cache asks for it; no request has a table there."""
+    """A connector's memory as the comparison of a cache asks for it; no request has a table
+    there.
+    """
 
     def __init__(self, memory: Memory, groups: int) -> None:
         self._memory, self._groups = memory, groups
@@ -42,7 +48,9 @@ class TierState:
     def look(self) -> None:
         """Take down what the memory holds now."""
         keys, self.held, free = self._memory.books()
-        named = {(self._groups + group, page, key): claim for (group, page, key), claim in keys.items()}
+        named = {
+            (self._groups + group, page, key): claim for (group, page, key), claim in keys.items()
+        }
         self._keys = {key: self._keys.get(key, claim) for key, claim in named.items()}
         cached = len({page for _, page, _ in keys if not self.held.get(page)})
         self._counts = {TIER: Count(free - cached, len(self.held), cached)}
@@ -75,8 +83,12 @@ class ObservedMemory:
         """Per page: who holds it, and for which group."""
         self._count = 0
 
-    def changes(self, step: int, group_of: Callable[[int], int], reason: UnpublishReason = "evict") -> list[Event]:
-        """Return what changed since the last call. `group_of` says for which of the device's groups a page is taken."""
+    def changes(
+        self, step: int, group_of: Callable[[int], int], reason: UnpublishReason = "evict"
+    ) -> list[Event]:
+        """Return what changed since the last call. `group_of` says for which of the device's
+        groups a page is taken.
+        """
         before = dict(self._state.held)
         self._state.look()
         call = (step, "", reason)
@@ -84,34 +96,52 @@ class ObservedMemory:
         moves: list[Event] = []
         touched = sorted({*before, *self._state.held})
         for page in touched:
-            moves += self._held(step, page, before.get(page, 0), self._state.held.get(page, 0), group_of)
-        changed = [(TIER, page) for page in touched if before.get(page, 0) != self._state.held.get(page, 0)]
+            moves += self._held(
+                step, page, before.get(page, 0), self._state.held.get(page, 0), group_of
+            )
+        changed = [
+            (TIER, page) for page in touched if before.get(page, 0) != self._state.held.get(page, 0)
+        ]
         return _keys_before_drops(self._accounts.around(call, moves, changed))
 
-    def _held(self, step: int, page: int, before: int, now: int, group_of: Callable[[int], int]) -> list[Event]:
+    def _held(
+        self, step: int, page: int, before: int, now: int, group_of: Callable[[int], int]
+    ) -> list[Event]:
         holders = self._holders.setdefault(page, [])
         if now > before:
             group = self._groups + group_of(page)
             names = [f"copy:tier-{self._count + index}" for index in range(1, now - before + 1)]
             self._count += len(names)
             holders += [(name, group) for name in names]
-            return [Take(step=step, pool=TIER, group=group, pages=[page], holder=name) for name in names]
+            return [
+                Take(step=step, pool=TIER, group=group, pages=[page], holder=name) for name in names
+            ]
         gone = [holders.pop(0) for _ in range(before - now)]
-        return [Drop(step=step, pool=TIER, group=group, pages=[page], holder=name) for name, group in gone]
+        return [
+            Drop(step=step, pool=TIER, group=group, pages=[page], holder=name)
+            for name, group in gone
+        ]
 
 
 def _keys_before_drops(events: list[Event]) -> list[Event]:
-    """Return the events with what is given back behind the keys: a page that keeps a key is never nobody's."""
+    """Return the events with what is given back behind the keys: a page that keeps a key is
+    never nobody's.
+    """
     drops = [event for event in events if isinstance(event, Drop)]
     others = [event for event in events if not isinstance(event, Drop)]
     if not drops:
         return events
-    end = next((index for index, event in enumerate(others) if event.__struct_config__.tag == "counts"), len(others))
+    end = next(
+        (index for index, event in enumerate(others) if event.__struct_config__.tag == "counts"),
+        len(others),
+    )
     return [*others[:end], *drops, *others[end:]]
 
 
 class KeyNames:
-    """What the hashes of requests stand for: the first so many tokens of the request that got such a hash last."""
+    """What the hashes of requests stand for: the first so many tokens of the request that got
+    such a hash last.
+    """
 
     def __init__(self, unit: int) -> None:
         self._unit = unit
@@ -135,5 +165,7 @@ class KeyNames:
     def claim(self, block_hash: Hashable) -> Claim:
         """Return the prefix that a hash stands for. Raises RuntimeError for one of no request."""
         if block_hash not in self._named:
-            raise RuntimeError("a page of the connector's memory carries a key that is of no request's hash chain")
+            raise RuntimeError(
+                "a page of the connector's memory carries a key that is of no request's hash chain"
+            )
         return self._named[block_hash]

@@ -1,4 +1,6 @@
-"""Puts vLLM's scheduler together with HiSparse: its cache manager over two pools, its connector, a worker that is played."""
+"""Puts vLLM's scheduler together with HiSparse: its cache manager over two pools, its connector,
+a worker that is played.
+"""
 
 from __future__ import annotations
 
@@ -31,16 +33,24 @@ SINCE = (0, 33)
 UNKNOWN = ("prefill_checkpoints", "rswa_window")
 """Options of layers that no model with HiSparse has."""
 ROWS_TO_SPARE = 8
-"""So many more requests than run have a row in the worker: who is preempted or ends leaves with the next step."""
+"""So many more requests than run have a row in the worker: who is preempted or ends leaves with the
+next step."""
 
 
-def hisparse_engine(header: TraceHeader, options: Options, source: Source, *, eager: bool, full: bool = False) -> Assembled:
-    """Return vLLM's scheduler with HiSparse. `eager`: see `size_hisparse`; `full`: key events tell of hits as well.
+def hisparse_engine(
+    header: TraceHeader, options: Options, source: Source, *, eager: bool, full: bool = False
+) -> Assembled:
+    """Return vLLM's scheduler with HiSparse. `eager`: see `size_hisparse`; `full`: key events tell
+    of hits as well.
 
     Raises UsageError for what this release cannot do, or the adapter does not play.
     """
     _refuse(header, options, source)
-    clock, interval, special = Clock(), interval_of(header, options, source), request_options(header)
+    clock, interval, special = (
+        Clock(),
+        interval_of(header, options, source),
+        request_options(header),
+    )
     header, options, config, whole = size_hisparse(source, header, options, interval, eager=eager)
     sizes = block_sizes(source, config, whole)
     tell_sizes(source, config, whole, sizes)
@@ -52,34 +62,59 @@ def hisparse_engine(header: TraceHeader, options: Options, source: Source, *, ea
     books = Books(source, scheduler, places, names)
     observed = ObservedTiers(timed, source.utils.get_group_id, books, places)
     new_request = timed.new_requests(request_maker(source, sizes[1], options, full=full))
-    adapter = HiSparseScheduler(source, scheduler, observed, new_request, clock, options, names, books)
+    adapter = HiSparseScheduler(
+        source, scheduler, observed, new_request, clock, options, names, books
+    )
     delay = max(1, options.tier_delay)
     most = min(options.max_num_seqs, config.num_blocks) + ROWS_TO_SPARE
-    adapter.worker = HiSparseWorker(source, places, options.max_model_len, most, eager=eager, delay=delay)
+    adapter.worker = HiSparseWorker(
+        source, places, options.max_model_len, most, eager=eager, delay=delay
+    )
     header = replace(header, pages=places.pages, layout=_layout(header, places))
     rules = rules_of(header, options, source, core, sizes, interval)
     rules = replace(rules, progress_steps=rules.progress_steps + delay, late_keys=True)
     described = described_by(header, options, source, rules)
     pools = [Pool(id=POOL, pages=places.pages, null=places.null())]
-    described = replace(described, pools=pools, capabilities=[*described.capabilities, *special.capabilities])
+    described = replace(
+        described, pools=pools, capabilities=[*described.capabilities, *special.capabilities]
+    )
     return Assembled(described, adapter, clock)
 
 
 def _layout(header: TraceHeader, places: Places) -> Layout:
-    """Return the layout as the ledger knows it: the layers that lie on the host, by resident group, and the indexers."""
+    """Return the layout as the ledger knows it: the layers that lie on the host, by resident
+    group, and the indexers.
+    """
     groups = [GroupSpec(kind="full", block_size=places.block_size)] * (len(places.parts) + 1)
-    return Layout(name=header.layout.name, groups=groups, story=header.layout.story, source=header.layout.source)
+    return Layout(
+        name=header.layout.name,
+        groups=groups,
+        story=header.layout.story,
+        source=header.layout.source,
+    )
 
 
 def _refuse(header: TraceHeader, options: Options, source: Source) -> None:
     """Raise UsageError for what HiSparse is not driven with."""
     if header.height != "scheduler":
-        raise UsageError("--engine vllm: hisparse is run at scheduler height: its blocks move with the scheduler's steps")
+        raise UsageError(
+            "--engine vllm: hisparse is run at scheduler height: its blocks move with the"
+            " scheduler's steps"
+        )
     if source.is_before(SINCE):
-        raise UsageError(f"vLLM {source.version}: it has HiSparse from {SINCE[0]}.{SINCE[1]} on; leave hisparse out")
+        raise UsageError(
+            f"vLLM {source.version}: it has HiSparse from {SINCE[0]}.{SINCE[1]} on; leave"
+            " hisparse out"
+        )
     if options.num_speculative_tokens or options.use_eagle:
-        raise UsageError("option 'num_speculative_tokens': HiSparse is not driven with drafts; leave it out")
+        raise UsageError(
+            "option 'num_speculative_tokens': HiSparse is not driven with drafts; leave it out"
+        )
     for name in (name for name in UNKNOWN if header.options.get(name)):
-        raise UsageError(f"option {name!r}: HiSparse is not driven with it; leave one of the two out")
+        raise UsageError(
+            f"option {name!r}: HiSparse is not driven with it; leave one of the two out"
+        )
     if not options.scheduler_reserve_full_isl:
-        raise UsageError("option 'scheduler_reserve_full_isl': vLLM refuses HiSparse without it; leave it on")
+        raise UsageError(
+            "option 'scheduler_reserve_full_isl': vLLM refuses HiSparse without it; leave it on"
+        )

@@ -1,8 +1,10 @@
-"""The calls on vLLM's cache manager with HiSparse, and what both pools show of themselves after each.
+"""The calls on vLLM's cache manager with HiSparse, and what both pools show of themselves after
+each.
 
-Both are compared whole, since a call that serves one request moves others' blocks: a block of a resident group that is reused
-is taken from whoever still reads it. They are compared before a look-up, when a step was scheduled, when it has run and
-whenever a request goes; calls in between are told together.
+Both are compared whole, since a call that serves one request moves others' blocks: a block of a
+resident group that is reused is taken from whoever still reads it. They are compared before a
+look-up, when a step was scheduled, when it has run and whenever a request goes; calls in between
+are told together.
 """
 
 from __future__ import annotations
@@ -13,7 +15,16 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from cachewitness.core.events import Drop, Event, KvRemoved, KvStored, Publish, Take, Unpublish, UnpublishReason
+from cachewitness.core.events import (
+    Drop,
+    Event,
+    KvRemoved,
+    KvStored,
+    Publish,
+    Take,
+    Unpublish,
+    UnpublishReason,
+)
 from cachewitness.engines.block_table_diff import BlockTableDiff, Further
 from cachewitness.engines.cache_state import Tables
 from cachewitness.engines.key_events import DEVICE, HOST
@@ -45,17 +56,39 @@ class HoldingsDiff(BlockTableDiff):
         reason: UnpublishReason = "evict",
         further: Further | None = None,
     ) -> None:
-        """Report how the pools changed in the call that has just returned; see `BlockTableDiff.settle`. All are looked at."""
+        """Report how the pools changed in the call that has just returned; see
+        `BlockTableDiff.settle`. All are looked at.
+        """
         call, before, now = (self.step, served, reason), self._holdings, self._books.holdings()
         self._whole.compare_keys(call, [self._held_before()])
         differing = {holding for holding, _ in before.items() ^ now.items()}
-        gone = Counter({holding: before[holding] - now[holding] for holding in differing if before[holding] > now[holding]})
-        come = Counter({holding: now[holding] - before[holding] for holding in differing if now[holding] > before[holding]})
+        gone = Counter(
+            {
+                holding: before[holding] - now[holding]
+                for holding in differing
+                if before[holding] > now[holding]
+            }
+        )
+        come = Counter(
+            {
+                holding: now[holding] - before[holding]
+                for holding in differing
+                if now[holding] > before[holding]
+            }
+        )
         taken = _moves(Take, come, self.step)
         pinned = [move for move in taken if move.holder.startswith("copy:")]
-        moves: list[Event] = [*pinned, *_moves(Drop, gone, self.step), *(move for move in taken if move not in pinned)]
+        moves: list[Event] = [
+            *pinned,
+            *_moves(Drop, gone, self.step),
+            *(move for move in taken if move not in pinned),
+        ]
         references = self._books.all_references()
-        changed = {page for page, (old, new) in enumerate(zip(self._references, references, strict=True)) if old != new}
+        changed = {
+            page
+            for page, (old, new) in enumerate(zip(self._references, references, strict=True))
+            if old != new
+        }
         changed |= {page for _, _, page in differing}
         self._holdings, self._references = now, references
         events = self._whole.around(call, moves, [(POOL, page) for page in changed])
@@ -76,7 +109,9 @@ class HoldingsDiff(BlockTableDiff):
 class ObservedTiers(ObservedManager):
     """vLLM's cache manager with HiSparse, whose calls become events."""
 
-    def __init__(self, manager: Any, group_of: Callable[[Any], int], books: Books, places: Places) -> None:
+    def __init__(
+        self, manager: Any, group_of: Callable[[Any], int], books: Books, places: Places
+    ) -> None:
         super().__init__(manager, group_of, tiered=False, published=True)
         self._places = places
         self.holdings = HoldingsDiff(books, places)
@@ -92,15 +127,21 @@ class ObservedTiers(ObservedManager):
         return super().get_computed_blocks(request, *args, **kwargs)
 
     def take_kv_cache_block_copies(self) -> Any:
-        """Return the copies of blocks on the device that the next step has to make: none, where no block is hit in part."""
+        """Return the copies of blocks on the device that the next step has to make: none, where
+        no block is hit in part.
+        """
         return self.manager.take_kv_cache_block_copies()
 
     def pop_blocks_for_free(self, request: Any) -> Any:
-        """Take a request's blocks away from it; vLLM's scheduler gives them back when the steps in flight have ended."""
+        """Take a request's blocks away from it; vLLM's scheduler gives them back when the steps
+        in flight have ended.
+        """
         return self.manager.pop_blocks_for_free(request)
 
     def released(self, blocks: list[Any], request: Any = None) -> None:
-        """Leave it to the next comparison that blocks were given back to the pool past the manager."""
+        """Leave it to the next comparison that blocks were given back to the pool past the
+        manager.
+        """
 
     def reset_prefix_cache(self, reason: UnpublishReason = "reset") -> bool:
         """Forget every key, if nobody holds a block."""
@@ -108,7 +149,9 @@ class ObservedTiers(ObservedManager):
         return super().reset_prefix_cache(reason)
 
     def tell(self, events: Iterable[Any]) -> None:
-        """Report what routers are told of keys; those of a block of the host are keys of each part."""
+        """Report what routers are told of keys; those of a block of the host are keys of each
+        part.
+        """
         places = self._places
         self.settle()
         for event in self._key_events.read(events, self.step, (DEVICE, HOST)):
@@ -122,10 +165,16 @@ class ObservedTiers(ObservedManager):
         places, columns = self._places, -(-length // self._places.block_size)
         host = [block.block_id for block in found.blocks[places.source]][:columns]
         indexer = [block.block_id for block in found.blocks[places.indexer]][:columns]
-        self.diff.hit(r, length, [*([places.on_host(part, block) for block in host] for part in places.parts), indexer])
+        self.diff.hit(
+            r,
+            length,
+            [*([places.on_host(part, block) for block in host] for part in places.parts), indexer],
+        )
 
     def _settle(self, holders: Sequence[str], request: Any, reason: UnpublishReason) -> None:
-        """Compare if keys ended for another reason than room; otherwise that is left to the next comparison."""
+        """Compare if keys ended for another reason than room; otherwise that is left to the next
+        comparison.
+        """
         if reason != "evict":
             self.settle(reason)
 
@@ -136,7 +185,9 @@ class ObservedTiers(ObservedManager):
 
 
 def _keys_of_nobodys_first(events: list[Event], held: Container[int]) -> list[Event]:
-    """Return the events with the keys of pages that nobody holds any more in front of what is given back."""
+    """Return the events with the keys of pages that nobody holds any more in front of what is
+    given back.
+    """
     first: list[Event] = [event for event in events if isinstance(event, Unpublish)]
     first += [event for event in events if isinstance(event, Publish) and event.page not in held]
     return [*first, *(event for event in events if event not in first)]
@@ -147,4 +198,7 @@ def _moves(kind: type[Moved], holdings: Counter[Holding], step: int) -> list[Mov
     pages: dict[tuple[str, int], list[int]] = {}
     for holder, group, page in sorted(holdings.elements()):
         pages.setdefault((holder, group), []).append(page)
-    return [kind(step=step, pool=POOL, group=group, pages=these, holder=holder) for (holder, group), these in pages.items()]
+    return [
+        kind(step=step, pool=POOL, group=group, pages=these, holder=holder)
+        for (holder, group), these in pages.items()
+    ]

@@ -1,7 +1,8 @@
 """Where the blocks of HiSparse lie, as pages of one pool of the ledger.
 
-The device's blocks come first, then those of the host. A block of the host holds all layers; the layers whose copies on the
-device lie in different blocks (vLLM's resident groups) are groups of their own here, so a block of the host is a page for each.
+The device's blocks come first, then those of the host. A block of the host holds all layers; the
+layers whose copies on the device lie in different blocks (vLLM's resident groups) are groups of
+their own here, so a block of the host is a page for each.
 
 Source: vLLM 0.33.0, `v1/hisparse/layout.py`, `_lay_out_hisparse_groups`.
 """
@@ -14,9 +15,11 @@ from cachewitness.systems.vllm.source import Source
 
 
 class Places(NamedTuple):
-    """vLLM's groups by what they are, and the pools. The groups of the ledger are the resident ones in order, then the indexer.
+    """vLLM's groups by what they are, and the pools. The groups of the ledger are the resident ones
+    in order, then the indexer.
 
-    `source`, `indexer`, `resident` and `hot` are vLLM's indices of groups. `device` and `host` are blocks in the pools.
+    `source`, `indexer`, `resident` and `hot` are vLLM's indices of groups. `device` and `host` are
+    blocks in the pools.
     """
 
     source: int
@@ -36,8 +39,16 @@ class Places(NamedTuple):
         return Places(
             roles.index(interface.KVCacheGroupRole.HISPARSE_SOURCE),
             roles.index(interface.KVCacheGroupRole.HISPARSE_INDEXER),
-            [index for index, spec in enumerate(specs) if isinstance(spec, interface.HiSparseResidentSpec)],
-            [index for index, spec in enumerate(specs) if isinstance(spec, interface.HiSparseHotSpec)],
+            [
+                index
+                for index, spec in enumerate(specs)
+                if isinstance(spec, interface.HiSparseResidentSpec)
+            ],
+            [
+                index
+                for index, spec in enumerate(specs)
+                if isinstance(spec, interface.HiSparseHotSpec)
+            ],
             config.num_blocks,
             config.hisparse_host_num_blocks,
             specs[0].block_size,

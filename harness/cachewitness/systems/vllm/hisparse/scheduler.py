@@ -1,6 +1,7 @@
 """vLLM's own Scheduler with its HiSparse connector, whose worker's part is played.
 
-Source: vLLM 0.33.0, `v1/core/sched/scheduler.py`; `distributed/kv_transfer/kv_connector/v1/hisparse/connector.py`.
+Source: vLLM 0.33.0, `v1/core/sched/scheduler.py`;
+`distributed/kv_transfer/kv_connector/v1/hisparse/connector.py`.
 """
 
 from __future__ import annotations
@@ -53,7 +54,11 @@ class HiSparseScheduler(RealScheduler):
         """Have vLLM schedule a step, and do the worker's part of it."""
         with self._paused() if asked is not None else nullcontext():
             scheduled = super().schedule(None, step)
-        self._answers.append(self._told(kv_connector_worker_meta=self.worker.work(self._outputs[-1].kv_connector_metadata)))
+        self._answers.append(
+            self._told(
+                kv_connector_worker_meta=self.worker.work(self._outputs[-1].kv_connector_metadata)
+            )
+        )
         scheduled.copies = [*self.worker.copies]
         self._books.in_flight.append(self.worker.reads())
         scheduled.stores = self.worker.stores
@@ -81,7 +86,9 @@ class HiSparseScheduler(RealScheduler):
         self.tiers.settle()
 
     def told(self, outputs: Any) -> list[Stats]:
-        """Return nothing: operators are told of the device's pool alone, which is a part of the ledger's."""
+        """Return nothing: operators are told of the device's pool alone, which is a part of the
+        ledger's.
+        """
         return []
 
     def transferring(self) -> bool:
@@ -103,7 +110,9 @@ class HiSparseScheduler(RealScheduler):
         self.tiers.settle()
 
     def resets_at_once(self) -> bool:
-        """Whether vLLM can: it raises where transfers hold blocks, or a step in flight does, so then these end first."""
+        """Whether vLLM can: it raises where transfers hold blocks, or a step in flight does, so
+        then these end first.
+        """
         return not self._outputs and self.who_runs_has_all()
 
     def who_runs_has_all(self) -> bool:
@@ -118,7 +127,9 @@ class HiSparseScheduler(RealScheduler):
 
 
 class _ReportingTiers(ReportingManager):
-    """The observed manager as vLLM's scheduler calls it where a freed block may wait for a step in flight."""
+    """The observed manager as vLLM's scheduler calls it where a freed block may wait for a step
+    in flight.
+    """
 
     def __init__(self, adapter: RealScheduler, clock: Clock) -> None:
         super().__init__(adapter, clock)

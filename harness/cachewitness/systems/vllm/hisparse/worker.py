@@ -1,16 +1,20 @@
-"""What vLLM's worker does for HiSparse in a step, told from the connector's metadata: which rows lie where, and what is copied.
+"""What vLLM's worker does for HiSparse in a step, told from the connector's metadata: which rows
+lie where, and what is copied.
 
-vLLM's `HiSparseConnectorWorker` needs CUDA from its constructor on (`torch.cuda.Stream`, pinned memory, `swap_blocks_batch`).
-What it decides without a device is run as it is: the residency of blocks on the device (`update_hisparse_residency`, on a
-tensor of the CPU) and which of the rows that a step writes are mirrored to the host (`_flatten_row_mirrors`,
-`_select_written_row_mirrors`). The rest is played: the order of copies, and when they are over.
+vLLM's `HiSparseConnectorWorker` needs CUDA from its constructor on (`torch.cuda.Stream`, pinned
+memory, `swap_blocks_batch`). What it decides without a device is run as it is: the residency of
+blocks on the device (`update_hisparse_residency`, on a tensor of the CPU) and which of the rows
+that a step writes are mirrored to the host (`_flatten_row_mirrors`, `_select_written_row_mirrors`).
+The rest is played: the order of copies, and when they are over.
 
-Attention reads a token's row where the residency of its block says, on the device, and on the host if it says nothing. Rows of
-the host are read by way of the request's hot region. What it keeps of them is not played: it holds what the host holds. Where
-the request has no such region, or a block of the host is the request's anew and was not told to be invalid there
-(`source_block_ids`), a column of the host has no place.
+Attention reads a token's row where the residency of its block says, on the device, and on the host
+if it says nothing. Rows of the host are read by way of the request's hot region. What it keeps of
+them is not played: it holds what the host holds. Where the request has no such region, or a block
+of the host is the request's anew and was not told to be invalid there (`source_block_ids`), a
+column of the host has no place.
 
-Sources: vLLM 0.33.0, `distributed/kv_transfer/kv_connector/v1/hisparse/worker.py`; `v1/hisparse/runtime.py`.
+Sources: vLLM 0.33.0, `distributed/kv_transfer/kv_connector/v1/hisparse/worker.py`;
+`v1/hisparse/runtime.py`.
 """
 
 from __future__ import annotations
@@ -41,9 +45,13 @@ class Mirror(NamedTuple):
 
 
 class HiSparseWorker(WorkerTables):
-    """The rows of every request and where they lie. `delay`: a block is copied to the host in so many steps."""
+    """The rows of every request and where they lie. `delay`: a block is copied to the host in so
+    many steps.
+    """
 
-    def __init__(self, source: Source, places: Places, longest: int, most: int, *, eager: bool, delay: int) -> None:
+    def __init__(
+        self, source: Source, places: Places, longest: int, most: int, *, eager: bool, delay: int
+    ) -> None:
         import torch
 
         super().__init__()
@@ -58,7 +66,8 @@ class HiSparseWorker(WorkerTables):
         self._free_states = [*range(most - 1, -1, -1)]
         self._states: dict[str, int] = {}
         self._known: dict[str, set[int]] = {}
-        """By request: the blocks of the host whose rows in its hot region are known to be invalid or its own."""
+        """By request: the blocks of the host whose rows in its hot region are known to be invalid
+        or its own."""
         self._ran: dict[str, tuple[int, int]] = {}
         self._post_forward: list[Any] = []
         self._transfers: deque[tuple[int, list[int]]] = deque()
@@ -66,11 +75,14 @@ class HiSparseWorker(WorkerTables):
         self.stores: list[Move] = []
         """Blocks that the last step copies to the host behind its runs."""
         self.mirrors: dict[str, list[Mirror]] = {}
-        """By request of the last step: the rows on the host that it writes beside those on the device."""
+        """By request of the last step: the rows on the host that it writes beside those on the
+        device."""
         self.counts = {"mirrored": 0, "transfers": 0, "host_copies": 0, "host_reads": 0}
 
     def update(self, output: Any) -> dict[str, int]:
-        """Take in what a step tells the worker; return the position from which each request computes. See `WorkerTables`."""
+        """Take in what a step tells the worker; return the position from which each request
+        computes. See `WorkerTables`.
+        """
         for r in {*output.finished_req_ids, *(output.preempted_req_ids or ())}:
             self._leave(r)
         starts = super().update(output)
@@ -90,10 +102,14 @@ class HiSparseWorker(WorkerTables):
             self._known.pop(r, None)
 
     def _learn(self, meta: Any) -> None:
-        """Note which blocks of the host were told with this step, and are invalid in hot regions."""
+        """Note which blocks of the host were told with this step, and are invalid in hot
+        regions.
+        """
         invalid = {*meta.source_block_ids}
         for r in self._ran:
-            self._known.setdefault(r, set()).update(invalid.intersection(self.whole(r)[self._places.source]))
+            self._known.setdefault(r, set()).update(
+                invalid.intersection(self.whole(r)[self._places.source])
+            )
 
     def _reside(self, meta: Any) -> None:
         """Have vLLM note where blocks are read on the device."""
@@ -103,10 +119,11 @@ class HiSparseWorker(WorkerTables):
         indices = torch.tensor([self._states[r] for r in names], dtype=torch.int32)
         self._update_residency(self.residency, meta.residency_updates, names, indices)
 
-    # --- where rows lie -----------------------------------------------------------------------------------------------
+    # --- where rows lie ---------------------------------------------------------------------------
 
     def composed(self, r: str) -> Tables:
-        """Return where the attention of a request of the last step reads and writes, by group of the ledger and column.
+        """Return where the attention of a request of the last step reads and writes, by group of
+        the ledger and column.
 
         A block that the step writes into one place, and reads from another, has no place.
         """
@@ -117,14 +134,18 @@ class HiSparseWorker(WorkerTables):
             resident = self.residency[part, self._states[r]].tolist()
             row = []
             for column in range(-(-stop // size)):
-                page = resident[column] or (self._read_on_host(r, part, host, column) if rows[places.hot[part]] else ABSENT)
+                page = resident[column] or (
+                    self._read_on_host(r, part, host, column) if rows[places.hot[part]] else ABSENT
+                )
                 written = rows[group][column] if column < len(rows[group]) else ABSENT
                 row.append(page if column < start // size or page == written else ABSENT)
             tables.append(row)
         return [*tables, rows[places.indexer]]
 
     def reads(self) -> set[tuple[str, int, int]]:
-        """Return who reads which blocks of the device in the last step, of each part: (request, part, block)."""
+        """Return who reads which blocks of the device in the last step, of each part: (request,
+        part, block).
+        """
         found: set[tuple[str, int, int]] = set()
         for r, (_, stop) in self._ran.items():
             columns = -(-stop // self._places.block_size)
@@ -138,21 +159,28 @@ class HiSparseWorker(WorkerTables):
         self.counts["host_reads"] += 1
         return self._places.on_host(part, host[column])
 
-    # --- rows and blocks that go to the host --------------------------------------------------------------------------
+    # --- rows and blocks that go to the host ------------------------------------------------------
 
     def _slots(self) -> Iterator[tuple[str, int, list[int]]]:
-        """Yield for each token of the step, in the order of the batch, whose it is, its position, and its slot by part."""
+        """Yield for each token of the step, in the order of the batch, whose it is, its
+        position, and its slot by part.
+        """
         size = self._places.block_size
         for r, (start, stop) in self._ran.items():
             rows = [self.whole(r)[group] for group in self._places.resident]
             for position in range(start, stop):
                 column, place = divmod(position, size)
-                yield r, position, [row[column] * size + place if column < len(row) else ABSENT for row in rows]
+                yield (
+                    r,
+                    position,
+                    [row[column] * size + place if column < len(row) else ABSENT for row in rows],
+                )
 
     def _mirrored(self, meta: Any) -> dict[str, list[Mirror]]:
         """Return the rows that vLLM mirrors, each where it lands.
 
-        A row that is taken from another place than it was written to, or that lands at another place of its block, is none.
+        A row that is taken from another place than it was written to, or that lands at another
+        place of its block, is none.
         """
         import numpy
 
@@ -168,7 +196,9 @@ class HiSparseWorker(WorkerTables):
             for index in range(chosen.num_rows):
                 r, position, sources = whose[chosen.source_starts[0] + index]
                 block, place = divmod(chosen.destination_start + index, size)
-                if place == position % size and sources == [first + index for first in chosen.source_starts]:
+                if place == position % size and sources == [
+                    first + index for first in chosen.source_starts
+                ]:
                     mirrors.setdefault(r, []).extend(self._rows_of(block, position))
         return {r: _joined(found, size) for r, found in mirrors.items()}
 
@@ -178,10 +208,12 @@ class HiSparseWorker(WorkerTables):
             yield Mirror(part, self._places.on_host(part, block), position, position + 1)
 
     def work(self, meta: Any) -> Any:
-        """Do the copies of a step; return what the scheduler is told of them (`HiSparseConnectorWorkerMetadata`), or None.
+        """Do the copies of a step; return what the scheduler is told of them
+        (`HiSparseConnectorWorkerMetadata`), or None.
 
-        What is to be copied behind the runs is asked for when the next step begins, and is over so many steps later. Raises
-        EngineFailure for a load from elsewhere into the host, which nobody can have asked for.
+        What is to be copied behind the runs is asked for when the next step begins, and is over so
+        many steps later. Raises EngineFailure for a load from elsewhere into the host, which nobody
+        can have asked for.
         """
         asked = [transfer.transfer_id for transfer in self._post_forward]
         transfers = meta.command.page_transfers if meta.command is not None else []
@@ -189,16 +221,26 @@ class HiSparseWorker(WorkerTables):
             raise EngineFailure("died", "had its worker restore a block that was never loaded")
         self._post_forward = [*transfers]
         self.counts["transfers"] += len(transfers)
-        self.stores = [] if self._eager else [move for transfer in transfers for move in self._moves(transfer)]
+        self.stores = (
+            []
+            if self._eager
+            else [move for transfer in transfers for move in self._moves(transfer)]
+        )
         copies = [(copy.src_block_id, copy.dst_block_id) for copy in meta.host_block_copies]
         on_host = self._places.on_host
-        self.copies += [Move(on_host(part, src), on_host(part, dst)) for src, dst in copies for part in self._places.parts]
+        self.copies += [
+            Move(on_host(part, src), on_host(part, dst))
+            for src, dst in copies
+            for part in self._places.parts
+        ]
         self.counts["host_copies"] += len(copies)
         self._transfers.append((self._delay, asked))
         over = self._pass()
         if not asked and not over and not copies:
             return None
-        return self._told(dict.fromkeys(asked, 1), dict.fromkeys(over, 1), tuple(dst for _, dst in copies))
+        return self._told(
+            dict.fromkeys(asked, 1), dict.fromkeys(over, 1), tuple(dst for _, dst in copies)
+        )
 
     def _moves(self, transfer: Any) -> Iterator[Move]:
         for part, block in enumerate(transfer.resident_block_ids):
@@ -207,7 +249,9 @@ class HiSparseWorker(WorkerTables):
     def _pass(self) -> list[int]:
         """Let the step pass; return the transfers that are over."""
         left = [(steps - 1, numbers) for steps, numbers in self._transfers]
-        self._transfers = deque((steps, numbers) for steps, numbers in left if steps > 0 and numbers)
+        self._transfers = deque(
+            (steps, numbers) for steps, numbers in left if steps > 0 and numbers
+        )
         return [number for steps, numbers in left if steps <= 0 for number in numbers]
 
 

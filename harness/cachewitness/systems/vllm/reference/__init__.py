@@ -9,6 +9,10 @@ RETENTION_INTERVAL = Variable(
     unit="tokens",
     unset="each release does what it does by itself",
     read=retention_interval_from,
-    remark="vLLM itself reads it from 0.23 to 0.29 and takes --prefix-cache-retention-interval from 0.29 on",
+    remark=(
+        "vLLM itself reads it from 0.23 to 0.29 and takes --prefix-cache-retention-interval from"
+        " 0.29 on"
+    ),
 )
-"""The variable by which the interval was set when it was introduced; a run and a plan read it for every release."""
+"""The variable by which the interval was set when it was introduced; a run and a plan read it for
+every release."""

@@ -1,7 +1,8 @@
-"""What vLLM's policy leaves to an engine: which free block is handed out, which cached one is evicted, which duplicate is hit.
+"""What vLLM's policy leaves to an engine: which free block is handed out, which cached one is
+evicted, which duplicate is hit.
 
-Whether a cached block is evicted at all is not free: blocks without a key come first where the release lines them up so. In a
-second tier the place that makes room is free likewise.
+Whether a cached block is evicted at all is not free: blocks without a key come first where the
+release lines them up so. In a second tier the place that makes room is free likewise.
 """
 
 from __future__ import annotations
@@ -47,17 +48,23 @@ def _next(waiting: dict[int, KVCacheBlock], choices: Choices) -> KVCacheBlock:
     if head.block_hash is None:
         unkeyed = takewhile(lambda block: block.block_hash is None, waiting.values())
         return waiting.pop(choices.free(POOL, [block.block_id for block in unkeyed]))
-    victim = choices.victim(POOL, [page for page, block in waiting.items() if block.block_hash is not None])
+    victim = choices.victim(
+        POOL, [page for page, block in waiting.items() if block.block_hash is not None]
+    )
     return waiting.pop(head.block_id if victim is None else victim)
 
 
 def _duplicates(manager: Any, pool: BlockPool, choices: Choices) -> None:
     """Answer a look-up with the block that is to be hit, of those under the key.
 
-    A block that nobody holds takes a place in the free queue when it is hit, and one that this step writes cannot be copied:
-    so the choice decides whether the request gets its slots now.
+    A block that nobody holds takes a place in the free queue when it is hit, and one that this step
+    writes cannot be copied: so the choice decides whether the request gets its slots now.
     """
-    index, look_up, allocate = pool.cached_block_hash_to_block, manager.get_computed_blocks, manager.allocate_slots
+    index, look_up, allocate = (
+        pool.cached_block_hash_to_block,
+        manager.get_computed_blocks,
+        manager.allocate_slots,
+    )
     served, chosen = [""], set[str]()
 
     def get_computed_blocks(request: Any) -> Any:
@@ -75,7 +82,9 @@ def _duplicates(manager: Any, pool: BlockPool, choices: Choices) -> None:
         first, later = index._first.get(key), index._later.get(key)
         if first is None or not later:
             return first
-        blocks: dict[int, KVCacheBlock] = {block.block_id: block for block in (first, *later.values())}
+        blocks: dict[int, KVCacheBlock] = {
+            block.block_id: block for block in (first, *later.values())
+        }
         chosen.add(served[0])
         return blocks[choices.duplicate(served[0], get_group_id(key), [*blocks])]
 

@@ -1,7 +1,8 @@
 """Draws configurations of vLLM: cache groups and options.
 
-One to four groups of different kinds with unequal block sizes, windows on, one before and one behind a block boundary,
-retention, hash blocks, drafts, steps in flight, a second tier and how long a copy from or to it takes.
+One to four groups of different kinds with unequal block sizes, windows on, one before and one
+behind a block boundary, retention, hash blocks, drafts, steps in flight, a second tier and how long
+a copy from or to it takes.
 """
 
 from __future__ import annotations
@@ -25,28 +26,41 @@ _OLDER: tuple[Options, ...] = (
     {"release": "0.29"},
     {"release": "0.31", "mamba_cache_mode": "all"},
 )
-"""Releases with other rules. None is drawn with EAGLE: before 0.30 it lost the replay boundary, which is no news."""
+"""Releases with other rules. None is drawn with EAGLE: before 0.30 it lost the replay boundary,
+which is no news."""
 
 
-def draw(source: Source, layout: Layout | None, height: Height, *, historic: bool) -> tuple[Layout, Iterator[Options]]:
-    """Return the layout that the user chose, or a drawn one, and options to try on it; see `cachewitness.engines.policy.Draw`."""
+def draw(
+    source: Source, layout: Layout | None, height: Height, *, historic: bool
+) -> tuple[Layout, Iterator[Options]]:
+    """Return the layout that the user chose, or a drawn one, and options to try on it; see
+    `cachewitness.engines.policy.Draw`.
+    """
     layout = layout or _layout(source)
     return layout, _options(source, layout, height, historic=historic)
 
 
 def _layout(source: Source) -> Layout:
-    """Draw one to four groups. States of all recurrent groups have one block size, as vLLM wants it."""
+    """Draw one to four groups. States of all recurrent groups have one block size, as vLLM wants
+    it.
+    """
     count = source.choice((1, 2, 2, 2, 3, 3, 3, 4))
     kinds = [source.choice(("full", "full", "sliding", "recurrent")) for _ in range(count)]
     sizes = [source.choice(_SIZES) for _ in range(count)]
     state = source.choice(_SIZES)
     equal = source.chance(35)
-    sizes = [state if kind == "recurrent" or equal else size for kind, size in zip(kinds, sizes, strict=True)]
+    sizes = [
+        state if kind == "recurrent" or equal else size
+        for kind, size in zip(kinds, sizes, strict=True)
+    ]
     if lcm(*sizes) > UNIT_MAX:
         sizes = [max(sizes)] * count
     groups = [_group(source, kind, size) for kind, size in zip(kinds, sizes, strict=True)]
     return Layout(
-        name="-".join(map(_named, groups)), groups=groups, story="drawn", source="harness/cachewitness/sessions/fuzz/draw.py"
+        name="-".join(map(_named, groups)),
+        groups=groups,
+        story="drawn",
+        source="harness/cachewitness/sessions/fuzz/draw.py",
     )
 
 
@@ -63,7 +77,9 @@ def _named(group: GroupSpec) -> str:
     return f"{group.kind}{group.block_size}" + (f"w{group.window}" if group.window else "")
 
 
-def _options(source: Source, layout: Layout, height: Height, *, historic: bool) -> Iterator[Options]:
+def _options(
+    source: Source, layout: Layout, height: Height, *, historic: bool
+) -> Iterator[Options]:
     sizes = [group.block_size for group in layout.groups]
     unit, common = lcm(*sizes), gcd(*sizes)
     older = historic and source.chance(20)
@@ -77,7 +93,11 @@ def _options(source: Source, layout: Layout, height: Height, *, historic: bool) 
     if source.chance(40):
         finest = source.choice([size for size in range(1, common + 1) if common % size == 0])
         yield {"hash_block_size": finest}
-    if not older and source.chance(25) and all(_beside_eagle(group, unit, finest, layout) for group in layout.groups):
+    if (
+        not older
+        and source.chance(25)
+        and all(_beside_eagle(group, unit, finest, layout) for group in layout.groups)
+    ):
         yield {"use_eagle": True}
         marked = [index for index in range(len(layout.groups)) if source.chance(50)]
         if marked and source.chance(50):
@@ -97,9 +117,9 @@ def _options(source: Source, layout: Layout, height: Height, *, historic: bool) 
 def _beside_eagle(group: GroupSpec, unit: int, finest: int, layout: Layout) -> bool:
     """Whether EAGLE is drawn beside a group, which it is not beside all windows.
 
-    Not beside windows of one token, of shorter blocks than other groups, or with states longer than the blocks that are hashed,
-    of `finest` tokens: vLLM 0.33.0 loses hits and replay boundaries there, or keeps states in vain, and so does its reference.
-    `fixtures/findings` has the traces.
+    Not beside windows of one token, of shorter blocks than other groups, or with states longer than
+    the blocks that are hashed, of `finest` tokens: vLLM 0.33.0 loses hits and replay boundaries
+    there, or keeps states in vain, and so does its reference. `fixtures/findings` has the traces.
     """
     if group.kind != "sliding":
         return True

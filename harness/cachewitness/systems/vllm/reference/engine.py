@@ -1,7 +1,7 @@
 """The policy `vllm`: this repository's own reference of it, at manager and at scheduler height.
 
-A mutant plants a seeded fault into it, which is how the harness is shown to find faults; a release makes the policy do what
-that release of vLLM does by default.
+A mutant plants a seeded fault into it, which is how the harness is shown to find faults; a release
+makes the policy do what that release of vLLM does by default.
 """
 
 from __future__ import annotations
@@ -16,7 +16,14 @@ from cachewitness.engines.driver import Driver
 from cachewitness.engines.manager_adapter import ManagerAdapter
 from cachewitness.engines.observe import ObservedManager
 from cachewitness.engines.scheduler_adapter import SchedulerAdapter
-from cachewitness.systems.vllm.header import LRU, PRUNABLE, describe, key_events, retention, with_tier
+from cachewitness.systems.vllm.header import (
+    LRU,
+    PRUNABLE,
+    describe,
+    key_events,
+    retention,
+    with_tier,
+)
 from cachewitness.systems.vllm.reference.reporting_pool import observable_manager
 from cachewitness.workloads.configurations import SCHEDULER_OPTIONS
 from cachewitness_reference.vllm.align_split import split_for
@@ -29,10 +36,12 @@ from cachewitness_reference.vllm_extended.config import Options, build, options_
 PROGRESS_STEPS = 4
 """A request waits one step for a state of the same step; the rest is margin."""
 TRANSFERS_AWAITED = 3
-"""One after the other: somebody else's store that holds the room, a load, and the load of whoever has to go first."""
+"""One after the other: somebody else's store that holds the room, a load, and the load of whoever
+has to go first."""
 
 FREE_LISTS = {"lru": LRU, "fifo": Eviction("lru", free_first=False), "lifo": None}
-"""How keys end by the free list that is chosen. Of one that is last in first out no order can be declared."""
+"""How keys end by the free list that is chosen. Of one that is last in first out no order can be
+declared."""
 
 
 def open_engine(header: TraceHeader, options: Mapping[str, str]) -> Driver:
@@ -50,17 +59,26 @@ def _refuse_scheduling(options: Options) -> None:
     """Raise UsageError for what is the scheduler's alone."""
     for name in SCHEDULER_OPTIONS:
         if value := getattr(options, name, None):
-            raise UsageError(f"option {name!r} ({value}) is the scheduler's; run it at scheduler height")
+            raise UsageError(
+                f"option {name!r} ({value}) is the scheduler's; run it at scheduler height"
+            )
 
 
 def configure(header: TraceHeader, release: str = "") -> KVCacheConfig:
-    """Return the checked configuration of a trace; `release` stands in for the one that the trace does not name."""
+    """Return the checked configuration of a trace; `release` stands in for the one that the
+    trace does not name.
+    """
     options = dict(header.options)
     if release:
         if release not in RELEASES:
-            raise UsageError(f"--engine: release {release!r} is unknown; known are {', '.join(RELEASES)}")
+            raise UsageError(
+                f"--engine: release {release!r} is unknown; known are {', '.join(RELEASES)}"
+            )
         options.setdefault("release", release)
-    groups = [{"kind": g.kind, "block_size": g.block_size, "window": g.window} for g in header.layout.groups]
+    groups = [
+        {"kind": g.kind, "block_size": g.block_size, "window": g.window}
+        for g in header.layout.groups
+    ]
     try:
         return build(groups, header.pages, options)
     except ConfigError as error:
@@ -70,7 +88,9 @@ def configure(header: TraceHeader, release: str = "") -> KVCacheConfig:
 def rules(header: TraceHeader, config: KVCacheConfig) -> Rules:
     """Return what the policy declares of itself, in the terms of checkers."""
     options = options_of(config)
-    alignment = config.hash_block_size if config.enable_partial_hash_hits else config.scheduler_block_size
+    alignment = (
+        config.hash_block_size if config.enable_partial_hash_hits else config.scheduler_block_size
+    )
     return Rules(
         caching=options.enable_caching,
         alignment=alignment,
@@ -86,32 +106,57 @@ def rules(header: TraceHeader, config: KVCacheConfig) -> Rules:
         reserved_pages=int(options.watermark * config.num_blocks),
         drafts=options.num_speculative_tokens,
         eagle_groups=_eagle_groups(config),
-        key_events=key_events(header, config.hash_block_size) if options.enable_kv_cache_events else None,
+        key_events=(
+            key_events(header, config.hash_block_size) if options.enable_kv_cache_events else None
+        ),
     )
 
 
 def _eagle_groups(config: KVCacheConfig) -> list[int]:
-    """Return the groups that give tokens back, [] for all: those that are marked, and those looked up together with one."""
+    """Return the groups that give tokens back, [] for all: those that are marked, and those
+    looked up together with one.
+    """
     marked = {group.kv_cache_spec for group in config.kv_cache_groups if group.is_eagle_group}
-    return [index for index, group in enumerate(config.kv_cache_groups) if group.kv_cache_spec in marked]
+    return [
+        index for index, group in enumerate(config.kv_cache_groups) if group.kv_cache_spec in marked
+    ]
 
 
-def assemble(header: TraceHeader, config: KVCacheConfig, manager: KVCacheManager, name: str) -> Driver:
-    """Put a manager, changed or not, under the harness's scheduling or the reference's scheduler."""
+def assemble(
+    header: TraceHeader, config: KVCacheConfig, manager: KVCacheManager, name: str
+) -> Driver:
+    """Put a manager, changed or not, under the harness's scheduling or the reference's
+    scheduler.
+    """
 
     def split(request: Any, tokens: int, hit: int) -> int:
         return split_for(config, request, tokens, hit, config.options.max_num_batched_tokens)
 
     def new_request(op: Submit, tokens: list[int]) -> Request:
         features = [MultiModalFeature(item.at, item.length, item.hash) for item in op.media]
-        return Request(op.r, tokens, config.hash_block_size, cache_salt=op.salt, adapter=op.adapter, mm_features=features)
+        return Request(
+            op.r,
+            tokens,
+            config.hash_block_size,
+            cache_salt=op.salt,
+            adapter=op.adapter,
+            mm_features=features,
+        )
 
     queue = FREE_LISTS[options_of(config).free_list]
-    described = describe(header, name, config.options.release, rules(header, config), config.options, queue)
+    described = describe(
+        header, name, config.options.release, rules(header, config), config.options, queue
+    )
     observed = ObservedManager(manager)
     if header.height == "scheduler":
         tiered = with_tier(described, options_of(config).tier_pages)
         return Driver(tiered, SchedulerAdapter(config, observed, new_request))
-    aligned = config.has_mamba_layers and config.options.enable_caching and config.options.mamba_cache_mode == "align"
+    aligned = (
+        config.has_mamba_layers
+        and config.options.enable_caching
+        and config.options.mamba_cache_mode == "align"
+    )
     chunks = split if aligned else None
-    return Driver(described, ManagerAdapter(observed, new_request, config.options.max_model_len, chunks))
+    return Driver(
+        described, ManagerAdapter(observed, new_request, config.options.max_model_len, chunks)
+    )

@@ -1,6 +1,8 @@
-"""vLLM: how many requests an amount of memory holds, and what each retention interval keeps and costs.
+"""vLLM: how many requests an amount of memory holds, and what each retention interval keeps and
+costs.
 
-The arithmetic is `cachewitness_reference.vllm.pool`. Every number is of one rank: the memory that vLLM has for its cache there.
+The arithmetic is `cachewitness_reference.vllm.pool`. Every number is of one rank: the memory that
+vLLM has for its cache there.
 """
 
 from __future__ import annotations
@@ -25,7 +27,9 @@ from cachewitness_reference.vllm.sizing import SequenceLengths
 
 @dataclass(frozen=True)
 class Pool:
-    """A model's groups, the bytes of one layer's block, and the sequence that is planned for, with the interval asked for."""
+    """A model's groups, the bytes of one layer's block, and the sequence that is planned for,
+    with the interval asked for.
+    """
 
     groups: Sequence[Group]
     page_bytes: int
@@ -50,10 +54,12 @@ class Pool:
 
 @dataclass(frozen=True)
 class Interval:
-    """What a retention interval keeps of one sequence, and what it costs a later request that shares a beginning with it.
+    """What a retention interval keeps of one sequence, and what it costs a later request that
+    shares a beginning with it.
 
-    `interval` in tokens, None for dense; `boundaries` where a hit can end; `blocks` over all groups, `share` of those that
-    dense retention keeps; `lost_most`, `lost_mean`: tokens computed again that dense retention would have hit.
+    `interval` in tokens, None for dense; `boundaries` where a hit can end; `blocks` over all
+    groups, `share` of those that dense retention keeps; `lost_most`, `lost_mean`: tokens computed
+    again that dense retention would have hit.
     """
 
     interval: int | None
@@ -70,48 +76,82 @@ class Interval:
 
 
 def group_of(spec: GroupSpec, where: str) -> Group:
-    """Return a group of a layout. Raises UsageError for a kind that this arithmetic does not know."""
+    """Return a group of a layout. Raises UsageError for a kind that this arithmetic does not
+    know.
+    """
     if spec.kind == "chunked":
-        raise UsageError(f"{where}: what a chunked-local group holds at once is not worked out here")
+        raise UsageError(
+            f"{where}: what a chunked-local group holds at once is not worked out here"
+        )
     return Group(spec.kind, spec.block_size, spec.layers, spec.window)
 
 
 def page_bytes(model: Model, groups: Sequence[Group], ranks: int, where: str) -> int:
     """Return the bytes of one layer's block of a model of attention alone, on one of so many ranks.
 
-    Latent vectors have one head, which every rank holds. Raises UsageError for layers that keep something else, or latent
-    vectors beside other layers.
+    Latent vectors have one head, which every rank holds. Raises UsageError for layers that keep
+    something else, or latent vectors beside other layers.
     """
     if alone := model.latent_alone:
         return groups[0].block_size // alone.tokens_per_entry * alone.entry_bytes
     weights = {}
     for cache in model.caches:
         if not isinstance(cache, Full | Sliding):
-            raise UsageError(f"{where}: model.caches: what a page weighs is worked out for heads, or for latent vectors alone")
-        weights["full" if isinstance(cache, Full) else "sliding", getattr(cache, "window", 0)] = rank_token_bytes(cache, ranks)
+            raise UsageError(
+                f"{where}: model.caches: what a page weighs is worked out for heads, or for latent"
+                " vectors alone"
+            )
+        weights["full" if isinstance(cache, Full) else "sliding", getattr(cache, "window", 0)] = (
+            rank_token_bytes(cache, ranks)
+        )
     return max(group.block_size * weights[group.kind, group.window] for group in groups)
 
 
 def tell_memory(answer: Plan, of: Pool, memory: int, shared: int, in_flight: int) -> int:
-    """Add how many requests a memory holds: running, and finished with what retention keeps. Return the blocks of the pool."""
+    """Add how many requests a memory holds: running, and finished with what retention keeps.
+    Return the blocks of the pool.
+    """
     weight = pool.block_bytes(of.groups, of.page_bytes)
     largest = max(group.layers for group in of.groups)
     blocks = memory // weight
     held = [group.running_blocks(of.tokens, in_flight) for group in of.groups]
     each = sum(held)
     answer.add("memory_bytes", memory, "for the cache, on one rank")
-    answer.add("pool_block_bytes", weight, f"{largest} x {of.page_bytes}: a page for each layer of the largest group")
+    answer.add(
+        "pool_block_bytes",
+        weight,
+        f"{largest} x {of.page_bytes}: a page for each layer of the largest group",
+    )
     answer.add("pool_blocks", blocks, f"{memory} // {weight}; one is the null block")
-    answer.add("request_blocks", each, f"{_sum(held)}: held at once by {of.tokens} tokens, group by group")
-    answer.add("concurrency", float(pool.concurrency(blocks, each)), f"{blocks} / {each}: what vLLM logs as the maximum")
-    answer.add("requests_running", _fit(blocks, each), f"({blocks} - 1) // {each}: cold, none shares a block")
+    answer.add(
+        "request_blocks", each, f"{_sum(held)}: held at once by {of.tokens} tokens, group by group"
+    )
+    answer.add(
+        "concurrency",
+        float(pool.concurrency(blocks, each)),
+        f"{blocks} / {each}: what vLLM logs as the maximum",
+    )
+    answer.add(
+        "requests_running",
+        _fit(blocks, each),
+        f"({blocks} - 1) // {each}: cold, none shares a block",
+    )
     if blocks < each:
-        answer.notes.append(f"vLLM does not start with --max-model-len {of.tokens}: a request needs {each * weight} bytes")
+        answer.notes.append(
+            f"vLLM does not start with --max-model-len {of.tokens}: a request needs {each * weight}"
+            " bytes"
+        )
     for name, interval in (("", of.interval), ("dense_", None)):
         kept = of.kept(interval).blocks
         told = "dense" if interval is None else f"interval {interval}"
-        answer.add(f"cached_{name}request_blocks", kept, f"left by a request that is finished, {told}")
-        answer.add(f"requests_{name}cached", _fit(blocks, kept), f"({blocks} - 1) // {kept}: finished, and can be hit")
+        answer.add(
+            f"cached_{name}request_blocks", kept, f"left by a request that is finished, {told}"
+        )
+        answer.add(
+            f"requests_{name}cached",
+            _fit(blocks, kept),
+            f"({blocks} - 1) // {kept}: finished, and can be hit",
+        )
     if shared:
         _tell_shared(answer, of, blocks, each, shared)
     return blocks
@@ -120,9 +160,14 @@ def tell_memory(answer: Plan, of: Pool, memory: int, shared: int, in_flight: int
 def _tell_shared(answer: Plan, of: Pool, blocks: int, each: int, shared: int) -> None:
     """Add how many requests run at once if they begin alike, once the beginning is cached."""
     if shared >= of.tokens:
-        raise UsageError(f"--shared-prefix: {shared} tokens are not fewer than the {of.tokens} of a request")
+        raise UsageError(
+            f"--shared-prefix: {shared} tokens are not fewer than the {of.tokens} of a request"
+        )
     if of.pins_shared:
-        hit, how = shared // of.alignment * of.alignment, "from the third request on: the second keeps the shared boundary"
+        hit, how = (
+            shared // of.alignment * of.alignment,
+            "from the third request on: the second keeps the shared boundary",
+        )
     else:
         ends = [end for end in of.kept(of.interval).hits if end <= shared]
         hit, how = max(ends, default=0), "the last boundary that is kept within it"
@@ -134,13 +179,22 @@ def _tell_shared(answer: Plan, of: Pool, blocks: int, each: int, shared: int) ->
 
 
 def intervals(of: Pool) -> list[Interval]:
-    """Return what retention intervals keep and cost: dense, the block times 1, 2, 4, … up to the sequence, and 0.
+    """Return what retention intervals keep and cost: dense, the block times 1, 2, 4, … up to the
+    sequence, and 0.
 
-    Of those that keep what dense retention keeps, as an interval below a window does, only the longest is told.
+    Of those that keep what dense retention keeps, as an interval below a window does, only the
+    longest is told.
     """
     dense, length = of.kept(None), of.lengths.computed_tokens
-    steps = [of.alignment << power for power in range(length.bit_length()) if of.alignment << power <= length]
-    thinner = next((index for index, step in enumerate(steps) if of.kept(step).blocks < dense.blocks), len(steps))
+    steps = [
+        of.alignment << power
+        for power in range(length.bit_length())
+        if of.alignment << power <= length
+    ]
+    thinner = next(
+        (index for index, step in enumerate(steps) if of.kept(step).blocks < dense.blocks),
+        len(steps),
+    )
     found = []
     for interval in (None, *steps[max(thinner - 1, 0) :], 0):
         kept = of.kept(interval)
@@ -161,27 +215,38 @@ def table(rows: Sequence[Interval], blocks: int | None) -> Table:
         "lost_mean_tokens",
     )
     values: list[tuple[Value, ...]] = [
-        (row.named, row.boundaries, row.blocks, row.share, row.lost_most, row.lost_mean) for row in rows
+        (row.named, row.boundaries, row.blocks, row.share, row.lost_most, row.lost_mean)
+        for row in rows
     ]
     if blocks is not None:
         columns = (*columns, "requests_cached")
-        values = [(*value, _fit(blocks, row.blocks)) for value, row in zip(values, rows, strict=True)]
+        values = [
+            (*value, _fit(blocks, row.blocks)) for value, row in zip(values, rows, strict=True)
+        ]
     return Table("intervals", columns, values)
 
 
 def draw(rows: Sequence[Interval], tokens: int, path: Path, title: str) -> None:
-    """Write intervals of a sequence of so many tokens as a picture. Raises UsageError if the file cannot be written."""
+    """Write intervals of a sequence of so many tokens as a picture. Raises UsageError if the
+    file cannot be written.
+    """
     rates = {
         "blocks, of dense": [row.share for row in rows],
         "tokens lost at most": [row.lost_most / tokens for row in rows],
         "on average": [row.lost_mean / tokens for row in rows],
     }
-    files.write(path, [curves([Curves(title, [_short(row.named) for row in rows], rates)]).encode()])
+    files.write(
+        path, [curves([Curves(title, [_short(row.named) for row in rows], rates)]).encode()]
+    )
 
 
 def _short(interval: str) -> str:
     """Return an interval as the axis has room for it."""
-    return f"{int(interval) // 1024}k" if interval.isdecimal() and int(interval) and int(interval) % 1024 == 0 else interval
+    return (
+        f"{int(interval) // 1024}k"
+        if interval.isdecimal() and int(interval) and int(interval) % 1024 == 0
+        else interval
+    )
 
 
 def _fit(blocks: int, each: int) -> int:

@@ -1,8 +1,9 @@
 """The policy `vllm` as it is registered: the prefix cache of vLLM's V1 engine.
 
-Its configurations cover every kind of group, equal and unequal block sizes, the three kinds of retention (dense, reachable
-boundaries alone, an interval), hits inside a block, events for routers, snapshots of several pages and speculative look-ups; at
-scheduler height drafts, steps in flight and a second tier as well.
+Its configurations cover every kind of group, equal and unequal block sizes, the three kinds of
+retention (dense, reachable boundaries alone, an interval), hits inside a block, events for routers,
+snapshots of several pages and speculative look-ups; at scheduler height drafts, steps in flight and
+a second tier as well.
 """
 
 from __future__ import annotations
@@ -29,13 +30,21 @@ from cachewitness_reference.vllm_extended.spec import RULES as FURTHER_RULES
 def default_configurations() -> list[Configuration]:
     """Return the configurations of a run in which the user chose nothing, at any height."""
     configurations = [Configuration(layouts.load("full"))]
-    for name in ("full-mamba", "full-swa", "full-swa-mamba", "full-mamba-unequal", "full-swa-unequal"):
+    for name in (
+        "full-mamba",
+        "full-swa",
+        "full-swa-mamba",
+        "full-mamba-unequal",
+        "full-swa-unequal",
+    ):
         configurations += variants(layouts.load(name))
     mamba, window = layouts.load("full-mamba"), layouts.load("full-swa")
     configurations += [
         Configuration(mamba, {"retention_interval": 0, "hash_block_size": 4}),
         Configuration(mamba, {"retention_interval": None, "hash_block_size": 4}),
-        Configuration(mamba, {"retention_interval": 64, "hash_block_size": 4, "enable_kv_cache_events": True}),
+        Configuration(
+            mamba, {"retention_interval": 64, "hash_block_size": 4, "enable_kv_cache_events": True}
+        ),
         Configuration(mamba, {"retention_interval": 64, "pages_per_snapshot": 3}),
         Configuration(mamba, {"retention_interval": 0, "use_eagle": True}),
         Configuration(window, {"retention_interval": 64, "use_eagle": True}),
@@ -44,7 +53,9 @@ def default_configurations() -> list[Configuration]:
 
 
 def scheduler_configurations() -> list[Configuration]:
-    """Return the further configurations of a run in which the user chose nothing, for suites at scheduler height."""
+    """Return the further configurations of a run in which the user chose nothing, for suites at
+    scheduler height.
+    """
     full, mamba, window = (layouts.load(name) for name in ("full", "full-mamba", "full-swa"))
     three, unequal = layouts.load("full-swa-mamba"), layouts.load("full-mamba-unequal")
     return [
@@ -52,8 +63,12 @@ def scheduler_configurations() -> list[Configuration]:
         Configuration(mamba, {"retention_interval": 0, "num_speculative_tokens": 3}),
         Configuration(three, {"retention_interval": None, "num_speculative_tokens": 4}),
         Configuration(unequal, {"retention_interval": None, "num_speculative_tokens": 7}),
-        Configuration(mamba, {"retention_interval": 64, "use_eagle": True, "num_speculative_tokens": 2}),
-        Configuration(window, {"retention_interval": 64, "use_eagle": True, "num_speculative_tokens": 3}),
+        Configuration(
+            mamba, {"retention_interval": 64, "use_eagle": True, "num_speculative_tokens": 2}
+        ),
+        Configuration(
+            window, {"retention_interval": 64, "use_eagle": True, "num_speculative_tokens": 3}
+        ),
         Configuration(three, {"retention_interval": None, "async_depth": 1}),
         Configuration(mamba, {"retention_interval": 0, "hash_block_size": 4, "async_depth": 1}),
         Configuration(three, {"retention_interval": 0, "async_depth": 2}),
@@ -61,17 +76,21 @@ def scheduler_configurations() -> list[Configuration]:
         Configuration(three, {"retention_interval": None, "tier_pages": 96}),
         Configuration(window, {"retention_interval": 0, "tier_pages": 24}),
         Configuration(mamba, {"retention_interval": None, "tier_pages": 96, "async_depth": 1}),
-        Configuration(three, {"retention_interval": None, "tier_pages": 96, "num_speculative_tokens": 3}),
+        Configuration(
+            three, {"retention_interval": None, "tier_pages": 96, "num_speculative_tokens": 3}
+        ),
         Configuration(full, {"tier_pages": 16, "tier_delay": 3}),
-        Configuration(mamba, {"retention_interval": None, "tier_pages": 48, "tier_delay": 2, "async_depth": 1}),
+        Configuration(
+            mamba, {"retention_interval": None, "tier_pages": 48, "tier_delay": 2, "async_depth": 1}
+        ),
     ]
 
 
 def cold_configurations() -> list[Configuration]:
     """Return the configurations on which tensors are compared.
 
-    Each kind of group, dense retention, an interval and reachable boundaries alone, and blocks that are no multiple of the
-    model's chunk.
+    Each kind of group, dense retention, an interval and reachable boundaries alone, and blocks that
+    are no multiple of the model's chunk.
     """
     return [
         Configuration(layouts.load("full-swa-mamba"), {"retention_interval": None}),
@@ -82,11 +101,16 @@ def cold_configurations() -> list[Configuration]:
 
 
 def variants(layout: Layout) -> list[Configuration]:
-    """Return the three kinds of retention of one layout; one configuration alone if retention governs none of its groups."""
+    """Return the three kinds of retention of one layout; one configuration alone if retention
+    governs none of its groups.
+    """
     shape = Shape(layout)
     if not (shape.has("sliding") or shape.has("recurrent")):
         return [Configuration(layout)]
-    return [Configuration(layout, {"retention_interval": interval}) for interval in (None, 0, 4 * shape.unit)]
+    return [
+        Configuration(layout, {"retention_interval": interval})
+        for interval in (None, 0, 4 * shape.unit)
+    ]
 
 
 def serve(layout: Layout, serving: Serving) -> TraceHeader:
@@ -102,7 +126,9 @@ def serve(layout: Layout, serving: Serving) -> TraceHeader:
     }
     if serving.caching and any(group.kind != "full" for group in layout.groups):
         options["retention_interval"] = serving.retention_interval
-    return TraceHeader(name="service", layout=layout, pages=serving.pages, height="scheduler", options=options)
+    return TraceHeader(
+        name="service", layout=layout, pages=serving.pages, height="scheduler", options=options
+    )
 
 
 def _configurations() -> list[Configuration]:
@@ -145,7 +171,9 @@ def _plan() -> click.Command:
     return command
 
 
-def _draw(source: Source, layout: Layout | None, height: Height, *, historic: bool) -> tuple[Layout, Iterable[dict[str, Any]]]:
+def _draw(
+    source: Source, layout: Layout | None, height: Height, *, historic: bool
+) -> tuple[Layout, Iterable[dict[str, Any]]]:
     from cachewitness.systems.vllm.reference.draw import draw
 
     return draw(source, layout, height, historic=historic)
@@ -157,7 +185,9 @@ POLICY = PolicyKind(
     source=REPOSITORY,
     pinned=PINNED_RELEASE,
     releases=tuple(RELEASES),
-    rules=[Rule(rule.name, rule.summary, rule.implemented) for rule in (RULES | FURTHER_RULES).values()],
+    rules=[
+        Rule(rule.name, rule.summary, rule.implemented) for rule in (RULES | FURTHER_RULES).values()
+    ],
     axes={
         "window": "W − 1",
         "recurrent": "block, thinned by the retention interval",

@@ -1,7 +1,8 @@
-"""Pools that say which of their blocks changed, so that an observer need not look at every block after every call.
+"""Pools that say which of their blocks changed, so that an observer need not look at every block
+after every call.
 
-The specification's pool has no use for this and does not know of it. Here each method that changes a reference count or a key
-notes for which blocks it was called.
+The specification's pool has no use for this and does not know of it. Here each method that changes
+a reference count or a key notes for which blocks it was called.
 """
 
 from __future__ import annotations
@@ -50,13 +51,21 @@ class ReportingPool(BlockPool):
         self._dirty.update([block.block_id for block in freed])
         super().free_blocks(freed)
 
-    def _insert(self, request_id: str, key: BlockHashWithGroupId, block: KVCacheBlock, num_tokens: int) -> None:
+    def _insert(
+        self, request_id: str, key: BlockHashWithGroupId, block: KVCacheBlock, num_tokens: int
+    ) -> None:
         had = block.block_hash
-        if had is not None and had != key and not self.cached_block_hash_to_block.contain(key, block.block_id):
+        if (
+            had is not None
+            and had != key
+            and not self.cached_block_hash_to_block.contain(key, block.block_id)
+        ):
             self._dirty.add(block.block_id)
         super()._insert(request_id, key, block, num_tokens)
 
-    def _set_key(self, block: KVCacheBlock, key: BlockHashWithGroupId | None, num_tokens: int | None) -> None:
+    def _set_key(
+        self, block: KVCacheBlock, key: BlockHashWithGroupId | None, num_tokens: int | None
+    ) -> None:
         self._dirty.add(block.block_id)
         super()._set_key(block, key, num_tokens)
 

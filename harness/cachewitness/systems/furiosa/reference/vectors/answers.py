@@ -1,4 +1,6 @@
-"""What Furiosa-LLM is asked, and how its reference answers: through its own split and its own cache manager."""
+"""What Furiosa-LLM is asked, and how its reference answers: through its own split and its own
+cache manager.
+"""
 
 from __future__ import annotations
 
@@ -53,13 +55,18 @@ def answer_lookup(question: LookupInput) -> LookupExpected:
     manager = _manager(question.groups, question.config)
     tokens, (stored, sliding) = list(range(1, BLOCKS * 16)), question.cached
     if stored:
-        _compute(manager, Request("writer", tokens[: stored[-1]]), stored[-1], stored[-1], free=True)
+        _compute(
+            manager, Request("writer", tokens[: stored[-1]]), stored[-1], stored[-1], free=True
+        )
     for entry in list(manager.tree.entries()):
         if entry.stop not in sliding:
             manager.tree.open_hole(entry)
     hit = manager.match(Request("r", tokens[: question.tokens]))
     global_blocks, sliding_blocks = manager.columns(hit)
-    columns = [list(range(len(global_blocks))), list(range(len(global_blocks) - len(sliding_blocks), len(global_blocks)))]
+    columns = [
+        list(range(len(global_blocks))),
+        list(range(len(global_blocks) - len(sliding_blocks), len(global_blocks))),
+    ]
     return LookupExpected(hit.length, columns=columns if hit.length else [])
 
 
@@ -70,7 +77,9 @@ def answer_retention(question: RetentionInput) -> RetentionExpected:
     manager = _manager(question.groups, config)
     request = Request("r", list(range(1, question.tokens + 1)))
     _compute(manager, request, question.tokens, chunk)
-    return RetentionExpected([column for column, block in enumerate(request.sliding_blocks) if block is not None])
+    return RetentionExpected(
+        [column for column, block in enumerate(request.sliding_blocks) if block is not None]
+    )
 
 
 def _manager(groups: list[GroupSpec], config: Mapping[str, object]) -> HybridCacheManager:
@@ -78,7 +87,9 @@ def _manager(groups: list[GroupSpec], config: Mapping[str, object]) -> HybridCac
     return HybridCacheManager(CacheConfig(layers, Options.parse(dict(config)), BLOCKS, BLOCKS))
 
 
-def _compute(manager: HybridCacheManager, request: Request, tokens: int, chunk: int, *, free: bool = False) -> None:
+def _compute(
+    manager: HybridCacheManager, request: Request, tokens: int, chunk: int, *, free: bool = False
+) -> None:
     while request.num_computed < tokens:
         count = min(chunk, tokens - request.num_computed)
         if request.global_blocks:
@@ -92,7 +103,9 @@ def _compute(manager: HybridCacheManager, request: Request, tokens: int, chunk: 
 
 def answers(options: Mapping[str, str]) -> Mapping[str, Answer]:
     """Return who answers each kind of question."""
-    return rules_alone({"sizing": answer_sizing, "lookup": answer_lookup, "retention": answer_retention}, options)
+    return rules_alone(
+        {"sizing": answer_sizing, "lookup": answer_lookup, "retention": answer_retention}, options
+    )
 
 
 QUESTIONS = Questions(

@@ -1,4 +1,6 @@
-"""What LMCache is asked, and how its reference answers: through its own checks, groups, server and connector."""
+"""What LMCache is asked, and how its reference answers: through its own checks, groups, server
+and connector.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,11 @@ from cachewitness.vectors.form import (
 from cachewitness_reference.lmcache import checks
 from cachewitness_reference.lmcache.connector import LMCacheMPConnector
 from cachewitness_reference.lmcache.fold import unfold
-from cachewitness_reference.lmcache.groups import KVLayerGroups, RegistrationError, create_engine_group_infos
+from cachewitness_reference.lmcache.groups import (
+    KVLayerGroups,
+    RegistrationError,
+    create_engine_group_infos,
+)
 from cachewitness_reference.lmcache.server import LMCacheServer
 from cachewitness_reference.lmcache.sizing import SizingError, settings
 from cachewitness_reference.lmcache.spec import NEWEST, RELEASES
@@ -63,26 +69,40 @@ def _started(
     groups = _groups(specs, chunk_size, separate=separate_object_groups, mode=mamba_cache_mode)
     object_groups = [list(group.kernel_group_indices) for group in groups.object_groups]
     kept = [groups.kept_blocks(index) for index in range(len(specs))]
-    return SizingExpected({"object_groups": object_groups, "windows": groups.windows, "kept_blocks": kept})
+    return SizingExpected(
+        {"object_groups": object_groups, "windows": groups.windows, "kept_blocks": kept}
+    )
 
 
-def _groups(specs: list[GroupSpec], chunk_size: int, *, separate: bool = True, mode: str = "align") -> KVLayerGroups:
+def _groups(
+    specs: list[GroupSpec], chunk_size: int, *, separate: bool = True, mode: str = "align"
+) -> KVLayerGroups:
     infos = create_engine_group_infos(layer_specs(Layout("vector", specs), mode))
     return KVLayerGroups(infos, chunk_size, separate_object_groups=separate)
 
 
 def answer_lookup(question: LookupInput) -> LookupExpected:
-    """Store the chunks that are there, leave the others null, and let the connector look a request up."""
-    chunk, separate = question.config["chunk_size"], question.config.get("separate_object_groups", True)
+    """Store the chunks that are there, leave the others null, and let the connector look a
+    request up.
+    """
+    chunk, separate = (
+        question.config["chunk_size"],
+        question.config.get("separate_object_groups", True),
+    )
     release = RELEASES[question.config.get("release", NEWEST)]
     groups = _groups(question.groups, chunk, separate=separate)
     server = LMCacheServer(groups, PAGES)
-    reserve = release.reserves_last_token and any(spec.kind == "recurrent" for spec in question.groups)
+    reserve = release.reserves_last_token and any(
+        spec.kind == "recurrent" for spec in question.groups
+    )
     connector = LMCacheMPConnector(server, reserve_last_token=reserve)
     longest = max((end for ends in question.cached for end in ends), default=0)
     tokens = list(range(1, max(longest, question.tokens) + 1))
     server.start_session("writer")
-    blocks = [_blocks(spec, ends, longest // chunk, chunk) for spec, ends in zip(question.groups, question.cached, strict=True)]
+    blocks = [
+        _blocks(spec, ends, longest // chunk, chunk)
+        for spec, ends in zip(question.groups, question.cached, strict=True)
+    ]
     server.finish_store(server.store("writer", tokens, range(longest // chunk), blocks))
     connector.on_new_request("r", tokens[: question.tokens])
     resume = connector.get_num_new_matched_tokens("r", 0)
@@ -97,9 +117,15 @@ def answer_lookup(question: LookupInput) -> LookupExpected:
 
 
 def _blocks(spec: GroupSpec, ends: list[int], chunks: int, chunk: int) -> list[BlockId]:
-    """Return a group's blocks by column: those of a chunk that is there are written, those of another are null."""
+    """Return a group's blocks by column: those of a chunk that is there are written, those of
+    another are null.
+    """
     per_chunk = chunk // spec.block_size
-    return [WRITTEN if (index + 1) * chunk in ends else NULL for index in range(chunks) for _ in range(per_chunk)]
+    return [
+        WRITTEN if (index + 1) * chunk in ends else NULL
+        for index in range(chunks)
+        for _ in range(per_chunk)
+    ]
 
 
 def answer_retention(question: RetentionInput) -> RetentionExpected:
@@ -115,7 +141,11 @@ def answer_retention(question: RetentionInput) -> RetentionExpected:
 
 def answers(options: Mapping[str, str]) -> Mapping[str, Answer]:
     """Return who answers each kind of question."""
-    known: dict[str, Any] = {"sizing": answer_sizing, "lookup": answer_lookup, "retention": answer_retention}
+    known: dict[str, Any] = {
+        "sizing": answer_sizing,
+        "lookup": answer_lookup,
+        "retention": answer_retention,
+    }
     return rules_alone(known, options, by_release=("sizing", "lookup"))
 
 

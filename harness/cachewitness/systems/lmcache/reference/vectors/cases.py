@@ -16,12 +16,20 @@ FLAGS: dict[str, Flag] = {
     "step-size": Flag("steps that pass over a block boundary, or never reach one, are accepted"),
     "chunk-size": Flag("a chunk ends where some group has no block end"),
     "group-kinds": Flag("a group that cannot be moved, or has no reusable states, is accepted"),
-    "window-chunks": Flag("a window is rounded down in chunks, or a state is taken for more than the last one"),
-    "object-groups": Flag("groups that need different chunks are stored and looked up as one object"),
-    "not-monotone": Flag("the look-up stops at the first length that is not servable, though a longer one is"),
+    "window-chunks": Flag(
+        "a window is rounded down in chunks, or a state is taken for more than the last one"
+    ),
+    "object-groups": Flag(
+        "groups that need different chunks are stored and looked up as one object"
+    ),
+    "not-monotone": Flag(
+        "the look-up stops at the first length that is not servable, though a longer one is"
+    ),
     "hole": Flag("a missing chunk inside a window is passed over"),
     "group-fold": Flag("a length that one group cannot serve is served", "LMCache/LMCache#2845"),
-    "last-token": Flag("a state after the last token is resumed one token earlier", "LMCache/LMCache 0.5.4"),
+    "last-token": Flag(
+        "a state after the last token is resumed one token earlier", "LMCache/LMCache 0.5.4"
+    ),
     "partial-chunk": Flag("a chunk that is not full is stored, or served"),
     "retain": Flag("a hit locks, or copies, less than it reads, or more"),
     "tier": Flag("what comes back is not what was stored", "LMCache/LMCache#4247"),
@@ -32,25 +40,28 @@ FLAGS: dict[str, Flag] = {
 }
 
 
-# --- sizing -----------------------------------------------------------------------------------------------------------------
-# Settings that follow from a model, and what is refused when an engine starts. Without groups, `config` has the bytes of one
-# layer: of a token in attention and of a state; `kernel_block` in tokens, the `release`. With groups it has what the two
-# programs are started with: `chunk_size`, `max_num_batched_tokens`, `mamba_cache_mode`, `separate_object_groups`, `release`.
-# Windows are in chunks then, −1 for all of them. The state of a gated-delta layer is 3 inputs of a convolution in 16 bits,
-# and a matrix for each value head in 32 bits.
+# --- sizing ---------------------------------------------------------------------------------------
+# Settings that follow from a model, and what is refused when an engine starts. Without groups,
+# `config` has the bytes of one layer: of a token in attention and of a state; `kernel_block` in
+# tokens, the `release`. With groups it has what the two programs are started with: `chunk_size`,
+# `max_num_batched_tokens`, `mamba_cache_mode`, `separate_object_groups`, `release`. Windows are in
+# chunks then, −1 for all of them. The state of a gated-delta layer is 3 inputs of a convolution in
+# 16 bits, and a matrix for each value head in 32 bits.
 
 
 LEAST = (
-    "require max_num_batched_tokens >= block_size so every prefill step advances at least one full block; "
-    "got max_num_batched_tokens=543, block_size=544. Set --max-num-batched-tokens to at least 544."
+    "require max_num_batched_tokens >= block_size so every prefill step advances at least one full"
+    " block; got max_num_batched_tokens=543, block_size=544. Set --max-num-batched-tokens to at"
+    " least 544."
 )
 BETWEEN = (
-    "require block_size <= max_num_batched_tokens < 2 * block_size so every prefill step advances exactly one block and every "
-    "block boundary gets a state snapshot; got max_num_batched_tokens={m}, block_size=544. Set --max-num-batched-tokens 544."
+    "require block_size <= max_num_batched_tokens < 2 * block_size so every prefill step advances"
+    " exactly one block and every block boundary gets a state snapshot; got"
+    " max_num_batched_tokens={m}, block_size=544. Set --max-num-batched-tokens 544."
 )
 CHUNK_REFUSED = (
-    "LMCache chunk size 543 must be a multiple of 544 (the vLLM block size scaled by decode_context_parallel_size). "
-    "Set --chunk-size to a multiple of 544."
+    "LMCache chunk size 543 must be a multiple of 544 (the vLLM block size scaled by"
+    " decode_context_parallel_size). Set --chunk-size to a multiple of 544."
 )
 """LMCache's own words."""
 
@@ -70,8 +81,15 @@ def sizing_cases() -> list[Case]:
     ]
 
 
-def _sizing_model(name: str, comment: str, attention: int, state: int, kernel: int, **more: Any) -> Case:
-    config = {"attention_bytes_per_token": attention, "state_bytes": state, "kernel_block": kernel, **more}
+def _sizing_model(
+    name: str, comment: str, attention: int, state: int, kernel: int, **more: Any
+) -> Case:
+    config = {
+        "attention_bytes_per_token": attention,
+        "state_bytes": state,
+        "kernel_block": kernel,
+        **more,
+    }
     return case("sizing", f"model/{name}", comment, "block-size", SizingInput(config))
 
 
@@ -81,7 +99,13 @@ def _sizing_models() -> list[Case]:
     return [
         _sizing_model("qwen3.5-0.8b", "published: N = 544", *small, 16),
         _sizing_model("qwen3.6-27b", "published: N = 784", *large, 16),
-        _sizing_model("qwen3.5-0.8b-old", "release 0.5.3: a step is shorter than two blocks", *small, 16, release="0.5.3"),
+        _sizing_model(
+            "qwen3.5-0.8b-old",
+            "release 0.5.3: a step is shorter than two blocks",
+            *small,
+            16,
+            release="0.5.3",
+        ),
         _sizing_model("qwen3.5-0.8b-by-2", "a chunk of two blocks", *small, 16, chunk_multiple=2),
         _sizing_model("kernel-64", "a kernel block of 64", *small, 64),
     ]
@@ -89,7 +113,13 @@ def _sizing_models() -> list[Case]:
 
 def _sizing_edges() -> list[Case]:
     return [
-        _sizing_model(f"{pages}", f"a state of {size} bytes, 16 tokens of 100 bytes a kernel block", 100, size, 16)
+        _sizing_model(
+            f"{pages}",
+            f"a state of {size} bytes, 16 tokens of 100 bytes a kernel block",
+            100,
+            size,
+            16,
+        )
         for pages, size in (
             ("one-byte", 1),
             ("a-byte-less", 1599),
@@ -101,9 +131,23 @@ def _sizing_edges() -> list[Case]:
 
 
 def _sizing_start(
-    name: str, comment: str, flag: str, groups: list[GroupSpec], refused: str = "", words: str = "", **config: Any
+    name: str,
+    comment: str,
+    flag: str,
+    groups: list[GroupSpec],
+    refused: str = "",
+    words: str = "",
+    **config: Any,
 ) -> Case:
-    return case("sizing", f"start/{name}", comment, flag, SizingInput(config, groups), refused=refused, words=words)
+    return case(
+        "sizing",
+        f"start/{name}",
+        comment,
+        flag,
+        SizingInput(config, groups),
+        refused=refused,
+        words=words,
+    )
 
 
 def _sizing_starts() -> list[Case]:
@@ -111,7 +155,12 @@ def _sizing_starts() -> list[Case]:
     return [
         *(
             _sizing_start(
-                f"budget-{m}", f"steps of {m} tokens, N = 544", "step-size", hybrid, chunk_size=544, max_num_batched_tokens=m
+                f"budget-{m}",
+                f"steps of {m} tokens, N = 544",
+                "step-size",
+                hybrid,
+                chunk_size=544,
+                max_num_batched_tokens=m,
             )
             for m in (544, 545, 1087, 1088, 8192)
         ),
@@ -128,7 +177,12 @@ def _sizing_starts() -> list[Case]:
             for m in (544, 1087)
         ),
         _sizing_start(
-            "chunk-of-two", "a chunk of two blocks", "chunk-size", hybrid, chunk_size=1088, max_num_batched_tokens=1087
+            "chunk-of-two",
+            "a chunk of two blocks",
+            "chunk-size",
+            hybrid,
+            chunk_size=1088,
+            max_num_batched_tokens=1087,
         ),
         _sizing_start(
             "attention-alone",
@@ -244,7 +298,8 @@ def _sizing_groups_refused() -> list[Case]:
             "group-kinds",
             hybrid,
             "mamba_cache_mode",
-            "group 1: MambaSpec with mamba_cache_mode='none' (only 'align' and 'all' keep reusable state snapshots)",
+            "group 1: MambaSpec with mamba_cache_mode='none' (only 'align' and 'all' keep reusable"
+            " state snapshots)",
             chunk_size=544,
             max_num_batched_tokens=544,
             mamba_cache_mode="none",
@@ -288,10 +343,10 @@ def _sizing_groups_refused() -> list[Case]:
     ]
 
 
-# --- lookup -----------------------------------------------------------------------------------------------------------------
-# How much is served: the fold over object groups. Chunks have 16 tokens, as all blocks, unless a name says otherwise.
-# `cached`, by group: the ends of the chunks that are there. Expected columns are chunks: those that a hit needs of each
-# group. Nothing is in the engine's own cache.
+# --- lookup ---------------------------------------------------------------------------------------
+# How much is served: the fold over object groups. Chunks have 16 tokens, as all blocks, unless a
+# name says otherwise. `cached`, by group: the ends of the chunks that are there. Expected columns
+# are chunks: those that a hit needs of each group. Nothing is in the engine's own cache.
 
 
 CHUNK = 16
@@ -300,7 +355,13 @@ FULL, STATE = GroupSpec("full", CHUNK), GroupSpec("recurrent", CHUNK)
 
 def lookup_cases() -> list[Case]:
     """Return every question."""
-    return [*_lookup_attention(), *_lookup_states(), *_lookup_windows(), *_lookup_merged(), *_lookup_large_chunks()]
+    return [
+        *_lookup_attention(),
+        *_lookup_states(),
+        *_lookup_windows(),
+        *_lookup_merged(),
+        *_lookup_large_chunks(),
+    ]
 
 
 def ends(chunks: int, size: int = CHUNK) -> list[int]:
@@ -314,7 +375,13 @@ def window(tokens: int) -> GroupSpec:
 
 
 def _lookup(
-    name: str, comment: str, flags: str, groups: list[GroupSpec], cached: list[list[int]], tokens: int, **config: Any
+    name: str,
+    comment: str,
+    flags: str,
+    groups: list[GroupSpec],
+    cached: list[list[int]],
+    tokens: int,
+    **config: Any,
 ) -> Case:
     asked = LookupInput(groups, tokens, cached, {"chunk_size": CHUNK, **config})
     return case("lookup", name, comment, flags, asked)
@@ -360,10 +427,26 @@ def _lookup_states() -> list[Case]:
             [ends(6), [32, 80]],
             200,
         ),
-        _lookup("state/two-alone", "the later state is gone", "not-monotone", groups, [ends(6), [32]], 200),
-        _lookup("state/beyond-attention", "a state at 5, attention to 4", "group-fold", groups, [ends(4), [32, 80]], 200),
+        _lookup(
+            "state/two-alone",
+            "the later state is gone",
+            "not-monotone",
+            groups,
+            [ends(6), [32]],
+            200,
+        ),
+        _lookup(
+            "state/beyond-attention",
+            "a state at 5, attention to 4",
+            "group-fold",
+            groups,
+            [ends(4), [32, 80]],
+            200,
+        ),
         _lookup("state/none", "attention without states", "group-fold", groups, [ends(6), []], 200),
-        _lookup("state/alone", "states without attention", "group-fold", groups, [[], ends(6)], 200),
+        _lookup(
+            "state/alone", "states without attention", "group-fold", groups, [[], ends(6)], 200
+        ),
         _lookup(
             "state/hole-in-attention",
             "an attention chunk is missing before the state",
@@ -404,7 +487,18 @@ def _lookup_windows() -> list[Case]:
                 [deep, deep[-have:]],
                 200,
             )
-            for w, have in ((16, 1), (17, 1), (17, 2), (32, 1), (32, 2), (33, 2), (33, 3), (96, 5), (96, 6), (97, 6))
+            for w, have in (
+                (16, 1),
+                (17, 1),
+                (17, 2),
+                (32, 1),
+                (32, 2),
+                (33, 2),
+                (33, 3),
+                (96, 5),
+                (96, 6),
+                (97, 6),
+            )
         ),
         _lookup(
             "window/short-prefix",
@@ -460,7 +554,15 @@ def _lookup_windows() -> list[Case]:
 def _lookup_merged() -> list[Case]:
     groups, config = [FULL, STATE], {"separate_object_groups": False}
     return [
-        _lookup("merged/all-there", "one object for all groups", "object-groups", groups, [ends(3), ends(3)], 64, **config),
+        _lookup(
+            "merged/all-there",
+            "one object for all groups",
+            "object-groups",
+            groups,
+            [ends(3), ends(3)],
+            64,
+            **config,
+        ),
         _lookup(
             "merged/state-skipped",
             "a chunk without a state was not stored, and ends the hit",
@@ -509,14 +611,17 @@ def _lookup_large_chunks() -> list[Case]:
     ]
 
 
-# --- retention --------------------------------------------------------------------------------------------------------------
-# What a hit needs: of each group the chunks that a look-up locks and a retrieve reads; the others may go. `stop` is the
-# length of the hit in chunks, `config.chunk_size` in tokens; columns are chunks.
+# --- retention ------------------------------------------------------------------------------------
+# What a hit needs: of each group the chunks that a look-up locks and a retrieve reads; the others
+# may go. `stop` is the length of the hit in chunks, `config.chunk_size` in tokens; columns are
+# chunks.
 
 
 def retention_cases() -> list[Case]:
     """Return every question."""
-    asked = [("full", FULL, hit) for hit in (0, 1, 6)] + [("state", STATE, hit) for hit in (0, 1, 6)]
+    asked = [("full", FULL, hit) for hit in (0, 1, 6)] + [
+        ("state", STATE, hit) for hit in (0, 1, 6)
+    ]
     asked += [(f"window-{w}", window(w), 6) for w in (16, 17, 32, 33, 95, 96, 97)]
     asked += [("window-48", window(48), hit) for hit in (2, 3, 4)]
     return [
@@ -530,8 +635,9 @@ def retention_cases() -> list[Case]:
     ]
 
 
-# --- lifecycle --------------------------------------------------------------------------------------------------------------
-# Whole lives behind vLLM's scheduler: a prompt is served, the engine's cache is reset, and the tier serves it again.
+# --- lifecycle ------------------------------------------------------------------------------------
+# Whole lives behind vLLM's scheduler: a prompt is served, the engine's cache is reset, and the tier
+# serves it again.
 
 
 STORIES: dict[str, list[str]] = {
@@ -551,12 +657,27 @@ def lifecycle_cases() -> list[Case]:
     flags = ["tier", "vacuous", "last-token", "partial-chunk"]
     return [
         *scripts.returns(_configuration("full"), (15, 16, 17, 32, 33), flags),
-        *scripts.returns(_configuration("full-mamba", retention_interval=None), (16, 17, 31, 32, 33, 48, 49), flags),
-        *scripts.returns(_configuration("full-mamba", retention_interval=None, chunk_size=32), (32, 33, 64, 65), flags),
-        *scripts.returns(_configuration("full-swa", retention_interval=None), (32, 33, 48, 49), flags),
-        *scripts.stories(_configuration("full-mamba", retention_interval=None), "scheduler", STORIES),
+        *scripts.returns(
+            _configuration("full-mamba", retention_interval=None),
+            (16, 17, 31, 32, 33, 48, 49),
+            flags,
+        ),
+        *scripts.returns(
+            _configuration("full-mamba", retention_interval=None, chunk_size=32),
+            (32, 33, 64, 65),
+            flags,
+        ),
+        *scripts.returns(
+            _configuration("full-swa", retention_interval=None), (32, 33, 48, 49), flags
+        ),
         *scripts.stories(
-            _configuration("full-swa", retention_interval=None), "scheduler", STORIES, ("second-tier", "identities")
+            _configuration("full-mamba", retention_interval=None), "scheduler", STORIES
+        ),
+        *scripts.stories(
+            _configuration("full-swa", retention_interval=None),
+            "scheduler",
+            STORIES,
+            ("second-tier", "identities"),
         ),
     ]
 

@@ -1,4 +1,6 @@
-"""What OpenVINO GenAI is asked, and how its reference answers: through its own sizing and its own orchestrator."""
+"""What OpenVINO GenAI is asked, and how its reference answers: through its own sizing and its
+own orchestrator.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,14 @@ from cachewitness._util.errors import UsageError
 from cachewitness.engines.kind import Answer, Derived
 from cachewitness.systems.openvino_genai.reference.vectors import cases
 from cachewitness.vectors.case import Questions, rules_alone
-from cachewitness.vectors.form import LookupExpected, LookupInput, SizingExpected, SizingInput, SplitExpected, SplitInput
+from cachewitness.vectors.form import (
+    LookupExpected,
+    LookupInput,
+    SizingExpected,
+    SizingInput,
+    SplitExpected,
+    SplitInput,
+)
 from cachewitness_reference.openvino_genai.block_manager import BlockManager
 from cachewitness_reference.openvino_genai.config import ConfigError, SchedulerConfig
 from cachewitness_reference.openvino_genai.orchestrator import CacheOrchestrator
@@ -50,10 +59,14 @@ def answer_lookup(question: LookupInput) -> LookupExpected:
 
 
 def answer_split(question: SplitInput) -> SplitExpected:
-    """Give a request what it holds, leave so many blocks free, and ask how many tokens there is room for."""
+    """Give a request what it holds, leave so many blocks free, and ask how many tokens there is
+    room for.
+    """
     size, interval = (group.block_size for group in question.groups)
     held = -(-question.start // size), -(-question.start // interval)
-    cache = _orchestrator(question, held[0] + question.config["kv_free"], held[1] + question.config["la_free"])
+    cache = _orchestrator(
+        question, held[0] + question.config["kv_free"], held[1] + question.config["la_free"]
+    )
     sequence = Sequence("r", list(range(question.prompt)), size)
     if question.start:
         cache.allocate(sequence, 0, question.start)
@@ -61,23 +74,33 @@ def answer_split(question: SplitInput) -> SplitExpected:
     return SplitExpected(max(min(question.asked, question.prompt - question.start, room), 0))
 
 
-def _orchestrator(question: LookupInput | SplitInput, kv_blocks: int, la_blocks: int) -> CacheOrchestrator:
+def _orchestrator(
+    question: LookupInput | SplitInput, kv_blocks: int, la_blocks: int
+) -> CacheOrchestrator:
     size = question.groups[0].block_size
     interval = question.groups[1].block_size if len(question.groups) > 1 else None
     multiplier = None if interval is None else interval // size
-    capacity = Capacity(kv_blocks, la_blocks if interval else 0, 0, 0, multiplier, interval, dynamic=False)
+    capacity = Capacity(
+        kv_blocks, la_blocks if interval else 0, 0, 0, multiplier, interval, dynamic=False
+    )
     return CacheOrchestrator(capacity, size, hybrid=interval is not None, caching=True)
 
 
 def _key(manager: BlockManager, writer: Sequence, length: Position) -> None:
     block = manager.pool.allocate(writer.sequence_id)
-    manager.pool.register(block, writer.hash_of(length), writer.parent_of(length), length, writer.sequence_id)
+    manager.pool.register(
+        block, writer.hash_of(length), writer.parent_of(length), length, writer.sequence_id
+    )
     manager.pool.release(block)
 
 
 def answers(options: Mapping[str, str]) -> Mapping[str, Answer]:
     """Return who answers each kind of question."""
-    known: dict[str, Answer] = {"sizing": answer_sizing, "lookup": answer_lookup, "split": answer_split}
+    known: dict[str, Answer] = {
+        "sizing": answer_sizing,
+        "lookup": answer_lookup,
+        "split": answer_split,
+    }
     return rules_alone(known, options, by_release=("sizing",))
 
 

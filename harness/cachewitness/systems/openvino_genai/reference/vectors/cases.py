@@ -12,20 +12,37 @@ from cachewitness.workloads import layouts
 from cachewitness.workloads.configurations import Configuration
 
 FLAGS: dict[str, Flag] = {
-    "interval-rounding": Flag("checkpoints are counted with a floor where a started interval needs one too"),
-    "adaptive-multiplier": Flag("an unset multiplier is taken as 8 where the release derives it", "openvino.genai#4050"),
-    "shared-budget": Flag("the two pools together are larger than the budget, or leave room for another block of both"),
-    "manual-states": Flag("a number of states that was set is kept, or discarded, where the other is the rule"),
-    "client-or-server": Flag("states are sized for a server where one stream is served, or the other way round"),
+    "interval-rounding": Flag(
+        "checkpoints are counted with a floor where a started interval needs one too"
+    ),
+    "adaptive-multiplier": Flag(
+        "an unset multiplier is taken as 8 where the release derives it", "openvino.genai#4050"
+    ),
+    "shared-budget": Flag(
+        "the two pools together are larger than the budget, or leave room for another block of both"
+    ),
+    "manual-states": Flag(
+        "a number of states that was set is kept, or discarded, where the other is the rule"
+    ),
+    "client-or-server": Flag(
+        "states are sized for a server where one stream is served, or the other way round"
+    ),
     "dynamic": Flag("a pool of no blocks is taken for a pool that is full"),
-    "overflow": Flag("a product wraps around, or a count is cut off to 32 bits, and the pool is empty"),
+    "overflow": Flag(
+        "a product wraps around, or a count is cut off to 32 bits, and the pool is empty"
+    ),
     "bad-config": Flag("a configuration that contradicts itself is accepted"),
     "memory-check": Flag("more is asked for than the machine has, and not refused"),
     "common-position": Flag("a prompt resumes where one of the two caches has nothing"),
-    "checkpoint-edge": Flag("a checkpoint at a multiple of the interval is missed, or used one token early or late"),
-    "last-token": Flag("a prompt that is cached whole leaves no token, or applies its last one to the state twice"),
+    "checkpoint-edge": Flag(
+        "a checkpoint at a multiple of the interval is missed, or used one token early or late"
+    ),
+    "last-token": Flag(
+        "a prompt that is cached whole leaves no token, or applies its last one to the state twice"
+    ),
     "tail-checkpoint": Flag(
-        "the state that a finished request leaves inside an interval is not found, or found where KV ends before"
+        "the state that a finished request leaves inside an interval is not found, or found where"
+        " KV ends before"
     ),
     "hole": Flag("a missing block in the middle is passed over"),
     "room": Flag("a chunk takes more than one of the pools has, or less than both have"),
@@ -37,15 +54,17 @@ FLAGS: dict[str, Flag] = {
 }
 
 
-# --- sizing -----------------------------------------------------------------------------------------------------------------
-# How many blocks each pool gets. `config` has the fields of `SchedulerConfig`, the bytes of a KV block and of a linear-
-# attention block (`kv_block_bytes`, `la_block_bytes`), the tokens of a KV block (`kv_block_size`, 32 if left out), the
-# `release`, and the machine's memory in bytes (`total_memory_bytes`, not looked at if left out). Figures called measured were
-# taken on release 2026.4.1.
+# --- sizing ---------------------------------------------------------------------------------------
+# How many blocks each pool gets. `config` has the fields of `SchedulerConfig`, the bytes of a KV
+# block and of a linear- attention block (`kv_block_bytes`, `la_block_bytes`), the tokens of a KV
+# block (`kv_block_size`, 32 if left out), the `release`, and the machine's memory in bytes
+# (`total_memory_bytes`, not looked at if left out). Figures called measured were taken on release
+# 2026.4.1.
 
 
 KV, LA = 8192, 835584
-"""Bytes of the two kinds of block in the measured model: 102 KV blocks weigh what a state weighs."""
+"""Bytes of the two kinds of block in the measured model: 102 KV blocks weigh what a state weighs.
+"""
 UNLIMITED = 2**64 - 1
 PREFIX = {"kv_block_bytes": KV, "la_block_bytes": LA, "enable_prefix_caching": True}
 PLAIN = {"kv_block_bytes": KV, "la_block_bytes": LA}
@@ -69,8 +88,12 @@ def _sizing(name: str, comment: str, flag: str, config: dict[str, Any], **more: 
     return case("sizing", name, comment, flag, SizingInput(config | more))
 
 
-def _sizing_refused(name: str, comment: str, flag: str, field: str, words: str, config: dict[str, Any], **more: Any) -> Case:
-    return case("sizing", name, comment, flag, SizingInput(config | more), refused=field, words=words)
+def _sizing_refused(
+    name: str, comment: str, flag: str, field: str, words: str, config: dict[str, Any], **more: Any
+) -> Case:
+    return case(
+        "sizing", name, comment, flag, SizingInput(config | more), refused=field, words=words
+    )
 
 
 def _sizing_explicit() -> list[Case]:
@@ -113,7 +136,12 @@ def _sizing_adaptive() -> list[Case]:
             for kv in (102, 103, 204, 205, 1024)
         ),
         _sizing(
-            "adaptive/before", "release 2026.2 takes 8", "adaptive-multiplier", PREFIX, num_kv_blocks=1024, release="2026.2"
+            "adaptive/before",
+            "release 2026.2 takes 8",
+            "adaptive-multiplier",
+            PREFIX,
+            num_kv_blocks=1024,
+            release="2026.2",
         ),
         *(
             _sizing(
@@ -138,7 +166,12 @@ def _sizing_adaptive() -> list[Case]:
 def _sizing_both() -> list[Case]:
     return [
         _sizing(
-            "explicit/states-too", "both are set", "manual-states", PREFIX, num_kv_blocks=64, num_linear_attention_blocks=20
+            "explicit/states-too",
+            "both are set",
+            "manual-states",
+            PREFIX,
+            num_kv_blocks=64,
+            num_linear_attention_blocks=20,
         ),
         _sizing(
             "explicit/wins",
@@ -172,7 +205,14 @@ def _sizing_both() -> list[Case]:
 def _sizing_budgets() -> list[Case]:
     tight = {"kv_block_bytes": 2**27, "la_block_bytes": 2**27, "enable_prefix_caching": True}
     return [
-        _sizing("budget/1-gib", "1 GiB: measured", "shared-budget", PREFIX, cache_size=1, cache_interval_multiplier=8),
+        _sizing(
+            "budget/1-gib",
+            "1 GiB: measured",
+            "shared-budget",
+            PREFIX,
+            cache_size=1,
+            cache_interval_multiplier=8,
+        ),
         _sizing(
             "budget/states-discarded",
             "an explicit number of states is discarded: measured",
@@ -182,7 +222,13 @@ def _sizing_budgets() -> list[Case]:
             cache_interval_multiplier=8,
             num_linear_attention_blocks=20,
         ),
-        _sizing("budget/adaptive", "1 GiB, the multiplier from the bytes", "shared-budget", PREFIX, cache_size=1),
+        _sizing(
+            "budget/adaptive",
+            "1 GiB, the multiplier from the bytes",
+            "shared-budget",
+            PREFIX,
+            cache_size=1,
+        ),
         *(
             _sizing(
                 f"budget/eight-blocks-by-{m}",
@@ -215,7 +261,11 @@ def _sizing_budgets() -> list[Case]:
             la_block_bytes=2**29 + 1,
         ),
         _sizing(
-            "budget/attention-alone", "a model without linear attention", "shared-budget", {"kv_block_bytes": KV}, cache_size=1
+            "budget/attention-alone",
+            "a model without linear attention",
+            "shared-budget",
+            {"kv_block_bytes": KV},
+            cache_size=1,
         ),
     ]
 
@@ -223,10 +273,19 @@ def _sizing_budgets() -> list[Case]:
 def _sizing_without_checkpoints() -> list[Case]:
     return [
         _sizing(
-            "fixed/server", "bounded batches: a state for each of 256 sequences", "client-or-server", PLAIN, num_kv_blocks=64
+            "fixed/server",
+            "bounded batches: a state for each of 256 sequences",
+            "client-or-server",
+            PLAIN,
+            num_kv_blocks=64,
         ),
         _sizing(
-            "fixed/server-of-3", "bounded batches, 3 sequences", "client-or-server", PLAIN, num_kv_blocks=64, max_num_seqs=3
+            "fixed/server-of-3",
+            "bounded batches, 3 sequences",
+            "client-or-server",
+            PLAIN,
+            num_kv_blocks=64,
+            max_num_seqs=3,
         ),
         _sizing(
             "fixed/client",
@@ -252,9 +311,21 @@ def _sizing_without_checkpoints() -> list[Case]:
             num_kv_blocks=64,
             num_linear_attention_blocks=5,
         ),
-        _sizing("fixed/budget", "the states come off the budget first", "shared-budget", PLAIN, cache_size=1, max_num_seqs=4),
         _sizing(
-            "fixed/budget-client", "one state comes off", "shared-budget", PLAIN, cache_size=1, max_num_batched_tokens=UNLIMITED
+            "fixed/budget",
+            "the states come off the budget first",
+            "shared-budget",
+            PLAIN,
+            cache_size=1,
+            max_num_seqs=4,
+        ),
+        _sizing(
+            "fixed/budget-client",
+            "one state comes off",
+            "shared-budget",
+            PLAIN,
+            cache_size=1,
+            max_num_batched_tokens=UNLIMITED,
         ),
         _sizing(
             "fixed/budget-full",
@@ -271,7 +342,13 @@ def _sizing_without_checkpoints() -> list[Case]:
 def _sizing_dynamic() -> list[Case]:
     return [
         _sizing("dynamic/nothing-set", "neither blocks nor a budget", "dynamic", PREFIX),
-        _sizing("dynamic/states-set", "states alone are set", "dynamic", PREFIX, num_linear_attention_blocks=20),
+        _sizing(
+            "dynamic/states-set",
+            "states alone are set",
+            "dynamic",
+            PREFIX,
+            num_linear_attention_blocks=20,
+        ),
         _sizing(
             "dynamic/no-sequences",
             "KV blocks for no sequences: measured dynamic",
@@ -290,7 +367,8 @@ def _sizing_refusals() -> list[Case]:
             "no interval at all",
             "bad-config",
             "cache_interval_multiplier",
-            "SchedulerConfig cache_interval_multiplier must be greater than 0 when prefix caching is enabled",
+            "SchedulerConfig cache_interval_multiplier must be greater than 0 when prefix caching"
+            " is enabled",
             PREFIX,
             num_kv_blocks=8,
             cache_interval_multiplier=0,
@@ -300,7 +378,8 @@ def _sizing_refusals() -> list[Case]:
             "states for a model that has none",
             "bad-config",
             "num_linear_attention_blocks",
-            "SchedulerConfig num_linear_attention_blocks can be set only for models with linear attention cache inputs",
+            "SchedulerConfig num_linear_attention_blocks can be set only for models with linear"
+            " attention cache inputs",
             {"kv_block_bytes": KV},
             num_linear_attention_blocks=1,
         ),
@@ -380,10 +459,32 @@ def _sizing_overflows() -> list[Case]:
             num_kv_blocks=2**49,
             cache_interval_multiplier=8,
         ),
-        _sizing_refused("refused/negative", "−1 blocks", "bad-config", "num_kv_blocks", "", PREFIX, num_kv_blocks=-1),
-        _sizing_refused("refused/half-a-gib", "half a GiB", "bad-config", "cache_size", "", PREFIX, cache_size="0.5"),
         _sizing_refused(
-            "refused/block-of-no-bytes", "a KV block of no bytes", "bad-config", "kv_block_bytes", "", PREFIX, kv_block_bytes=0
+            "refused/negative",
+            "−1 blocks",
+            "bad-config",
+            "num_kv_blocks",
+            "",
+            PREFIX,
+            num_kv_blocks=-1,
+        ),
+        _sizing_refused(
+            "refused/half-a-gib",
+            "half a GiB",
+            "bad-config",
+            "cache_size",
+            "",
+            PREFIX,
+            cache_size="0.5",
+        ),
+        _sizing_refused(
+            "refused/block-of-no-bytes",
+            "a KV block of no bytes",
+            "bad-config",
+            "kv_block_bytes",
+            "",
+            PREFIX,
+            kv_block_bytes=0,
         ),
         _sizing_refused(
             "refused/release",
@@ -398,10 +499,11 @@ def _sizing_overflows() -> list[Case]:
     ]
 
 
-# --- lookup -----------------------------------------------------------------------------------------------------------------
-# Where a prompt resumes: KV blocks of 32 tokens, checkpoints every 128 unless a name says otherwise. `cached` of the KV
-# group: prefixes that end a full block, or a tail inside one; of the recurrent group: checkpoints, those at multiples of the
-# interval and tails. Which earlier checkpoints are held is free, so no columns are expected.
+# --- lookup ---------------------------------------------------------------------------------------
+# Where a prompt resumes: KV blocks of 32 tokens, checkpoints every 128 unless a name says
+# otherwise. `cached` of the KV group: prefixes that end a full block, or a tail inside one; of the
+# recurrent group: checkpoints, those at multiples of the interval and tails. Which earlier
+# checkpoints are held is free, so no columns are expected.
 
 
 BLOCK, INTERVAL = 32, 128
@@ -419,7 +521,12 @@ def blocks(tokens: int) -> list[int]:
 
 
 def _lookup(
-    name: str, comment: str, flags: str, cached: list[list[int]], tokens: int, groups: list[GroupSpec] = GROUPS
+    name: str,
+    comment: str,
+    flags: str,
+    cached: list[list[int]],
+    tokens: int,
+    groups: list[GroupSpec] = GROUPS,
 ) -> Case:
     return case("lookup", name, comment, flags, LookupInput(groups, tokens, cached))
 
@@ -429,7 +536,11 @@ def _lookup_edges() -> list[Case]:
     return [
         *(
             _lookup(
-                f"edge/prompt-{n}", f"checkpoints at 128, 256 and 384; a prompt of {n}", "checkpoint-edge last-token", deep, n
+                f"edge/prompt-{n}",
+                f"checkpoints at 128, 256 and 384; a prompt of {n}",
+                "checkpoint-edge last-token",
+                deep,
+                n,
             )
             for n in (1, 127, 128, 129, 255, 256, 257, 383, 384, 385, 1000)
         ),
@@ -440,11 +551,25 @@ def _lookup_edges() -> list[Case]:
 def _lookup_common() -> list[Case]:
     return [
         _lookup(
-            "common/kv-short", "KV ends a block before the second checkpoint", "common-position", [blocks(224), [128, 256]], 500
+            "common/kv-short",
+            "KV ends a block before the second checkpoint",
+            "common-position",
+            [blocks(224), [128, 256]],
+            500,
         ),
-        _lookup("common/kv-just", "KV ends at it", "common-position", [blocks(256), [128, 256]], 500),
-        _lookup("common/kv-alone", "KV without a checkpoint", "common-position", [blocks(256), []], 500),
-        _lookup("common/states-alone", "checkpoints without KV", "common-position", [[], [128, 256]], 500),
+        _lookup(
+            "common/kv-just", "KV ends at it", "common-position", [blocks(256), [128, 256]], 500
+        ),
+        _lookup(
+            "common/kv-alone", "KV without a checkpoint", "common-position", [blocks(256), []], 500
+        ),
+        _lookup(
+            "common/states-alone",
+            "checkpoints without KV",
+            "common-position",
+            [[], [128, 256]],
+            500,
+        ),
         _lookup(
             "common/hole",
             "a KV block is missing before the second checkpoint",
@@ -452,7 +577,13 @@ def _lookup_common() -> list[Case]:
             [[*blocks(160), *range(224, 385, 32)], [128, 256, 384]],
             500,
         ),
-        _lookup("common/no-beginning", "the first KV block is missing", "hole", [blocks(384)[1:], [128, 256]], 500),
+        _lookup(
+            "common/no-beginning",
+            "the first KV block is missing",
+            "hole",
+            [blocks(384)[1:], [128, 256]],
+            500,
+        ),
         _lookup(
             "common/later-alone",
             "the first checkpoint is gone, the second is there",
@@ -460,7 +591,13 @@ def _lookup_common() -> list[Case]:
             [blocks(384), [256]],
             500,
         ),
-        _lookup("common/earlier-alone", "the second checkpoint is gone", "checkpoint-edge", [blocks(384), [128]], 500),
+        _lookup(
+            "common/earlier-alone",
+            "the second checkpoint is gone",
+            "checkpoint-edge",
+            [blocks(384), [128]],
+            500,
+        ),
     ]
 
 
@@ -477,10 +614,26 @@ def _lookup_tails() -> list[Case]:
             for n in (199, 200, 201, 300)
         ),
         _lookup(
-            "tail/kv-gone", "the state at 200 without the KV behind 192", "tail-checkpoint", [blocks(192), [128, 200]], 300
+            "tail/kv-gone",
+            "the state at 200 without the KV behind 192",
+            "tail-checkpoint",
+            [blocks(192), [128, 200]],
+            300,
         ),
-        _lookup("tail/state-gone", "the KV tail without its state", "tail-checkpoint", [[*blocks(192), 200], [128]], 300),
-        _lookup("tail/at-a-block", "a tail at a KV boundary", "tail-checkpoint", [blocks(192), [128, 192]], 300),
+        _lookup(
+            "tail/state-gone",
+            "the KV tail without its state",
+            "tail-checkpoint",
+            [[*blocks(192), 200], [128]],
+            300,
+        ),
+        _lookup(
+            "tail/at-a-block",
+            "a tail at a KV boundary",
+            "tail-checkpoint",
+            [blocks(192), [128, 192]],
+            300,
+        ),
         _lookup(
             "tail/two",
             "two tails behind one block: the longer one has no state",
@@ -519,25 +672,53 @@ def _lookup_plain() -> list[Case]:
             )
             for n in (95, 96, 97, 128)
         ),
-        _lookup("plain/tail", "attention alone: and a tail of 4", "tail-checkpoint", [[*blocks(96), 100]], 128, groups),
-        _lookup("plain/hole", "attention alone: the second block is gone", "hole", [[32, 96]], 128, groups),
+        _lookup(
+            "plain/tail",
+            "attention alone: and a tail of 4",
+            "tail-checkpoint",
+            [[*blocks(96), 100]],
+            128,
+            groups,
+        ),
+        _lookup(
+            "plain/hole",
+            "attention alone: the second block is gone",
+            "hole",
+            [[32, 96]],
+            128,
+            groups,
+        ),
     ]
 
 
-# --- split ------------------------------------------------------------------------------------------------------------------
-# How many tokens of a prompt a step takes: what is offered, what is left, and what both pools have room for. `config`: blocks
-# that are free beside those that the request holds for its first `start` tokens (`kv_free`, `la_free`).
+# --- split ----------------------------------------------------------------------------------------
+# How many tokens of a prompt a step takes: what is offered, what is left, and what both pools have
+# room for. `config`: blocks that are free beside those that the request holds for its first `start`
+# tokens (`kv_free`, `la_free`).
 
 
 def split_cases() -> list[Case]:
     """Return every question."""
     return [
         *(
-            _split(f"offered-{asked}", f"a prompt of 100, {asked} tokens offered, room for all", 0, asked, 100)
+            _split(
+                f"offered-{asked}",
+                f"a prompt of 100, {asked} tokens offered, room for all",
+                0,
+                asked,
+                100,
+            )
             for asked in (1, 31, 32, 33, 99, 100, 101, 256)
         ),
         *(
-            _split(f"kv-{blocks}-blocks", f"{blocks} KV blocks are free: room for {32 * blocks} tokens", 0, 256, 100, kv=blocks)
+            _split(
+                f"kv-{blocks}-blocks",
+                f"{blocks} KV blocks are free: room for {32 * blocks} tokens",
+                0,
+                256,
+                100,
+                kv=blocks,
+            )
             for blocks in (0, 1, 3, 4)
         ),
         *(
@@ -553,17 +734,30 @@ def split_cases() -> list[Case]:
         ),
         _split("rest", "the rest of a prompt, in a block that it holds", 64, 256, 90, kv=1, la=1),
         _split("rest-beyond-kv", "the same with too few KV blocks left", 64, 256, 190, kv=1, la=2),
-        _split("inside-a-block", "it stands inside its last block and no other is free", 40, 256, 190, kv=0, la=1),
+        _split(
+            "inside-a-block",
+            "it stands inside its last block and no other is free",
+            40,
+            256,
+            190,
+            kv=0,
+            la=1,
+        ),
     ]
 
 
-def _split(name: str, comment: str, start: int, asked: int, prompt: int, kv: int = 8, la: int = 4) -> Case:
-    question = SplitInput(start, asked, prompt, prompt, GROUPS, config={"kv_free": kv, "la_free": la})
+def _split(
+    name: str, comment: str, start: int, asked: int, prompt: int, kv: int = 8, la: int = 4
+) -> Case:
+    question = SplitInput(
+        start, asked, prompt, prompt, GROUPS, config={"kv_free": kv, "la_free": la}
+    )
     return case("split", name, comment, "room", question)
 
 
-# --- lifecycle --------------------------------------------------------------------------------------------------------------
-# Whole lives: prompts served twice around blocks of 16 tokens and intervals of 32, tails continued, and scenarios.
+# --- lifecycle ------------------------------------------------------------------------------------
+# Whole lives: prompts served twice around blocks of 16 tokens and intervals of 32, tails continued,
+# and scenarios.
 
 
 STORIES: dict[str, list[str]] = {
@@ -595,5 +789,7 @@ def lifecycle_cases() -> list[Case]:
         *scripts.turns(by_two, "manager", (1, 15, 31, 32), ["tail-checkpoint"]),
         *scripts.continued_twice(by_two, "manager", (7, 15), ["shared-write", "tail-checkpoint"]),
         *scripts.stories(by_two, "manager", STORIES),
-        *scripts.stories(by_two, "scheduler", STORIES, ("crowded", "exact-replay", "preempt-and-resume")),
+        *scripts.stories(
+            by_two, "scheduler", STORIES, ("crowded", "exact-replay", "preempt-and-resume")
+        ),
     ]

@@ -1,4 +1,6 @@
-"""What TensorRT-Edge-LLM is asked, and how its reference answers: through its own manager's books and its own runtime."""
+"""What TensorRT-Edge-LLM is asked, and how its reference answers: through its own manager's
+books and its own runtime.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +48,10 @@ def answer_sizing(question: SizingInput) -> SizingExpected:
         raise UsageError(str(error)) from None
     routes = [[route.kind.value, route.local] for route in policy.routing.routes]
     views = policy.get_kv_head_dim_groups()
-    groups = [{"head_dim": v.head_dim, "layers": list(v.layers), "max_kv_heads": v.max_kv_heads} for v in views]
+    groups = [
+        {"head_dim": v.head_dim, "layers": list(v.layers), "max_kv_heads": v.max_kv_heads}
+        for v in views
+    ]
     return SizingExpected({"routes": routes, "head_dim_groups": groups})
 
 
@@ -64,7 +69,9 @@ def _configured(
     rows = max_batch_size
     layers = tuple(KVLayerConfig(heads, dim) for heads, dim in kv_layers)
     recurrent = layer_types.count("M") if recurrent_layers is None else recurrent_layers
-    kv = KVConfig(len(layers), kv_max_batch_size or rows, max_sequence_length, layers, DataType(kv_cache_type))
+    kv = KVConfig(
+        len(layers), kv_max_batch_size or rows, max_sequence_length, layers, DataType(kv_cache_type)
+    )
     heads, head_dim, size, conv_dim, conv_kernel = state
     mamba = MambaConfig(recurrent, rows, heads, head_dim, size, conv_dim, conv_kernel)
     return Config(tuple(LETTERS[letter] for letter in layer_types), kv, mamba, rows)
@@ -73,7 +80,11 @@ def _configured(
 def _policy(rows: int, length: int) -> HybridCachePolicy:
     return HybridCachePolicy(
         _configured(
-            layer_types="AM", kv_layers=[[1, 64]], max_batch_size=rows, max_sequence_length=length, state=[1, 64, 16, 64, 4]
+            layer_types="AM",
+            kv_layers=[[1, 64]],
+            max_batch_size=rows,
+            max_sequence_length=length,
+            state=[1, 64, 16, 64, 4],
         )
     )
 
@@ -92,7 +103,9 @@ def answer_compaction(question: CompactionInput) -> CompactionExpected:
         raise UsageError(str(error)) from None
     policy.set_active_batch_size(question.new_batch)
     lengths = [int(length) for length in policy.get_kv_cache_lengths()]
-    return CompactionExpected(_rows(moves.kv, question.new_batch), _rows(moves.states, question.new_batch), lengths)
+    return CompactionExpected(
+        _rows(moves.kv, question.new_batch), _rows(moves.states, question.new_batch), lengths
+    )
 
 
 def _rows(moves: Sequence[RowMove], batch: int) -> list[int]:
@@ -122,13 +135,19 @@ def answer_lookup(question: LookupInput) -> LookupExpected:
 
 
 def _snapshot(length: int) -> Snapshot:
-    kv, recurrent, conv = (Captured(kind, Position(length), (None,)) for kind in (Kind.KV, Kind.RECURRENT, Kind.CONV))
+    kv, recurrent, conv = (
+        Captured(kind, Position(length), (None,)) for kind in (Kind.KV, Kind.RECURRENT, Kind.CONV)
+    )
     return Snapshot(kv, recurrent, conv)
 
 
 def answers(options: Mapping[str, str]) -> Mapping[str, Answer]:
     """Return who answers each kind of question."""
-    known: dict[str, Any] = {"sizing": answer_sizing, "lookup": answer_lookup, "compaction": answer_compaction}
+    known: dict[str, Any] = {
+        "sizing": answer_sizing,
+        "lookup": answer_lookup,
+        "compaction": answer_compaction,
+    }
     return rules_alone(known, options)
 
 

@@ -25,6 +25,17 @@ def all_of_them() -> Sequence[Mutant]:
         transfers,
     )
 
-    modules = (publication, retention, lookup, ownership, identity, scheduling, drafts, tiers, transfers, eviction)
+    modules = (
+        publication,
+        retention,
+        lookup,
+        ownership,
+        identity,
+        scheduling,
+        drafts,
+        tiers,
+        transfers,
+        eviction,
+    )
     further = (near_miss, in_flight, key_events)
     return [mutant for module in (*modules, *further) for mutant in module.MUTANTS]

@@ -22,7 +22,9 @@ def state_after_last_draft(engine: Driver) -> None:
     """The state after the last draft is continued from, although fewer drafts stood."""
 
     def plant(manager: Any) -> None:
-        def commit_drafts(original: Any, request_id: str, num_computed_tokens: int, num_accepted: int) -> None:
+        def commit_drafts(
+            original: Any, request_id: str, num_computed_tokens: int, num_accepted: int
+        ) -> None:
             scratch = manager.speculative_blocks[request_id]
             manager.speculative_blocks[request_id] = [*scratch[: num_accepted - 1], scratch[-1]]
             original(request_id, num_computed_tokens, num_accepted)
@@ -50,7 +52,9 @@ def boundary_state_left_behind(engine: Driver) -> None:
     """
 
     def plant(manager: Any) -> None:
-        def commit_drafts(original: Any, request_id: str, num_computed_tokens: int, num_accepted: int) -> None:
+        def commit_drafts(
+            original: Any, request_id: str, num_computed_tokens: int, num_accepted: int
+        ) -> None:
             original(request_id, num_computed_tokens, num_accepted)
             if request_id in manager._states_to_come and manager._pending_cow_copies:
                 manager.drop_pending_cow_copies(request_id)
@@ -77,7 +81,9 @@ def drafts_published(engine: Driver) -> None:
     """
     manager = core(engine)
 
-    def allocate_slots(original: Any, request: Any, num_new_tokens: int, *args: Any, **kwargs: Any) -> Any:
+    def allocate_slots(
+        original: Any, request: Any, num_new_tokens: int, *args: Any, **kwargs: Any
+    ) -> Any:
         given = original(request, num_new_tokens, *args, **kwargs)
         if given is not None and request.spec_token_ids:
             known, hashed = request.num_tokens, len(request.block_hashes)
@@ -126,13 +132,16 @@ def freed_while_in_flight(engine: Driver) -> None:
 def older_step_in_flight_forgotten(engine: Driver) -> None:
     """Of two steps in flight, what the older one alone reads is given back.
 
-    Keep what the step scheduled last still reads, and give back what only those in flight before it read.
+    Keep what the step scheduled last still reads, and give back what only those in flight before it
+    read.
     """
 
     def allocate_slots(original: Any, request: Any, *args: Any, **kwargs: Any) -> Any:
         in_flight = request.num_in_flight_tokens
         runs = engine.in_flight[-1].begin.runs if engine.in_flight else []
-        request.num_in_flight_tokens = sum(run.stop - run.start for run in runs if run.r == request.request_id)
+        request.num_in_flight_tokens = sum(
+            run.stop - run.start for run in runs if run.r == request.request_id
+        )
         try:
             return original(request, *args, **kwargs)
         finally:
@@ -155,7 +164,9 @@ def window_freed_by_drafts(engine: Driver) -> None:
     coordinator = core(engine).coordinator
 
     def remove_skipped_blocks(original: Any, request_id: str, num_computed_tokens: int) -> None:
-        original(request_id, num_computed_tokens + coordinator.config.options.num_speculative_tokens)
+        original(
+            request_id, num_computed_tokens + coordinator.config.options.num_speculative_tokens
+        )
 
     wrap(coordinator, "remove_skipped_blocks", remove_skipped_blocks)
 

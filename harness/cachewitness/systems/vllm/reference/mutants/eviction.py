@@ -45,8 +45,15 @@ def preemption_forgets_the_prefix(engine: Driver) -> None:
     manager = core(engine)
 
     def free(original: Any, request: Any) -> None:
-        tables = [] if request.status.is_finished else manager.coordinator.get_blocks(request.request_id)
-        own = [block for table in tables for block in table if block.ref_cnt == 1 and block.block_hash is not None]
+        tables = (
+            [] if request.status.is_finished else manager.coordinator.get_blocks(request.request_id)
+        )
+        own = [
+            block
+            for table in tables
+            for block in table
+            if block.ref_cnt == 1 and block.block_hash is not None
+        ]
         original(request)
         for block in own:
             manager.block_pool._maybe_evict_cached_block(block)
@@ -63,14 +70,20 @@ def preemption_forgets_the_prefix(engine: Driver) -> None:
     engines=REFERENCE,
 )
 def newest_block_evicted_first(engine: Driver) -> None:
-    """Cached blocks are queued in front of those that were cached before, so what was used last goes first."""
+    """Cached blocks are queued in front of those that were cached before, so what was used last
+    goes first.
+    """
     pool = core(engine).block_pool
 
     def free_blocks(original: Any, ordered_blocks: Any) -> None:
         blocks = list(ordered_blocks)
         original(blocks)
         unkeyed = [block for block in pool.free_block_queue.values() if block.block_hash is None]
-        for block in [block for block in blocks if block.ref_cnt == 0 and not block.is_null and block.block_hash is not None]:
+        for block in [
+            block
+            for block in blocks
+            if block.ref_cnt == 0 and not block.is_null and block.block_hash is not None
+        ]:
             pool.free_block_queue.move_to_end(block.block_id, last=False)
         for block in reversed(unkeyed):
             pool.free_block_queue.move_to_end(block.block_id, last=False)
@@ -87,8 +100,14 @@ def newest_block_evicted_first(engine: Driver) -> None:
     engines=BOTH,
 )
 def heads_evicted_before_tails(engine: Driver) -> None:
-    """A table is given back from its first block on, so a prefix goes before what only it leads to."""
-    wrap(core(engine).block_pool, "free_blocks", lambda original, blocks: original(list(blocks)[::-1]))
+    """A table is given back from its first block on, so a prefix goes before what only it leads
+    to.
+    """
+    wrap(
+        core(engine).block_pool,
+        "free_blocks",
+        lambda original, blocks: original(list(blocks)[::-1]),
+    )
 
 
 @mutant(
@@ -100,7 +119,9 @@ def heads_evicted_before_tails(engine: Driver) -> None:
     engines=REFERENCE,
 )
 def empty_blocks_wait_behind_cached_ones(engine: Driver) -> None:
-    """A freed block without a key is appended to the queue, and cached ones are evicted while it waits."""
+    """A freed block without a key is appended to the queue, and cached ones are evicted while it
+    waits.
+    """
     pool = core(engine).block_pool
 
     def free_blocks(original: Any, ordered_blocks: Any) -> None:
@@ -115,7 +136,9 @@ def empty_blocks_wait_behind_cached_ones(engine: Driver) -> None:
 
 @mutant(
     name="hit-does-not-renew-a-block",
-    mirrors="ml-explore/mlx-lm#1495; antonellof/ferrox#14 (first in, first out under the name of LRU)",
+    mirrors=(
+        "ml-explore/mlx-lm#1495; antonellof/ferrox#14 (first in, first out under the name of LRU)"
+    ),
     anomaly="wrong-victim",
     checker="eviction",
     group="N",
@@ -160,7 +183,9 @@ def tier_evicts_the_newest(engine: Driver) -> None:
         return
 
     def evict(original: Any) -> Any:
-        key = next((key for key in reversed(tier._cached) if tier._cached[key].num_copies == 0), None)
+        key = next(
+            (key for key in reversed(tier._cached) if tier._cached[key].num_copies == 0), None
+        )
         return None if key is None else tier._cached.pop(key)
 
     wrap(tier, "_evict", evict)
@@ -168,7 +193,9 @@ def tier_evicts_the_newest(engine: Driver) -> None:
 
 @mutant(
     name="tier-is-first-in-first-out",
-    mirrors="ml-explore/mlx-lm#1495; antonellof/ferrox#14 (first in, first out under the name of LRU)",
+    mirrors=(
+        "ml-explore/mlx-lm#1495; antonellof/ferrox#14 (first in, first out under the name of LRU)"
+    ),
     anomaly="wrong-victim",
     checker="eviction",
     group="N",
@@ -176,7 +203,9 @@ def tier_evicts_the_newest(engine: Driver) -> None:
     height="scheduler",
 )
 def tier_is_first_in_first_out(engine: Driver) -> None:
-    """What the tier serves, or is given again, keeps its age: it evicts by the time of the first store."""
+    """What the tier serves, or is given again, keeps its age: it evicts by the time of the first
+    store.
+    """
     tier: Any = getattr(core(engine), "tier", None)
     if tier is None:
         return
@@ -184,7 +213,10 @@ def tier_is_first_in_first_out(engine: Driver) -> None:
     def unrenewed(original: Any, *args: Any) -> Any:
         order = dict.fromkeys(tier._cached)
         answer = original(*args)
-        for key in [*filter(tier._cached.__contains__, order), *[key for key in tier._cached if key not in order]]:
+        for key in [
+            *filter(tier._cached.__contains__, order),
+            *[key for key in tier._cached if key not in order],
+        ]:
             tier._cached.move_to_end(key)
         return answer
 
@@ -202,7 +234,9 @@ def tier_is_first_in_first_out(engine: Driver) -> None:
     height="scheduler",
 )
 def tier_sized_in_anothers_pages(engine: Driver) -> None:
-    """The tier counts a place for each group that a key could be of, and evicts while most of its places are free."""
+    """The tier counts a place for each group that a key could be of, and evicts while most of
+    its places are free.
+    """
     manager = core(engine)
     tier: Any = getattr(manager, "tier", None)
     if tier is None:
@@ -220,14 +254,19 @@ def tier_sized_in_anothers_pages(engine: Driver) -> None:
 
 @mutant(
     name="keys-put-off-for-good",
-    mirrors="vLLM's delay_cache_blocks, for blocks that a connector has yet to load; vllm-project/vllm#33270 (0 % hits)",
+    mirrors=(
+        "vLLM's delay_cache_blocks, for blocks that a connector has yet to load;"
+        " vllm-project/vllm#33270 (0 % hits)"
+    ),
     anomaly="lost-replay-boundary",
     checker="replay-boundary-retained",
     group="N",
     engines=REFERENCE,
 )
 def keys_put_off_for_good(engine: Driver) -> None:
-    """Keys of a request that loads nothing are put off until its load has ended, which never comes."""
+    """Keys of a request that loads nothing are put off until its load has ended, which never
+    comes.
+    """
 
     def allocate_slots(original: Any, *args: Any, **kwargs: Any) -> Any:
         return original(*args, **{**kwargs, "delay_cache_blocks": True})
@@ -237,14 +276,19 @@ def keys_put_off_for_good(engine: Driver) -> None:
 
 @mutant(
     name="index-of-stored-prefixes-outlives-eviction",
-    mirrors="taco-project/FlexKV#195 (entries left behind by an eviction); sgl-project/sglang#28222 (one hit of four)",
+    mirrors=(
+        "taco-project/FlexKV#195 (entries left behind by an eviction); sgl-project/sglang#28222"
+        " (one hit of four)"
+    ),
     anomaly="lost-replay-boundary",
     checker="replay-boundary-retained",
     group="N",
     engines=REFERENCE,
 )
 def index_of_stored_prefixes_outlives_eviction(engine: Driver) -> None:
-    """What an index says is stored is not keyed again; a reset empties the index, an eviction does not."""
+    """What an index says is stored is not keyed again; a reset empties the index, an eviction
+    does not.
+    """
     _skip_what_is_known(core(engine).block_pool, emptied_by="reset_prefix_cache")
 
 
@@ -257,20 +301,27 @@ def index_of_stored_prefixes_outlives_eviction(engine: Driver) -> None:
     engines=REFERENCE,
 )
 def index_of_stored_prefixes_outlives_a_reset(engine: Driver) -> None:
-    """What an index says is stored is not keyed again; an eviction takes its keys out of the index, a reset does not."""
+    """What an index says is stored is not keyed again; an eviction takes its keys out of the
+    index, a reset does not.
+    """
     _skip_what_is_known(core(engine).block_pool, emptied_by="")
 
 
 @mutant(
     name="withdrawal-takes-committed-keys",
-    mirrors="vllm-project/vllm#43569, #57580 (keys of a step that does not run), mended by the table and not by the step",
+    mirrors=(
+        "vllm-project/vllm#43569, #57580 (keys of a step that does not run), mended by the table"
+        " and not by the step"
+    ),
     anomaly="forgotten-prefix",
     checker="content-floor",
     group="N",
     engines=REFERENCE,
 )
 def withdrawal_takes_committed_keys(engine: Driver) -> None:
-    """A request whose step is withdrawn loses the keys of its whole table, those of steps that ran among them."""
+    """A request whose step is withdrawn loses the keys of its whole table, those of steps that
+    ran among them.
+    """
     manager = core(engine)
 
     def withdraw_keys(original: Any, request_id: str) -> None:
@@ -298,7 +349,9 @@ def _skip_what_is_known(pool: Any, emptied_by: str) -> None:
         original(block)
 
     def move(original: Any, request_id: str, src_block: Any, dst_block: Any) -> None:
-        index.difference_update([src_block.block_hash, *pool.cached_block_hashes_by_block.get(src_block.block_id, ())])
+        index.difference_update(
+            [src_block.block_hash, *pool.cached_block_hashes_by_block.get(src_block.block_id, ())]
+        )
         original(request_id, src_block, dst_block)
 
     def empty(original: Any) -> Any:

@@ -59,7 +59,11 @@ def salt_left_out(engine: Driver) -> None:
 
     Leave the salt out of the key.
     """
-    wrap(adapter(engine), "new_request", lambda original, op, tokens: original(msgspec.structs.replace(op, salt=""), tokens))
+    wrap(
+        adapter(engine),
+        "new_request",
+        lambda original, op, tokens: original(msgspec.structs.replace(op, salt=""), tokens),
+    )
 
 
 @mutant(
@@ -72,7 +76,11 @@ def salt_left_out(engine: Driver) -> None:
 )
 def image_left_out(engine: Driver) -> None:
     """Multimodal content is not part of the key."""
-    wrap(adapter(engine), "new_request", lambda original, op, tokens: original(msgspec.structs.replace(op, media=[]), tokens))
+    wrap(
+        adapter(engine),
+        "new_request",
+        lambda original, op, tokens: original(msgspec.structs.replace(op, media=[]), tokens),
+    )
 
 
 @mutant(
@@ -106,7 +114,11 @@ def adapter_left_out(engine: Driver) -> None:
 
     Leave the adapter out of the key.
     """
-    wrap(adapter(engine), "new_request", lambda original, op, tokens: original(msgspec.structs.replace(op, adapter=""), tokens))
+    wrap(
+        adapter(engine),
+        "new_request",
+        lambda original, op, tokens: original(msgspec.structs.replace(op, adapter=""), tokens),
+    )
 
 
 @mutant(
@@ -125,7 +137,9 @@ def image_at_the_end_left_out(engine: Driver) -> None:
         features, extra_keys = request.mm_features, request.extra_keys
 
         def keys(start: int, end: int) -> Any:
-            request.mm_features = [feature for feature in features if feature.offset + feature.length > end]
+            request.mm_features = [
+                feature for feature in features if feature.offset + feature.length > end
+            ]
             try:
                 return extra_keys(start, end)
             finally:
@@ -158,7 +172,9 @@ def parts_of_identity_untagged(engine: Driver) -> None:
         extra_keys = request.extra_keys
 
         def keys(start: int, end: int) -> Any:
-            return tuple(part for _, *parts in extra_keys(start, end) or () for part in parts) or None
+            return (
+                tuple(part for _, *parts in extra_keys(start, end) or () for part in parts) or None
+            )
 
         request.extra_keys = keys
         request.block_hashes.clear()
@@ -181,7 +197,9 @@ def adapter_reloaded_in_place(engine: Driver) -> None:
 
     def update_weights(original: Any, op: UpdateWeights) -> None:
         if op.adapter:
-            engine.events.append(Version(step=engine.diff.step, weights=op.version, adapter=op.adapter))
+            engine.events.append(
+                Version(step=engine.diff.step, weights=op.version, adapter=op.adapter)
+            )
         else:
             original(op)
 

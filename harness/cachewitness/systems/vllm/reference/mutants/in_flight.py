@@ -23,9 +23,13 @@ of_scheduler = partial(fault, height="scheduler")
     group="B",
 )
 def aborted_run_taken_back(engine: Driver) -> None:
-    """An abort takes the request out of the step that it was scheduled in, and its keys of that step stay."""
+    """An abort takes the request out of the step that it was scheduled in, and its keys of that
+    step stay.
+    """
 
-    def finish_requests(original: Any, request_ids: Any, status: Any = RequestStatus.FINISHED) -> None:
+    def finish_requests(
+        original: Any, request_ids: Any, status: Any = RequestStatus.FINISHED
+    ) -> None:
         names = list(request_ids)
         original(names, status)
         if status is RequestStatus.ABORTED:
@@ -45,7 +49,8 @@ def aborted_run_taken_back(engine: Driver) -> None:
 def answer_of_a_lost_step_taken(engine: Driver) -> None:
     """A request that lost its blocks takes the answer of a step that was in flight then.
 
-    Compare a step's answer with the requests that there are, and not with the times that each has begun.
+    Compare a step's answer with the requests that there are, and not with the times that each has
+    begun.
     """
     scheduler = adapter(engine).scheduler
 
@@ -66,12 +71,15 @@ def answer_of_a_lost_step_taken(engine: Driver) -> None:
     group="H",
 )
 def sources_let_go_by_an_abort(engine: Driver) -> None:
-    """An abort lets go of what a step in flight is still to copy, and the end of the step does so again.
+    """An abort lets go of what a step in flight is still to copy, and the end of the step does so
+    again.
 
     Give back what is held for copies of a step in flight when a request of it is aborted.
     """
 
-    def finish_requests(original: Any, request_ids: Any, status: Any = RequestStatus.FINISHED) -> None:
+    def finish_requests(
+        original: Any, request_ids: Any, status: Any = RequestStatus.FINISHED
+    ) -> None:
         names = list(request_ids)
         original(names, status)
         for output in adapter(engine)._outputs if status is RequestStatus.ABORTED else ():
@@ -89,7 +97,9 @@ def sources_let_go_by_an_abort(engine: Driver) -> None:
     group="L",
 )
 def weights_do_not_wait_for_transfers(engine: Driver) -> None:
-    """New weights come while a load or a store is under way, the reset is refused for that, and nobody looks at its answer."""
+    """New weights come while a load or a store is under way, the reset is refused for that, and
+    nobody looks at its answer.
+    """
     if isinstance(adapter(engine).scheduler, LoadingScheduler):
         wrap(engine, "_drain", lambda original, transfers: original(transfers=False))
 
@@ -102,13 +112,16 @@ def weights_do_not_wait_for_transfers(engine: Driver) -> None:
     group="B",
 )
 def same_step_guard_lost_by_a_hit(engine: Driver) -> None:
-    """Of a chain of requests in one step, the third hits a state that the second, which has hit something itself, is to write.
+    """Of a chain of requests in one step, the third hits a state that the second, which has hit
+    something itself, is to write.
 
     Forget which states this step writes as soon as somebody is admitted behind a hit.
     """
 
     def plant(manager: Any) -> None:
-        def add_local_computed_blocks(original: Any, request_id: str, blocks: Any, *args: Any) -> Any:
+        def add_local_computed_blocks(
+            original: Any, request_id: str, blocks: Any, *args: Any
+        ) -> Any:
             behind_a_hit.update([request_id] if blocks else [])
             return original(request_id, blocks, *args)
 

@@ -36,11 +36,15 @@ def key_event_of_eviction_lost(engine: Driver) -> None:
                 parents[block_hash], parent = parent, block_hash
                 gone.discard(block_hash)
             return True
-        orphaned = _is(event, "BlockRemoved") and all(parents.get(block_hash) in gone for block_hash in event.block_hashes)
+        orphaned = _is(event, "BlockRemoved") and all(
+            parents.get(block_hash) in gone for block_hash in event.block_hashes
+        )
         gone.update(event.block_hashes if _is(event, "BlockRemoved") else parents)
         return not orphaned
 
-    wrap(core(engine), "take_events", lambda original: [event for event in original() if told(event)])
+    wrap(
+        core(engine), "take_events", lambda original: [event for event in original() if told(event)]
+    )
 
 
 @mutant(
@@ -55,7 +59,10 @@ def key_event_parent_lost(engine: Driver) -> None:
     """Blocks behind a hit are told as if they began a prompt."""
 
     def take_events(original: Any) -> list[Any]:
-        return [_changed(event, parent_block_hash=None) if _is(event, "BlockStored") else event for event in original()]
+        return [
+            _changed(event, parent_block_hash=None) if _is(event, "BlockStored") else event
+            for event in original()
+        ]
 
     wrap(core(engine), "take_events", take_events)
 
@@ -72,7 +79,10 @@ def key_event_group_lost(engine: Driver) -> None:
     """Events do not say to which cache group their blocks belong."""
 
     def take_events(original: Any) -> list[Any]:
-        return [event if _is(event, "AllBlocksCleared") else _changed(event, group_idx=None) for event in original()]
+        return [
+            event if _is(event, "AllBlocksCleared") else _changed(event, group_idx=None)
+            for event in original()
+        ]
 
     wrap(core(engine), "take_events", take_events)
 
@@ -86,7 +96,8 @@ def key_event_group_lost(engine: Driver) -> None:
     engines=BOTH,
 )
 def key_event_told_twice(engine: Driver) -> None:
-    """A block that is evicted to make room is told to be gone twice: by who takes it and by who gave it.
+    """A block that is evicted to make room is told to be gone twice: by who takes it and by who
+    gave it.
 
     Tell again of every block that `get_new_blocks` evicts.
     """
@@ -129,7 +140,9 @@ def _is(event: Any, kind: str) -> bool:
 
 
 def _changed(event: Any, **fields: Any) -> Any:
-    return dataclasses.replace(event, **fields) if dataclasses.is_dataclass(event) else msgspec.structs.replace(event, **fields)  # type: ignore[type-var]
+    if dataclasses.is_dataclass(event):
+        return dataclasses.replace(event, **fields)  # type: ignore[type-var]
+    return msgspec.structs.replace(event, **fields)
 
 
 MUTANTS = declared(globals())

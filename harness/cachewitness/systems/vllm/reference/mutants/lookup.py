@@ -36,7 +36,11 @@ def hit_is_maximum_over_groups(engine: Driver) -> None:
             found = []
             for column in range(longest // single.block_size):
                 cached = pool.get_cached_block(block_hashes[(column + 1) * scale - 1], [group])
-                found.append(cached[0] if cached and type(single).__name__ == "FullAttentionManager" else pool.null_block)
+                found.append(
+                    cached[0]
+                    if cached and type(single).__name__ == "FullAttentionManager"
+                    else pool.null_block
+                )
             columns.append(found)
         return tuple(columns), longest, 0
 
@@ -77,7 +81,9 @@ def window_looked_up_short(engine: Driver) -> None:
     """A hit is content with one block less than the window reaches into."""
     pool, coordinator = core(engine).block_pool, core(engine).coordinator
     windows = [
-        group for group, single in enumerate(coordinator.single_type_managers) if single in groups(engine, "SlidingWindow")
+        group
+        for group, single in enumerate(coordinator.single_type_managers)
+        if single in groups(engine, "SlidingWindow")
     ]
 
     def find_longest_cache_hit(original: Any, *args: Any, **kwargs: Any) -> Any:
@@ -160,7 +166,8 @@ def reset_keeps_keys(engine: Driver) -> None:
 def shared_prefix_boundary_forgotten(engine: Driver) -> None:
     """The state at a shared-prefix boundary is not kept, against the declared policy.
 
-    Forget where a prefix shared with others goes on; the state there is not kept for the next sibling.
+    Forget where a prefix shared with others goes on; the state there is not kept for the next
+    sibling.
     """
 
     def get_computed_blocks(original: Any, request: Any) -> Any:
@@ -277,7 +284,9 @@ def eagle_unit_given_back_twice(engine: Driver) -> None:
     unit = max(single.block_size for single in coordinator.single_type_managers)
 
     def find_longest_cache_hit(original: Any, block_hashes: Any, max_length: int) -> Any:
-        return original(block_hashes, max(max_length - unit, 0) if coordinator.eagle_group_ids else max_length)
+        return original(
+            block_hashes, max(max_length - unit, 0) if coordinator.eagle_group_ids else max_length
+        )
 
     wrap(coordinator, "find_longest_cache_hit", find_longest_cache_hit)
 

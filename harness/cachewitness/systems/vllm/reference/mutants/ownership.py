@@ -89,14 +89,23 @@ def negative_count_inflates_free(engine: Driver) -> None:
 
     def allocate_new_blocks(original: Any, request_id: str, num_tokens: int, *further: Any) -> Any:
         for single in manager.coordinator.single_type_managers:
-            owed[0] += max(len(single.req_to_blocks[request_id]) - -(-num_tokens // single.block_size), 0)
+            owed[0] += max(
+                len(single.req_to_blocks[request_id]) - -(-num_tokens // single.block_size), 0
+            )
         return original(request_id, num_tokens, *further)
 
     wrap(manager.coordinator, "allocate_new_blocks", allocate_new_blocks)
     wrap(manager.block_pool, "get_num_free_blocks", lambda original: original() + owed[0])
 
 
-@mutant(name="block-leaked", mirrors="sgl-project/sglang#21404", anomaly="leak", checker="ownership", group="H", engines=BOTH)
+@mutant(
+    name="block-leaked",
+    mirrors="sgl-project/sglang#21404",
+    anomaly="leak",
+    checker="ownership",
+    group="H",
+    engines=BOTH,
+)
 def block_leaked(engine: Driver) -> None:
     """One block of a table is never given back.
 
@@ -121,7 +130,8 @@ def block_leaked(engine: Driver) -> None:
 def stale_table_rows(engine: Driver) -> None:
     """The worker's row of a request is not rewritten when it comes back.
 
-    Let the worker's rows only ever grow, so that a request that comes back reads through its old ones.
+    Let the worker's rows only ever grow, so that a request that comes back reads through its old
+    ones.
     """
     rows: dict[str, list[list[int]]] = {}
 

@@ -49,7 +49,9 @@ def skipped_boundary_published(engine: Driver) -> None:
     pool = core(engine).block_pool
 
     def plant(manager: Any) -> None:
-        def cache_blocks(original: Any, request: Any, num_tokens: int, *args: Any, **kwargs: Any) -> Any:
+        def cache_blocks(
+            original: Any, request: Any, num_tokens: int, *args: Any, **kwargs: Any
+        ) -> Any:
             done = original(request, num_tokens, *args, **kwargs)
             table = manager.req_to_blocks[request.request_id]
             scale = manager.block_size // pool.hash_block_size
@@ -78,7 +80,8 @@ def skipped_boundary_published(engine: Driver) -> None:
 def chunk_ends_off_the_grid(engine: Driver) -> None:
     """A chunk may end between boundaries, its state is keyed at the next one.
 
-    Let a prefill chunk end wherever the budget ends; its running state is later keyed as if it stood at the boundary.
+    Let a prefill chunk end wherever the budget ends; its running state is later keyed as if it
+    stood at the boundary.
     """
     adapter(engine).split = None
 

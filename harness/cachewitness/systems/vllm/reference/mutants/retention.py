@@ -70,7 +70,11 @@ def boundary_kept_too_high(engine: Driver) -> None:
 
     def plant(manager: Any) -> None:
         def cache_blocks(original: Any, request: Any, num_tokens: int, replay: Any) -> Any:
-            plain = (request.num_prompt_tokens - 1) // coordinator.scheduler_block_size * coordinator.scheduler_block_size
+            plain = (
+                (request.num_prompt_tokens - 1)
+                // coordinator.scheduler_block_size
+                * coordinator.scheduler_block_size
+            )
             return original(request, num_tokens, (plain,))
 
         wrap(manager, "cache_blocks", cache_blocks)
@@ -96,7 +100,11 @@ def interval_in_anothers_units(engine: Driver) -> None:
     def plant(manager: Any) -> None:
         def reachable_block_mask(original: Any, columns: range, reachable: Any) -> Any:
             config, interval = manager.config, manager.config.prefix_cache_retention_interval
-            manager.config = replace(config, prefix_cache_retention_interval=interval // 2) if interval else config
+            manager.config = (
+                replace(config, prefix_cache_retention_interval=interval // 2)
+                if interval
+                else config
+            )
             try:
                 return original(columns, reachable)
             finally:

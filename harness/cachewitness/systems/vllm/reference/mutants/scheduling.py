@@ -36,21 +36,28 @@ def resumed_request_refused(engine: Driver) -> None:
     engines=BOTH,
 )
 def preemption_crashes(engine: Driver) -> None:
-    """What is noted of a request when it first runs is dropped when it is preempted, and asked for when it is freed again.
+    """What is noted of a request when it first runs is dropped when it is preempted, and asked for
+    when it is freed again.
 
-    Note how many tokens a request was first admitted for, and look that up whenever its blocks are given back.
+    Note how many tokens a request was first admitted for, and look that up whenever its blocks are
+    given back.
     """
     first_admitted: dict[str, int] = {}
     manager = core(engine)
 
-    def allocate_slots(original: Any, request: Any, num_new_tokens: int, *args: Any, **kwargs: Any) -> Any:
+    def allocate_slots(
+        original: Any, request: Any, num_new_tokens: int, *args: Any, **kwargs: Any
+    ) -> Any:
         given = original(request, num_new_tokens, *args, **kwargs)
         if given is not None and not request.num_preemptions:
             first_admitted.setdefault(request.request_id, num_new_tokens)
         return given
 
     def free(original: Any, request: Any) -> None:
-        if any(single.req_to_blocks.get(request.request_id) for single in manager.coordinator.single_type_managers):
+        if any(
+            single.req_to_blocks.get(request.request_id)
+            for single in manager.coordinator.single_type_managers
+        ):
             del first_admitted[request.request_id]
         original(request)
 
@@ -125,18 +132,26 @@ def needs_counted_for_every_group(engine: Driver) -> None:
 
 @mutant(
     name="busy-pool-taken-for-a-small-one",
-    mirrors="vllm-project/vllm#39734, #35570 (who exceeds the capacity is aborted: what is free now taken for what there is)",
+    mirrors=(
+        "vllm-project/vllm#39734, #35570 (who exceeds the capacity is aborted: what is free now"
+        " taken for what there is)"
+    ),
     anomaly="stuck",
     checker="progress",
     group="O",
     engines=REFERENCE,
 )
 def busy_pool_taken_for_a_small_one(engine: Driver) -> None:
-    """A request is given up if its prompt does not fit the blocks that are free when it comes, instead of waiting for them."""
+    """A request is given up if its prompt does not fit the blocks that are free when it comes,
+    instead of waiting for them.
+    """
     manager, driven = core(engine), adapter(engine)
 
     def add(original: Any, submit: Any, tokens: Any, shared: int) -> None:
-        needed = sum(-(-len(tokens) // single.block_size) for single in manager.coordinator.single_type_managers)
+        needed = sum(
+            -(-len(tokens) // single.block_size)
+            for single in manager.coordinator.single_type_managers
+        )
         if needed > manager.block_pool.get_num_free_blocks():
             raise Refused(f"a prompt of {needed} blocks exceeds the capacity")
         original(submit, tokens, shared)
@@ -162,7 +177,9 @@ def cached_blocks_are_no_room(engine: Driver) -> None:
 
     def allocate_slots(original: Any, *args: Any, **kwargs: Any) -> Any:
         whole = pool.get_num_free_blocks
-        pool.get_num_free_blocks = lambda: sum(block.block_hash is None for block in pool.free_block_queue.values())
+        pool.get_num_free_blocks = lambda: sum(
+            block.block_hash is None for block in pool.free_block_queue.values()
+        )
         try:
             return original(*args, **kwargs)
         finally:
@@ -173,7 +190,10 @@ def cached_blocks_are_no_room(engine: Driver) -> None:
 
 @mutant(
     name="ended-request-refuses-a-reset",
-    mirrors="sgl-project/sglang#21413 (a flush right after the last request is refused, the next one is not)",
+    mirrors=(
+        "sgl-project/sglang#21413 (a flush right after the last request is refused, the next one is"
+        " not)"
+    ),
     anomaly="refused-reset",
     checker="progress",
     group="L",
@@ -181,7 +201,9 @@ def cached_blocks_are_no_room(engine: Driver) -> None:
     height="scheduler",
 )
 def ended_request_refuses_a_reset(engine: Driver) -> None:
-    """A request that has ended counts as running until the next step, and a reset is refused for it."""
+    """A request that has ended counts as running until the next step, and a reset is refused for
+    it.
+    """
     scheduler = adapter(engine).scheduler
     ended: set[str] = set()
 

@@ -160,7 +160,9 @@ def stores_share_a_place(engine: Driver) -> None:
     def begin_step(original: Any, *step: Any) -> None:
         original(*step)
         begin: Any = engine.events[-1]
-        begin.stores = [msgspec.structs.replace(move, dst=begin.stores[0].dst) for move in begin.stores]
+        begin.stores = [
+            msgspec.structs.replace(move, dst=begin.stores[0].dst) for move in begin.stores
+        ]
 
     wrap(engine, "_begin", begin_step)
 

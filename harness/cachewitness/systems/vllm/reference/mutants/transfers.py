@@ -12,7 +12,11 @@ from cachewitness_reference.vllm_extended.loading_scheduler import LoadingSchedu
 
 def _slow(engine: Driver) -> LoadingScheduler | None:
     """Return the scheduler if its tier takes time; elsewhere there is nothing to plant."""
-    return adapter(engine).scheduler if isinstance(adapter(engine).scheduler, LoadingScheduler) else None
+    return (
+        adapter(engine).scheduler
+        if isinstance(adapter(engine).scheduler, LoadingScheduler)
+        else None
+    )
 
 
 @mutant(
@@ -136,7 +140,9 @@ def abandoned_load_gives_its_pages_back(engine: Driver) -> None:
         loads = scheduler.loading.get(request.request_id, [])
         original(request)
         given_back.update(load.number for load in loads if not load.ended)
-        adapter(engine).manager.block_pool.free_blocks([load.block for load in loads if not load.ended])
+        adapter(engine).manager.block_pool.free_blocks(
+            [load.block for load in loads if not load.ended]
+        )
 
     def end(original: Any, transfer: Any) -> None:
         if transfer.number not in given_back:
@@ -233,7 +239,10 @@ def loaded_requests_keep_their_blocks(engine: Driver) -> None:
 
 @mutant(
     name="reset-lets-go-of-pending-copies",
-    mirrors="vllm-project/vllm#39726 (a reset releases the blocks of transfers that the worker goes on with)",
+    mirrors=(
+        "vllm-project/vllm#39726 (a reset releases the blocks of transfers that the worker goes on"
+        " with)"
+    ),
     anomaly="double-free",
     checker="ownership",
     group="L",
@@ -241,9 +250,11 @@ def loaded_requests_keep_their_blocks(engine: Driver) -> None:
     height="scheduler",
 )
 def reset_lets_go_of_pending_copies(engine: Driver) -> None:
-    """A reset takes loads and stores that are under way for called off: their pages are another's while the copies go on.
+    """A reset takes loads and stores that are under way for called off: their pages are another's
+    while the copies go on.
 
-    Whoever waits for a load waits for its turn again, and the reset succeeds if nobody else holds a block.
+    Whoever waits for a load waits for its turn again, and the reset succeeds if nobody else holds a
+    block.
     """
     scheduler: Any = _slow(engine)
     if scheduler is None:
@@ -255,7 +266,9 @@ def reset_lets_go_of_pending_copies(engine: Driver) -> None:
             scheduler._leave(request)
             scheduler._preempt(request)
         under_way, scheduler.transfers = scheduler.transfers, []
-        core(engine).block_pool.free_blocks([each.block for each in under_way if each.number not in called_off])
+        core(engine).block_pool.free_blocks(
+            [each.block for each in under_way if each.number not in called_off]
+        )
         called_off.update(each.number for each in under_way)
         try:
             return bool(original(reset_running_requests))

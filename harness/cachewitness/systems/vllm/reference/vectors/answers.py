@@ -1,9 +1,12 @@
-"""Asks a cache manager of vLLM's shape: its pool is given the keys of a vector, its own look-up, mask and split answer.
+"""Asks a cache manager of vLLM's shape: its pool is given the keys of a vector, its own look-up,
+mask and split answer.
 
-Keys are put under blocks by the pool's `cache_full_blocks` and `cache_partial_block`, as the manager itself does it. Arguments
-go by name, each to the releases that know it, because signatures differ.
+Keys are put under blocks by the pool's `cache_full_blocks` and `cache_partial_block`, as the
+manager itself does it. Arguments go by name, each to the releases that know it, because signatures
+differ.
 
-Source of the interface: vLLM 0.33.0, `v1/core/kv_cache_manager.py`, `block_pool.py`, `single_type_kv_cache_manager.py`.
+Source of the interface: vLLM 0.33.0, `v1/core/kv_cache_manager.py`, `block_pool.py`,
+`single_type_kv_cache_manager.py`.
 """
 
 from __future__ import annotations
@@ -38,13 +41,21 @@ PAGES = 512
 """Blocks in the pool where a vector says nothing of it: enough for any of them."""
 
 
-def answers(open_engine: Callable[[TraceHeader], Engine], *, one_release: bool = False) -> Mapping[str, Answer]:
+def answers(
+    open_engine: Callable[[TraceHeader], Engine], *, one_release: bool = False
+) -> Mapping[str, Answer]:
     """Return who answers each kind of question; `open_engine` opens the engine that is asked.
 
-    `one_release`: the engine is the release that it is, so a question about another one is not asked.
+    `one_release`: the engine is the release that it is, so a question about another one is not
+    asked.
     """
     asked = _Asked(open_engine, one_release)
-    return {"sizing": asked.sizing, "lookup": asked.lookup, "retention": asked.retention, "split": asked.split}
+    return {
+        "sizing": asked.sizing,
+        "lookup": asked.lookup,
+        "retention": asked.retention,
+        "split": asked.split,
+    }
 
 
 class _Asked:
@@ -54,7 +65,9 @@ class _Asked:
         self._open, self._one_release = open_engine, one_release
 
     def sizing(self, question: SizingInput) -> SizingExpected:
-        """Return the sizes that the manager settles on, and the blocks that a new request of `tokens` tokens needs."""
+        """Return the sizes that the manager settles on, and the blocks that a new request of
+        `tokens` tokens needs.
+        """
         config = dict(question.config)
         pages, tokens = config.pop("pages", PAGES), config.pop("tokens", 0)
         engine = self._engine(question.groups, config, pages)
@@ -93,7 +106,10 @@ class _Asked:
                 _plant(manager, writer, group, question.groups[group].block_size, length)
         manager.new_step_starts()
         blocks, resume, shared_prefix_boundary = manager.get_computed_blocks(request)
-        columns = [[column for column, block in enumerate(table) if not block.is_null] for table in blocks.blocks]
+        columns = [
+            [column for column, block in enumerate(table) if not block.is_null]
+            for table in blocks.blocks
+        ]
         return LookupExpected(resume, shared_prefix_boundary, columns if resume else [])
 
     def retention(self, question: RetentionInput) -> RetentionExpected:
@@ -129,11 +145,18 @@ class _Asked:
         request.shared_prefix_boundary = question.shared_prefix_boundary
         return SplitExpected(adapter(engine).split(request, question.asked, 0))
 
-    def _engine(self, groups: list[GroupSpec], config: Mapping[str, Any], pages: int = PAGES) -> Driver:
+    def _engine(
+        self, groups: list[GroupSpec], config: Mapping[str, Any], pages: int = PAGES
+    ) -> Driver:
         if self._one_release and "release" in config:
-            raise CannotAsk(f"questions about release {config['release']}, which this engine may not be")
+            raise CannotAsk(
+                f"questions about release {config['release']}, which this engine may not be"
+            )
         if self._one_release and _out_of_range(groups, config, pages):
-            raise CannotAsk("numbers out of range, which vLLM's configuration refuses before there is a cache to ask")
+            raise CannotAsk(
+                "numbers out of range, which vLLM's configuration refuses before there is a cache"
+                " to ask"
+            )
         header = TraceHeader("vector", Layout("vector", list(groups)), pages, options=dict(config))
         engine = self._open(header)
         assert isinstance(engine, Driver)
@@ -143,7 +166,11 @@ class _Asked:
 def _out_of_range(groups: list[GroupSpec], config: Mapping[str, Any], pages: int) -> bool:
     numbers = [pages - 1, *(group.block_size for group in groups)]
     numbers += [group.window for group in groups if group.kind == "sliding"]
-    numbers += [config.get("max_num_batched_tokens", 1), config.get("hash_block_size", 1), 1 - config.get("watermark", 0)]
+    numbers += [
+        config.get("max_num_batched_tokens", 1),
+        config.get("hash_block_size", 1),
+        1 - config.get("watermark", 0),
+    ]
     return min(numbers) <= 0
 
 
@@ -175,9 +202,13 @@ def _plant(manager: Any, writer: Any, group: int, block_size: int, length: int) 
 
 
 def _named(owner: Any, method: str, **offered: Any) -> Any:
-    """Call a method with those of the arguments that its class knows; the object's own may be a patched one."""
+    """Call a method with those of the arguments that its class knows; the object's own may be a
+    patched one.
+    """
     known = getattr(type(owner), method)
-    return getattr(owner, method)(**{name: value for name, value in offered.items() if takes(known, name)})
+    return getattr(owner, method)(
+        **{name: value for name, value in offered.items() if takes(known, name)}
+    )
 
 
 def _reference(options: Mapping[str, str]) -> Mapping[str, Answer]:

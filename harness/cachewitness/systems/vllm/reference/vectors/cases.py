@@ -13,43 +13,92 @@ from cachewitness.workloads.configurations import Configuration
 
 FLAGS: dict[str, Flag] = {
     "block-boundary": Flag("a length at a multiple of the block is rounded to the wrong side"),
-    "last-token": Flag("a prompt that is cached whole leaves nothing to compute, so there are no logits"),
-    "hole": Flag("a missing block in the middle is passed over, and what follows it is hit all the same"),
-    "window-edge": Flag("the window is counted without its query, or with one block too few", "vllm-project/vllm#43090"),
-    "one-token-window": Flag("a window that needs no earlier block is treated as one that needs some"),
-    "group-fixpoint": Flag("one group's shorter hit is not told to the others", "local-inference-lab/vllm#403"),
+    "last-token": Flag(
+        "a prompt that is cached whole leaves nothing to compute, so there are no logits"
+    ),
+    "hole": Flag(
+        "a missing block in the middle is passed over, and what follows it is hit all the same"
+    ),
+    "window-edge": Flag(
+        "the window is counted without its query, or with one block too few",
+        "vllm-project/vllm#43090",
+    ),
+    "one-token-window": Flag(
+        "a window that needs no earlier block is treated as one that needs some"
+    ),
+    "group-fixpoint": Flag(
+        "one group's shorter hit is not told to the others", "local-inference-lab/vllm#403"
+    ),
     "state-without-attention": Flag("a state is resumed where the attention blocks do not reach"),
     "shared-prefix-boundary": Flag(
-        "the prefix that others share goes on, and nobody is told to keep a state there", "vllm-project/vllm#37898"
+        "the prefix that others share goes on, and nobody is told to keep a state there",
+        "vllm-project/vllm#37898",
     ),
-    "inside-a-block": Flag("a hit inside a block is rounded to the block, or not found", "vllm-project/vllm#45238"),
+    "inside-a-block": Flag(
+        "a hit inside a block is rounded to the block, or not found", "vllm-project/vllm#45238"
+    ),
     "eagle-margin": Flag(
-        "the block that a speculative look-up gives back is counted as hit, or not asked for", "vllm-project/vllm#52216"
+        "the block that a speculative look-up gives back is counted as hit, or not asked for",
+        "vllm-project/vllm#52216",
     ),
-    "unequal-blocks": Flag("groups with blocks of different sizes are aligned to one of them and not to all"),
+    "unequal-blocks": Flag(
+        "groups with blocks of different sizes are aligned to one of them and not to all"
+    ),
     "caching-off": Flag("something is hit although caching is off"),
-    "replay-boundary": Flag("the boundary at which the same prompt resumes is not kept", "vllm-project/vllm#53504"),
-    "interval": Flag("more or less is kept than one boundary in an interval", "vllm-project/vllm#45845"),
+    "replay-boundary": Flag(
+        "the boundary at which the same prompt resumes is not kept", "vllm-project/vllm#53504"
+    ),
+    "interval": Flag(
+        "more or less is kept than one boundary in an interval", "vllm-project/vllm#45845"
+    ),
     "dense": Flag("an interval that the window or the block fills is thinned out all the same"),
-    "mask-offset": Flag("a mask is computed from the start of the chunk and not of the request", "vllm-project/vllm#45845"),
-    "chunk-end": Flag("a chunk ends inside a block, so that no state lies on a boundary", "vllm-project/vllm#53084"),
-    "run-past": Flag("a chunk runs past the last boundary at which the prompt can be resumed", "vllm-project/vllm#48402"),
-    "put-off": Flag("a chunk too short for a block is computed all the same, or stalls a request that could go on"),
+    "mask-offset": Flag(
+        "a mask is computed from the start of the chunk and not of the request",
+        "vllm-project/vllm#45845",
+    ),
+    "chunk-end": Flag(
+        "a chunk ends inside a block, so that no state lies on a boundary",
+        "vllm-project/vllm#53084",
+    ),
+    "run-past": Flag(
+        "a chunk runs past the last boundary at which the prompt can be resumed",
+        "vllm-project/vllm#48402",
+    ),
+    "put-off": Flag(
+        "a chunk too short for a block is computed all the same, or stalls a request that could"
+        " go on"
+    ),
     "wide-block": Flag("a block wider than a step never fills, or its private state is published"),
-    "recomputed-output": Flag("what was generated before a preemption is not treated as prefill", "vllm-project/vllm#31583"),
+    "recomputed-output": Flag(
+        "what was generated before a preemption is not treated as prefill",
+        "vllm-project/vllm#31583",
+    ),
     "sizing": Flag("sizes that depend on all groups are taken from one of them"),
-    "admission": Flag("a request is admitted that cannot finish, or refused although blocks are recycled"),
+    "admission": Flag(
+        "a request is admitted that cannot finish, or refused although blocks are recycled"
+    ),
     "bad-config": Flag("a configuration that contradicts itself is accepted"),
-    "stale": Flag("content of before a reset, or of other weights, is hit", "vllm-project/vllm#34382"),
+    "stale": Flag(
+        "content of before a reset, or of other weights, is hit", "vllm-project/vllm#34382"
+    ),
     "identity": Flag("content of another salt, adapter or image is hit", "vllm-project/vllm#3263"),
     "same-step": Flag("a state is hit in the step that writes it", "vllm-project/vllm#29387"),
-    "never-written": Flag("a key outlives the step that should have written its block", "vllm-project/vllm#57580"),
-    "lost-work": Flag("a request that lost its blocks counts tokens that it does not hold", "vllm-project/vllm#31583"),
+    "never-written": Flag(
+        "a key outlives the step that should have written its block", "vllm-project/vllm#57580"
+    ),
+    "lost-work": Flag(
+        "a request that lost its blocks counts tokens that it does not hold",
+        "vllm-project/vllm#31583",
+    ),
     "counts": Flag("blocks are lost, or given back twice, when a request ends"),
     "evicts-what-it-hit": Flag("making room evicts what was just hit", "vllm-project/vllm#10507"),
-    "drafts": Flag("a rejected draft's state is kept as if the draft stood", "vllm-project/vllm#53912"),
+    "drafts": Flag(
+        "a rejected draft's state is kept as if the draft stood", "vllm-project/vllm#53912"
+    ),
     "in-flight": Flag("a step is scheduled on tokens that an earlier one has not produced"),
-    "tier": Flag("what comes back from the second tier is not what was stored", "LMCache/LMCache#4247"),
+    "tier": Flag(
+        "what comes back from the second tier is not what was stored", "LMCache/LMCache#4247"
+    ),
 }
 
 
@@ -77,10 +126,11 @@ def upto(tokens: int, block_size: int = B) -> list[int]:
     return list(range(block_size, tokens + 1, block_size))
 
 
-# --- sizing -----------------------------------------------------------------------------------------------------------------
-# Sizes that a configuration leads to, and configurations that are refused. `config` holds the options of the policy, the
-# `pages` of the pool, and `tokens`, the length of a new request whose need of blocks is asked. A window's share of that need
-# is capped by what it holds at once: W − 1 tokens, those of a step, and a block for the offset.
+# --- sizing ---------------------------------------------------------------------------------------
+# Sizes that a configuration leads to, and configurations that are refused. `config` holds the
+# options of the policy, the `pages` of the pool, and `tokens`, the length of a new request whose
+# need of blocks is asked. A window's share of that need is capped by what it holds at once: W − 1
+# tokens, those of a step, and a block for the offset.
 
 
 def sizing_cases() -> list[Case]:
@@ -88,7 +138,9 @@ def sizing_cases() -> list[Case]:
     return [*_sizing_alignments(), *_sizing_admissions(), *_sizing_refusals()]
 
 
-def _sizing(name: str, comment: str, flag: str, groups: list[GroupSpec], refused: str = "", **config: Any) -> Case:
+def _sizing(
+    name: str, comment: str, flag: str, groups: list[GroupSpec], refused: str = "", **config: Any
+) -> Case:
     return case("sizing", name, comment, flag, SizingInput(config, groups), refused=refused)
 
 
@@ -96,7 +148,13 @@ def _sizing_alignments() -> list[Case]:
     hybrid = [full(), recurrent()]
     return [
         _sizing("one-group", "one group: hits end on its blocks", "sizing", [full()]),
-        _sizing("equal-blocks", "equal blocks: that is where hits end", "sizing", hybrid, retention_interval=None),
+        _sizing(
+            "equal-blocks",
+            "equal blocks: that is where hits end",
+            "sizing",
+            hybrid,
+            retention_interval=None,
+        ),
         _sizing(
             "state-of-four-blocks",
             "a state every four blocks: hits inside a block, 64 to cut chunks by",
@@ -104,14 +162,29 @@ def _sizing_alignments() -> list[Case]:
             [full(), recurrent(64)],
         ),
         _sizing(
-            "sixteen-and-twenty-four", "16 and 24: hashes of 8, and hits inside a block", "sizing", [full(), recurrent(24)]
+            "sixteen-and-twenty-four",
+            "16 and 24: hashes of 8, and hits inside a block",
+            "sizing",
+            [full(), recurrent(24)],
         ),
         _sizing(
-            "windows-of-two-blocks", "a window with blocks of 32: no hits inside a block", "sizing", [full(), sliding(64, 32)]
+            "windows-of-two-blocks",
+            "a window with blocks of 32: no hits inside a block",
+            "sizing",
+            [full(), sliding(64, 32)],
         ),
-        _sizing("three-sizes", "16, 32 and 48: the multiple of all is 96", "sizing", [full(), sliding(64, 32), recurrent(48)]),
         _sizing(
-            "finer-hashes", "hashes of 4 with states of 16: hits inside a block", "inside-a-block", hybrid, hash_block_size=4
+            "three-sizes",
+            "16, 32 and 48: the multiple of all is 96",
+            "sizing",
+            [full(), sliding(64, 32), recurrent(48)],
+        ),
+        _sizing(
+            "finer-hashes",
+            "hashes of 4 with states of 16: hits inside a block",
+            "inside-a-block",
+            hybrid,
+            hash_block_size=4,
         ),
         _sizing(
             "finer-hashes-window",
@@ -120,12 +193,47 @@ def _sizing_alignments() -> list[Case]:
             [*hybrid, sliding(32)],
             hash_block_size=4,
         ),
-        _sizing("eagle", "a speculative look-up gives a block back", "eagle-margin", hybrid, use_eagle=True),
-        _sizing("sparse-by-default", "since 0.30 reachable boundaries alone are kept", "interval", hybrid),
-        _sizing("dense-before", "in 0.26 everything is kept unless told otherwise", "interval", hybrid, release="0.26"),
-        _sizing("interval-of-one-block", "an interval of one block", "interval", hybrid, retention_interval=16),
-        _sizing("interval-of-eight", "an interval of eight blocks", "interval", hybrid, retention_interval=128),
-        _sizing("caching-off", "without caching nothing is aligned", "caching-off", hybrid, enable_caching=False),
+        _sizing(
+            "eagle",
+            "a speculative look-up gives a block back",
+            "eagle-margin",
+            hybrid,
+            use_eagle=True,
+        ),
+        _sizing(
+            "sparse-by-default",
+            "since 0.30 reachable boundaries alone are kept",
+            "interval",
+            hybrid,
+        ),
+        _sizing(
+            "dense-before",
+            "in 0.26 everything is kept unless told otherwise",
+            "interval",
+            hybrid,
+            release="0.26",
+        ),
+        _sizing(
+            "interval-of-one-block",
+            "an interval of one block",
+            "interval",
+            hybrid,
+            retention_interval=16,
+        ),
+        _sizing(
+            "interval-of-eight",
+            "an interval of eight blocks",
+            "interval",
+            hybrid,
+            retention_interval=128,
+        ),
+        _sizing(
+            "caching-off",
+            "without caching nothing is aligned",
+            "caching-off",
+            hybrid,
+            enable_caching=False,
+        ),
     ]
 
 
@@ -145,7 +253,8 @@ def _sizing_admissions() -> list[Case]:
         *(
             _sizing(
                 f"window-64-needs-{tokens}",
-                f"{tokens} tokens over a window of 64, steps of 32: at most 95 tokens and an offset are held at once",
+                f"{tokens} tokens over a window of 64, steps of 32: at most 95 tokens and an offset"
+                " are held at once",
                 "admission",
                 window,
                 tokens=tokens,
@@ -160,8 +269,20 @@ def _sizing_refusals() -> list[Case]:
     hybrid = [full(), recurrent()]
     return [
         _sizing("block-of-nothing", "a block of 0 tokens", "bad-config", [full(0)], "block_size"),
-        _sizing("block-below-nothing", "a block of −16 tokens", "bad-config", [recurrent(-16), full()], "block_size"),
-        _sizing("window-of-nothing", "a window of 0 tokens has no query", "bad-config", [full(), sliding(0)], "window"),
+        _sizing(
+            "block-below-nothing",
+            "a block of −16 tokens",
+            "bad-config",
+            [recurrent(-16), full()],
+            "block_size",
+        ),
+        _sizing(
+            "window-of-nothing",
+            "a window of 0 tokens has no query",
+            "bad-config",
+            [full(), sliding(0)],
+            "window",
+        ),
         _sizing(
             "two-state-sizes",
             "states every 16 and every 32 tokens",
@@ -187,7 +308,12 @@ def _sizing_refusals() -> list[Case]:
             retention_interval=32,
         ),
         _sizing(
-            "interval-below-nothing", "an interval of −16", "bad-config", hybrid, "retention_interval", retention_interval=-16
+            "interval-below-nothing",
+            "an interval of −16",
+            "bad-config",
+            hybrid,
+            "retention_interval",
+            retention_interval=-16,
         ),
         _sizing(
             "interval-without-effect",
@@ -205,7 +331,14 @@ def _sizing_refusals() -> list[Case]:
             "hash_block_size prefix_match_unit",
             hash_block_size=5,
         ),
-        _sizing("hash-of-nothing", "hashes of 0 tokens", "bad-config", hybrid, "hash_block_size", hash_block_size=0),
+        _sizing(
+            "hash-of-nothing",
+            "hashes of 0 tokens",
+            "bad-config",
+            hybrid,
+            "hash_block_size",
+            hash_block_size=0,
+        ),
         _sizing(
             "states-without-a-place",
             "mode none keeps no states to cache",
@@ -214,16 +347,44 @@ def _sizing_refusals() -> list[Case]:
             "mamba_cache_mode",
             mamba_cache_mode="none",
         ),
-        _sizing("watermark-of-all", "nothing of the pool may be used", "bad-config", hybrid, "watermark", watermark=1),
-        _sizing("no-batch", "a step of 0 tokens", "bad-config", hybrid, "max_num_batched_tokens", max_num_batched_tokens=0),
-        _sizing("not-a-number", "an interval in words", "bad-config", hybrid, "retention_interval", retention_interval="often"),
-        _sizing("misspelt", "an option that there is not", "bad-config", hybrid, "retention_intervall", retention_intervall=64),
+        _sizing(
+            "watermark-of-all",
+            "nothing of the pool may be used",
+            "bad-config",
+            hybrid,
+            "watermark",
+            watermark=1,
+        ),
+        _sizing(
+            "no-batch",
+            "a step of 0 tokens",
+            "bad-config",
+            hybrid,
+            "max_num_batched_tokens",
+            max_num_batched_tokens=0,
+        ),
+        _sizing(
+            "not-a-number",
+            "an interval in words",
+            "bad-config",
+            hybrid,
+            "retention_interval",
+            retention_interval="often",
+        ),
+        _sizing(
+            "misspelt",
+            "an option that there is not",
+            "bad-config",
+            hybrid,
+            "retention_intervall",
+            retention_intervall=64,
+        ),
     ]
 
 
-# --- retention --------------------------------------------------------------------------------------------------------------
-# Masks: which of the columns that a chunk filled are kept. `reachable` are positions as the manager gets them: the replay
-# boundary of a prompt of n tokens is n − 1, not yet rounded down.
+# --- retention ------------------------------------------------------------------------------------
+# Masks: which of the columns that a chunk filled are kept. `reachable` are positions as the manager
+# gets them: the replay boundary of a prompt of n tokens is n − 1, not yet rounded down.
 
 
 def retention_cases() -> list[Case]:
@@ -241,7 +402,13 @@ def _retention(
     interval: int | None,
     **config: Any,
 ) -> Case:
-    asked = RetentionInput([full(), group], 1, *columns, reachable=reachable, config={"retention_interval": interval, **config})
+    asked = RetentionInput(
+        [full(), group],
+        1,
+        *columns,
+        reachable=reachable,
+        config={"retention_interval": interval, **config},
+    )
     return case("retention", name, comment, flags, asked)
 
 
@@ -252,7 +419,8 @@ def _retention_states() -> list[Case]:
         *(
             _retention(
                 f"state/replay-{at}",
-                f"reachable boundaries alone; a prompt of {at + 1} tokens resumes at {at // 16 * 16}",
+                f"reachable boundaries alone; a prompt of {at + 1} tokens resumes at"
+                f" {at // 16 * 16}",
                 "replay-boundary",
                 state,
                 (0, 8),
@@ -262,7 +430,13 @@ def _retention_states() -> list[Case]:
             for at in (0, 14, 15, 16, 17, 31, 32, 63, 64, 126, 127, 128)
         ),
         _retention(
-            "state/nothing-reachable", "reachable boundaries alone, and there are none", "interval", state, (0, 8), [], 0
+            "state/nothing-reachable",
+            "reachable boundaries alone, and there are none",
+            "interval",
+            state,
+            (0, 8),
+            [],
+            0,
         ),
         _retention(
             "state/two-reachable",
@@ -275,7 +449,13 @@ def _retention_states() -> list[Case]:
         ),
         *(
             _retention(
-                f"state/interval-{interval}", f"one state in {interval} tokens", "interval", state, (0, 12), [], interval
+                f"state/interval-{interval}",
+                f"one state in {interval} tokens",
+                "interval",
+                state,
+                (0, 12),
+                [],
+                interval,
             )
             for interval in (16, 32, 48, 64, 192, 256)
         ),
@@ -303,7 +483,9 @@ def _retention_states() -> list[Case]:
             )
             for first, stop in ((0, 3), (0, 4), (3, 4), (3, 5), (4, 8), (5, 7), (7, 8), (8, 12))
         ),
-        _retention("state/empty-chunk", "no column was filled", "mask-offset", state, (4, 4), [64], 64),
+        _retention(
+            "state/empty-chunk", "no column was filled", "mask-offset", state, (4, 4), [64], 64
+        ),
         _retention(
             "state/reachable-elsewhere",
             "the reachable boundary lies in another chunk",
@@ -365,9 +547,23 @@ def _retention_windows() -> list[Case]:
         ),
         _retention("window/unset", "no interval", "dense", sliding(33), (0, 8), [70], None),
         _retention(
-            "window/at-the-start", "the reachable boundary is nearer than a window", "window-edge", sliding(65), (0, 8), [40], 0
+            "window/at-the-start",
+            "the reachable boundary is nearer than a window",
+            "window-edge",
+            sliding(65),
+            (0, 8),
+            [40],
+            0,
         ),
-        _retention("window/chunk", "the tail lies across two chunks", "mask-offset window-edge", sliding(34), (4, 6), [96], 0),
+        _retention(
+            "window/chunk",
+            "the tail lies across two chunks",
+            "mask-offset window-edge",
+            sliding(34),
+            (4, 6),
+            [96],
+            0,
+        ),
         _retention(
             "window/shared-prefix-boundary",
             "tails at a shared-prefix boundary and at the replay boundary",
@@ -385,18 +581,45 @@ def _retention_unequal() -> list[Case]:
     whole = [full(), recurrent(64)]
 
     def ask(
-        name: str, comment: str, groups: list[GroupSpec], group: int, stop: int, reachable: list[int], interval: int | None
+        name: str,
+        comment: str,
+        groups: list[GroupSpec],
+        group: int,
+        stop: int,
+        reachable: list[int],
+        interval: int | None,
     ) -> Case:
         asked = RetentionInput(
-            groups, group, 0, stop, reachable=reachable, config={"retention_interval": interval, "hash_block_size": 16}
+            groups,
+            group,
+            0,
+            stop,
+            reachable=reachable,
+            config={"retention_interval": interval, "hash_block_size": 16},
         )
         return case("retention", name, comment, "unequal-blocks", asked)
 
     return [
-        ask("unequal/window-dense", "hits inside a block, so a window tail at each of its blocks", three, 1, 12, [], None),
+        ask(
+            "unequal/window-dense",
+            "hits inside a block, so a window tail at each of its blocks",
+            three,
+            1,
+            12,
+            [],
+            None,
+        ),
         ask("unequal/window-sparse", "a tail at the last block before 150", three, 1, 12, [150], 0),
         ask("unequal/state-sparse", "the state at 128", three, 2, 3, [150], 0),
-        ask("unequal/state-inside", "a prompt that resumes at 48, inside the first state's block", whole, 1, 3, [48], 0),
+        ask(
+            "unequal/state-inside",
+            "a prompt that resumes at 48, inside the first state's block",
+            whole,
+            1,
+            3,
+            [48],
+            0,
+        ),
         ask("unequal/state-at-the-block", "one that resumes at 64", whole, 1, 3, [64], 0),
         ask("unequal/state-interval", "one state in two", whole, 1, 4, [], 128),
     ]
@@ -447,8 +670,9 @@ def _retention_eagle() -> list[Case]:
     ]
 
 
-# --- split ------------------------------------------------------------------------------------------------------------------
-# Chunk ends: how many tokens a request computes in a step where recurrent states are cached. Blocks have 16 tokens.
+# --- split ----------------------------------------------------------------------------------------
+# Chunk ends: how many tokens a request computes in a step where recurrent states are cached. Blocks
+# have 16 tokens.
 
 
 def split_cases() -> list[Case]:
@@ -476,13 +700,21 @@ def _split(
     **config: Any,
 ) -> Case:
     groups = groups or [full(), recurrent()]
-    asked = SplitInput(span[0], span[1], prompt, known or prompt, groups, shared_prefix_boundary, config)
+    asked = SplitInput(
+        span[0], span[1], prompt, known or prompt, groups, shared_prefix_boundary, config
+    )
     return case("split", name, comment, flags, asked)
 
 
 def _split_prefill() -> list[Case]:
     return [
-        _split(f"budget-{asked}", f"a prompt of 100, {asked} tokens offered", "chunk-end put-off", (0, asked), 100)
+        _split(
+            f"budget-{asked}",
+            f"a prompt of 100, {asked} tokens offered",
+            "chunk-end put-off",
+            (0, asked),
+            100,
+        )
         for asked in (1, 15, 16, 17, 31, 32, 33, 95, 96, 97, 100)
     ]
 
@@ -500,15 +732,25 @@ def _split_ends() -> list[Case]:
             for n in (1, 15, 16, 17, 31, 32, 33, 96, 97)
         ),
         _split("tail-of-four", "from the last boundary to the end", "run-past", (96, 4), 100),
-        _split("tail-cut", "the tail in two steps would end inside its block", "put-off", (96, 2), 100),
-        _split("tail-of-a-block", "the last block of an aligned prompt", "last-token", (80, 16), 96),
+        _split(
+            "tail-cut", "the tail in two steps would end inside its block", "put-off", (96, 2), 100
+        ),
+        _split(
+            "tail-of-a-block", "the last block of an aligned prompt", "last-token", (80, 16), 96
+        ),
         _split("last-token", "one token is left", "last-token", (99, 1), 100),
     ]
 
 
 def _split_inside() -> list[Case]:
     return [
-        _split("from-5", "a chunk that starts inside a block stops at its end", "chunk-end", (5, 95), 100),
+        _split(
+            "from-5",
+            "a chunk that starts inside a block stops at its end",
+            "chunk-end",
+            (5, 95),
+            100,
+        ),
         _split("from-5-short", "offered less than the rest of the block", "put-off", (5, 8), 100),
         _split("from-5-just", "offered exactly the rest", "chunk-end", (5, 11), 100),
         _split("from-15", "one token before a boundary", "chunk-end", (15, 40), 100),
@@ -521,7 +763,12 @@ def _split_inside() -> list[Case]:
             hash_block_size=4,
         ),
         _split(
-            "hash-4-whole", "the boundary before it comes first", "inside-a-block run-past", (0, 100), 100, hash_block_size=4
+            "hash-4-whole",
+            "the boundary before it comes first",
+            "inside-a-block run-past",
+            (0, 100),
+            100,
+            hash_block_size=4,
         ),
         _split(
             "hash-4-tail-of-99",
@@ -531,8 +778,22 @@ def _split_inside() -> list[Case]:
             99,
             hash_block_size=4,
         ),
-        _split("hash-4-tail-of-103", "a prompt of 103: its tail is at 100", "inside-a-block", (96, 7), 103, hash_block_size=4),
-        _split("hash-4-behind", "the tail has been passed", "inside-a-block", (100, 3), 103, hash_block_size=4),
+        _split(
+            "hash-4-tail-of-103",
+            "a prompt of 103: its tail is at 100",
+            "inside-a-block",
+            (96, 7),
+            103,
+            hash_block_size=4,
+        ),
+        _split(
+            "hash-4-behind",
+            "the tail has been passed",
+            "inside-a-block",
+            (100, 3),
+            103,
+            hash_block_size=4,
+        ),
     ]
 
 
@@ -579,15 +840,35 @@ def _split_shared_prefix_boundaries() -> list[Case]:
 def _split_wide() -> list[Case]:
     groups = [full(), recurrent(64)]
     wide = [
-        ("first-step", "a block of 64, steps of 32: on the way, on a private state", (0, 32), 200, 32),
+        (
+            "first-step",
+            "a block of 64, steps of 32: on the way, on a private state",
+            (0, 32),
+            200,
+            32,
+        ),
         ("second-step", "the block is full", (32, 32), 200, 32),
         ("third-of-24", "steps of 24 stop at the boundary", (48, 24), 200, 24),
         ("step-of-63", "one token short of a block", (0, 63), 200, 63),
         ("step-of-64", "exactly a block", (0, 64), 200, 64),
-        ("rest-of-a-step", "steps of 64, but only 32 are left of this one: put off", (0, 32), 200, 64),
+        (
+            "rest-of-a-step",
+            "steps of 64, but only 32 are left of this one: put off",
+            (0, 32),
+            200,
+            64,
+        ),
     ]
     return [
-        _split(f"wide/{name}", comment, "wide-block", span, prompt, groups=groups, max_num_batched_tokens=batch)
+        _split(
+            f"wide/{name}",
+            comment,
+            "wide-block",
+            span,
+            prompt,
+            groups=groups,
+            max_num_batched_tokens=batch,
+        )
         for name, comment, span, prompt, batch in wide
     ]
 
@@ -595,7 +876,14 @@ def _split_wide() -> list[Case]:
 def _split_later() -> list[Case]:
     return [
         _split("decode", "a token is decoded", "recomputed-output", (100, 1), 100, known=101),
-        _split("decode-at-a-boundary", "a token is decoded into a new block", "recomputed-output", (112, 1), 100, known=113),
+        _split(
+            "decode-at-a-boundary",
+            "a token is decoded into a new block",
+            "recomputed-output",
+            (112, 1),
+            100,
+            known=113,
+        ),
         _split(
             "again-from-0",
             "preempted with 30 generated tokens: those are prefill now",
@@ -605,7 +893,14 @@ def _split_later() -> list[Case]:
             known=130,
         ),
         _split("again-tail", "the last of them", "recomputed-output", (128, 2), 100, known=130),
-        _split("again-short", "offered less than a block on the way", "recomputed-output put-off", (96, 10), 100, known=130),
+        _split(
+            "again-short",
+            "offered less than a block on the way",
+            "recomputed-output put-off",
+            (96, 10),
+            100,
+            known=130,
+        ),
     ]
 
 
@@ -623,8 +918,9 @@ def _split_eagle() -> list[Case]:
     ]
 
 
-# --- lifecycle --------------------------------------------------------------------------------------------------------------
-# Whole lives: prompts served twice at lengths around the block, the interval and the window, and the told scenarios.
+# --- lifecycle ------------------------------------------------------------------------------------
+# Whole lives: prompts served twice at lengths around the block, the interval and the window, and
+# the told scenarios.
 
 
 REPLAYS: tuple[tuple[str, dict[str, Any], tuple[int, ...]], ...] = (
@@ -671,12 +967,29 @@ SCHEDULER: tuple[tuple[str, dict[str, Any], tuple[str, ...]], ...] = (
         {"retention_interval": 0},
         ("siblings-in-one-step", "preempt-and-resume", "crowded", "long-chunks", "new-weights"),
     ),
-    ("full-mamba", {"retention_interval": 0, "num_speculative_tokens": 3}, ("generated-and-shared", "exact-replay")),
-    ("full-swa-mamba", {"retention_interval": None, "num_speculative_tokens": 4}, ("long-decode", "abort-and-retry")),
-    ("full-swa-mamba", {"retention_interval": None, "async_depth": 1}, ("long-decode", "reset-with-running")),
-    ("full-swa-mamba", {"retention_interval": None, "tier_pages": 96}, ("second-tier", "new-weights")),
+    (
+        "full-mamba",
+        {"retention_interval": 0, "num_speculative_tokens": 3},
+        ("generated-and-shared", "exact-replay"),
+    ),
+    (
+        "full-swa-mamba",
+        {"retention_interval": None, "num_speculative_tokens": 4},
+        ("long-decode", "abort-and-retry"),
+    ),
+    (
+        "full-swa-mamba",
+        {"retention_interval": None, "async_depth": 1},
+        ("long-decode", "reset-with-running"),
+    ),
+    (
+        "full-swa-mamba",
+        {"retention_interval": None, "tier_pages": 96},
+        ("second-tier", "new-weights"),
+    ),
 )
-"""And on these the named ones at scheduler height: plain, with drafts, with a step in flight, with a second tier."""
+"""And on these the named ones at scheduler height: plain, with drafts, with a step in flight, with
+a second tier."""
 
 
 def lifecycle_cases() -> list[Case]:
@@ -684,11 +997,16 @@ def lifecycle_cases() -> list[Case]:
     out = []
     for layout, options, lengths in REPLAYS:
         out += scripts.replays(
-            _configuration(layout, options), "manager", lengths, ["replay-boundary", "last-token", "block-boundary"]
+            _configuration(layout, options),
+            "manager",
+            lengths,
+            ["replay-boundary", "last-token", "block-boundary"],
         )
     for layout, interval in (("full-mamba", None), ("full-swa", 64)):
         configuration = _configuration(layout, {"retention_interval": interval})
-        out += scripts.turns(configuration, "manager", (15, 16, 17, 32), ["block-boundary", "interval"])
+        out += scripts.turns(
+            configuration, "manager", (15, 16, 17, 32), ["block-boundary", "interval"]
+        )
     for layout, options in MANAGER:
         out += scripts.stories(_configuration(layout, options), "manager", STORIES)
     for layout, options, names in SCHEDULER:

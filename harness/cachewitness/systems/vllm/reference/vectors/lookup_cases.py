@@ -1,4 +1,6 @@
-"""Look-ups at the lengths where they go wrong. Blocks have 16 tokens unless a name says otherwise."""
+"""Look-ups at the lengths where they go wrong. Blocks have 16 tokens unless a name says
+otherwise.
+"""
 
 from __future__ import annotations
 
@@ -14,11 +16,26 @@ from cachewitness.vectors.form import LookupInput
 
 def lookup_cases() -> list[Case]:
     """Return every question."""
-    return [*_full(), *_states(), *_states_and_attention(), *_windows(), *_three(), *_unequal(), *_inside(), *_eagle()]
+    return [
+        *_full(),
+        *_states(),
+        *_states_and_attention(),
+        *_windows(),
+        *_three(),
+        *_unequal(),
+        *_inside(),
+        *_eagle(),
+    ]
 
 
 def _case(
-    name: str, comment: str, flags: str, groups: list[GroupSpec], cached: list[list[int]], tokens: int, **config: Any
+    name: str,
+    comment: str,
+    flags: str,
+    groups: list[GroupSpec],
+    cached: list[list[int]],
+    tokens: int,
+    **config: Any,
 ) -> Case:
     return case("lookup", name, comment, flags, LookupInput(groups, tokens, cached, config))
 
@@ -38,9 +55,24 @@ def _full() -> list[Case]:
             )
             for n in (1, 15, 16, 17, 31, 32, 33, 47, 48, 49, 64)
         ),
-        _case("full/hole", "the second block is missing: the third is out of reach", "hole", groups, [[16, 48]], 64),
+        _case(
+            "full/hole",
+            "the second block is missing: the third is out of reach",
+            "hole",
+            groups,
+            [[16, 48]],
+            64,
+        ),
         _case("full/no-beginning", "the first block is missing", "hole", groups, [[32, 48]], 64),
-        _case("full/caching-off", "caching is off", "caching-off", groups, [[]], 64, enable_caching=False),
+        _case(
+            "full/caching-off",
+            "caching is off",
+            "caching-off",
+            groups,
+            [[]],
+            64,
+            enable_caching=False,
+        ),
     ]
 
 
@@ -55,7 +87,14 @@ def _states() -> list[Case]:
             [deep, [96]],
             96,
         ),
-        _case("state/one-behind", "one token behind the only state", "last-token", groups, [deep, [96]], 97),
+        _case(
+            "state/one-behind",
+            "one token behind the only state",
+            "last-token",
+            groups,
+            [deep, [96]],
+            97,
+        ),
         _case(
             "state/earlier-one",
             "the last state is out of reach, the one before is not",
@@ -64,8 +103,17 @@ def _states() -> list[Case]:
             [deep, [48, 96]],
             96,
         ),
-        _case("state/one-before", "one token before the only state", "block-boundary", groups, [deep, [48]], 48),
-        _case("state/just-reached", "one token behind it", "block-boundary", groups, [deep, [48]], 49),
+        _case(
+            "state/one-before",
+            "one token before the only state",
+            "block-boundary",
+            groups,
+            [deep, [48]],
+            48,
+        ),
+        _case(
+            "state/just-reached", "one token behind it", "block-boundary", groups, [deep, [48]], 49
+        ),
         _case(
             "state/none",
             "attention alone: nothing can be resumed, six blocks are shared",
@@ -147,15 +195,31 @@ def _windows() -> list[Case]:
         *(
             _case(
                 f"window/{window}-with-{len(tail)}",
-                f"a window of {window} reads {window - 1} before the query at 96; cached are the last {16 * len(tail)}",
+                f"a window of {window} reads {window - 1} before the query at 96; cached are the"
+                f" last {16 * len(tail)}",
                 "window-edge",
                 [full(), sliding(window)],
                 [deep, tail],
                 97,
             )
             for window, tail in (
-                *((2, [96]), (16, [96]), (17, [96]), (18, [96]), (18, [80, 96]), (33, [96]), (33, [80, 96])),
-                *((34, [80, 96]), (34, [64, 80, 96]), (96, upto(96)[1:]), (97, upto(96)[1:]), (97, upto(96)), (98, upto(96))),
+                *(
+                    (2, [96]),
+                    (16, [96]),
+                    (17, [96]),
+                    (18, [96]),
+                    (18, [80, 96]),
+                    (33, [96]),
+                    (33, [80, 96]),
+                ),
+                *(
+                    (34, [80, 96]),
+                    (34, [64, 80, 96]),
+                    (96, upto(96)[1:]),
+                    (97, upto(96)[1:]),
+                    (97, upto(96)),
+                    (98, upto(96)),
+                ),
             )
         )
     ]
@@ -171,7 +235,14 @@ def _windows() -> list[Case]:
             [deep, [32, 48, 80]],
             200,
         ),
-        _case("window/earlier-tail", "only an earlier tail is left", "window-edge", groups, [deep, [32, 48]], 200),
+        _case(
+            "window/earlier-tail",
+            "only an earlier tail is left",
+            "window-edge",
+            groups,
+            [deep, [32, 48]],
+            200,
+        ),
         _case(
             "window/short-prefix",
             "less than a window from the start on is enough",
@@ -196,10 +267,18 @@ def _windows() -> list[Case]:
             [upto(64), [80, 96]],
             200,
         ),
-        _case("window/capped", "the prompt ends with the tail", "last-token", groups, [deep, upto(96)], 96),
+        _case(
+            "window/capped",
+            "the prompt ends with the tail",
+            "last-token",
+            groups,
+            [deep, upto(96)],
+            96,
+        ),
         Case(
             "lookup/window/of-one-token",
-            "a window of one token reads nothing behind it, so every length is lawful; vLLM hits none",
+            "a window of one token reads nothing behind it, so every length is lawful; vLLM hits"
+            " none",
             ["one-token-window"],
             lone,
             acceptable=True,
@@ -211,7 +290,14 @@ def _windows() -> list[Case]:
 def _three() -> list[Case]:
     groups, deep = [full(), sliding(33), recurrent()], upto(128)
     return [
-        _case("three/agree", "window and state agree at 96", "group-fixpoint", groups, [deep, [80, 96], [96]], 200),
+        _case(
+            "three/agree",
+            "window and state agree at 96",
+            "group-fixpoint",
+            groups,
+            [deep, [80, 96], [96]],
+            200,
+        ),
         _case(
             "three/state-then-window",
             "the state says 96, the window 64, a state at 64 is there",
@@ -228,7 +314,14 @@ def _three() -> list[Case]:
             [deep, [16, 32, 80, 96], [32, 64, 112]],
             200,
         ),
-        _case("three/nowhere", "window and state agree nowhere", "group-fixpoint", groups, [deep, [80, 96], [64, 128]], 200),
+        _case(
+            "three/nowhere",
+            "window and state agree nowhere",
+            "group-fixpoint",
+            groups,
+            [deep, [80, 96], [64, 128]],
+            200,
+        ),
         _case(
             "three/shared-prefix-boundary",
             "they agree at 32, attention goes on to 128",
@@ -237,7 +330,9 @@ def _three() -> list[Case]:
             [deep, [16, 32], [32]],
             200,
         ),
-        _case("three/one-token", "a prompt of one token", "last-token", groups, [deep, deep, deep], 1),
+        _case(
+            "three/one-token", "a prompt of one token", "last-token", groups, [deep, deep, deep], 1
+        ),
         _case(
             "three/two-windows",
             "windows of 17 and 49",
@@ -335,7 +430,14 @@ def _inside() -> list[Case]:
             64,
             **config,
         ),
-        _case("inside/finer-than-any", "without finer hashes the block counts", "inside-a-block", groups, [[16], [16]], 21),
+        _case(
+            "inside/finer-than-any",
+            "without finer hashes the block counts",
+            "inside-a-block",
+            groups,
+            [[16], [16]],
+            21,
+        ),
     ]
 
 
@@ -360,9 +462,33 @@ def _eagle() -> list[Case]:
             200,
             **config,
         ),
-        _case("eagle/both", "states at 32 and 48", "eagle-margin", groups, [upto(48), [32, 48]], 200, **config),
-        _case("eagle/one-block", "one block, given back", "eagle-margin", groups, [upto(16), [16]], 200, **config),
-        _case("eagle/alone", "full attention alone", "eagle-margin", [full()], [upto(64)], 200, use_eagle=True),
+        _case(
+            "eagle/both",
+            "states at 32 and 48",
+            "eagle-margin",
+            groups,
+            [upto(48), [32, 48]],
+            200,
+            **config,
+        ),
+        _case(
+            "eagle/one-block",
+            "one block, given back",
+            "eagle-margin",
+            groups,
+            [upto(16), [16]],
+            200,
+            **config,
+        ),
+        _case(
+            "eagle/alone",
+            "full attention alone",
+            "eagle-margin",
+            [full()],
+            [upto(64)],
+            200,
+            use_eagle=True,
+        ),
         _case(
             "eagle/alone-at-the-end",
             "the prompt ends with the cached blocks",
@@ -398,8 +524,13 @@ def _legal(question: LookupInput, alignment: int) -> list[int]:
     found = []
     for resume in range(0, question.tokens, alignment):
         needed = [
-            set(needed_lengths(Group(index, spec.kind, spec.block_size, window=spec.window), resume)) <= set(lengths)
-            for index, (spec, lengths) in enumerate(zip(question.groups, question.cached, strict=True))
+            set(
+                needed_lengths(Group(index, spec.kind, spec.block_size, window=spec.window), resume)
+            )
+            <= set(lengths)
+            for index, (spec, lengths) in enumerate(
+                zip(question.groups, question.cached, strict=True)
+            )
         ]
         if all(needed):
             found.append(resume)
