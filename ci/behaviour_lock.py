@@ -36,7 +36,8 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 VOLATILE = frozenset(
     {
-        *("seconds", "cpu_seconds", "engine_seconds", "harness_seconds", "started", "ended"),
+        *("seconds", "cpu_seconds", "engine_seconds", "harness_seconds"),
+        *("startup_seconds", "started", "ended"),
         *("operations_per_second", "traces_per_second"),
         *("environment", "version", "command", "path", "file", "trace_file", "history_file"),
         *("database", "digest"),

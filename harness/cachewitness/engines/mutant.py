@@ -9,6 +9,7 @@ to plant.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -85,13 +86,15 @@ def mutant(
     engines: tuple[str, ...],
     height: Height = "manager",
 ) -> Callable[[Plant], Mutant]:
-    """Make a mutant of the function that plants it; the first line of its docstring is the
+    """Make a mutant of the function that plants it; the first paragraph of its docstring is the
     summary.
     """
 
     def made(plant: Plant) -> Mutant:
         assert plant.__doc__, f"mutant {name!r} says in its docstring what goes wrong"
-        first = plant.__doc__.strip().splitlines()[0].removesuffix(".")
+        first = " ".join(inspect.cleandoc(plant.__doc__).partition("\n\n")[0].split()).removesuffix(
+            "."
+        )
         summary = first if first[1:2].isupper() else first[:1].lower() + first[1:]
         return Mutant(name, summary, mirrors, anomaly, checker, plant, engines, height, group=group)
 
