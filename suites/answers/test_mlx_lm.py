@@ -15,13 +15,11 @@ from harness.engines.mlx_lm.architectures import ARCHITECTURES
 from harness.engines.mlx_lm.cache_faults import FAULTS
 from harness.engines.mlx_lm.kind import configurations
 from harness.engines.registry import EngineSpec, parse
-from harness.history.validate import load_trace
 from harness.run.answers import runs
 from harness.trace.answer_stories import write
 from harness.trace.format import Finish, GroupSpec, Layout, Op, Submit, Trace
 
 installed = pytest.mark.skipif(not find_spec("mlx_lm"), reason="needs mlx-lm; ci/stage_mlx.sh")
-FOUND = fixtures() / "findings" / "mlx-lm-exact-replay.jsonl"
 BATCHED_WRONGLY = "jamba"
 """mlx-lm computes a shorter prompt wrongly beside a longer one, with or without a cache (docs/engine-mlx-lm.md)."""
 
@@ -75,33 +73,12 @@ def test_a_fault_is_found_and_only_with_the_cache(model: str, fault: str) -> Non
     assert runs(trace(*GROWN), engine(model=model, mutant=fault, caching="off")).findings == []
 
 
-@installed
-@pytest.mark.parametrize("model", ["qwen3", "qwen3_next"])
-def test_a_prompt_that_is_found_in_full_ends_the_batch(model: str) -> None:
-    """It passes without the cache, and with a token more."""
-    stored = load_trace(FOUND)
-    *before, last = stored.ops
-    assert isinstance(last, Submit)
-    (finding,) = runs(stored, engine(model=model)).findings
-    assert finding.anomaly == "died" and "empty prompt" in finding.sentence
-    assert runs(stored, engine(model=model, caching="off")).findings == []
-    assert (
-        runs(Trace(stored.header, [*before, replace(last, prompt=f"{last.prompt} more:1")]), engine(model=model)).findings == []
-    )
-
-
 def shown(name: str) -> list[str]:
     """Return what a script of a finding prints."""
     script = fixtures() / "findings" / name
     assert len(script.read_text(encoding="utf-8").splitlines()) < 60
     done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=True, timeout=300)
     return done.stdout.splitlines()
-
-
-@installed
-def test_a_script_shows_it_with_mlx_lm_alone() -> None:
-    same, more, uncached = shown("mlx_lm_0_32.py")
-    assert "has an empty prompt" in same and "10 tokens restored" in more and " 0 tokens restored" in uncached
 
 
 @installed
