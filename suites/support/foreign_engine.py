@@ -12,11 +12,14 @@ from harness._util import plugins
 MODULE = '''
 import ctypes, os, resource, signal, sys, time
 
+from msgspec.structs import replace
+
 from harness.engines.kind import EngineKind
 from harness.engines.reference import open_engine
 from harness.engines.registry import parse
 from harness.engines.sample import engine as sample
-from harness.trace.format import Preempt
+from harness.history.events import StepBegin
+from harness.trace.format import Step
 
 
 def hold_the_lock():
@@ -111,14 +114,17 @@ HOW = {
     "fork-in-a-session": lambda: leave_a_fork(True),
     "return-twice": return_twice,
     "raise": lambda: [][7],
+    "stand-still": lambda: None,
     "slow": lambda: time.sleep(0.5),
     "chatty": lambda: print("hello", flush=True),
 }
 
 
 class Mortal:
+    """With `how=stand-still` it answers all from that operation on and runs nobody (`at=failed-load`: from such a load on)."""
+
     def __init__(self, engine, options):
-        self.engine, self.options = engine, options
+        self.engine, self.options, self.still = engine, options, False
 
     def __getattr__(self, name):
         return getattr(self.engine, name)
@@ -129,7 +135,11 @@ class Mortal:
     def apply(self, op):
         if self.options.get("at", "preempt") == type(op).__name__.lower():
             HOW[self.options.get("how", "nothing")]()
-        return self.engine.apply(op)
+            self.still |= self.options.get("how") == "stand-still"
+        nobody = self.still and isinstance(op, Step)
+        events = self.engine.apply(replace(op, run=[], budget=-1) if nobody else op)
+        self.still |= self.options.get("at") == "failed-load" and any(getattr(event, "failed", []) for event in events)
+        return [replace(event, asked=op.run) if nobody and isinstance(event, StepBegin) else event for event in events]
 
     def close(self):
         if self.options.get("at") == "close":
