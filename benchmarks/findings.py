@@ -2,7 +2,8 @@
 
     python -m benchmarks.findings
 
-fixtures/findings/findings.toml says what was found; nothing is run.
+fixtures/findings/findings.toml says what was found; nothing is run. What stops an engine is told in
+words alone.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import re
 import sys
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -56,12 +58,30 @@ class Finding(msgspec.Struct, forbid_unknown_fields=True):
 
     @property
     def reports(self) -> str:
-        """The public report, whose first number is a link; a number alone is of the same
-        repository.
-        """
-        return re.sub(
-            r"([\w.-]+/[\w.-]+)#(\d+)", r"[\1#\2](https://github.com/\1/issues/\2)", self.report
-        )
+        """The public report, as a link."""
+        return linked(self.report)
+
+
+class Stopped(msgspec.Struct, forbid_unknown_fields=True):
+    """An entry of what ends an engine's process, or has it wait for ever: words, and nothing
+    that does it.
+    """
+
+    engine: str
+    version: str
+    anomaly: str
+    what: str
+    how: str
+    report: str
+    page: str
+    seen: str = ""
+
+
+def linked(report: str) -> str:
+    """Return a public report, whose first number is a link; a number alone is of the same
+    repository.
+    """
+    return re.sub(r"([\w.-]+/[\w.-]+)#(\d+)", r"[\1#\2](https://github.com/\1/issues/\2)", report)
 
 
 def folder() -> Path:
@@ -70,9 +90,17 @@ def folder() -> Path:
 
 
 def register() -> list[Finding]:
-    """Return what was found, in the register's order."""
-    whole = tomllib.loads((folder() / REGISTER).read_text(encoding="utf-8"))
-    return msgspec.convert(whole["finding"], list[Finding])
+    """Return what was found and can be seen again, in the register's order."""
+    return msgspec.convert(_whole()["finding"], list[Finding])
+
+
+def stopped() -> list[Stopped]:
+    """Return what stopped an engine, in the register's order."""
+    return msgspec.convert(_whole()["stopped"], list[Stopped])
+
+
+def _whole() -> dict[str, Any]:
+    return tomllib.loads((folder() / REGISTER).read_text(encoding="utf-8"))
 
 
 def page() -> str:
@@ -90,7 +118,19 @@ def page() -> str:
         ]
         for one in found
     ]
-    return pages.render("findings", engines=engines, count=len(found), rows=rows)
+    stops = [
+        [
+            one.engine,
+            one.seen or one.version,
+            one.what,
+            f"[`{one.anomaly}`](anomalies.md#{one.anomaly})",
+            one.how,
+            linked(one.report),
+            f"[{one.page.split('.')[0]}]({one.page})",
+        ]
+        for one in stopped()
+    ]
+    return pages.render("findings", engines=engines, count=len(found), rows=rows, stops=stops)
 
 
 def pictures() -> dict[str, str]:

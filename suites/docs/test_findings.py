@@ -54,6 +54,27 @@ def test_a_finding_can_be_seen_again(one: findings.Finding) -> None:
     assert 0 <= one.shows <= (len(load(findings.folder() / one.trace).ops) if one.trace else 0)
 
 
+def test_what_stops_an_engine_is_told_in_words_alone() -> None:
+    """Neither a trace nor a program that ends software that is not ours, or has it wait for ever, lies here."""
+    assert not [one.name for one in FOUND if one.anomaly in ("stuck", "hung")]
+    assert all(
+        "raises" in one.happens or "Error" in one.happens for one in FOUND if one.anomaly == "died"
+    ), "it is told"
+    stopped = findings.stopped()
+    assert {one.anomaly for one in stopped} <= set(BY_NAME) and {"stuck", "died"} <= {
+        one.anomaly for one in stopped
+    }
+    for one in stopped:
+        assert not re.search(r"\.(jsonl|py|svg)\b|\[|Submit|Step\b", f"{one.what} {one.how}"), (
+            one.what
+        )
+        page, _, heading = one.page.partition("#")
+        headings = re.findall(r"^#+ (.+)$", (DOCS / page).read_text(encoding="utf-8"), re.MULTILINE)
+        assert not heading or heading in [
+            re.sub(r"[^\w\- ]", "", line.lower()).replace(" ", "-") for line in headings
+        ]
+
+
 def test_a_public_report_is_a_link() -> None:
     one = next(one for one in FOUND if "vllm-project/vllm#57580" in one.report)
     assert (

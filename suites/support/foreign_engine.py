@@ -14,11 +14,14 @@ from cachewitness._util import plugins
 MODULE = '''
 import ctypes, os, resource, signal, sys, time
 
+from msgspec.structs import replace
+
 from cachewitness.engines.kind import EngineKind
 from cachewitness.engines.reference import open_engine
 from cachewitness.engines.registry import parse
 from cachewitness.systems.sample import engine as sample
-from cachewitness.core.trace_format import Preempt
+from cachewitness.core.events import StepBegin
+from cachewitness.core.trace_format import Step
 
 
 def hold_the_lock():
@@ -113,14 +116,17 @@ HOW = {
     "fork-in-a-session": lambda: leave_a_fork(True),
     "return-twice": return_twice,
     "raise": lambda: [][7],
+    "stand-still": lambda: None,
     "slow": lambda: time.sleep(0.5),
     "chatty": lambda: print("hello", flush=True),
 }
 
 
 class Mortal:
+    """With `how=stand-still` it answers all from that operation on and runs nobody (`at=failed-load`: from such a load on)."""
+
     def __init__(self, engine, options):
-        self.engine, self.options = engine, options
+        self.engine, self.options, self.still = engine, options, False
 
     def __getattr__(self, name):
         return getattr(self.engine, name)
@@ -131,7 +137,11 @@ class Mortal:
     def apply(self, op):
         if self.options.get("at", "preempt") == type(op).__name__.lower():
             HOW[self.options.get("how", "nothing")]()
-        return self.engine.apply(op)
+            self.still |= self.options.get("how") == "stand-still"
+        nobody = self.still and isinstance(op, Step)
+        events = self.engine.apply(replace(op, run=[], budget=-1) if nobody else op)
+        self.still |= self.options.get("at") == "failed-load" and any(getattr(event, "failed", []) for event in events)
+        return [replace(event, asked=op.run) if nobody and isinstance(event, StepBegin) else event for event in events]
 
     def close(self):
         if self.options.get("at") == "close":
@@ -175,7 +185,7 @@ ANSWERS = EngineKind(
     configurations=sample.configurations,
     cold={"caching": "off", "at": "never"},
 )
-'''  # noqa: E501
+'''
 
 
 def install(folder: Path) -> Path:

@@ -4,7 +4,7 @@ settings are refused.
 The fields have OpenVINO's names, defaults and meaning; 0 stands for "not set", as there. Where
 OpenVINO refuses a setting the text here is its own. Where it lets a number pass that later wraps
 around or is cut off to 32 bits (2^49 blocks turn into an empty, dynamic pool; a multiplier of 2^58
-dies in the first step), the number is refused here, in one line that names the field.
+has the first step raise), the number is refused here, in one line that names the field.
 
 Source: `scheduler_config.hpp`, `utils.cpp` (`get_latency_oriented_scheduler_config`); constructors:
 the document.

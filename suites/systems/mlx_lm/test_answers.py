@@ -14,7 +14,6 @@ from msgspec.structs import replace
 from cachewitness._util.data import fixtures
 from cachewitness._util.errors import EngineMissing, UsageError
 from cachewitness.core.trace_format import Finish, GroupSpec, Layout, Op, Submit, Trace
-from cachewitness.core.validate import load_trace
 from cachewitness.engines.registry import EngineSpec, parse
 from cachewitness.parity.answers.answers import runs
 from cachewitness.systems.mlx_lm.architectures import ARCHITECTURES
@@ -23,7 +22,6 @@ from cachewitness.systems.mlx_lm.kind import configurations
 from cachewitness.workloads.answer_stories import write
 
 installed = pytest.mark.skipif(not find_spec("mlx_lm"), reason="needs mlx-lm; ci/stage_mlx.sh")
-FOUND = fixtures() / "findings" / "mlx-lm-exact-replay.jsonl"
 BATCHED_WRONGLY = "jamba"
 """mlx-lm computes a shorter prompt wrongly beside a longer one, with or without a cache
 (docs/engine-mlx-lm.md)."""
@@ -91,25 +89,6 @@ def test_a_fault_is_found_and_only_with_the_cache(model: str, fault: str) -> Non
     assert runs(trace(*GROWN), engine(model=model, mutant=fault, caching="off")).findings == []
 
 
-@installed
-@pytest.mark.parametrize("model", ["qwen3", "qwen3_next"])
-def test_a_prompt_that_is_found_in_full_ends_the_batch(model: str) -> None:
-    """It passes without the cache, and with a token more."""
-    stored = load_trace(FOUND)
-    *before, last = stored.ops
-    assert isinstance(last, Submit)
-    (finding,) = runs(stored, engine(model=model)).findings
-    assert finding.anomaly == "died" and "empty prompt" in finding.sentence
-    assert runs(stored, engine(model=model, caching="off")).findings == []
-    assert (
-        runs(
-            Trace(stored.header, [*before, replace(last, prompt=f"{last.prompt} more:1")]),
-            engine(model=model),
-        ).findings
-        == []
-    )
-
-
 def shown(name: str) -> list[str]:
     """Return what a script of a finding prints."""
     script = fixtures() / "findings" / name
@@ -118,16 +97,6 @@ def shown(name: str) -> list[str]:
         [sys.executable, str(script)], capture_output=True, text=True, check=True, timeout=300
     )
     return done.stdout.splitlines()
-
-
-@installed
-def test_a_script_shows_it_with_mlx_lm_alone() -> None:
-    same, more, uncached = shown("mlx_lm_0_32.py")
-    assert (
-        "has an empty prompt" in same
-        and "10 tokens restored" in more
-        and " 0 tokens restored" in uncached
-    )
 
 
 @installed

@@ -502,6 +502,31 @@ def test_a_server_that_is_gone_ends_the_run() -> None:
     )
 
 
+@pytest.mark.parametrize(("shortest", "code", "found"), [(1, 1, ["died"]), (BLOCK, 0, [])])
+def test_a_server_that_ends_over_prompts_of_some_length_is_run_without_them(
+    shortest: int, code: int, found: list[str]
+) -> None:
+    """It is gone for everybody, which is a finding; with `shortest` no such prompt is sent, and they count as given up."""
+
+    def met(handler: Any, number: int) -> bool:
+        short = len(handler.asked["prompt"]) < BLOCK and number > ASKED_FIRST
+        if short:
+            handler.server.socket.close()
+            cut(handler)
+        return short
+
+    with Double(meets=met).serving() as double:
+        report = run(
+            spec_of(double, shortest=str(shortest)), "single-tokens", "replays", "siblings"
+        )
+    assert (report.exit_code, [failure.finding.anomaly for failure in report.failures]) == (
+        code,
+        found,
+    )
+    assert (report.activity.given_up > 0) == (shortest > 1)
+    assert ("the rest of the run" in [left.what for left in report.not_run]) == bool(found)
+
+
 def test_the_key_is_sent_and_never_said(capsys: pytest.CaptureFixture[str]) -> None:
     """Neither in a report nor in a refusal; an address that holds one is refused without it."""
     with Double().serving() as double:

@@ -1,7 +1,7 @@
 """llama.cpp's server in this process, and what is asked of it over its own port.
 
-It runs in threads of its own. It is ended only after it has served something, since `xllamacpp`
-waits for ever for a server that is told to end before it has begun.
+It runs in threads of its own. It is ended only after it has served something: else `xllamacpp` may
+not come back.
 """
 
 from __future__ import annotations

@@ -66,8 +66,8 @@ class ConnectedScheduler(RealScheduler):
         self._reset_connector_cache = clock.inside(late(scheduler, "reset_connector_cache"))
         self._pauses = source.part("v1.core.sched.interface", "PauseState")
         self._leaving: dict[str, Any] = {}
-        """Who was aborted while something is loaded for it, where the connector does not survive
-        that."""
+        """Who was aborted and is to be let go of later, where the connector wants that (`patient`).
+        """
         self._forgot = False
         """Whether the connector has forgotten what it has since a step was scheduled last."""
         self._group_of: dict[int, int] = {}
