@@ -185,7 +185,7 @@ ANSWERS = EngineKind(
     configurations=sample.configurations,
     cold={"caching": "off", "at": "never"},
 )
-'''
+'''  # noqa: E501
 
 
 def install(folder: Path) -> Path:

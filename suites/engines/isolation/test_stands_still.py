@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from cachewitness.cli import invoke
-from cachewitness.core.drive import drive
+from cachewitness.core.driving import drive
 from cachewitness.core.events import StepBegin
 from cachewitness.core.trace_format import (
     Finish,

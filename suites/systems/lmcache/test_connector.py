@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from cachewitness._util.data import fixtures
 from cachewitness._util.errors import EngineMissing
-from cachewitness.core.drive import drive
+from cachewitness.core.driving import drive
 from cachewitness.core.events import Hit
 from cachewitness.core.result import Activity, Result
 from cachewitness.core.trace_format import Finish, Op, Reset, Step, Submit, Trace, TraceHeader, load

@@ -13,7 +13,7 @@ import pytest
 
 from cachewitness._util.data import fixtures
 from cachewitness._util.errors import UsageError
-from cachewitness.core.drive import drive
+from cachewitness.core.driving import drive
 from cachewitness.core.events import Copy, Drop, Hit, Publish, ResetDone, StepBegin, StepEnd, Take
 from cachewitness.core.result import Activity, Result
 from cachewitness.core.trace_format import (

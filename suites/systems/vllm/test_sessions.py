@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from cachewitness.core.drive import drive
+from cachewitness.core.driving import drive
 from cachewitness.core.events import Aborted, Extended, Finished, Hit, Paused, ResetDone, StepBegin
 from cachewitness.core.result import Result
 from cachewitness.core.trace_format import (
@@ -48,7 +48,7 @@ def chunks(result: Result, r: str = "a") -> list[tuple[int, int]]:
     return [(run.start, run.stop) for event in begun for run in event.runs if run.r == r]
 
 
-def test_a_session_goes_on_with_the_blocks_that_it_has_and_without_the_last_token_of_its_answer() -> (
+def test_a_session_goes_on_with_the_blocks_that_it_has_and_without_the_last_token_of_its_answer() -> (  # noqa: E501
     None
 ):
     result = tell([FIRST, *[Step()] * 4, Extend("a", "u:20", 2), *[Step()] * 4, Finish("a")])
@@ -104,7 +104,7 @@ def test_a_step_in_flight_advances_a_running_state_beyond_the_answer(
     assert [finding.anomaly for finding in result.findings] == found
 
 
-def test_a_reset_over_a_session_that_waits_is_refused_although_running_requests_may_be_preempted() -> (
+def test_a_reset_over_a_session_that_waits_is_refused_although_running_requests_may_be_preempted() -> (  # noqa: E501
     None
 ):
     """What vLLM does itself is to raise there, and to say that nobody but a load could be in the
