@@ -1,6 +1,4 @@
-"""A sample: a paged pool without prefix caching, in plain Python, that answers the harness in
-JSON lines (docs/protocol.md).
-"""
+"""A sample: a paged pool without prefix caching, in plain Python, that answers the harness in JSON lines (docs/protocol.md)."""
 
 import json
 import os
@@ -11,14 +9,8 @@ class Pool:
     def __init__(self, trace):
         (group,) = trace["layout"]["groups"]
         if group["kind"] != "full" or trace["options"] or trace["height"] != "manager":
-            raise ValueError(
-                "this engine has one group, of full attention, no options, and no scheduler"
-            )
-        self.size, self.pages, self.free = (
-            group["block_size"],
-            trace["pages"],
-            list(range(trace["pages"])),
-        )
+            raise ValueError("this engine has one group, of full attention, no options, and no scheduler")
+        self.size, self.pages, self.free = group["block_size"], trace["pages"], list(range(trace["pages"]))
         self.step, self.texts, self.live = 0, {}, {}
         self.header = {
             "engine": "jsonl sample",
@@ -26,15 +18,7 @@ class Pool:
             "pools": [{"id": 0, "pages": trace["pages"]}],
             "groups": [{"id": 0, "kind": "full", "block_size": self.size}],
             "rules": {"caching": False},
-            "capabilities": [
-                "abort",
-                "adapter",
-                "media",
-                "preempt",
-                "reset",
-                "salt",
-                "update_weights",
-            ],
+            "capabilities": ["abort", "adapter", "media", "preempt", "reset", "salt", "update_weights"],
             "not_applicable": {"no-fabricated-snapshots": "no recurrent group"},
         }
 
@@ -42,37 +26,16 @@ class Pool:
         self.events, kind, r = [], op["op"], op.get("r")
         if kind == "submit":
             parts = re.findall(r"(\S+?)(?:\[(\d+)\])?:(\d+)", op["prompt"])
-            tokens = [
-                self.token(text, int(start or 0) + i)
-                for text, start, count in parts
-                for i in range(int(count))
-            ]
-            self.say(
-                "submit",
-                r=r,
-                tokens=tokens,
-                **{name: op[name] for name in ("salt", "adapter", "media") if name in op},
-            )
-            self.live[r] = {
-                "r": r,
-                "tokens": tokens,
-                "prompt": len(tokens),
-                "stream": op.get("stream") or f"@{r}",
-                "pages": [],
-            }
+            tokens = [self.token(text, int(start or 0) + i) for text, start, count in parts for i in range(int(count))]
+            self.say("submit", r=r, tokens=tokens, **{name: op[name] for name in ("salt", "adapter", "media") if name in op})
+            self.live[r] = {"r": r, "tokens": tokens, "prompt": len(tokens), "stream": op.get("stream") or f"@{r}", "pages": []}
         elif kind == "step":
             self.run([entry for entry in op["run"] if entry[0] in self.live])
         elif kind in ("finish", "abort") and r in self.live:
             self.say(kind, r=r)
             self.release(self.live.pop(r))
         elif kind in ("preempt", "reset", "update_weights"):
-            gone = (
-                [r]
-                if kind == "preempt"
-                else list(self.live)
-                if op.get("running") or kind == "update_weights"
-                else []
-            )
+            gone = [r] if kind == "preempt" else list(self.live) if op.get("running") or kind == "update_weights" else []
             for request in [self.live[name] for name in gone if self.live[name]["pages"]]:
                 self.say("preempt", r=request["r"])
                 self.release(request)
@@ -93,14 +56,10 @@ class Pool:
                 pages, self.free = self.free[:new], self.free[new:]
                 request["pages"], request["computed"] = request["pages"] + pages, stop
                 self.say("take", pool=0, group=0, pages=pages, holder=request["r"])
-                runs.append(
-                    {"r": request["r"], "start": start, "stop": stop, "tables": [request["pages"]]}
-                )
+                runs.append({"r": request["r"], "start": start, "stop": stop, "tables": [request["pages"]]})
         self.say("step_begin", asked=asked, runs=runs)
         self.say("step_end")
-        for request in [
-            self.live[run["r"]] for run in runs if run["stop"] == len(self.live[run["r"]]["tokens"])
-        ]:
+        for request in [self.live[run["r"]] for run in runs if run["stop"] == len(self.live[run["r"]]["tokens"])]:
             token = self.token(request["stream"], len(request["tokens"]) - request["prompt"])
             request["tokens"].append(token)
             self.say("accept", r=request["r"], upto=len(request["tokens"]), tokens=[token])
@@ -121,29 +80,15 @@ def answer(pools, question):
         if question["do"] == "open":
             pools[:] = [Pool(question["trace"])]
             return {"is": "opened", "header": pools[0].header}
-        return (
-            {"is": "happened", "events": pools[0].apply(question["op"])}
-            if question["do"] == "apply"
-            else {"is": "closed"}
-        )
+        return {"is": "happened", "events": pools[0].apply(question["op"])} if question["do"] == "apply" else {"is": "closed"}
     except ValueError as error:
         return {"is": "refused", "message": str(error)}
 
 
-KIND = {
-    "heights": ["manager"],
-    "layouts": [{"name": "full-16", "groups": [{"kind": "full", "block_size": 16}]}],
-}
+KIND = {"heights": ["manager"], "layouts": [{"name": "full-16", "groups": [{"kind": "full", "block_size": 16}]}]}
 
-with (
-    os.fdopen(int(os.environ["CACHEWITNESS_ASKED"])) as asked,
-    os.fdopen(int(os.environ["CACHEWITNESS_ANSWERS"]), "w") as told,
-):
-    print(
-        json.dumps({"is": "ready", "protocol": "cachewitness.engine", "version": 1, **KIND}),
-        file=told,
-        flush=True,
-    )
+with os.fdopen(int(os.environ["CACHEWITNESS_ASKED"])) as asked, os.fdopen(int(os.environ["CACHEWITNESS_ANSWERS"]), "w") as told:
+    print(json.dumps({"is": "ready", "protocol": "cachewitness.engine", "version": 1, **KIND}), file=told, flush=True)
     pools = []
     for question in map(json.loads, asked):
         print(json.dumps(answer(pools, question)), file=told, flush=True)

@@ -1,8 +1,7 @@
 """A paged prefix cache under cachewitness: a sample to copy.
 
-`PagedCache` stands for your engine: pages, reference counts, a key for each prefix of whole blocks.
-`PagedAdapter` drives it and shows its tables, keys and counts, which the harness compares with what
-they were. `ENGINE` is registered (docs/engines.md).
+`PagedCache` stands for your engine: pages, reference counts, a key for each prefix of whole blocks. `PagedAdapter` drives it
+and shows its tables, keys and counts, which the harness compares with what they were. `ENGINE` is registered (docs/engines.md).
 """
 
 from __future__ import annotations
@@ -26,9 +25,7 @@ Key = tuple[Hashable, ...]  # (salt, adapter), then each token, or the image tha
 
 
 class PagedCache:
-    """A pool of pages. A page without holders keeps its key until it is handed out anew, the
-    least recently used first.
-    """
+    """A pool of pages. A page without holders keeps its key until it is handed out anew, the least recently used first."""
 
     def __init__(self, pages: int) -> None:
         self.unheld = deque(range(pages))
@@ -37,9 +34,7 @@ class PagedCache:
         self.key_of: dict[int, Key] = {}
 
     def allocate(self, hit: Sequence[int], count: int) -> list[int] | None:
-        """Hold the pages of a hit and so many new ones; None, and nothing is held, if there are
-        not as many.
-        """
+        """Hold the pages of a hit and so many new ones; None, and nothing is held, if there are not as many."""
         revived = [page for page in hit if self.references[page] == 0]
         if len(self.unheld) - len(revived) < count:
             return None
@@ -67,9 +62,7 @@ class PagedCache:
 
 @dataclass
 class Request:
-    """A request: what its keys are made of, how many of its tokens are computed, and the pages
-    that they are in.
-    """
+    """A request: what its keys are made of, how many of its tokens are computed, and the pages that they are in."""
 
     content: list[Hashable]
     computed: int = 0
@@ -77,9 +70,7 @@ class Request:
 
     def keys(self, size: int, start: int, stop: int) -> list[Key]:
         """Return the keys of the blocks that end in tokens (start, stop]."""
-        return [
-            (*self.content[: 1 + end],) for end in range((start // size + 1) * size, stop + 1, size)
-        ]
+        return [(*self.content[: 1 + end],) for end in range((start // size + 1) * size, stop + 1, size)]
 
 
 class PagedAdapter(FirstCome):
@@ -87,18 +78,13 @@ class PagedAdapter(FirstCome):
 
     def __init__(self, pages: int, block_size: int, options: Mapping[str, int]) -> None:
         self.cache, self.size = PagedCache(pages), block_size
-        self.max_model_len, self.budget = (
-            options["max_model_len"],
-            options["max_num_batched_tokens"],
-        )
+        self.max_model_len, self.budget = options["max_model_len"], options["max_num_batched_tokens"]
         self.requests: dict[str, Request] = {}
         self.admitted: list[str] = []
 
     def add(self, submit: Submit, tokens: list[int], shared: int) -> None:
         if len(tokens) >= self.max_model_len:
-            raise Refused(
-                f"{len(tokens)} tokens leave no room to generate below {self.max_model_len}"
-            )
+            raise Refused(f"{len(tokens)} tokens leave no room to generate below {self.max_model_len}")
         content: list[Hashable] = [(submit.salt, submit.adapter), *tokens]
         for image in submit.media:
             content[1 + image.at : 1 + image.at + image.length] = [image.hash] * image.length
@@ -132,15 +118,11 @@ class PagedAdapter(FirstCome):
 
     def compute(self, r: str, tokens: int) -> tuple[int, int] | None:
         request, new = self.requests[r], r not in self.admitted
-        cached = takewhile(
-            self.cache.page_of.__contains__, request.keys(self.size, 0, len(request.content) - 2)
-        )
+        cached = takewhile(self.cache.page_of.__contains__, request.keys(self.size, 0, len(request.content) - 2))
         hit = [self.cache.page_of[key] for key in cached] if new else []
         start = request.computed + len(hit) * self.size
         stop = min(start + tokens, len(request.content) - 1)
-        if (
-            pages := self.cache.allocate(hit, -(-stop // self.size) - len(hit) - len(request.pages))
-        ) is None:
+        if (pages := self.cache.allocate(hit, -(-stop // self.size) - len(hit) - len(request.pages))) is None:
             return None
         request.pages, request.computed = request.pages + pages, start
         if new:
@@ -153,11 +135,7 @@ class PagedAdapter(FirstCome):
         for r, (start, stop) in scheduled.chunks.items():
             request = self.requests[r]
             request.computed = stop
-            for key, page in zip(
-                request.keys(self.size, start, stop),
-                request.pages[start // self.size :],
-                strict=False,
-            ):
+            for key, page in zip(request.keys(self.size, start, stop), request.pages[start // self.size :], strict=False):
                 self.cache.publish(key, page)
             self.diff.settle(served=r)
 
@@ -168,13 +146,9 @@ class PagedAdapter(FirstCome):
         return {(0, page, key): Claim(len(key) - 1) for key, page in self.cache.page_of.items()}
 
     def counts(self) -> Mapping[int, Count]:
-        unheld, cached = (
-            len(self.cache.unheld),
-            sum(page in self.cache.key_of for page in self.cache.unheld),
-        )
-        return {
-            0: Count(free=unheld - cached, held=len(self.cache.references) - unheld, cached=cached)
-        }
+        unheld = len(self.cache.unheld)
+        cached = sum(page in self.cache.key_of for page in self.cache.unheld)
+        return {0: Count(free=unheld - cached, held=len(self.cache.references) - unheld, cached=cached)}
 
     def references(self, pool: int, page: int) -> int:
         return self.cache.references[page]
@@ -184,9 +158,7 @@ OPTIONS = {"max_model_len": 4096, "max_num_batched_tokens": 2048, "retention_int
 
 
 def open_engine(header: TraceHeader, options: Mapping[str, str]) -> Driver:
-    """Build an engine for one trace; what it cannot run is a UsageError, and is left out and
-    told.
-    """
+    """Build an engine for one trace; what it cannot run is a UsageError, and is left out and told."""
     if unknown := set(header.options) - set(OPTIONS):
         raise UsageError(f"options that this cache does not have: {', '.join(sorted(unknown))}")
     described = full_attention.describe(header, "paged", Eviction("lru", free_first=False))
@@ -194,6 +166,4 @@ def open_engine(header: TraceHeader, options: Mapping[str, str]) -> Driver:
     return Driver(described, PagedAdapter(header.pages, size, OPTIONS | header.options))
 
 
-ENGINE = EngineKind(
-    "paged", "a sample: a paged prefix cache", ("manager", "scheduler"), open_engine, replays=False
-)
+ENGINE = EngineKind("paged", "a sample: a paged prefix cache", ("manager", "scheduler"), open_engine, replays=False)

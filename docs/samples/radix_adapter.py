@@ -1,8 +1,7 @@
 """A radix tree under cachewitness: a sample to copy, of another shape than block tables.
 
-`RadixCache` stands for your engine: a pool of places for one token each, and a tree of token rows
-that says what they hold. To the harness a place is a page of one token, and each token of the tree
-is a key, of all tokens up to it.
+`RadixCache` stands for your engine: a pool of places for one token each, and a tree of token rows that says what they hold. To
+the harness a place is a page of one token, and each token of the tree is a key, of all tokens up to it.
 """
 
 from __future__ import annotations
@@ -22,9 +21,7 @@ from cachewitness.engines.kind import EngineKind
 
 @dataclass(eq=False)
 class Node:
-    """A row of tokens and the places that hold them; `children` go on from its end, by their
-    first token.
-    """
+    """A row of tokens and the places that hold them; `children` go on from its end, by their first token."""
 
     row: list[Hashable]
     places: list[int]
@@ -33,30 +30,21 @@ class Node:
 
 
 class RadixCache:
-    """The pool and the tree. Leaves that nobody holds are evicted, the least recently used
-    first.
-    """
+    """The pool and the tree. Leaves that nobody holds are evicted, the least recently used first."""
 
     def __init__(self, places: int) -> None:
         self.free = list(range(places))
         self.references = [0] * places
-        self.length_at: dict[
-            int, int
-        ] = {}  # of places in the tree: how many tokens the prefix that ends there has
+        self.length_at: dict[int, int] = {}  # of places in the tree: how many tokens the prefix that ends there has
         self.root, self.clock = Node([], []), 0
 
     def match(self, row: Sequence[Hashable]) -> tuple[Node, list[int]]:
-        """Return the node at which the longest prefix that is in the tree ends, and the places
-        of that prefix.
-        """
+        """Return the node at which the longest prefix that is in the tree ends, and the places of that prefix."""
         self.clock += 1
         node, places = self.root, list[int]()
         while len(places) < len(row) and (child := node.children.get(row[len(places)])):
             pairs = zip(child.row, row[len(places) :], strict=False)
-            common = next(
-                (at for at, (a, b) in enumerate(pairs) if a != b),
-                min(len(child.row), len(row) - len(places)),
-            )
+            common = next((at for at, (a, b) in enumerate(pairs) if a != b), min(len(child.row), len(row) - len(places)))
             if common < len(child.row):  # split it where the match ends
                 head = Node(child.row[:common], child.places[:common], {child.row[common]: child})
                 child.row, child.places = child.row[common:], child.places[common:]
@@ -66,22 +54,16 @@ class RadixCache:
         return node, places
 
     def insert(self, row: Sequence[Hashable], places: Sequence[int]) -> list[int]:
-        """Put a row into the tree; return where the tree has it: what it knew already stays
-        where it was.
-        """
+        """Put a row into the tree; return where the tree has it: what it knew already stays where it was."""
         node, known = self.match(row)
         rest, held = list(row[len(known) :]), list(places[len(known) :])
         if rest:
             node.children[rest[0]] = Node(rest, held, used=self.clock)
-            self.length_at |= {
-                place: length for length, place in enumerate(held, start=len(known) + 1)
-            }
+            self.length_at |= {place: length for length, place in enumerate(held, start=len(known) + 1)}
         return known + held
 
     def allocate(self, count: int) -> list[int] | None:
-        """Return so many places, evicting what nobody holds; None, and nothing is evicted, if
-        there are not as many.
-        """
+        """Return so many places, evicting what nobody holds; None, and nothing is evicted, if there are not as many."""
         if self.references.count(0) < count:
             return None
         while len(self.free) < count:
@@ -104,14 +86,10 @@ class RadixCache:
                 yield node, child
 
     def hold(self, places: Sequence[int], by: int) -> None:
-        """Let so many more hold these places (-1: one fewer); what nobody holds and no row names
-        is free.
-        """
+        """Let so many more hold these places (-1: one fewer); what nobody holds and no row names is free."""
         for place in places:
             self.references[place] += by
-        self.free += [
-            place for place in places if self.references[place] == 0 and place not in self.length_at
-        ]
+        self.free += [place for place in places if self.references[place] == 0 and place not in self.length_at]
 
 
 class RadixAdapter(Adapter):
@@ -198,9 +176,7 @@ def open_engine(header: TraceHeader, options: Mapping[str, str]) -> Driver:
     """Build an engine for one trace."""
     if header.options.keys() - {"retention_interval"}:
         raise UsageError("this cache has no options")
-    described = full_attention.describe(
-        header, "radix", Eviction("lru-leaves", together=True), block_size=1
-    )
+    described = full_attention.describe(header, "radix", Eviction("lru-leaves", together=True), block_size=1)
     return Driver(described, RadixAdapter(described.pools[0].pages))
 
 

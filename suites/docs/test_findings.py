@@ -56,7 +56,8 @@ def test_a_finding_can_be_seen_again(one: findings.Finding) -> None:
 
 def test_what_stops_an_engine_is_told_in_words_alone() -> None:
     """Neither a trace nor a program that ends software that is not ours, or has it wait for
-    ever, lies here."""
+    ever, lies here.
+    """
     assert not [one.name for one in FOUND if one.anomaly in ("stuck", "hung")]
     assert all(
         "raises" in one.happens or "Error" in one.happens for one in FOUND if one.anomaly == "died"

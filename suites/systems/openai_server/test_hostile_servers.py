@@ -507,7 +507,8 @@ def test_a_server_that_ends_over_prompts_of_some_length_is_run_without_them(
     shortest: int, code: int, found: list[str]
 ) -> None:
     """It is gone for everybody, which is a finding; with `shortest` no such prompt is sent, and
-    they count as given up."""
+    they count as given up.
+    """
 
     def met(handler: Any, number: int) -> bool:
         short = len(handler.asked["prompt"]) < BLOCK and number > ASKED_FIRST

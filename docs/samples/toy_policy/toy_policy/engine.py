@@ -1,6 +1,4 @@
-"""Shows the cache to the harness: after each change the witness compares tables, keys and counts
-with what they were.
-"""
+"""Shows the cache to the harness: after each change the witness compares tables, keys and counts with what they were."""
 
 from collections.abc import Hashable, Mapping, Sequence
 

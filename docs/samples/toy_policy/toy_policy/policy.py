@@ -1,6 +1,4 @@
-"""Registers the policy: how it is opened and configured, one seeded fault, a plan, and a
-question for test vectors.
-"""
+"""Registers the policy: how it is opened and configured, one seeded fault, a plan, and a question for test vectors."""
 
 from collections.abc import Mapping
 from typing import Any
