@@ -58,7 +58,8 @@ class Bare:
 
     def _schedule(self, request: Request, asked: int) -> int:
         """Give the request pages; return how many tokens it computes, 0 if there was no room."""
-        manager, config = self.manager, self.config
+        manager = self.manager
+        config = self.config
         waiting = request.status is not RequestStatus.RUNNING
         found, hit = None, 0
         if waiting:

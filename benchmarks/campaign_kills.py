@@ -204,13 +204,16 @@ def main() -> int:
         stamp = f"{os.getpid()}"
         began = time.monotonic()
         whole = finished(setting.started(f"whole-{stamp}"))
-        length, chance, tried = time.monotonic() - began, random.Random(args.seed), Tried()
+        length = time.monotonic() - began
+        chance = random.Random(args.seed)
+        tried = Tried()
         print(
             f"undisturbed: {length:.0f} s, {whole['units']} units, digest {whole['digest']}",
             flush=True,
         )
         while (left := args.kills - tried.killed.total()) > 0:
-            name, began = f"killed-{tried.campaigns}-{stamp}", time.monotonic()
+            name = f"killed-{tried.campaigns}-{stamp}"
+            began = time.monotonic()
             told = killed(setting, name, chance, min(left, args.each), length, tried)
             tried.campaigns += 1
             tried.seconds += time.monotonic() - began

@@ -137,7 +137,9 @@ def _client(database: str, campaign: str, outcome: bytes, seconds: float) -> tup
     """Lease units and enter outcomes for so long, or until there are none; return how many, and
     the seconds that it took.
     """
-    queue, done, began = Queue(Database(database), campaign, 5), 0, time.monotonic()
+    queue = Queue(Database(database), campaign, 5)
+    done = 0
+    began = time.monotonic()
     while time.monotonic() < began + seconds and (leased := queue.lease("w", 30.0)) is not None:
         queue.complete(leased, outcome)
         done += 1
@@ -204,7 +206,8 @@ def look(database: str, units: int) -> float:
 def kind(database: str) -> str:
     """Return what a server is, and whether it waits for its disk."""
     server = Database(database)
-    ((fsync,),), ((waits,),) = server.rows("SHOW fsync"), server.rows("SHOW synchronous_commit")
+    ((fsync,),) = server.rows("SHOW fsync")
+    ((waits,),) = server.rows("SHOW synchronous_commit")
     server.close()
     return "PostgreSQL" + (
         "" if "off" not in (fsync, waits) else " that does not wait for its disk"
@@ -213,7 +216,8 @@ def kind(database: str) -> str:
 
 def added(made: Planned, outcomes: list[bytes]) -> float:
     """Return how many outcomes a driver adds up in a second of CPU time."""
-    began, totals = time.process_time(), Totals(made)
+    began = time.process_time()
+    totals = Totals(made)
     for _ in range(5):
         for unit, outcome in zip(made.units, outcomes, strict=True):
             totals.add(unit, outcome_of(outcome, entered(unit)[0]))
@@ -239,7 +243,8 @@ def main() -> int:
         digests = {one["digest"] for runs in told.values() for one in runs}
         best = {count: min(one["seconds"] for one in runs) for count, runs in told.items()}
         print(best, digests, flush=True)
-        made, state = planned(folder, "counted"), str(folder / "state.sqlite")
+        made = planned(folder, "counted")
+        state = str(folder / "state.sqlite")
         counted, outcomes, seconds = statements(folder, state, made)
         outcome = max(outcomes, key=len)
         clients = [count for count in CLIENTS if args.database or count <= 2]
@@ -249,7 +254,8 @@ def main() -> int:
         looks = {units: look(args.database or state, units) for units in DONE}
         driver = added(made, outcomes)
         database = kind(args.database) if args.database else "SQLite"
-    usual, most = seconds * USUAL / PER_UNIT, max(one.done for one in rates.values())
+    usual = seconds * USUAL / PER_UNIT
+    most = max(one.done for one in rates.values())
     text = pages.render(
         "campaign-scaling",
         release=__version__,

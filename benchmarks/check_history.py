@@ -39,8 +39,10 @@ often."""
 
 def write(path: Path, events: int) -> int:
     """Write a history of so many events, to the end of an operation, and return how many it has."""
-    engine, encode = parse("reference").open(workload.header()), msgspec.json.Encoder().encode
-    worker, seq = Worker(engine.describe()), 0
+    engine = parse("reference").open(workload.header())
+    encode = msgspec.json.Encoder().encode
+    worker = Worker(engine.describe())
+    seq = 0
     with path.open("wb") as file:
         file.write(encode(engine.describe()) + b"\n")
         for op in workload.operations(events):
@@ -80,7 +82,8 @@ def several(folder: Path) -> tuple[int, str]:
     """
     paths = [folder / f"{number}.history.jsonl" for number in range(SEVERAL)]
     events = sum(write(path, EVENTS[0]) for path in paths)
-    worst, best = 0, {1: float("inf"), 2: float("inf")}
+    worst = 0
+    best = {1: float("inf"), 2: float("inf")}
     for _ in range(TIMES):
         for jobs, before in best.items():
             code, clock, _, _ = judge("--jobs", str(jobs), *paths)
@@ -107,7 +110,8 @@ def main() -> int:
     )
     parser.add_argument("--write", metavar="FILE", type=Path, help="put the section into this page")
     given = parser.parse_args()
-    worst, rows = 0, list[list[str]]()
+    worst = 0
+    rows = list[list[str]]()
     with tempfile.TemporaryDirectory() as folder:
         if given.several:
             worst, text = several(Path(folder))

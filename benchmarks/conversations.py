@@ -146,7 +146,8 @@ class Census:
 
     def count(self) -> list[int]:
         """Return how many pages there are of each kind; the null block is none of them."""
-        counts, records = dict.fromkeys(KINDS, 0), self._ledger.records[0]
+        counts = dict.fromkeys(KINDS, 0)
+        records = self._ledger.records[0]
         for page, record in records.usable.items():
             if record.holders:
                 counts[LIVE_STATE if self._state[self._taken_for[page]] else LIVE_ATTENTION] += 1
@@ -163,14 +164,17 @@ class Loop:
 
     def __init__(self, header: TraceHeader, engine: Engine, plan: Plan) -> None:
         described = engine.describe()
-        self.header, self.engine, self.plan = header, engine, plan
+        self.header = header
+        self.engine = engine
+        self.plan = plan
         self.ops: list[Op] = []
         self.served = Served(
             f"{described.engine} {described.engine_version}",
             [Turn() for _ in range(plan.turns)],
             [],
         )
-        self._worker, self._observer = Worker(described), Observer(described, keep=False)
+        self._worker = Worker(described)
+        self._observer = Observer(described, keep=False)
         self._census = Census(self._observer.panel.ledger)
         self._state = [group.kind == "recurrent" for group in described.groups]
         self._attention = self._state.index(False)
@@ -206,7 +210,8 @@ class Loop:
         return self._conclude()
 
     def _continuation(self, talker: int, turn: int) -> str:
-        answer, words = self.plan.answer_of(talker, turn), self.plan.words_of(talker, turn + 1)
+        answer = self.plan.answer_of(talker, turn)
+        words = self.plan.words_of(talker, turn + 1)
         return (
             f" @{_name(talker, turn)}[{self.plan.thoughts}]:{answer} c{talker}.{turn + 1}:{words}"
         )
@@ -259,7 +264,8 @@ class Loop:
         self.engine.close()
         result = self._observer.close(Trace(self.header, self.ops))
         served = self.served
-        served.operations, served.events = result.activity.operations, result.activity.events
+        served.operations = result.activity.operations
+        served.events = result.activity.events
         served.findings = [finding.sentence for finding in result.findings]
         served.findings += [
             f"{tally.checker} crashed: {tally.crashed}" for tally in result.tallies if tally.crashed

@@ -84,11 +84,9 @@ def picture() -> str:
 def draw(result: Result) -> str:
     """Return the SVG of a replayed failure."""
     finding = result.findings[0]
-    cards, y, parts = (
-        list(_cards(result.history.header, result.history.events, finding.seq)),
-        10,
-        list[str](),
-    )
+    cards = list(_cards(result.history.header, result.history.events, finding.seq))
+    y = 10
+    parts = list[str]()
     for card in cards:
         height = 40 + len(card.rows) * (3 * LINE + 20)
         parts.append(

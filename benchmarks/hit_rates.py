@@ -71,7 +71,8 @@ class Arm:
 
 
 SMALL, MIDDLE, LARGE = (Arm(block) for block in (16, 32, 64))
-SPARSE, FINE = Arm(16, 256), Arm(16, 64)
+SPARSE = Arm(16, 256)
+FINE = Arm(16, 64)
 ARMS = (SMALL, MIDDLE, LARGE, SPARSE, FINE)
 
 

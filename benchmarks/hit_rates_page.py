@@ -69,7 +69,8 @@ def write(
     """Return the page as Markdown and its chart as SVG; `snapshot_pages` names the arms, in the
     order of `Pool`.
     """
-    names, largest = list(snapshot_pages), runs[max(runs)]
+    names = list(snapshot_pages)
+    largest = runs[max(runs)]
     holding = {tokens: pool.holding(largest) for tokens, pool in runs.items()}
     text = pages.render(
         "hit-rates",

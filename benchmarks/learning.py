@@ -60,7 +60,8 @@ from cachewitness.workloads.source import Source
 T = TypeVar("T")
 CAP = 40_000
 """In operations: whoever has not found a fault by then has not found it."""
-HARDEST, SEEDS = 40, range(5)
+HARDEST = 40
+SEEDS = range(5)
 AGAIN = 0.5
 """So large a share of the traces is made from the corpus."""
 BLIND = "blind"
@@ -72,7 +73,8 @@ class Choices:
     """
 
     def __init__(self, given: Sequence[float], rng: random.Random) -> None:
-        self._given, self._rng = given, rng
+        self._given = given
+        self._rng = rng
         self.made: list[float] = []
 
     def integer(self, low: int, high: int) -> int:
@@ -123,7 +125,9 @@ class _Shapes(Checker):
     many requests live and wait.
     """
 
-    name, summary, anomalies = "shapes", "what the ledger's states look like", ()
+    name = "shapes"
+    summary = "what the ledger's states look like"
+    anomalies = ()
 
     def __init__(self) -> None:
         super().__init__()
@@ -191,7 +195,8 @@ class Corpus:
         rng = self._rng
         if not self._entries or rng.random() >= AGAIN:
             return []
-        one, other = self._taken(), self._taken()
+        one = self._taken()
+        other = self._taken()
         way = rng.choice(("goes on otherwise", "is changed", "goes on as another"))
         if way == "goes on otherwise":
             return one[: rng.randrange(len(one))]
@@ -224,7 +229,8 @@ class Swarm:
 
     def __init__(self, rng: random.Random) -> None:
         self._rng = rng
-        self._drawn, self._paid = Counter[tuple[int, int]](), Counter[tuple[int, int]]()
+        self._drawn = Counter[tuple[int, int]]()
+        self._paid = Counter[tuple[int, int]]()
         self._seen: set[Hashable] = set()
 
     def source(self) -> Choices:
@@ -251,7 +257,8 @@ class _Factors(Choices):
 
     def __init__(self, rng: random.Random, weight: Callable[[int, int], float]) -> None:
         super().__init__((), rng)
-        self._weight, self._factors_rng = weight, rng
+        self._weight = weight
+        self._factors_rng = rng
         self.factors: list[int] = []
 
     def choice(self, options: Sequence[T]) -> T:

@@ -23,7 +23,8 @@ def write(
     medians = {
         way: {fault: median(counts[fault]) for fault in faults} for way, counts in ways.items()
     }
-    blind, learning = medians[BLIND], [way for way in ways if way != BLIND]
+    blind = medians[BLIND]
+    learning = [way for way in ways if way != BLIND]
     ratios = {way: [medians[way][fault] / blind[fault] for fault in faults] for way in learning}
     text = pages.render(
         "learning",

@@ -42,7 +42,8 @@ def measure(name: str, length: int, repeats: int = REPEATS) -> dict[str, float]:
     """
     best: dict[str, float] = {}
     for _ in range(repeats):
-        subject, watch = SUBJECTS[name](length), Watch()
+        subject = SUBJECTS[name](length)
+        watch = Watch()
         tokens = list(range(length))
         gc.collect()
         gc.disable()
@@ -66,7 +67,8 @@ def table(
     names: Sequence[str], lengths: Sequence[int], repeats: int = REPEATS
 ) -> tuple[list[list[str]], list[str]]:
     """Return the rows of the table, its head first, and what grew too much."""
-    rows, grown = [["policy", "phase", *(f"{length:,}" for length in lengths), "growth"]], []
+    rows = [["policy", "phase", *(f"{length:,}" for length in lengths), "growth"]]
+    grown = []
     for name in names:
         found = [measure(name, length, repeats) for length in lengths]
         for phase in PHASES:

@@ -72,7 +72,8 @@ class VLLM:
 
     def serve(self, tokens: Sequence[int], watch: Watch) -> None:
         """See `Subject`."""
-        manager, key = self.manager, self.manager.coordinator.cache_blocks
+        manager = self.manager
+        key = self.manager.coordinator.cache_blocks
 
         def timed(*args: Any, **kwargs: Any) -> None:
             with watch.phase("retain"):
@@ -91,7 +92,8 @@ class VLLM:
             blocks, hit, again.shared_prefix_boundary = manager.get_computed_blocks(again)
         assert 0 < len(tokens) - hit <= BLOCK
         assert manager.allocate_slots(again, len(tokens) - hit, hit, blocks) is not None
-        again.num_computed_tokens, again.status = len(tokens), RequestStatus.RUNNING
+        again.num_computed_tokens = len(tokens)
+        again.status = RequestStatus.RUNNING
         for token in range(DECODES):
             again.append_output_token_ids(token)
             with watch.phase("decode"):
@@ -195,7 +197,8 @@ class LMCache:
 
     def serve(self, tokens: Sequence[int], watch: Watch) -> None:
         """See `Subject`."""
-        connector, columns = self.connector, (len(tokens) + CHUNK) // BLOCK
+        connector = self.connector
+        columns = (len(tokens) + CHUNK) // BLOCK
         table = tuple(
             [BlockId(1 + pool * columns + column) for column in range(columns)] for pool in (0, 1)
         )

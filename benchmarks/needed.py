@@ -105,7 +105,8 @@ def in_transformers(folder: Path, count: int = QUESTIONS) -> list[Row]:
     from transformers import AutoModelForCausalLM
 
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
-    questions, encode = Questions(count), Tokenizer.load(folder / checkpoint.TOKENIZER).encode
+    questions = Questions(count)
+    encode = Tokenizer.load(folder / checkpoint.TOKENIZER).encode
     texts = [encode(context) for context in questions.contexts]
     prefixes = torch.tensor([text[: min(map(len, texts))] for text in texts])
     with torch.no_grad():
@@ -144,7 +145,8 @@ def _damaged(after: Any, tenant: Sequence[int], cache: str, name: str) -> Any:
     """Return a cache with a row for each question, taken from its tenant's; what is lost is zero
     or the next tenant's.
     """
-    past, rows = copy.deepcopy(after), torch.tensor(tenant)
+    past = copy.deepcopy(after)
+    rows = torch.tensor(tenant)
     for layer in past.layers:
         kind = (
             "recurrent"

@@ -34,7 +34,8 @@ POOLS = (200, 2_000)
 
 def measure(path: str, size: int) -> tuple[float, float, str]:
     """Return (microseconds an operation, those inside vLLM, its version)."""
-    ops, rows = list(workload.operations(OPERATIONS)), []
+    ops = list(workload.operations(OPERATIONS))
+    rows = []
     for _ in range(REPEATS):
         one = session(pages=size, engine=f"vllm:source={path}")
         seconds = one.run(ops)

@@ -38,7 +38,8 @@ class Probe:
         self.keep = False
         self.kept: dict[str, list[Tensor]] = {}
         self._tensors = service.engine.tensors
-        self._others, self._head = others, head
+        self._others = others
+        self._head = head
         self._least = head - head % self._tensors.pools.groups[0].block_size
         self._texts = Texts(self._tensors.model)
         self._seen: set[str] = set()
@@ -54,7 +55,9 @@ class Probe:
 
     def begin(self, damage: Damage | None, *, keep: bool) -> None:
         """Begin a pass over the questions."""
-        self.damage, self.keep, self.kept = damage, keep, {}
+        self.damage = damage
+        self.keep = keep
+        self.kept = {}
         self._exchanged = set()
 
     def _execute(
@@ -143,7 +146,8 @@ class Questions:
         return Scores(arm=arm, rows=tuple(rows), answers=dict(enumerate(answers)))
 
     def _scored(self, index: int, doc: Doc, answer: Answer) -> Scored:
-        extracted, target = _result(answer.text), _result(doc.answer)
+        extracted = _result(answer.text)
+        target = _result(doc.answer)
         return Scored(
             doc=index,
             filter=PRIMARY,

@@ -121,7 +121,8 @@ def simulate(world: World, runs: int, seed: int) -> Counter[str]:
 
 
 def _judged(world: World, parts: Sequence[Any], runs: int) -> Counter[str]:
-    risk, found = Risk(margin=world.margin), Counter[str]()
+    risk = Risk(margin=world.margin)
+    found = Counter[str]()
     for run in range(runs):
         arms = [_counts(world, [part[arm][run] for part in parts]) for arm in range(world.arms)]
         outcomes = {decision.outcome for decision in decide(arms, risk)}
@@ -147,7 +148,8 @@ def _part(world: World, size: int, runs: int, draw: Any, *, ruined: float) -> li
     found = []
     for _ in range(world.arms):
         arm = _damaged(_lumped(_answers(state, draw), world, draw), world, draw, ruined=ruined)
-        lost, gone = cold & ~arm, cold & ~again
+        lost = cold & ~arm
+        gone = cold & ~again
         columns = [cold, lost, ~cold & arm, lost & ~gone, gone & ~lost]
         table = np.stack([np.full(runs, size), *(each.sum(1) for each in columns)], 1)
         found.append(table.tolist())

@@ -147,7 +147,8 @@ def _distance(right: Sequence[Tensor], logits: Sequence[Tensor]) -> Distance:
         [rows[len(rows) - len(ours) :] for rows, ours in zip(right, logits, strict=True)]
     )
     ours = torch.cat([*logits])
-    p, q = cold.log_softmax(-1), ours.log_softmax(-1)
+    p = cold.log_softmax(-1)
+    q = ours.log_softmax(-1)
     apart = (cold - ours).abs()
     kl = (p.exp() * (p - q)).sum(-1)
     return Distance(

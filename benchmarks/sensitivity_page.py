@@ -78,7 +78,8 @@ def _figures(found: Found, condition: str) -> list[list[str]]:
     rows = []
     for name, outcomes in found.outcomes.items():
         outcome = _of(outcomes, condition)
-        judged, distance = outcome.judged, outcome.distance
+        judged = outcome.judged
+        distance = outcome.distance
         groups = {group.group: f"{100 * group.right / group.n:.0f}" for group in judged.groups}
         rows.append(
             [

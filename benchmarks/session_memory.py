@@ -34,7 +34,9 @@ def measure(marks: Sequence[int]) -> Iterator[float]:
     """Yield the MiB held after so many operations, each time. Raises SystemExit if the run is
     not clean.
     """
-    one, operations, done = session(), workload.operations(marks[-1]), 0
+    one = session()
+    operations = workload.operations(marks[-1])
+    done = 0
     for mark in marks:
         while done < mark:
             part = list(islice(operations, min(PORTION, mark - done)))

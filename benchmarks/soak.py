@@ -79,9 +79,13 @@ def main() -> int:
         Restriction([], {}, historic=not spec.kind.replays),
         given.seed,
     )
-    whole, alarms, ran, refused = Activity(), Counter[str](), Counter[str](), 0
+    whole = Activity()
+    alarms = Counter[str]()
+    ran = Counter[str]()
+    refused = 0
     version = ""
-    began, cpu = time.perf_counter(), time.process_time()
+    began = time.perf_counter()
+    cpu = time.process_time()
     for number in count():
         if whole.operations >= given.operations:
             break

@@ -250,7 +250,8 @@ def on_two(count: int) -> tuple[float, float]:
     """
     with ProcessPoolExecutor(2) as pool:
         list(pool.map(_shard, [count // 10] * 2))  # imports, and warms up
-        by_cpu, by_clock = [], []
+        by_cpu = []
+        by_clock = []
         for _ in range(REPEATS):
             begun = time.perf_counter()
             seconds = list(pool.map(_shard, [count] * 2))

@@ -53,7 +53,9 @@ class Paged:
         device: str,
         kernels: str,
     ) -> None:
-        self.model, self.prompts, self.kernels = model, prompts.tolist(), named(kernels)
+        self.model = model
+        self.prompts = prompts.tolist()
+        self.kernels = named(kernels)
         types = model.config.layer_types
         groups = [
             PagedGroup(layers, BLOCK)
@@ -76,7 +78,8 @@ class Paged:
 
     def decode(self, last: torch.Tensor, new: int) -> list[torch.Tensor]:
         """Generate `new` tokens greedily behind `last` [requests]."""
-        out, start = [last], len(self.prompts[0])
+        out = [last]
+        start = len(self.prompts[0])
         for position in range(start, start + new - 1):
             logits = self._run([[token] for token in out[-1].tolist()], position)
             out.append(logits.argmax(-1))
@@ -128,10 +131,8 @@ def measure(options: Any, folder: Path) -> tuple[str, bool]:
     prompts = torch.randint(
         model.config.vocab_size, (options.batch, options.prompt), generator=generator
     )
-    paged, there = (
-        Paged(model, prompts, options.new, options.device, options.kernels),
-        prompts.to(options.device),
-    )
+    paged = Paged(model, prompts, options.new, options.device, options.kernels)
+    there = prompts.to(options.device)
 
     def generate(new: int) -> torch.Tensor:
         with torch.inference_mode():
@@ -180,7 +181,8 @@ def best(runs: dict[str, Callable[[], object]], device: str) -> dict[str, float]
 
 def render(options: Any, seconds: dict[str, float], same: bool) -> str:
     """Return the section of the page."""
-    prefilled, decoded = options.batch * options.prompt, options.batch * (options.new - 1)
+    prefilled = options.batch * options.prompt
+    decoded = options.batch * (options.new - 1)
     rate = {
         name: (prefilled if "prefill" in name else decoded) / took for name, took in seconds.items()
     }

@@ -64,21 +64,17 @@ def drawn(trace: Trace, shows: int) -> str:
     ]
     hues = {text: HUES[place % len(HUES)] for place, text in enumerate(dict.fromkeys(texts))}
     most = max((_length(line.op) for line in kept), default=1) or 1
-    groups, beside = (
-        trace.header.layout.groups,
-        BESIDE * any(map(_identity, (line.op for line in kept))),
-    )
-    parts, y = (
-        [
-            _text(
-                NUMBER,
-                28,
-                "soft",
-                f"{describe_layout(trace.header.layout)}, {trace.header.pages} pages",
-            )
-        ],
-        44,
-    )
+    groups = trace.header.layout.groups
+    beside = BESIDE * any(map(_identity, (line.op for line in kept)))
+    parts = [
+        _text(
+            NUMBER,
+            28,
+            "soft",
+            f"{describe_layout(trace.header.layout)}, {trace.header.pages} pages",
+        )
+    ]
+    y = 44
     if len(lines) > len(kept):
         parts.append(_text(NUMBER, y + 12, "soft", f"… lines before: {len(lines) - len(kept)}"))
         y += LINE
@@ -123,9 +119,9 @@ def _line(
     line: Line, y: int, scale: float, hues: dict[str, int], groups: Sequence[GroupSpec]
 ) -> Iterator[str]:
     """Yield what one operation looks like."""
-    op, number = (
-        line.op,
-        (f"{line.number}" if line.times == 1 else f"{line.number}–{line.number + line.times - 1}"),
+    op = line.op
+    number = (
+        f"{line.number}" if line.times == 1 else f"{line.number}–{line.number + line.times - 1}"
     )
     yield _text(NUMBER, y + 13, "soft", number)
     if not isinstance(op, Submit):
@@ -134,7 +130,8 @@ def _line(
         yield _text(WORDS, y + 13, "ink", words + (f"  ×{line.times}" if line.times > 1 else ""))
         return
     yield _text(WORDS, y + 13, "ink", op.r)
-    at, places = 0, {text: place for place, text in enumerate(hues)}
+    at = 0
+    places = {text: place for place, text in enumerate(hues)}
     for text, start, count in segments(op.prompt):
         yield from _bar(
             LEFT + at * scale,
@@ -145,7 +142,8 @@ def _line(
         )
         at += count
     if op.generate > 0:
-        x, width = LEFT + at * scale, op.generate * scale
+        x = LEFT + at * scale
+        width = op.generate * scale
         yield (
             f'<rect class="make" x="{x:.1f}" y="{y}" width="{max(width, 2):.1f}" height="{BAR}"'
             ' rx="2"/>'
@@ -179,7 +177,8 @@ def _blocks(group: GroupSpec, tokens: int, y: int, scale: float) -> Iterator[str
     for start in range(0, tokens, group.block_size):
         stop = min(start + group.block_size, tokens)
         whole = stop - start == group.block_size
-        x, end = LEFT + start * scale + 0.5, LEFT + stop * scale - 1.5
+        x = LEFT + start * scale + 0.5
+        end = LEFT + stop * scale - 1.5
         dashes = "" if whole else ' stroke-dasharray="2 2"'
         yield (
             f'<line class="tick" x1="{x:.1f}" y1="{y}" x2="{max(end, x + 1):.1f}" y2="{y}"'

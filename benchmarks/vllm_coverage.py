@@ -110,7 +110,8 @@ def parts(source: Path, seconds: float, fuzzed: Path) -> dict[str, list[str]]:
     """Return the arguments of `cachewitness` by part; `fuzzed` is a file that lists what a
     campaign goes on behind.
     """
-    run, engine = ["run", "--isolate", "no", "--engine"], f"vllm:source={source}"
+    run = ["run", "--isolate", "no", "--engine"]
+    engine = f"vllm:source={source}"
     suites = {
         "scenarios": ("invariants", "scheduler"),
         "random": ("random", "scheduler-random", "differential"),
@@ -326,7 +327,8 @@ def _row(file: str, ours: dict[str, dict[str, Any]], own: dict[str, dict[str, An
     by vLLM's tests.
     """
     entered = [function for function in ours[file].values() if function["summary"]["covered_lines"]]
-    inside, theirs = Share.of(entered), Share.of(own.get(file, {}).values())
+    inside = Share.of(entered)
+    theirs = Share.of(own.get(file, {}).values())
     return [f"`{file}`", *Share.of(ours[file].values()).told(), *inside.told()[1:], *theirs.told()]
 
 

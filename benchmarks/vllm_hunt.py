@@ -79,7 +79,8 @@ def early(configurations: Iterable[Configuration]) -> list[Configuration]:
     """Return configurations in an order in which each option, and each two together, come early:
     what is newest is next.
     """
-    left, seen = [*configurations], set[frozenset[str]]()
+    left = [*configurations]
+    seen = set[frozenset[str]]()
     ordered: list[Configuration] = []
     while left:
         following = max(left, key=lambda configuration: len(_traits(configuration) - seen))
@@ -171,7 +172,9 @@ def hunt(mutant: Mutant, source: str, budget: float, seed: int = 0) -> Hunt:
     """
     clean = parse(f"vllm:source={source}{needs(mutant)}")
     faulty = parse(f"vllm:source={source}{needs(mutant)},mutant={mutant.name}")
-    started, operations, traces = time.process_time(), 0, 0
+    started = time.process_time()
+    operations = 0
+    traces = 0
     others: dict[str, None] = {}
     alarms: list[str] = []
     for trace in workloads_for(mutant, seed):

@@ -49,7 +49,8 @@ def main() -> int:
         help="the folder `tests` of the same version",
     )
     given = parser.parse_args()
-    source, tests = given.source.resolve(), given.tests.resolve()
+    source = given.source.resolve()
+    tests = given.tests.resolve()
     (named,) = source.glob("vllm*.dist-info")
     version = named.name.removesuffix(".dist-info").rpartition("-")[2]
     files = [f"{CORE}/{name}" for name in FILES if (tests / "v1/core" / name).is_file()]

@@ -234,7 +234,9 @@ def main() -> int:
         help="run this part of vLLM's tests alone",
     )
     given = parser.parse_args()
-    source, kept, page = given.source.resolve(), given.kept, given.write and given.write.resolve()
+    source = given.source.resolve()
+    kept = given.kept
+    page = given.write and given.write.resolve()
     kept = kept and kept.resolve()
     known: dict[str, Any] = (
         json.loads(kept.read_text(encoding="utf-8")) if kept and kept.exists() else {}

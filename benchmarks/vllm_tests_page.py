@@ -177,7 +177,8 @@ def _stood(fault: Mutant, known: dict[str, Any], parts: list[str]) -> int | None
     """Return how many of the killing tests have names that stood when the bug was reported; None
     if that cannot be said.
     """
-    since, release = known.get("since"), _report(fault)[1]
+    since = known.get("since")
+    release = _report(fault)[1]
     if not since or not release:
         return None
     names = [

@@ -15,6 +15,8 @@ the flow only while nothing runs against it. All of that breaks silently, by one
     cachewitness.<room>                  rooms in front of it in `FLOW`, and itself
     cachewitness.systems.<system>        loaded by entry point, imported by nobody else (see `BUILDS_ON`)
 
+No statement assigns unrelated things at once (`a, b = f(), g()`): an exchange of names and a list of
+literals are no such statement.
 No file of the package lies outside a room, no module imports another's private names, and no files
 import each other in a circle.
 
@@ -196,6 +198,12 @@ def _check(module: Module) -> Iterator[tuple[Path, int, str]]:
     if module.lines > most:
         yield module.path, most + 1, f"{module.lines} lines; a file of {top} has at most {most}"
     for node in module.statements:
+        if isinstance(node, ast.Assign) and _unrelated(node):
+            yield (
+                module.path,
+                node.lineno,
+                "assigns unrelated things at once; write a line for each",
+            )
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             length = (node.end_lineno or node.lineno) - node.lineno + 1
             if length > FUNCTION_LINES_MAX:
@@ -203,6 +211,24 @@ def _check(module: Module) -> Iterator[tuple[Path, int, str]]:
                     f"{node.name} has {length} lines; a function has at most {FUNCTION_LINES_MAX}"
                 )
                 yield module.path, node.lineno, message
+
+
+def _unrelated(node: ast.Assign) -> bool:
+    """Whether a statement is `a, b = x, y` and neither exchanges names nor lists literals."""
+    target = node.targets[0]
+    if not (isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple)):
+        return False
+    if len(target.elts) != len(node.value.elts) or all(map(_literal, node.value.elts)):
+        return False
+    names = {ast.unparse(name) for name in target.elts}
+    places = (ast.Name, ast.Attribute, ast.Subscript)
+    values = (part for value in node.value.elts for part in ast.walk(value))
+    return not any(isinstance(part, places) and ast.unparse(part) in names for part in values)
+
+
+def _literal(value: ast.expr) -> bool:
+    operand = value.operand if isinstance(value, ast.UnaryOp) else value
+    return isinstance(operand, ast.Constant)
 
 
 def _private(name: str) -> bool:

@@ -18,11 +18,14 @@ from typing import Any
 import gguf
 import numpy as np
 
-VOCABULARY, SPECIAL = 256, ("<pad>", "<bos>", "<eos>", "<unk>")
+VOCABULARY = 256
+SPECIAL = ("<pad>", "<bos>", "<eos>", "<unk>")
 EMBEDDING, FORWARD, LAYERS, CONTEXT = 64, 96, 4, 16384
 HEADS, KV_HEADS, HEAD = 4, 2, 16
 STATE, GROUPS, KERNEL = 16, 1, 4
-INNER, SSM_HEADS, KEY_HEADS = 2 * EMBEDDING, 4, 2
+INNER = 2 * EMBEDDING
+SSM_HEADS = 4
+KEY_HEADS = 2
 EXPERTS, EXPERTS_USED = 4, 2
 WINDOW = 32
 GAIN = 1.4
@@ -130,7 +133,8 @@ def attention(
     """Write grouped-query attention; `gated`: the query's projection has a gate beside it, as in
     Qwen3-Next.
     """
-    q, kv = HEADS * HEAD, KV_HEADS * HEAD
+    q = HEADS * HEAD
+    kv = KV_HEADS * HEAD
     shapes = {
         "attn_q": (EMBEDDING, 2 * q if gated else q),
         "attn_k": (EMBEDDING, kv),
@@ -210,7 +214,9 @@ def mamba_1(w: Weights, layer: str, rank: int) -> None:
 
 def delta_net(w: Weights, layer: str, *, joined: bool) -> None:
     """Write a gated delta net; `joined`: the projections of its two gates are one tensor."""
-    keys, values, heads = STATE * KEY_HEADS, STATE * SSM_HEADS, SSM_HEADS
+    keys = STATE * KEY_HEADS
+    values = STATE * SSM_HEADS
+    heads = SSM_HEADS
     w.matrix(f"{layer}.attn_qkv.weight", EMBEDDING, 2 * keys + values)
     w.matrix(f"{layer}.attn_gate.weight", EMBEDDING, values)
     w.matrix(f"{layer}.ssm_conv1d.weight", KERNEL, 2 * keys + values)

@@ -26,7 +26,8 @@ RELEASES = {
 The last two are asked for nothing but their capacity: their blocks weigh what the published
 vectors of `sizing` say.
 """
-BYTES, SPECIAL = 256, ("<pad>", "<bos>", "<eos>", "<unk>")
+BYTES = 256
+SPECIAL = ("<pad>", "<bos>", "<eos>", "<unk>")
 COMMON: dict[str, Any] = {
     "vocab_size": 272,
     "hidden_size": 128,

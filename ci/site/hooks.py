@@ -33,7 +33,8 @@ def order(index: str) -> list[dict[str, list[dict[str, str]]]]:
     for part in index.split("\n## ")[1:]:
         pages = []
         for link in PAGE.finditer(part):
-            path, title = link["path"], link["title"]
+            path = link["path"]
+            title = link["title"]
             if path not in seen and not path.startswith(".."):
                 seen.add(path)
                 pages.append({title[0].upper() + title[1:]: path})

@@ -52,7 +52,8 @@ def on_restores(module: Any, harm: Callable[[Any, int], int]) -> None:
     request; it returns how many.
     """
     restored: set[str] = set()
-    prepare, collect = module.preprocess_mamba, module.collect_mamba_copy_meta
+    prepare = module.preprocess_mamba
+    collect = module.collect_mamba_copy_meta
 
     @functools.wraps(prepare)
     def preprocess(
@@ -72,7 +73,8 @@ def on_restores(module: Any, harm: Callable[[Any, int], int]) -> None:
         if request.req_id in restored:
             strike(harm(buffers, first))
 
-    module.preprocess_mamba, module.collect_mamba_copy_meta = preprocess, collected
+    module.preprocess_mamba = preprocess
+    module.collect_mamba_copy_meta = collected
 
 
 def skip_restores(module: Any) -> None:
@@ -110,7 +112,8 @@ def stale_rows(module: Any) -> None:
         stale = 0
         for group, table in enumerate(self.block_table.block_tables):
             blocks = table.block_table.np[row]
-            before, left[group, row] = left.get((group, row), blocks), blocks.copy()
+            before = left.get((group, row), blocks)
+            left[group, row] = blocks.copy()
             cached = request.num_computed_tokens // table.block_size
             stale += int((blocks[:cached] != before[:cached]).sum())
             blocks[:cached] = before[:cached]
@@ -132,7 +135,8 @@ class Planting(MetaPathFinder):
     """Finds the one module that the fault changes, and changes it once it has been executed."""
 
     def __init__(self, name: str, plant: Callable[[Any], None]) -> None:
-        self._name, self._plant = name, plant
+        self._name = name
+        self._plant = plant
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None

@@ -53,7 +53,9 @@ def test_results_come_in_the_order_of_items(jobs: int) -> None:
 def test_what_an_item_raises_is_raised_for_it(jobs: int) -> None:
     """With all that the exception says, and those before and after it have results."""
     with Crew(jobs, squared) as crew:
-        before, bad, after = crew.submit(2), crew.submit(13), crew.submit(3)
+        before = crew.submit(2)
+        bad = crew.submit(13)
+        after = crew.submit(3)
         assert before.result() == 4
         with pytest.raises(EngineMissing, match="no such engine") as raised:
             bad.result()
@@ -84,7 +86,8 @@ def test_what_a_dead_process_was_at_is_done_again(how: str, tmp_path: Path) -> N
     """Killed from outside, or left for a reason that is gone: every result is there, and one
     line tells of it.
     """
-    once, told = tmp_path / "once", list[str]()
+    once = tmp_path / "once"
+    told = list[str]()
 
     def mortal(number: int) -> int:
         if number == 5 and not once.exists():

@@ -212,7 +212,8 @@ def test_what_others_judged_until_ctrl_c_is_told(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Their turn had not come, behind a history that takes long."""
-    judge, plain = check_several.judged, check_several.Crew.in_order
+    judge = check_several.judged
+    plain = check_several.Crew.in_order
 
     def judged(file: Path) -> object:
         while file.name == "other.jsonl":

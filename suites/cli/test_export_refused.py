@@ -95,10 +95,8 @@ def test_a_failure_stays_a_failure_whatever_becomes_of_its_test(
         monkeypatch,
         refusing if body is None else lambda *_: Exported(text, "", r" hits \d+ tokens"),
     )
-    witness, output = (
-        ROOT / "fixtures/traces/mutants/hit-is-maximum-over-groups.jsonl",
-        tmp_path / "test_it.py",
-    )
+    witness = ROOT / "fixtures/traces/mutants/hit-is-maximum-over-groups.jsonl"
+    output = tmp_path / "test_it.py"
     assert (
         invoke(
             [

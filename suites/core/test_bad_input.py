@@ -299,7 +299,8 @@ def test_a_file_cut_off_inside_a_line_is_refused_there(
 ) -> None:
     """Wherever in its last line; the whole file is fine."""
     whole = COMMANDS[command].read_bytes().rstrip(b"\n")
-    path, lines = tmp_path / "cut.jsonl", whole.count(b"\n") + 1
+    path = tmp_path / "cut.jsonl"
+    lines = whole.count(b"\n") + 1
     for end in range(whole.rindex(b"\n") + 2, len(whole)):
         path.write_bytes(whole[:end])
         refused(command, path, f"cut.jsonl:{lines}: ", capsys)
@@ -315,10 +316,8 @@ def test_of_two_lines_that_are_wrong_the_first_is_named(
     hide one before it.
     """
     events = len(HISTORY.read_bytes().splitlines()) - 1
-    path, stranger = (
-        tmp_path / "two.jsonl",
-        json.dumps({"e": "finish", "r": "stranger", "seq": events}),
-    )
+    path = tmp_path / "two.jsonl"
+    stranger = json.dumps({"e": "finish", "r": "stranger", "seq": events})
     path.write_bytes(HISTORY.read_bytes() + f"{stranger}\n".encode() + after.encode("latin-1"))
     assert invoke(["check", str(path)]) == 4
     assert f"two.jsonl:{events + 2}: request 'stranger'" in capsys.readouterr().err

@@ -55,11 +55,9 @@ def test_what_is_read_is_what_was_told(script: list[tuple[str, int, int, bool]])
     """Whatever becomes of rows about as long as a long one, events are those that reading all of
     them gives.
     """
-    reader, rows, r = (
-        EventReader(),
-        [list(range(LONG - 1)), list(range(70_000, 70_000 + 2 * LONG))],
-        "r1",
-    )
+    reader = EventReader()
+    rows = [list(range(LONG - 1)), list(range(70_000, 70_000 + 2 * LONG))]
+    r = "r1"
     for number, (change, place, value, fixed) in enumerate(script, start=1):
         row = rows[place % 2]
         if change == "append":
@@ -83,7 +81,8 @@ def test_an_answer_may_have_thousands_of_steps() -> None:
 
 def test_nothing_is_shared_with_the_engine() -> None:
     """An engine that goes on writing into its own table changes nothing of what was read."""
-    reader, row = EventReader(), list(range(2 * LONG))
+    reader = EventReader()
+    row = list(range(2 * LONG))
     (first,) = reader.read([_step(1, row)])
     row[5] = 999
     (second,) = reader.read([_step(2, row)])
@@ -96,7 +95,8 @@ def test_what_is_no_page_is_told_with_its_place(value: Any) -> None:
     """A wrong type in the middle of a row that was right in the step before: one line that names
     the field.
     """
-    intake, row = Intake(HEADER), list(range(1, 2 * LONG))
+    intake = Intake(HEADER)
+    row = list(range(1, 2 * LONG))
     intake.take([Submitted(r="r1", tokens=[1, 2])], Submit(r="r1", prompt="a:2"), 0)
     hit = Hit(r="r1", reported=0, resume=0, pages=[[], []], step=1)
     intake.take([hit, _step(1, row, [1]), StepEnd(step=1)], Step(run=[("r1", 1)]), 1)
@@ -107,7 +107,8 @@ def test_what_is_no_page_is_told_with_its_place(value: Any) -> None:
 
 def test_a_page_that_does_not_exist_is_told_in_a_long_row() -> None:
     """Rows that were followed are not followed again; a row in which one page is another one is."""
-    sense, row = WellFormedness(HEADER, live=True), list(range(1, 2 * LONG))
+    sense = WellFormedness(HEADER, live=True)
+    row = list(range(1, 2 * LONG))
     sense.follow(Submitted(r="r1", tokens=[1, 2]))
     sense.follow(_step(1, row, [1]))
     sense.follow(_step(2, row, [1]))
@@ -117,7 +118,8 @@ def test_a_page_that_does_not_exist_is_told_in_a_long_row() -> None:
 
 def test_tables_of_requests_that_ended_are_forgotten() -> None:
     """Neither the reader nor the validator keeps a table of who is over."""
-    reader, sense = EventReader(), WellFormedness(HEADER, live=True)
+    reader = EventReader()
+    sense = WellFormedness(HEADER, live=True)
     for number in range(1, 4):
         r = f"r{number}"
         told: list[Event] = [
@@ -145,7 +147,8 @@ def test_what_cannot_be_compared_is_no_page_and_no_crash() -> None:
     """In a row that was right in the step before: the reader raises what the intake makes a line
     of.
     """
-    reader, row = EventReader(), list[Any](range(2 * LONG))
+    reader = EventReader()
+    row = list[Any](range(2 * LONG))
     reader.read([_step(1, row)])
     row[7] = _Raises()
     with pytest.raises(TypeError, match="_Raises"):
@@ -158,7 +161,9 @@ def test_a_row_that_changes_while_it_is_read_is_remembered_as_it_was_read(
     """A thread of the engine writes into its own table behind the reading: the next step says
     what it wrote.
     """
-    reader, row, read = EventReader(), list(range(2 * LONG)), event_reader._read_pages
+    reader = EventReader()
+    row = list(range(2 * LONG))
+    read = event_reader._read_pages
 
     def read_and_changed(pages: list[int]) -> list[int]:
         answer = read(pages)

@@ -450,7 +450,8 @@ def test_what_no_cache_can_be_is_not_declared(say: Say, told: str) -> None:
 def test_pools_are_known_by_their_ids_and_not_by_their_place() -> None:
     """A history of one pool that has the number 7."""
     happened = drive(CROWDED, parse("reference").open(CROWDED.header)).history
-    (pool,), (group,) = happened.header.pools, happened.header.groups
+    (pool,) = happened.header.pools
+    (group,) = happened.header.groups
     header = replace(happened.header, pools=[replace(pool, id=7)], groups=[replace(group, pool=7)])
     events = [
         replace(e, pool=7) if hasattr(e, "pool") else e for e in map(_of_pool_7, happened.events)
@@ -529,7 +530,8 @@ def test_counts_that_stop_are_found() -> None:
     """What was counted last stands until the engine counts again; where it stops, every rule
     about counts would be silent.
     """
-    trace, asked = lively(), count()
+    trace = lively()
+    asked = count()
 
     def stops(op: Op, events: list[Any]) -> list[Any]:
         stopped = next(asked) > 12

@@ -86,9 +86,11 @@ def _nonsense_at(number: int, then: Change) -> Change:
 def _outcome(monkeypatch: pytest.MonkeyPatch, portion: int, engine: Any) -> tuple[bytes, str]:
     monkeypatch.setattr(driving, "PORTION", portion)
     try:
-        result, line = drive(TRACE, engine), ""
+        result = drive(TRACE, engine)
+        line = ""
     except Stopped as stopped:
-        result, line = stopped.result, str(stopped)
+        result = stopped.result
+        line = str(stopped)
     return msgspec.json.encode(result), line
 
 
@@ -148,7 +150,8 @@ def test_an_engine_may_change_later_what_it_has_returned() -> None:
         returned[:] = msgspec.convert(msgspec.to_builtins(events), list[Event])
         return returned
 
-    sound, spoilt = drive(TRACE, Changed()), drive(TRACE, Changed(spoil))
+    sound = drive(TRACE, Changed())
+    spoilt = drive(TRACE, Changed(spoil))
     assert sound.outcome == spoilt.outcome == "pass"
     assert sound.history.events == spoilt.history.events
 

@@ -62,7 +62,10 @@ def test_runs_refuse_what_a_table_of_every_token_refuses(scattered: bool) -> Non
     """
     refused = 0
     for seed in range(300):
-        draw, texts, table, words = random.Random(seed), Texts(), Table(), Vocabulary()
+        draw = random.Random(seed)
+        texts = Texts()
+        table = Table()
+        words = Vocabulary()
         for number in range(12):
             prompt = drawn_prompt(draw)
             tokens = words.tokens(prompt)
@@ -97,9 +100,13 @@ def test_another_token_at_a_known_place_is_named() -> None:
 def test_runs_are_a_map() -> None:
     """Neighbours share an entry; nothing that is there is changed."""
     for seed in range(200):
-        draw, runs, table = random.Random(seed), Runs(), dict[int, int]()
+        draw = random.Random(seed)
+        runs = Runs()
+        table = dict[int, int]()
         for _ in range(30):
-            start, value, count = draw.randrange(40), draw.randrange(3) * 100, draw.randint(1, 5)
+            start = draw.randrange(40)
+            value = draw.randrange(3) * 100
+            count = draw.randint(1, 5)
             free = not any(key in table for key in range(start, start + count))
             assert runs.put(start, value + start, count) == free
             if free:
@@ -109,7 +116,8 @@ def test_runs_are_a_map() -> None:
 
 
 def test_a_text_takes_the_room_of_a_run_and_not_of_its_tokens() -> None:
-    texts, words = Texts(), Vocabulary()
+    texts = Texts()
+    words = Vocabulary()
     tracemalloc.start()
     try:
         for number in range(300):

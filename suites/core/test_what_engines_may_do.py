@@ -59,7 +59,9 @@ class Changed:
     def __init__(
         self, header: TraceHeader, say: Callable[[Header], Header], gives_up: Callable[[int], bool]
     ) -> None:
-        self._engine, self._say, self._gives_up = parse("reference").open(header), say, gives_up
+        self._engine = parse("reference").open(header)
+        self._say = say
+        self._gives_up = gives_up
         self._numbers = count()
 
     def describe(self) -> Header:

@@ -133,7 +133,8 @@ def test_a_run_writes_its_tokens_and_reads_what_its_queries_see(
     """Each position in its own column; null columns before what is seen are neither read nor
     written.
     """
-    stop, size = start + count, group.block_size
+    stop = start + count
+    size = group.block_size
     seen = {key for query in range(start, stop) for key in [*_read_by(group, query), query]}
     table = [
         column + 1 if (column + 1) * size > min(seen) else 0 for column in range(-(-stop // size))
@@ -154,7 +155,8 @@ def test_a_state_is_read_behind_the_last_token_and_written_behind_the_last_of_th
     """Column ⌈n / block⌉ − 1 has the state after n tokens; every-block layers write one at each
     boundary on the way.
     """
-    group, table = Group(0, "recurrent", 4), [11, 12, 13, 14]
+    group = Group(0, "recurrent", 4)
+    table = [11, 12, 13, 14]
     read, write = _executed(group, 4, 10, table)
     assert isinstance(read, Read) and (read.pages, read.start, read.stop) == ([11], 0, 4)
     assert isinstance(write, Write) and (write.pages, write.start, write.stop) == ([13], 4, 10)
@@ -263,7 +265,8 @@ def test_copies_that_take_time_begin_around_the_runs_and_end_behind_them() -> No
     header = Header(
         "test", "scheduler", [Pool(0, 100, [0]), Pool(1, 9, tier="cpu")], [Group(0, "full", 4)]
     )
-    store, load = Move(1, 8, 0, 1), Move(7, 2, 1, 0)
+    store = Move(1, 8, 0, 1)
+    load = Move(7, 2, 1, 0)
     first = StepBegin(step=1, runs=[Run("r1", 0, 4, [[1]])], begun=[(5, store), (6, load)])
     second = StepBegin(step=2, runs=[Run("r1", 4, 5, [[1, 3]])], ended=[6], failed=[5])
     happened = [

@@ -99,7 +99,8 @@ def problem(file: str, name: str) -> str:
 
 def findings(text: str) -> list[str]:
     """Return what is wrong with a page, a line each."""
-    found, lines = [], list(lines_of(text))
+    found = []
+    lines = list(lines_of(text))
     for section in SECTIONS:
         if not any(line.section == section for line in lines):
             found.append(f"section {section!r} has no lines: map the statements of its document")

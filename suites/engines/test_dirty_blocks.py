@@ -40,7 +40,8 @@ def test_every_block_that_changed_is_said_to_have(options: dict[str, Any]) -> No
     that the pool names.
     """
     manager: Any = observable_manager(build(GROUPS, 30, {"retention_interval": None, **options}))
-    seen, changed = state(manager), 0
+    seen = state(manager)
+    changed = 0
     for number in range(24):
         first = number % 3 * 5
         request = Request(

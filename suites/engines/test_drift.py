@@ -24,7 +24,8 @@ class Renamed:
     """A manager of another release, which has no method of that name."""
 
     def __init__(self, manager: Any, gone: str) -> None:
-        self._manager, self._gone = manager, gone
+        self._manager = manager
+        self._gone = gone
 
     def __getattr__(self, name: str) -> Any:
         if name == self._gone:

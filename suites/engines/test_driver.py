@@ -71,7 +71,8 @@ class Bump(Adapter):
     def add(self, submit: Submit, tokens: list[int], shared: int) -> None:
         if len(tokens) >= LONGEST:
             raise Refused(f"request {submit.r!r} has {len(tokens)} tokens")
-        self.tokens[submit.r], self.done[submit.r] = tokens, 0
+        self.tokens[submit.r] = tokens
+        self.done[submit.r] = 0
 
     def schedule(self, asked: Asked | None, step: Step) -> Scheduled:
         wanted = asked if asked is not None else [(r, step.budget or 8) for r in self.tokens]

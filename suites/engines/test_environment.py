@@ -160,7 +160,8 @@ def test_a_run_splits_memory_as_the_plan_does(name: str, length: int | None, rat
     """The same bytes give the same blocks of either pool, layers of unequal size included; and
     one byte too few is refused.
     """
-    layout, longest = layouts.load(name), 4096
+    layout = layouts.load(name)
+    longest = 4096
     options = {
         "default_ratio": ratio,
         "expected_average_seq_length": length,

@@ -165,7 +165,8 @@ def _collisions(
     read, header = READERS[policy]
     driver: Any = parse(engine).open(header)
     known: dict[Hashable, tuple[Hashable, Said]] = {}
-    pairs, unequal = [], []
+    pairs = []
+    unequal = []
     words = Vocabulary()
     for index, said in enumerate(family):
         keys = []

@@ -16,7 +16,9 @@ from cachewitness_reference.primitives import BlockHash, GroupId
 from cachewitness_reference.vllm.events import AllBlocksCleared, BlockRemoved, BlockStored
 from suites.support.real_vllm import REAL, SOURCE
 
-ONE, TWO, PARENT = BlockHash(b"1"), BlockHash(b"2"), BlockHash(b"0")
+ONE = BlockHash(b"1")
+TWO = BlockHash(b"2")
+PARENT = BlockHash(b"0")
 
 
 def test_hashes_become_names_that_are_the_same_in_every_run() -> None:

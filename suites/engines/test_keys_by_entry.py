@@ -38,7 +38,8 @@ def test_a_key_of_two_entries_begins_with_the_first_and_ends_with_the_last() -> 
     diff = BlockTableDiff(tree, [0], {})
 
     def settled(**entries: range) -> list[tuple[type, int]]:
-        tree.entries, diff.events = entries, []
+        tree.entries = entries
+        diff.events = []
         diff.settle(served="r")
         return [
             (type(event), event.length)

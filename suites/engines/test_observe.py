@@ -178,7 +178,8 @@ def test_both_ends_of_a_copy_are_held_until_it_is_made() -> None:
     begin = next(e for e in events if type(e).__name__ == "StepBegin")
     assert len(begin.copies) == 2
     ends = [page for move in begin.copies for page in (move.src, move.dst)]
-    before, after = events[: events.index(begin)], events[events.index(begin) :]
+    before = events[: events.index(begin)]
+    after = events[events.index(begin) :]
     held = [
         s for e in before if isinstance(e, Take) and e.holder.startswith("copy:") for s in e.pages
     ]

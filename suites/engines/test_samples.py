@@ -129,7 +129,8 @@ def test_publication_before_the_write_is_found(
 
     def publish_early(adapter: Any, r: str, tokens: int) -> tuple[int, int] | None:
         given: tuple[int, int] | None = compute(adapter, r, tokens)
-        request, size = adapter.requests[r], adapter.size
+        request = adapter.requests[r]
+        size = adapter.size
         keys = request.keys(size, 0, len(request.content) // size * size)
         for key, page in zip(keys, request.pages, strict=False):
             adapter.cache.publish(key, page)
@@ -145,7 +146,8 @@ def test_a_hit_on_a_stale_row_is_found(sample: ModuleType, monkeypatch: pytest.M
     """A radix tree that remembers where a row was put, whatever was evicted since, lets others
     read overwritten places.
     """
-    compute, insert = sample.RadixAdapter._compute, sample.RadixCache.insert
+    compute = sample.RadixAdapter._compute
+    insert = sample.RadixCache.insert
 
     def insert_and_remember(cache: Any, row: list[Any], places: list[int]) -> list[int]:
         kept: list[int] = insert(cache, row, places)

@@ -99,7 +99,8 @@ def test_only_the_job_that_publishes_may_get_a_token_and_it_runs_nothing_of_the_
     """What is built cannot publish itself: the build has no right to the token, and publishing
     checks nothing out.
     """
-    build, publish = WORKFLOW["jobs"]["build"], WORKFLOW["jobs"]["publish"]
+    build = WORKFLOW["jobs"]["build"]
+    publish = WORKFLOW["jobs"]["publish"]
     assert WORKFLOW["permissions"] == {"contents": "read"} and "permissions" not in build
     assert publish["permissions"] == {"id-token": "write"} and publish["needs"] == "build"
     used = [step.get("uses", "").partition("@")[0] for step in publish["steps"]]

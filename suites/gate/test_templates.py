@@ -47,7 +47,8 @@ def script(template: str) -> tuple[str, dict[str, str]]:
         return "\n".join(job["script"]), job["variables"]
     if template == "github":
         whole = read("ci/examples/github-workflow.yml")
-        steps, variables = whole["jobs"]["gate"]["steps"], whole["env"]
+        steps = whole["jobs"]["gate"]["steps"]
+        variables = whole["env"]
         return (
             "\n".join(["git clone", *(step["run"] for step in steps if "run" in step)]),
             variables,
@@ -67,7 +68,9 @@ def test_a_template_gates_the_fork_and_ends_as_the_gate_does(
     template: str, ends: int, tmp_path: Path
 ) -> None:
     steps, variables = script(template)
-    fork, tools, notes = tmp_path / "fork", tmp_path / "bin", tmp_path / "notes"
+    fork = tmp_path / "fork"
+    tools = tmp_path / "bin"
+    notes = tmp_path / "notes"
     for folder in (fork / "vllm", fork / "ci" / "action", tools):
         folder.mkdir(parents=True)
     for gate in (tmp_path / "gate.sh", fork / "ci" / "gate.sh"):

@@ -35,7 +35,8 @@ def test_a_configuration_is_the_model_and_the_groups_of_the_layout_worked_out_by
     to come to the same.
     """
     path = written(tmp_path, PUBLISHED[name])
-    found, expected = read.model(path), layouts.model(name)
+    found = read.model(path)
+    expected = layouts.model(name)
     assert found.caches == expected.caches
     assert found.max_length == expected.max_length
     assert layout(str(path)).groups == layouts.load(name).groups
@@ -90,7 +91,8 @@ def test_states_and_heads_of_the_other_families(name: str, tmp_path: Path) -> No
     family, channels, kernel, shape, dtype, states, attention, heads, size, block = BY_HAND[name]
     path = written(tmp_path, PUBLISHED[name])
     caches = {type(cache): cache for cache in read.model(path).caches}
-    state, full = caches[Recurrent], caches[Full]
+    state = caches[Recurrent]
+    full = caches[Full]
     assert isinstance(state, Recurrent) and isinstance(full, Full) and len(caches) == 2
     assert (state.family, state.conv_channels, state.conv_kernel) == (family, channels, kernel)
     assert (state.state_shape, state.state_dtype, state.layers) == (shape, dtype, states)

@@ -24,7 +24,8 @@ from suites.support.model_configs import PUBLISHED, written
 
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_the_file_is_what_a_plan_of_the_configuration_works_from(name: str, tmp_path: Path) -> None:
-    config, out = written(tmp_path, PUBLISHED[name]), tmp_path / "mine.toml"
+    config = written(tmp_path, PUBLISHED[name])
+    out = tmp_path / "mine.toml"
     assert (
         invoke(["plan", "layout", "--config", str(config), "--out", str(out), "--name", name]) == 0
     )
@@ -66,7 +67,8 @@ def test_a_run_takes_it(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("folder", ['a"b', "a\\b", "a\x7fb", "ä\tb", "a\nb"])
 def test_a_path_of_any_letters_is_written_as_toml(folder: str, tmp_path: Path) -> None:
     (tmp_path / folder).mkdir()
-    config, out = written(tmp_path / folder, PUBLISHED["gpt-oss-20b"]), tmp_path / "mine.toml"
+    config = written(tmp_path / folder, PUBLISHED["gpt-oss-20b"])
+    out = tmp_path / "mine.toml"
     out.write_text(text_of(config), encoding="utf-8")
     assert layouts.model(out).config == str(config)
 

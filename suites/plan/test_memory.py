@@ -96,7 +96,8 @@ GROUPS = {
     "windows": [FULL, {"kind": "sliding", "block_size": 16, "window": 32}],
     "windows of one block": [FULL, {"kind": "sliding", "block_size": 16, "window": 17}],
 }
-PROMPT, GENERATED = list(range(1000, 1200)), 41
+PROMPT = list(range(1000, 1200))
+GENERATED = 41
 
 
 def planned(name: str, interval: int | None) -> Kept:

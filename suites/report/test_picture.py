@@ -567,10 +567,8 @@ def test_answers_stand_beside_the_cold_ones_and_what_differs_is_marked() -> None
 
 def test_long_answers_are_cut_around_what_differs() -> None:
     many = list(range(100))
-    said, right = (
-        Answer(r="a", tokens=many),
-        Cold(r="a", tokens=[*many[:60], 0, *many[61:]], tolerance=1e-6, ceiling=1e-3),
-    )
+    said = Answer(r="a", tokens=many)
+    right = Cold(r="a", tokens=[*many[:60], 0, *many[61:]], tolerance=1e-6, ceiling=1e-3)
     events = [ANSWERS[0], said, right]
     (row,), _ = spoken(events, None)
     assert len(row.tokens) + row.left_out == 100 and [

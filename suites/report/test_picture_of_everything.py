@@ -86,7 +86,8 @@ def test_a_read_that_fails_is_marked_where_it_is() -> None:
         if path.stem in OF_TENSORS:
             continue
         result = run(trace, f"reference:mutant={path.stem}")
-        finding, events = result.findings[0], result.history.events
+        finding = result.findings[0]
+        events = result.history.events
         film = frames.film(result.history.header, events, finding)
         (failing,) = [frame for frame in film.frames if frame.failing]
         if isinstance(events[finding.seq], Read):

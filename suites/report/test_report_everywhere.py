@@ -34,7 +34,8 @@ def told(folder: Path) -> tuple[int, str]:
     its files say the same.
     """
     document = json.loads((folder / "report.json").read_text())
-    code, page = document["exit_code"], (folder / "report.html").read_text()
+    code = document["exit_code"]
+    page = (folder / "report.html").read_text()
     junit = ElementTree.parse(folder / "junit.xml").getroot()
     invocation = json.loads((folder / "report.sarif").read_text())["runs"][0]["invocations"][0]
     assert invocation["exitCode"] == code and f"(exit code {code})" in page
@@ -129,7 +130,8 @@ def test_a_trace_is_told_how_it_is_drawn(capsys: pytest.CaptureFixture[str]) -> 
 
 
 def test_a_history_that_is_checked_has_a_page(tmp_path: Path) -> None:
-    recorded, folder = tmp_path / "it.jsonl", tmp_path / "out"
+    recorded = tmp_path / "it.jsonl"
+    folder = tmp_path / "out"
     invoke(["replay", str(TRACE), "--engine", FAULT, "--history", str(recorded), "--quiet"])
     assert invoke(["check", str(recorded), "--report", str(folder)]) == 1
     page = (folder / "report.html").read_text()
@@ -137,7 +139,8 @@ def test_a_history_that_is_checked_has_a_page(tmp_path: Path) -> None:
 
 
 def test_the_page_of_a_history_knows_the_list_of_expected_failures(tmp_path: Path) -> None:
-    recorded, listed = tmp_path / "it.jsonl", tmp_path / "expected"
+    recorded = tmp_path / "it.jsonl"
+    listed = tmp_path / "expected"
     invoke(["replay", str(TRACE), "--engine", FAULT, "--history", str(recorded), "--quiet"])
     listed.write_text("check:*  group-misalignment  # our issue <17>\n")
     asked = ["check", str(recorded), "--expected", str(listed), "--report", str(tmp_path / "out")]
@@ -193,7 +196,8 @@ def test_an_exhaustive_search_is_told_how_it_is_drawn(
     )
 
 
-IDLE, BUSY = Tally(checker="identity"), Tally(checker="ownership", opportunities=3)
+IDLE = Tally(checker="identity")
+BUSY = Tally(checker="ownership", opportunities=3)
 CRASHED = Tally(checker="progress", opportunities=3, crashed="RuntimeError: boom")
 LEAK = Finding(anomaly="leak", sentence="Let a.", checker="ownership", op=0)
 OWN = Finding(anomaly=DISAGREEMENTS[0].name, sentence="Let b.", checker="tensors", op=0)

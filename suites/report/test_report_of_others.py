@@ -177,10 +177,8 @@ def test_a_campaign_shows_its_findings_step_by_step(
 ) -> None:
     assert invoke([*driven_before, "--report", str(tmp_path)]) == 1
     text = told(tmp_path, 1)
-    page, report = (
-        (tmp_path / "report.html").read_text(),
-        json.loads((tmp_path / "report.json").read_text()),
-    )
+    page = (tmp_path / "report.html").read_text()
+    report = json.loads((tmp_path / "report.json").read_text())
     assert report["findings"] and page.count('class="film"') == len(report["findings"])
     for finding in report["findings"]:
         assert finding["anomaly"] in text and Path(finding["stored"]["history"]).is_file()

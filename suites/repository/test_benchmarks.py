@@ -190,7 +190,8 @@ def test_a_swarm_takes_the_factors_more_often_that_showed_something_new() -> Non
     swarm = Swarm(random.Random(0))
     for number in range(2_000):
         source = swarm.source()
-        first, _ = source.choice(SWARM), source.choice(SWARM)
+        first = source.choice(SWARM)
+        _ = source.choice(SWARM)
         swarm.learn({number} if not first else set())
     drawn = [
         (source.choice(SWARM), source.choice(SWARM))

@@ -26,7 +26,7 @@ CLEAN = {
     "reference_impl/cachewitness_reference/toy_model/model.py": "import torch\n",
     "reference_impl/cachewitness_reference/tensorrt_edge/tensors.py": "from torch import nn\n",
     "harness/cachewitness/__init__.py": "",
-    "harness/cachewitness/_util/names.py": "import difflib\n",
+    "harness/cachewitness/_util/names.py": "import difflib\na, b = 1, 2\na, b = b, a\nx, y = min(a, b)\n",
     "harness/cachewitness/core/ledger/trie.py": "import msgspec\n",
     "harness/cachewitness/core/ledger/loop.py": (
         "def f():\n    from cachewitness.core.ledger import ledger\n"
@@ -185,6 +185,11 @@ VIOLATIONS = {
     "two files import each other": (
         "harness/cachewitness/core/ledger/ledger.py",
         "import re\nfrom cachewitness.core.ledger import loop\n",
+        2,
+    ),
+    "unrelated things are assigned at once": (
+        "harness/cachewitness/cli/a.py",
+        "x = 1\na, b = min(x, 2), max(x, 2)\n",
         2,
     ),
     "a function has 101 lines": (

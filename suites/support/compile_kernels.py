@@ -84,10 +84,12 @@ def main(dtype: str, capability: str) -> None:
     for module in (attention, convolution, gated_delta, norms, state):
         module.launch = compiling(GPUTarget("cuda", int(capability), 32))  # type: ignore[attr-defined]
     hand = Hand(getattr(torch, dtype), layers=WITHOUT_MAMBA, kernels=named("triton"))
-    text, tables = hand.tokens(50), hand.deal(50)
+    text = hand.tokens(50)
+    tables = hand.deal(50)
     hand.run((text, 0, 17, tables))
     hand.run((text, 17, 18, tables))
-    long, tables = hand.tokens(200), hand.deal(200)  # of which the keys are split
+    long = hand.tokens(200)  # of which the keys are split
+    tables = hand.deal(200)  # of which the keys are split
     hand.run((long, 0, 199, tables))
     hand.run((long, 199, 200, tables))
     if NARROWED:

@@ -129,7 +129,8 @@ def _tools(folder: Path) -> Path:
     needs no network.
     """
     folder.mkdir()
-    python, site = sys.executable, folder.parent / INSTALLED
+    python = sys.executable
+    site = folder.parent / INSTALLED
     install = (
         "-m pip install -qqq --disable-pip-version-check --no-deps --no-build-isolation --target"
     )

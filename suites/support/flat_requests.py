@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 
 NAN = float("nan")
-STARTS, LENGTHS = (37, 3, 0, 20), (1, 20, 5, 1)
+STARTS = (37, 3, 0, 20)
+LENGTHS = (1, 20, 5, 1)
 """Chunks of a decode step, of a prefill that goes on, of one that begins, and of a decode step
 again."""
 
@@ -46,7 +47,8 @@ def paged_keys(
     columns: int = 8,
 ) -> Keys:
     """Deal pages of two layers; layer 1 holds the keys that queries see, and no others."""
-    generator, pages = torch.Generator().manual_seed(1), 1 + len(starts) * columns
+    generator = torch.Generator().manual_seed(1)
+    pages = 1 + len(starts) * columns
     free = list(range(1, pages))
     random.Random(2).shuffle(free)
     kept = torch.full((2, pages, block, 2, kv, dim), NAN, dtype=dtype)

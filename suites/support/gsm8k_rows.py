@@ -27,11 +27,11 @@ def rows_like_gsm8k(n: int) -> Iterator[dict[str, str]]:
     """
     draw = random.Random("gsm8k-like")
     for i in range(n):
-        name, thing = (
-            draw.choice(["Ada", "Ben", "Cleo", "Dan"]),
-            draw.choice(["apples", "books", "coins", "stamps"]),
-        )
-        boxes, each, given = draw.randint(2, 40), draw.randint(2, 30), draw.randint(1, 3)
+        name = draw.choice(["Ada", "Ben", "Cleo", "Dan"])
+        thing = draw.choice(["apples", "books", "coins", "stamps"])
+        boxes = draw.randint(2, 40)
+        each = draw.randint(2, 30)
+        given = draw.randint(1, 3)
         total = boxes * each
         yield {
             "question": (

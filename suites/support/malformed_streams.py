@@ -123,8 +123,10 @@ def outcome(seed: int) -> tuple[str, int, str]:
     was wrong.
     """
     source = random.Random(seed)
-    trace, kind = source.choice(TRACES), source.choice(sorted(KINDS))
-    place, seen = source.randrange(200), 0
+    trace = source.choice(TRACES)
+    kind = source.choice(sorted(KINDS))
+    place = source.randrange(200)
+    seen = 0
 
     def mistake(op: Op, events: list[Any]) -> list[Any]:
         nonlocal seen

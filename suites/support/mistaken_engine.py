@@ -23,7 +23,8 @@ class Mistaken:
     """Passes the answers of an engine on, each with the mistake in it."""
 
     def __init__(self, engine: Engine, mistake: Mistake) -> None:
-        self._engine, self._mistake = engine, mistake
+        self._engine = engine
+        self._mistake = mistake
 
     def describe(self) -> Header:
         return self._engine.describe()
@@ -39,15 +40,13 @@ def lively(seed: int = 3) -> Trace:
     """Return the random trace of this number among those in which requests are preempted and end
     early, and caches end.
     """
-    shape, wanted = (
-        Configuration(load("full-mamba")).shape("manager"),
-        {
-            Abort,
-            Preempt,
-            Reset,
-            UpdateWeights,
-        },
-    )
+    shape = Configuration(load("full-mamba")).shape("manager")
+    wanted = {
+        Abort,
+        Preempt,
+        Reset,
+        UpdateWeights,
+    }
     traces = (random_trace(shape, number, withdraw=False) for number in count())
     return next(
         islice((trace for trace in traces if wanted <= set(map(type, trace.ops))), seed, None)

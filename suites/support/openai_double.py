@@ -63,14 +63,15 @@ class Double:
                 request.state = tuple(value * (1 + decoding) for value in request.state)
 
         wrap(engine.server, "_token", token)
-        self.server, self.salts, self.switch, self.counts, self.pace = (
-            engine.server,
-            salts,
-            switch,
-            counts,
-            pace,
-        )
-        self.said, self.meets, self.noise, self.noisy_from = said, meets, noise, noisy_from
+        self.server = engine.server
+        self.salts = salts
+        self.switch = switch
+        self.counts = counts
+        self.pace = pace
+        self.said = said
+        self.meets = meets
+        self.noise = noise
+        self.noisy_from = noisy_from
         self.bodies: list[dict[str, Any]] = []
         self.headers: list[dict[str, str]] = []
         self.over = threading.Event()
@@ -140,7 +141,8 @@ class Double:
                     and not self.over.is_set()
                 ):
                     self.changed.wait(1)
-                fresh, logprobs = request.generated[told:], request.logprobs[told:]
+                fresh = request.generated[told:]
+                logprobs = request.logprobs[told:]
                 over = self.ended.get(request.r, "") or ("shut" if self.over.is_set() else "")
             told += len(fresh)
             chosen = {

@@ -51,7 +51,8 @@ def permuted(header: TraceHeader, seed: int) -> tuple[Engine, Drawn]:
     """Return the reference that a trace asks for, and who makes its free choices; it declares no
     order of eviction.
     """
-    kind, drawn = policies.get(header.policy), Drawn(seed)
+    kind = policies.get(header.policy)
+    drawn = Drawn(seed)
     assert kind.steer is not None
     engine: Any = kind.open(header, {})
     pools = [msgspec.structs.replace(pool, eviction=None) for pool in engine.header.pools]

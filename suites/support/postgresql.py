@@ -50,12 +50,14 @@ def server(hosts: str = "127.0.0.1", encoding: str = "UTF8") -> Iterator[str]:
     """Yield the URL of a fresh server on the first of some addresses. As root, who is refused,
     it is run by `postgres`.
     """
-    folder, where = programs(), Path(tempfile.mkdtemp(prefix="cachewitness-postgresql-"))
+    folder = programs()
+    where = Path(tempfile.mkdtemp(prefix="cachewitness-postgresql-"))
     assert folder is not None
     user = USER if os.geteuid() == 0 else None
     if user:
         shutil.chown(where, user)
-    data, port = where / "data", _free()
+    data = where / "data"
+    port = _free()
     common = {
         "user": user,
         "cwd": where,

@@ -49,7 +49,8 @@ class Stub:
             raise BackendError(f"question {ask.id}: the stub has died")
         self.asked.append(ask.id)
         words = ask.prompt.split()
-        keys, key = [], ask.salt
+        keys = []
+        key = ask.salt
         for end in range(BLOCK, len(words) + 1, BLOCK):
             key = hashlib.sha256(" ".join([key, *words[end - BLOCK : end]]).encode()).hexdigest()
             keys.append(key)

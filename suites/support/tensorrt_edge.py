@@ -16,7 +16,8 @@ from cachewitness_reference.tensorrt_edge.config import (
     MambaConfig,
 )
 
-A, M = LayerType.ATTENTION, LayerType.MAMBA
+A = LayerType.ATTENTION
+M = LayerType.MAMBA
 ROWS, LONGEST = 4, 32
 MAMBA = MambaConfig(2, ROWS, 2, 8, 4, 16, 4)
 

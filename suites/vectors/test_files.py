@@ -91,7 +91,8 @@ def test_every_file_fits_its_schema(path: Path) -> None:
 
 def test_a_schema_refuses_what_is_no_vector() -> None:
     """The check above is able to fail."""
-    raw, validator = _raw(store.folder() / "vllm" / "lookup.json"), _validator("lookup")
+    raw = _raw(store.folder() / "vllm" / "lookup.json")
+    validator = _validator("lookup")
     for path, value in (
         (("input", "tokens"), "64"),
         (("expected", "resume"), None),

@@ -35,7 +35,8 @@ def test_memory_is_split_by_the_weight_of_a_sequence(vector: Any) -> None:
     than a block is left over.
     """
     config, length, global_bytes, sliding_bytes = numbers(vector)
-    values, size = vector.expected.values, config["block_size"]
+    values = vector.expected.values
+    size = config["block_size"]
     blocks = math.ceil(Fraction(length, size))
     touched = max(
         len({(first + i) // size for i in range(config["window"] - 1 + 1)}) for first in range(size)
@@ -62,8 +63,10 @@ def test_a_match_is_reused_as_far_as_its_window_is_there(vector: Any) -> None:
     pool.
     """
     asked = vector.input
-    size, window = asked.groups[0].block_size, asked.groups[1].window
-    stored, sliding = asked.cached[0][-1] if asked.cached[0] else 0, set()
+    size = asked.groups[0].block_size
+    window = asked.groups[1].window
+    stored = asked.cached[0][-1] if asked.cached[0] else 0
+    sliding = set()
     for end in asked.cached[1]:
         sliding |= set(range((end - 1) // size * size, end))
     behind = max(window - (asked.config.get("window_tail", "W-1") == "W-1"), 1)
@@ -82,7 +85,9 @@ def test_a_match_is_reused_as_far_as_its_window_is_there(vector: Any) -> None:
 def test_cleanup_keeps_the_blocks_that_the_next_query_reads(vector: Any) -> None:
     """And the one that it writes into; nothing else, however the tokens were cut into chunks."""
     asked = vector.input
-    size, window, tokens = asked.groups[1].block_size, asked.groups[1].window, asked.tokens
+    size = asked.groups[1].block_size
+    window = asked.groups[1].window
+    tokens = asked.tokens
     behind = max(window - (asked.config.get("window_tail", "W-1") == "W-1"), 1)
     assert vector.expected.kept == sorted(
         {token // size for token in range(max(0, tokens - behind), tokens)}

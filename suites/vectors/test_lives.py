@@ -70,7 +70,8 @@ def test_runs_follow_one_another_from_where_the_hit_ended(vector: Any) -> None:
     request back.
     """
     options = vector.input.header.options
-    drafts, at = options.get("num_speculative_tokens", 0), dict[str, int]()
+    drafts = options.get("num_speculative_tokens", 0)
+    at = dict[str, int]()
     for _, fact in story(vector):
         at |= {r: resume for r, _, resume in fact.hits}
         at |= {r: 0 for r in fact.preempted if r not in dict.fromkeys(hit[0] for hit in fact.hits)}

@@ -21,7 +21,8 @@ def test_the_block_is_the_least_multiple_that_holds_a_state(vector: Any) -> None
     """Found by going up; the chunk is so many blocks, the budget between the bounds of the
     release.
     """
-    config, values = vector.input.config, vector.expected.values
+    config = vector.input.config
+    values = vector.expected.values
     block = config["kernel_block"]
     while block * config["attention_bytes_per_token"] < config["state_bytes"]:
         block += config["kernel_block"]
@@ -54,7 +55,9 @@ def window_of(group: GroupSpec, chunk: int, hit: int) -> int:
 
 @for_every(STARTS)
 def test_groups_with_one_window_are_one_object(vector: Any) -> None:
-    groups, config, values = vector.input.groups, vector.input.config, vector.expected.values
+    groups = vector.input.groups
+    config = vector.input.config
+    values = vector.expected.values
     if not config.get("separate_object_groups", True):
         assert values["object_groups"] == [list(range(len(groups)))] and values["windows"] == [-1]
         return
@@ -75,11 +78,10 @@ def test_groups_with_one_window_are_one_object(vector: Any) -> None:
 @for_every(vectors("lmcache", "lookup"))
 def test_the_longest_length_that_every_group_can_serve_is_served(vector: Any) -> None:
     """Every length is tried; with states the last token is left out, else it is computed again."""
-    asked, config = vector.input, vector.input.config
-    chunk, recurrent = (
-        config["chunk_size"],
-        any(group.kind == "recurrent" for group in asked.groups),
-    )
+    asked = vector.input
+    config = vector.input.config
+    chunk = config["chunk_size"]
+    recurrent = any(group.kind == "recurrent" for group in asked.groups)
     merged = not config.get("separate_object_groups", True)
     reserve = 1 if recurrent and config.get("release") != "0.5.4" else 0
 

@@ -19,10 +19,14 @@ def test_pools_are_sized_as_the_document_says(vector: Any) -> None:
     """Explicit blocks: ceil(KV / multiplier). A budget: the most KV blocks that fit with their
     states, found one by one.
     """
-    config, values = vector.input.config, vector.expected.values
-    kv_bytes, la_bytes = config["kv_block_bytes"], config.get("la_block_bytes", 0)
-    kv, la = config.get("num_kv_blocks", 0), config.get("num_linear_attention_blocks", 0)
-    prefix, budget = config.get("enable_prefix_caching", False), config.get("cache_size", 0) * 2**30
+    config = vector.input.config
+    values = vector.expected.values
+    kv_bytes = config["kv_block_bytes"]
+    la_bytes = config.get("la_block_bytes", 0)
+    kv = config.get("num_kv_blocks", 0)
+    la = config.get("num_linear_attention_blocks", 0)
+    prefix = config.get("enable_prefix_caching", False)
+    budget = config.get("cache_size", 0) * 2**30
     multiplier = None
     if prefix and la_bytes:
         adaptive = min(max(8, math.ceil(la_bytes / kv_bytes)), 256)
@@ -83,7 +87,8 @@ def test_a_prompt_resumes_at_the_largest_position_that_both_caches_hold(vector: 
     """
     asked = vector.input
     size = asked.groups[0].block_size
-    kv, states = set(asked.cached[0]), [set(lengths) for lengths in asked.cached[1:]]
+    kv = set(asked.cached[0])
+    states = [set(lengths) for lengths in asked.cached[1:]]
 
     def held(position: int) -> bool:
         whole = set(range(size, position + 1, size)) <= kv
@@ -105,7 +110,8 @@ def test_a_prompt_resumes_at_the_largest_position_that_both_caches_hold(vector: 
 @for_every(vectors("openvino_genai", "split"))
 def test_a_chunk_takes_what_both_pools_have_room_for(vector: Any) -> None:
     """Room is the rest of the last block and the free ones, of each pool in its own measure."""
-    asked, config = vector.input, vector.input.config
+    asked = vector.input
+    config = vector.input.config
     rooms = [
         (-(-asked.start // group.block_size) + config[free]) * group.block_size - asked.start
         for group, free in zip(asked.groups, ("kv_free", "la_free"), strict=True)

@@ -18,7 +18,8 @@ def test_rows_go_where_the_mapping_sends_them(vector: Any) -> None:
     """Row r holds what the slot held that was sent there: keys and values, states and length
     alike.
     """
-    mapping, lengths = vector.input.mapping, vector.input.lengths
+    mapping = vector.input.mapping
+    lengths = vector.input.lengths
     sent = [mapping.index(row) for row in range(vector.input.new_batch)]
     assert vector.expected.kv_rows == vector.expected.state_rows == sent
     assert vector.expected.lengths == [lengths[page] for page in sent]
@@ -27,7 +28,8 @@ def test_rows_go_where_the_mapping_sends_them(vector: Any) -> None:
 @for_every(vectors("tensorrt_edge", "compaction", "invalid"))
 def test_a_refused_mapping_is_no_permutation_of_survivors(vector: Any) -> None:
     """Survivors would have to be sent one to one onto the rows of the new batch."""
-    sent, batch = sorted(row for row in vector.input.mapping if row != -1), vector.input.new_batch
+    sent = sorted(row for row in vector.input.mapping if row != -1)
+    batch = vector.input.new_batch
     assert sent != list(range(batch)) or not 0 <= batch <= len(vector.input.mapping)
 
 
@@ -47,7 +49,8 @@ def test_tensors_move_as_expected(vector: Any) -> None:
     from cachewitness_reference.tensorrt_edge.tensors import HybridCacheManager
 
     asked = vector.input
-    batch, length = len(asked.lengths), max([1, *asked.lengths])
+    batch = len(asked.lengths)
+    length = max([1, *asked.lengths])
     manager = HybridCacheManager(
         Config(
             (LayerType.ATTENTION, LayerType.MAMBA),
@@ -57,9 +60,11 @@ def test_tensors_move_as_expected(vector: Any) -> None:
         )
     )
     manager.reset_for_new_sequences(torch.zeros(batch, dtype=torch.int32))
-    kv, state = manager.get_combined_kv_cache(0), manager.get_recurrent_state(1)
+    kv = manager.get_combined_kv_cache(0)
+    state = manager.get_recurrent_state(1)
     for page in range(batch):
-        kv[page], state[page] = page + 1, page + 1
+        kv[page] = page + 1
+        state[page] = page + 1
     if batch:
         manager.commit_sequence_length(torch.tensor(asked.lengths, dtype=torch.int32))
     manager.compact_batch(torch.tensor(asked.mapping, dtype=torch.int32), batch, asked.new_batch)
@@ -73,7 +78,8 @@ def test_tensors_move_as_expected(vector: Any) -> None:
 
 @for_every(vectors("tensorrt_edge", "sizing", "valid"))
 def test_layers_are_counted_in_order_of_appearance(vector: Any) -> None:
-    config, values = vector.input.config, vector.expected.values
+    config = vector.input.config
+    values = vector.expected.values
     types = config["layer_types"]
     names = {"A": "kAttention", "M": "kMamba"}
     assert values["routes"] == [
@@ -96,6 +102,7 @@ def test_a_capture_is_reused_at_exactly_its_own_length(vector: Any) -> None:
     """At the end of the system prompt, a token before it if that must be computed again, or not
     at all.
     """
-    config, tokens = vector.input.config, vector.input.tokens
+    config = vector.input.config
+    tokens = vector.input.tokens
     at = min(config["system_prompt"] - config.get("replay_last_token", False), tokens - 1)
     assert vector.expected.resume == (at if at in vector.input.cached[0] else 0)

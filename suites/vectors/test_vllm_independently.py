@@ -74,7 +74,8 @@ def test_a_shared_prefix_boundary_is_where_full_attention_alone_would_end(vector
 
 @for_every(vectors("vllm", "lookup", "valid"))
 def test_the_columns_of_a_hit_are_those_that_the_next_query_reads(vector: Any) -> None:
-    resume, columns = vector.expected.resume, vector.expected.columns
+    resume = vector.expected.resume
+    columns = vector.expected.columns
     if not resume:
         assert columns == []
         return
@@ -100,7 +101,8 @@ def boundaries(vector: Any) -> Iterable[int]:
     reachable.
     """
     asked = vector.input
-    alignment, interval = sizes(asked.groups, asked.config)[0], asked.config["retention_interval"]
+    alignment = sizes(asked.groups, asked.config)[0]
+    interval = asked.config["retention_interval"]
     every = alignment if interval is None else interval
     if every:
         yield from range(every, EVERYTHING, every)
@@ -112,7 +114,8 @@ def boundaries(vector: Any) -> Iterable[int]:
 @for_every(vectors("vllm", "retention"))
 def test_a_mask_keeps_what_an_allowed_boundary_reads_and_nothing_else(vector: Any) -> None:
     asked = vector.input
-    group, size = asked.groups[asked.group], asked.groups[asked.group].block_size
+    group = asked.groups[asked.group]
+    size = asked.groups[asked.group].block_size
     kept = set()
     for boundary in boundaries(vector):
         if group.kind == "recurrent":
@@ -147,7 +150,8 @@ def test_a_chunk_is_the_longest_that_leaves_every_wanted_state(vector: Any) -> N
         usable = tokens // step * step - step if gives_back else (tokens - 1) // step * step
         return max(usable, 0)
 
-    whole, tail = last_resumable(asked.known, size), last_resumable(asked.prompt, unit)
+    whole = last_resumable(asked.known, size)
+    tail = last_resumable(asked.prompt, unit)
     wanted = {whole, asked.shared_prefix_boundary // size * size, -(-asked.start // size) * size}
     if alignment < size and whole < tail < asked.prompt:
         wanted.add(tail)
@@ -170,7 +174,9 @@ def test_a_chunk_is_the_longest_that_leaves_every_wanted_state(vector: Any) -> N
 
 @for_every(vectors("vllm", "sizing", "valid"))
 def test_sizes_follow_from_the_blocks_of_all_groups(vector: Any) -> None:
-    groups, config, values = vector.input.groups, vector.input.config, vector.expected.values
+    groups = vector.input.groups
+    config = vector.input.config
+    values = vector.expected.values
     alignment, unit, common = sizes(groups, config)
     found = [values[name] for name in ("alignment", "hash_block_size", "scheduler_block_size")]
     assert found == [alignment, unit, common]
@@ -187,7 +193,8 @@ def test_a_request_needs_its_blocks_a_state_and_no_more_of_a_window_than_it_hold
     vector: Any,
 ) -> None:
     config = vector.input.config
-    tokens, step = config["tokens"], config.get("max_num_batched_tokens", 2048)
+    tokens = config["tokens"]
+    step = config.get("max_num_batched_tokens", 2048)
     needed = 0
     for group in vector.input.groups:
         blocks = math.ceil(tokens / group.block_size)

@@ -38,7 +38,8 @@ def judge_hits(vector: Any) -> int:
     """Hold every hit against the keys that there were, and return how many there were."""
     groups = vector.input.header.layout.groups
     alignment = sizes(groups, vector.input.header.options)[0]
-    keys, hits = Keys(len(groups)), 0
+    keys = Keys(len(groups))
+    hits = 0
     for lives, fact in story(vector):
         before = copy.deepcopy(keys)
         for group, r, length in fact.published:
@@ -129,7 +130,8 @@ def test_every_block_is_free_held_or_cached(vector: Any) -> None:
     """The null block is in none of the three; at the end nobody holds anything, unless somebody
     still runs.
     """
-    header, last = vector.input.header, {}
+    header = vector.input.header
+    last = {}
     for _, fact in story(vector):
         for pool, free, held, cached in fact.counts:
             assert free >= 0 and held >= 0 and cached >= 0

@@ -136,8 +136,10 @@ def test_a_near_miss_differs_in_one_place_or_part() -> None:
     """
     changed = Counter[str]()
     for seed in range(300):
-        other, words = near_miss(Seeded(seed), SAID, [8], "x"), Vocabulary()
-        tokens, others = words.tokens(SAID.prompt), words.tokens(other.prompt)
+        other = near_miss(Seeded(seed), SAID, [8], "x")
+        words = Vocabulary()
+        tokens = words.tokens(SAID.prompt)
+        others = words.tokens(other.prompt)
         places = [
             at for at, (one, two) in enumerate(zip(tokens, others, strict=True)) if one != two
         ]

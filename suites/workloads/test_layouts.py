@@ -70,11 +70,9 @@ def test_every_packaged_layout_tells_what_it_is(name: str) -> None:
 
 def test_the_toy_layouts_are_those_the_default_suite_is_written_for() -> None:
     """Kinds, block sizes and windows of the made-up layouts, in allocation order."""
-    full, recurrent, sliding = (
-        GroupSpec("full", 16),
-        GroupSpec("recurrent", 16),
-        GroupSpec("sliding", 16, window=32),
-    )
+    full = GroupSpec("full", 16)
+    recurrent = GroupSpec("recurrent", 16)
+    sliding = GroupSpec("sliding", 16, window=32)
     expected = {
         "full": [full],
         "full-mamba": [full, recurrent],

@@ -30,7 +30,8 @@ class Area:
 def stacked(panels: Sequence[Area], kinds: Sequence[str], line_name: str, columns: int = 2) -> str:
     """Return an SVG picture of several panels with one legend."""
     rows = -(-len(panels) // columns)
-    width, height = columns * (WIDTH + GAP) + LEFT, rows * (HEIGHT + GAP) + TOP
+    width = columns * (WIDTH + GAP) + LEFT
+    height = rows * (HEIGHT + GAP) + TOP
     parts = [
         (
             f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0'
@@ -40,7 +41,8 @@ def stacked(panels: Sequence[Area], kinds: Sequence[str], line_name: str, column
         *_legend(kinds, line_name),
     ]
     for index, panel in enumerate(panels):
-        x, y = LEFT + index % columns * (WIDTH + GAP), TOP + index // columns * (HEIGHT + GAP)
+        x = LEFT + index % columns * (WIDTH + GAP)
+        y = TOP + index // columns * (HEIGHT + GAP)
         parts += _panel(panel, x, y)
     return "\n".join([*parts, "</svg>", ""])
 
@@ -60,7 +62,8 @@ def thinned(
 
 
 def _legend(kinds: Sequence[str], line_name: str) -> list[str]:
-    parts, x = [], LEFT
+    parts = []
+    x = LEFT
     for kind, colour in zip(kinds, COLOURS, strict=True):
         parts.append(f'<rect x="{x}" y="12" width="12" height="12" fill="{colour}"/>')
         parts.append(f'<text x="{x + 17}" y="22">{escape(kind)}</text>')
@@ -72,7 +75,8 @@ def _legend(kinds: Sequence[str], line_name: str) -> list[str]:
 
 
 def _panel(panel: Area, x: int, y: int) -> list[str]:
-    turns, total = len(panel.line), sum(panel.samples[0][1])
+    turns = len(panel.line)
+    total = sum(panel.samples[0][1])
     points = thinned(panel.samples)
     across = [x + round(at / turns * WIDTH) for at, _ in points]
     floor = [float(y + HEIGHT)] * len(points)
@@ -120,7 +124,8 @@ def curves(panels: Sequence[Curves]) -> str:
     as LINES has, at most.
     """
     named = LEFT + sum(52 + 7 * len(name) for name in panels[0].rates)
-    width, height = max(len(panels) * (WIDTH + GAP) + LEFT, named), TOP + HEIGHT + GAP
+    width = max(len(panels) * (WIDTH + GAP) + LEFT, named)
+    height = TOP + HEIGHT + GAP
     parts = [
         (
             f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0'

@@ -58,7 +58,8 @@ class Crew(Generic[Item, Result]):
     ) -> None:
         self.jobs = jobs if possible() else 1
         self._here = here
-        self.call, self._told = call, told
+        self.call = call
+        self._told = told
         self._pool: _Processes | None = None
         self._waiting = deque[tuple[Item, Task[Item, Result]]]()
 
@@ -78,7 +79,8 @@ class Crew(Generic[Item, Result]):
 
     def in_order(self, items: Iterable[Item]) -> Iterator[tuple[Item, Task[Item, Result]]]:
         """Yield each item with what was begun of it, while a few further ones are under way."""
-        waiting, rest = self._waiting, iter(items)
+        waiting = self._waiting
+        rest = iter(items)
         while True:
             waiting.extend(
                 (item, self.submit(item))
@@ -146,7 +148,8 @@ class Task(Generic[Item, Result]):
     """An item that was submitted."""
 
     def __init__(self, crew: Crew[Item, Result], item: Item) -> None:
-        self._crew, self._item = crew, item
+        self._crew = crew
+        self._item = item
         self._begun = None if crew.here else crew.begin(item)
 
     @property

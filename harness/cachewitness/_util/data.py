@@ -51,7 +51,8 @@ def samples() -> Path:
 
 
 def _found(name: str, in_checkout: str) -> Path:
-    packaged, checkout = _PACKAGE / "_data" / name, _CHECKOUT / in_checkout
+    packaged = _PACKAGE / "_data" / name
+    checkout = _CHECKOUT / in_checkout
     for folder in (packaged, checkout):
         if folder.is_dir():
             return folder

@@ -16,10 +16,12 @@ from cachewitness._util.reading import opened
 
 LINE_MAX = 1 << 26
 """Bytes; what unpacks to more than that without the end of a line is not read on."""
-WHOLE_MAX, LINES_MAX = 1 << 28, 1 << 21
+WHOLE_MAX = 1 << 28
+LINES_MAX = 1 << 21
 """Bytes and lines of a file that is kept whole; a history is read line by line, and may be longer.
 """
-UNPACKED_MAX, RATIO_MAX = 1 << 24, 500
+UNPACKED_MAX = 1 << 24
+RATIO_MAX = 500
 """A packed file that unpacks to more bytes than that may grow by so much at most. Histories grow by
 10 to 120."""
 BLOCK = 1 << 14
@@ -99,7 +101,8 @@ def _blocks(path: Path, file: IO[bytes], packed: IO[bytes] | None) -> Iterator[t
         block = b"".join(begun)
         yield number, block
         number += block.count(b"\n")
-        begun, length = [some[end:]], len(some) - end
+        begun = [some[end:]]
+        length = len(some) - end
     if length:
         yield number, b"".join(begun)
 

@@ -44,7 +44,8 @@ def claim() -> None:
         sys.stderr = os.fdopen(_ERR, "w", closefd=False)
     kept = os.dup(_OUT)
     os.dup2(_ERR, _OUT)
-    encoding, errors = sys.stdout.encoding, sys.stdout.errors
+    encoding = sys.stdout.encoding
+    errors = sys.stdout.errors
     _ours = os.fdopen(
         kept, "w", encoding=encoding, errors=errors, buffering=1 if os.isatty(kept) else -1
     )

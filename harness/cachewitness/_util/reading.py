@@ -21,7 +21,8 @@ from cachewitness._util.errors import UsageError
 WHOLE_MAX = 64 << 20
 """Bytes; no file that is read whole is larger, whatever it is."""
 STANDARD_INPUT, GZIP = "-", b"\x1f\x8b"
-STANDARD_INPUT_MAX, _CHUNK = 1 << 34, 1 << 20
+STANDARD_INPUT_MAX = 1 << 34
+_CHUNK = 1 << 20
 """Bytes; standard input is kept in a file, since it may be read more than once."""
 NOT_TOML = (ValueError, RecursionError)
 """What tomllib raises for what is no TOML: of another form, no UTF-8, a number of too many digits,

@@ -37,7 +37,9 @@ class Choice:
         suite has a trace to run.
         """
         spec, chosen = chosen_of(self.engine, self.policy, self.layouts, self.options, self.suites)
-        policy, found, reasons = policies.get(self.policy), list[Case](), list[str]()
+        policy = policies.get(self.policy)
+        found = list[Case]()
+        reasons = list[str]()
         for suite in suites_of(self.suites):
             why = why_not(suite, spec, policy) or (
                 "its traces are compared, not judged one by one" if suite.tensors else ""

@@ -63,7 +63,8 @@ def export(spec: EngineSpec, result: Result, path: Path) -> list[str]:
         files.write(path, [made.text.encode()])
     except UsageError as error:
         return [f"no test was written: {error}"]
-    lines, outcome = made.text.count("\n"), _outcome(path, made)
+    lines = made.text.count("\n")
+    outcome = _outcome(path, made)
     if outcome == "fails":
         return [
             f"test: {path} ({lines} lines) fails here as the trace does: python -m pytest {path}"

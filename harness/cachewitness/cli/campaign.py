@@ -363,7 +363,9 @@ class _Shown:
     """Says on standard error how far a campaign is, and what happened to its workers."""
 
     def __init__(self, name: str) -> None:
-        self._name, self._status, self._told = name, StatusLine(anywhere=True, at_once=True), 0
+        self._name = name
+        self._status = StatusLine(anywhere=True, at_once=True)
+        self._told = 0
 
     def clear(self) -> None:
         """Wipe the line of a terminal."""

@@ -86,11 +86,13 @@ def _weighed(files: Sequence[Path], known: Expectations, jobs: int) -> Iterator[
 
 
 def _line(one: Weighed) -> str:
-    told, result = one.bad or "; ".join(one.told), one.result
+        result = one.result
+        told = one.bad or "; ".join(one.told)
     if result is None or one.bad:
         counted = engine = ""
     else:
-        header, events = result.history.header, result.activity.events
+        header = result.history.header
+        events = result.activity.events
         counted = f"{events:,} events" if events else ""
         engine = f"  ({' '.join(filter(None, (header.engine, header.engine_version)))})"
     return (

@@ -71,10 +71,8 @@ def consume(
 
 def _sum_up(asked: Sequence[Asked]) -> None:
     passed = sum((one.came.passed for one in asked), Counter[str]())
-    failed, unknown = (
-        sum(len(one.came.failures) for one in asked),
-        sum(len(one.came.unknown) for one in asked),
-    )
+    failed = sum(len(one.came.failures) for one in asked)
+    unknown = sum(len(one.came.unknown) for one in asked)
     told = ", ".join(f"{passed[name]} {name}" for name in ("valid", "acceptable", "invalid"))
     total = sum(one.came.asked.total() for one in asked)
     _say(

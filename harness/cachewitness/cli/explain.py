@@ -42,10 +42,12 @@ def explain(what: str, engine: str, isolate: Isolate, as_json: bool) -> int:
     from cachewitness.report import terminal
 
     if what in BY_NAME:
-        lines, told = _anomaly(what), documents.Explained(anomaly=what)
+        lines = _anomaly(what)
+        told = documents.Explained(anomaly=what)
     elif what == reading.STANDARD_INPUT or os.path.lexists(what):
         result = _judged(Path(what), engine, isolate)
-        lines, told = _shown(result), documents.Explained(finding=next(iter(result.findings), None))
+        lines = _shown(result)
+        told = documents.Explained(finding=next(iter(result.findings), None))
     else:
         from cachewitness._util.names import nearest
 
@@ -77,7 +79,8 @@ def _judged(path: Path, engine: str, isolate: Isolate) -> Result:
         header, read = validate.events(path)
         events = [*read]
         return replace(judge(header, iter(events)), history=history.History(header, events))
-    trace, spec = validate.load_trace(path), engine_of(engine, isolate=isolate)
+    trace = validate.load_trace(path)
+    spec = engine_of(engine, isolate=isolate)
     result, _ = attempt(lambda: runs(trace, spec))
     causes.explain(result, spec)
     return result

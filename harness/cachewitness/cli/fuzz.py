@@ -253,7 +253,8 @@ def plan_of(
     from cachewitness.sessions.fuzz.trial import Plan
     from cachewitness.workloads.configurations import SCHEDULER_OPTIONS
 
-    chosen, heights = options_of(options), heights_of(spec, policy)
+    chosen = options_of(options)
+    heights = heights_of(spec, policy)
     if any(chosen.get(name) for name in SCHEDULER_OPTIONS):
         heights = tuple(height for height in heights if height == "scheduler")
     if not heights:
@@ -303,8 +304,10 @@ def _exhaustive(
     check(spec, policy, configurations, chosen_heights)
     full = full or bool(configurations or heights)
     configurations = configurations or list(CONFIGURATIONS)
-    limits, canary = bound_of(bound), sought()
-    status, started = StatusLine(anywhere=True), monotonic()
+    limits = bound_of(bound)
+    canary = sought()
+    status = StatusLine(anywhere=True)
+    started = monotonic()
 
     def tell(tasks: int, states: int, failing: bool) -> None:
         rest = left(seconds - (monotonic() - started) if seconds else None)
@@ -380,7 +383,8 @@ def _print_search(
 
 def _said(campaign: Campaign, seconds: float, operations: int) -> str:
     """Return how far a campaign is that ends after so many seconds or operations, 0: neither."""
-    marks, spent = sum(map(bool, campaign.marks.values())), max(campaign.report.seconds, 0.001)
+    marks = sum(map(bool, campaign.marks.values()))
+    spent = max(campaign.report.seconds, 0.001)
     rate = campaign.operations / spent
     rest = [seconds - spent] if seconds else []
     rest += [max(operations - campaign.operations, 0) / rate] if operations and rate else []

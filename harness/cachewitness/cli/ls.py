@@ -181,7 +181,8 @@ def _print_policies(policies: Rows, terminal: Any, out: Any) -> None:
         rules = policy["rules"]
         there = sum(rule["implemented"] for rule in rules)
         lines = [f"{policy['name']}: {policy['summary']}, {policy['source']}"]
-        releases, heights = ", ".join(policy["releases"]), ", ".join(policy["heights"])
+        releases = ", ".join(policy["releases"])
+        heights = ", ".join(policy["heights"])
         lines.append(f"  pinned to {policy['pinned']}; releases {releases}; at {heights} height")
         absent = f"{len(rules) - there} absent (an option that needs an absent rule is refused)"
         lines.append(f"  {there} rules implemented, {absent}")

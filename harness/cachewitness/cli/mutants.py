@@ -202,7 +202,9 @@ class _Told:
     """
 
     def __init__(self, faults: int) -> None:
-        self._faults, self._done, self._started = faults, 0, monotonic()
+        self._faults = faults
+        self._done = 0
+        self._started = monotonic()
 
     def __call__(self, row: Row) -> None:
         """Print it."""

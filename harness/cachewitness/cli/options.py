@@ -443,7 +443,8 @@ def configurations_of(
     from cachewitness.engines import policy as policies
     from cachewitness.workloads.layouts import load
 
-    kind, chosen = policies.get(policy), options_of(options)
+    kind = policies.get(policy)
+    chosen = options_of(options)
     own = engine.configurations() if engine else []
     if (
         engine
@@ -505,10 +506,8 @@ def fitted(
 
     kind = policies.get(policy)
     if isinstance(layout, str):
-        asked, model = (
-            layouts.load(layout),
-            (layouts.model(layout) if layouts.has_model(layout) else None),
-        )
+        asked = layouts.load(layout)
+        model = layouts.model(layout) if layouts.has_model(layout) else None
         if kind.fit is not None:
             asked, options = kind.fit(asked, model, options, release or "")
     else:

@@ -94,7 +94,8 @@ def replay(
     from cachewitness.parity.answers.causes import explain
     from cachewitness.sessions.run import store
 
-    spec, asked = engine_of(engine, isolate=isolate, release=release), validate.load_trace(file)
+    spec = engine_of(engine, isolate=isolate, release=release)
+    asked = validate.load_trace(file)
     if recorded:
         store.ready(recorded, "--history")
     if exported:
@@ -123,7 +124,8 @@ def replay(
         return verdict.EXIT_NOTHING_CHECKED
     asked = _within(spec, asked, header, file)
     ready(folder, *([] if str(file) == STANDARD_INPUT else [file]))
-    run, started = _runner(spec, differential=differential, cold=cold), perf_counter()
+    run = _runner(spec, differential=differential, cold=cold)
+    started = perf_counter()
     result, bad = attempt(lambda: run(asked))
     explain(result, spec)
     if shrinking and result.findings:
@@ -143,10 +145,8 @@ def replay(
         from cachewitness.cli.as_test import export
 
         test = export(spec, result, output)
-    told, code = (
-        _Told(spec, asked, file, result, bad, command, test),
-        verdict.exit_code(result, bad),
-    )
+    told = _Told(spec, asked, file, result, bad, command, test)
+    code = verdict.exit_code(result, bad)
     if as_json:
         _print(told, exit_code=code)
     else:
@@ -172,7 +172,8 @@ def _show(told: _Told, code: int, folder: Path | None, *, quiet: bool) -> None:
     from cachewitness.report.counterexample import witness
     from cachewitness.sessions.run.store import FAILURES
 
-    result, out = told.result, terminal.console()
+    result = told.result
+    out = terminal.console()
     assert result is not None
     if not quiet:
         terminal.print_activity(result.activity, out)
@@ -203,12 +204,12 @@ def _print(told: _Told, *, exit_code: int, not_run: str = "") -> None:
     )
     if result is not None:
         judged.engine_version = result.history.header.engine_version
-        judged.reasons, judged.findings, judged.checkers = (
-            reasons(result),
-            result.findings,
-            result.tallies,
-        )
-        judged.activity, judged.bad_events, judged.replay = result.activity, told.bad, told.command
+        judged.reasons = reasons(result)
+        judged.findings = result.findings
+        judged.checkers = result.tallies
+        judged.activity = result.activity
+        judged.bad_events = told.bad
+        judged.replay = told.command
         judged.export = list(told.test)
     print_json(judged)
 
@@ -252,7 +253,8 @@ def _fits(spec: EngineSpec, asked: Trace, file: Path, *, differential: bool) -> 
     from cachewitness._util.names import nearest
     from cachewitness.engines import policy as policy_registry
 
-    header, kind = asked.header, spec.kind
+    header = asked.header
+    kind = spec.kind
     if header.height == "answers" and differential:
         raise UsageError("--differential: no reference answers; leave it out")
     if header.height != "answers" and header.policy not in policy_registry.names():

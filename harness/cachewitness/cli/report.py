@@ -35,7 +35,8 @@ def report(run: Path, out: Path | None, as_json: bool) -> int:
     from cachewitness.sessions.run import store
 
     if run.is_dir():
-        content, default = _page_of(run), run / store.PAGE
+        content = _page_of(run)
+        default = run / store.PAGE
     else:
         from cachewitness.core import validate
         from cachewitness.core.driving import judge
@@ -111,7 +112,8 @@ def _page_of(folder: Path) -> bytes:
     class Head(msgspec.Struct):
         format: str = ""
 
-    path, kinds = folder / store.REPORT, _kinds()
+    path = folder / store.REPORT
+    kinds = _kinds()
     try:
         content = reading.whole(path, remedy="; `cachewitness run --report DIR` writes it")
         named = msgspec.json.decode(content, type=Head).format

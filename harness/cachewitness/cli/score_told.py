@@ -29,7 +29,8 @@ class Told:
         self._rules = rules
         self._out = console()
         self._status = StatusLine(shown=not as_json, at_once=True)
-        self._line, self._pace = ("", 0, 0), (0, monotonic())
+        self._line = ("", 0, 0)
+        self._pace = (0, monotonic())
         if not as_json:
             terminal.heading(
                 engine, f"{task.name} ({task.source})", len(task.asked), seed, self._out
@@ -38,7 +39,8 @@ class Told:
 
     def begins(self, arm: str, questions: int, reused: int) -> None:
         """Note the arm that begins."""
-        self._line, self._pace = (arm, reused, questions), (reused, monotonic())
+        self._line = (arm, reused, questions)
+        self._pace = (reused, monotonic())
         if reused and not self._json:
             from cachewitness.parity.scores import terminal
 
@@ -55,7 +57,8 @@ class Told:
         """Rewrite the line that says how far the arm is."""
         arm, done, questions = self._line
         done += count
-        self._line, (before, began) = (arm, done, questions), self._pace
+        self._line = (arm, done, questions)
+        (before, began) = self._pace
         rest = (
             (questions - done) * (monotonic() - began) / (done - before) if done > before else None
         )

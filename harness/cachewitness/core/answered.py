@@ -66,7 +66,8 @@ class AnswerSense:
                 f"{answering.window} - at `$.rules.answering.window`; of `sliding`, the tokens of a"
                 " window"
             )
-        self._live, self._resumes = live, bool(answering.resumes)
+        self._live = live
+        self._resumes = bool(answering.resumes)
         self._prompts: dict[str, int] = {}
         self._generate: dict[str, int] = {}
         self._answered: dict[str, int] = {}
@@ -118,7 +119,8 @@ class AnswerSense:
                 f"{event.generate} - at `$.generate`; a request generates at least one token"
             )
         check_tokens(event.tokens)
-        self._prompts[event.r], self._generate[event.r] = len(event.tokens), event.generate
+        self._prompts[event.r] = len(event.tokens)
+        self._generate[event.r] = event.generate
 
     def _resume(self, event: Resumed) -> None:
         self._under_way(event.r)

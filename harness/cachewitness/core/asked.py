@@ -44,16 +44,19 @@ _ANSWERS = frozenset(
     (Aborted, Accept, Extended, Finished, Hit, Preempted, ResetDone, StepBegin, Submitted, Version)
 )
 """Events that answer what was asked."""
-_ENDS, _RESETS = (Finish, Abort), (Reset, UpdateWeights)
+_ENDS = (Finish, Abort)
+_RESETS = (Reset, UpdateWeights)
 
 
 class Asked:
     """Follows what one engine is asked for and what it answers, operation by operation."""
 
     def __init__(self, header: Header, sense: WellFormedness) -> None:
-        self._header, self._sense = header, sense
+        self._header = header
+        self._sense = sense
         self._tiers = {pool.tier for pool in header.pools}
-        self._texts, self._looked = Texts(), set[str]()
+        self._texts = Texts()
+        self._looked = set[str]()
         self._more: dict[str, deque[Extend]] = {}
         """By session: the input that waits for the end of its answer."""
         self._most: dict[str, int] = {}
@@ -71,7 +74,8 @@ class Asked:
                     said[kind].append(event)
                 else:
                     said[kind] = [event]
-        submits, sense = said.get(Submitted, []), self._sense
+        submits = said.get(Submitted, [])
+        sense = self._sense
         if isinstance(op, Submit):
             check_submit(op, submits)
             self._texts.submit(op, submits[0].tokens)
@@ -138,7 +142,8 @@ class Asked:
         wanted = op.run if self._header.height == "manager" else []
         if asked == wanted:
             return
-        said, by_name = dict(asked), dict(wanted)
+        said = dict(asked)
+        by_name = dict(wanted)
         missing = by_name.keys() - said.keys() - ended
         if missing or len(said) < len(asked) or not said.items() <= by_name.items():
             raise Nonsense(f"asked {asked} - at `$.asked`; the operation asks for {wanted}")
@@ -178,7 +183,8 @@ class Asked:
                 return
             new = [run.r for event in said[StepBegin] for run in event.runs if run.r not in looked]
         else:
-            hits, found = {event.r for event in said.get(Hit, ())}, set[str]()
+            hits = {event.r for event in said.get(Hit, ())}
+            found = set[str]()
             for event in events:
                 if isinstance(event, Hit):
                     looked.add(event.r)

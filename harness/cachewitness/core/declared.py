@@ -115,7 +115,8 @@ def _check_pool(pool: Pool) -> None:
 
 def denied(header: Header) -> dict[int, str]:
     """Return by group why it has no key at all, in words that follow "the header says"."""
-    rules, said = header.rules, header.not_applicable
+    rules = header.rules
+    said = header.not_applicable
     without = next((f"that {rule!r} is not applicable" for rule in OF_KEYS if rule in said), "")
     if not rules.caching:
         without = "`caching` false"
@@ -142,8 +143,10 @@ def check_fit(header: Header, trace: TraceHeader) -> None:
     """
     if header.height == "answers":
         return
-    groups, wanted = header.local_groups(), trace.layout.groups
-    kinds, asked = sorted({group.kind for group in groups}), sorted({spec.kind for spec in wanted})
+    groups = header.local_groups()
+    wanted = trace.layout.groups
+    kinds = sorted({group.kind for group in groups})
+    asked = sorted({spec.kind for spec in wanted})
     if kinds != asked:
         raise Nonsense(
             f"{', '.join(kinds)} - at `$.groups`; the trace's layout has {', '.join(asked)}"
@@ -192,7 +195,8 @@ def _check_retention(header: Header, trace: TraceHeader) -> None:
     """Refuse another retention interval than the trace asks for; one that does not, or has
     nothing to prune, leaves it open.
     """
-    interval, asked = header.rules.retention.interval, trace.options.get(INTERVAL, "")
+    interval = header.rules.retention.interval
+    asked = trace.options.get(INTERVAL, "")
     pruned = any(group.kind != "full" for group in header.local_groups())
     if pruned and (asked is None or isinstance(asked, int)) and interval != asked:
         told = ["null" if one is None else one for one in (interval, asked)]

@@ -169,7 +169,8 @@ class Observer:
 
     def take(self, events: Iterable[Event], op: int) -> None:
         """Take in a part of what one operation made happen."""
-        observe, seq = self.panel.observe, self._seq
+        observe = self.panel.observe
+        seq = self._seq
         if self._keep:
             events = list(events)
             self.history.events += events
@@ -218,12 +219,10 @@ class Ahead:
     def __init__(
         self, engine: Engine, header: Header, observer: Observer, portion: int = PORTION
     ) -> None:
-        self._engine, self._worker, self._observer, self._portion = (
-            engine,
-            Worker(header),
-            observer,
-            portion,
-        )
+        self._engine = engine
+        self._worker = Worker(header)
+        self._observer = observer
+        self._portion = portion
         self._waiting: list[tuple[int, Op, list[Event]]] = []
 
     def carry_out(self, op: Op, index: int) -> list[Event] | None:
@@ -268,7 +267,8 @@ class Ahead:
         if one cannot be followed.
         """
         waiting, self._waiting = self._waiting, []
-        observer, followed = self._observer, 0
+        observer = self._observer
+        followed = 0
         try:
             for index, op, events in waiting:
                 observer.activity.operations += 1
@@ -303,7 +303,8 @@ def drive(
     also if it says what is no answer, and something was found before.
     """
     header = described(engine, trace.header)
-    observer, applicable = Observer(header, checkers, keep=keep), Applicable()
+    observer = Observer(header, checkers, keep=keep)
+    applicable = Applicable()
     ahead = Ahead(engine, header, observer, 1 if until or beside else PORTION)
     with letting_go(trace, engine, observer):
         for index, asked in enumerate(trace.ops):
@@ -314,7 +315,8 @@ def drive(
             if events is None:
                 break
             if beside and (finding := beside(index, op, events)):
-                finding.seq, finding.op = observer.seen - 1, index
+                finding.seq = observer.seen - 1
+                finding.op = index
                 observer.findings.append(finding)
             if until and any(map(until, observer.findings)):
                 break
@@ -435,7 +437,8 @@ def failed(observer: Observer, index: int, asked: str, error: Exception, r: str 
         failure.anomaly,
         observer.seen - 1,
     )
-    finding.r, finding.output = r, failure.output
+    finding.r = r
+    finding.output = failure.output
     observer.findings.append(finding)
 
 

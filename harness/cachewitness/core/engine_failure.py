@@ -27,7 +27,8 @@ class EngineFailure(Exception):
 
     def __init__(self, anomaly: Lost, message: str, output: str = "") -> None:
         super().__init__(message)
-        self.anomaly, self.output = anomaly, output
+        self.anomaly = anomaly
+        self.output = output
 
 
 class NoAnswer(UsageError):
@@ -40,7 +41,8 @@ class OwnMistake(Exception):
     """
 
 
-HARNESS, STANDARD = Path(__file__).parents[1], Path(sysconfig.get_path("stdlib"))
+HARNESS = Path(__file__).parents[1]
+STANDARD = Path(sysconfig.get_path("stdlib"))
 _NATIVE = "of_a_compiled_library"
 FAULTS = ("mutants", "fault_tools.py")
 """Names, in paths of this package, of what is part of an engine once it is planted."""
@@ -81,7 +83,8 @@ def of_ours(error: Exception, engine: Any) -> bool:
         return False
     engine = getattr(engine, "guarded", engine)
     driver = getattr(engine, "engine", engine)
-    adapter, header = getattr(driver, "adapter", driver), getattr(driver, "header", None)
+    adapter = getattr(driver, "adapter", driver)
+    header = getattr(driver, "header", None)
     ours = type(adapter).__module__.partition(".")[0] == __name__.partition(".")[0]
     code, _ = _raised_in(error)
     return (
@@ -96,11 +99,14 @@ def _raised_in(error: BaseException) -> tuple[CodeType | None, int]:
     """Return the innermost function that was running and is not Python's own, and the line that
     it was at.
     """
-    code, line, traceback = None, 0, error.__traceback__
+    code = None
+    line = 0
+    traceback = error.__traceback__
     while traceback is not None:
         path = Path(traceback.tb_frame.f_code.co_filename)
         if code is None or not path.is_relative_to(STANDARD) or "site-packages" in path.parts:
-            code, line = traceback.tb_frame.f_code, traceback.tb_lineno
+            code = traceback.tb_frame.f_code
+            line = traceback.tb_lineno
         traceback = traceback.tb_next
     return code, line
 

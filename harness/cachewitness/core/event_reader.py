@@ -18,7 +18,8 @@ from cachewitness.core.events import Aborted, Event, Finished, Run, StepBegin
 LONG = 128
 """A row of fewer columns is read whole: to remember it would cost more."""
 _ENCODER = msgspec.msgpack.Encoder()
-_EVENTS, _PAGES = msgspec.msgpack.Decoder(list[Event]), msgspec.msgpack.Decoder(list[int])
+_EVENTS = msgspec.msgpack.Decoder(list[Event])
+_PAGES = msgspec.msgpack.Decoder(list[int])
 _ENDS = (Aborted, Finished)
 
 
@@ -86,7 +87,8 @@ class EventReader:
         known = rows.get(group, _NO_ROW)
         if _alike(row, known.told):
             return known.pages
-        told, count = row[:], len(known.told)
+        told = row[:]
+        count = len(known.told)
         pages = (
             known.pages + _read_pages(told[count:])
             if _alike(told[:count], known.told)

@@ -118,7 +118,8 @@ class Intake:
         """Follow what was read of an operation; all before it was followed. Raises BadEvents if
         an event cannot be followed.
         """
-        sense, event = self._sense, None
+        sense = self._sense
+        event = None
         try:
             for event in events:
                 sense.follow(event)

@@ -83,7 +83,8 @@ class Activity(msgspec.Struct, kw_only=True):
         came from a tier that was asked for. `tier` is how the engine's name asks for one
         (`EngineSpec.tier`); empty if it does not.
         """
-        asked, gone = self.requests, self.given_up
+        asked = self.requests
+        gone = self.given_up
         found = (
             [f"the engine gave up {gone:,} of {asked:,} requests, more than half"]
             if 2 * gone > asked

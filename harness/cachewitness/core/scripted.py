@@ -53,7 +53,8 @@ class Scripted:
 
     def draft(self, request: Sampled, count: int) -> list[int]:
         """Guess `count` tokens, the first of them right, the rest those of another text."""
-        text, position = self.texts[request.request_id], request.num_output_tokens
+        text = self.texts[request.request_id]
+        position = request.num_output_tokens
         right = crc32(f"{text} {position}".encode()) % (count + 1)
         texts = [text if index < right else f"~{text}" for index in range(count)]
         return [
@@ -62,7 +63,8 @@ class Scripted:
 
     def sample(self, request: Sampled, drafts: list[int]) -> list[int]:
         """Return the tokens of the text as far as the drafts agree with it, and one more."""
-        text, position = self.texts[request.request_id], request.num_output_tokens
+        text = self.texts[request.request_id]
+        position = request.num_output_tokens
         if not drafts:
             return [self._vocabulary.token(text, position)]
         tokens: list[int] = []

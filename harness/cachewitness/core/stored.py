@@ -36,7 +36,8 @@ def read(path: Path) -> tuple[Header, Iterator[Portion]]:
     Raises UsageError naming the file, the line and the field if anything does not fit the format;
     events of lines before come first.
     """
-    blocks, where = jsonl.blocks(path), str(path)
+    blocks = jsonl.blocks(path)
+    where = str(path)
     _, block = next(blocks, (1, b""))
     first, _, rest = block.partition(b"\n")
     header: Header = jsonl.header([first.strip()] if block else [], Header, where, "a history")
@@ -69,7 +70,8 @@ def _at_once(decoder: msgspec.json.Decoder[Event], block: bytes) -> list[Event] 
 def _line_by_line(
     decoder: msgspec.json.Decoder[Event], block: bytes, where: str, number: int
 ) -> Iterator[Portion]:
-    numbers, events = list[int](), list[Event]()
+    numbers = list[int]()
+    events = list[Event]()
     for line, text in enumerate(block.split(b"\n"), start=number):
         if not text or text.isspace():
             continue

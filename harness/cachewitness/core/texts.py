@@ -51,7 +51,9 @@ class Runs:
         """Let so many numbers stand for so many values, and return whether that was done: not if
         one of them does already.
         """
-        starts, stops, values = self._starts, self._stops, self._values
+        starts = self._starts
+        stops = self._stops
+        values = self._values
         at = bisect_right(starts, start + count - 1) - 1
         if at >= 0 and stops[at] > start:
             return False
@@ -128,7 +130,8 @@ class Texts:
         for segment in segments(prompt):
             text, first, count = segment
             start, stop = stop, stop + count
-            said, place = tokens[start:stop], self._place(text, first)
+            said = tokens[start:stop]
+            place = self._place(text, first)
             if not said or self._met.get(segment) == said:
                 continue
             if said != list(range(said[0], said[0] + count)):

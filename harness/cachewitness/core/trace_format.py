@@ -248,7 +248,8 @@ class Trace(msgspec.Struct, frozen=True):
 _SEGMENT = re.compile(r"^(?P<name>[^\s:\[\]]+)(\[(?P<start>[0-9]+)\])?:(?P<count>[0-9]+)$")
 _DIGITS_MAX = 9
 SEGMENT_TOKENS_MAX = 1 << 16
-PROMPT_TOKENS_MAX, TRACE_TOKENS_MAX = 1 << 22, 1 << 24
+PROMPT_TOKENS_MAX = 1 << 22
+TRACE_TOKENS_MAX = 1 << 24
 """What one prompt, and all prompts and answers of a trace together, may have: a few letters stand
 for many tokens."""
 
@@ -291,7 +292,8 @@ def segments(prompt: str) -> Iterator[tuple[str, int, int]]:
                 f"$.prompt: segment {shortened(term, 60)!r} is not of the form text:count or"
                 " text[start]:count"
             )
-        first, many = match["start"] or "0", match["count"]
+        first = match["start"] or "0"
+        many = match["count"]
         if max(len(first), len(many)) > _DIGITS_MAX or int(first) + int(many) > SEGMENT_TOKENS_MAX:
             raise UsageError(
                 f"$.prompt: segment {shortened(term, 60)!r} reaches beyond {SEGMENT_TOKENS_MAX}"

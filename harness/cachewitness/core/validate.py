@@ -38,7 +38,8 @@ from cachewitness.core.trace_format import (
     length_of,
 )
 
-LAYERS_MAX, PAGES = 1 << 16, "_pages"
+LAYERS_MAX = 1 << 16
+PAGES = "_pages"
 """The most layers of a group, and how options end that are numbers of pages: memory is taken for
 each of them."""
 

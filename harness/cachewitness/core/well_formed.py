@@ -79,8 +79,10 @@ class WellFormedness:
     def __init__(self, header: Header, *, live: bool = False) -> None:
         check_header(header)
         check_declared(header)
-        self._denied, self._caching = denied(header), header.rules.caching
-        self._groups, self._tells_routers = header.groups, header.rules.key_events is not None
+        self._denied = denied(header)
+        self._caching = header.rules.caching
+        self._groups = header.groups
+        self._tells_routers = header.rules.key_events is not None
         self._tells_operators = header.rules.stats
         self._pool_of_group = {group.id: group.pool for group in header.groups}
         self._pools = {pool.id: pool.pages for pool in header.pools}
@@ -241,7 +243,9 @@ class WellFormedness:
             )
         self._check_explained()
         self._forgets = False
-        self.begun, self._ahead, self._keyed = step, 0, 0
+        self.begun = step
+        self._ahead = 0
+        self._keyed = 0
         for r, tokens in event.asked:
             if tokens < 0 or r not in self.tokens:
                 self._check_known(r, "asked")
@@ -443,7 +447,8 @@ class WellFormedness:
         if not event.tokens:
             raise Nonsense("no tokens - at `$.tokens`; more input has at least one")
         check_tokens(event.tokens)
-        self._waits[event.r], self.tokens[event.r] = False, event.keep + len(event.tokens)
+        self._waits[event.r] = False
+        self.tokens[event.r] = event.keep + len(event.tokens)
 
     def _going_on(self, r: str, field: str) -> int:
         """Return how many tokens a request has that is live and does not wait for more input."""
@@ -606,10 +611,13 @@ class WellFormedness:
             self._check_known(event.holder, "holder")
 
     def _access(self, event: Read | Write) -> None:
-        r, start, stop = event.r, event.start, event.stop
+        r = event.r
+        start = event.start
+        stop = event.stop
         self._check_pool(event.group, event.pool)
         self._check_known(r, "r")
-        group, tokens = self._groups[event.group], self.tokens[r]
+        group = self._groups[event.group]
+        tokens = self.tokens[r]
         if not 0 <= start <= stop <= tokens:
             self._check_beyond(event, tokens)
         wanted = 1

@@ -129,7 +129,8 @@ class Worker:
         """Clear and copy what the runs of a step rely on; return the copies that begin with the
         step and were not flushed.
         """
-        step, later = begun.step, begun.begun
+        step = begun.step
+        later = begun.begun
         if begun.flushed:
             self._begin([entry for entry in begun.begun if entry[0] in begun.flushed], step, out)
             later = [entry for entry in begun.begun if entry[0] not in begun.flushed]
@@ -212,7 +213,9 @@ def _write_states(group: Group, run: Run, step: int, out: list[Event]) -> None:
                     step=step,
                 )
             )
-    known, size, table = run.known, group.block_size, run.tables[group.id]
+    known = run.known
+    size = group.block_size
+    table = run.tables[group.id]
     stops = [known]
     if group.snapshots == "every-block":
         stops = [*range((run.start // size + 1) * size, known, size), known]

@@ -142,7 +142,8 @@ class Driven(Protocol):
 
     def attach(self, engine: Host) -> None:
         """Take note of the driver, before anything is submitted."""
-        self.engine, self.diff = engine, engine.diff
+        self.engine = engine
+        self.diff = engine.diff
 
     def add(self, submit: Submit, tokens: list[int], shared: int) -> None:
         """Take a request in, whose first `shared` tokens are a part that others have too (the first

@@ -104,7 +104,8 @@ class SteppedEngine(Generic[Stepped]):
     """A server that is stepped, behind the three methods."""
 
     def __init__(self, server: Stepped, header: Header) -> None:
-        self.server, self.header = server, header
+        self.server = server
+        self.header = header
 
     def describe(self) -> Header:
         """Return what the engine declares."""

@@ -36,7 +36,8 @@ class BlockTableDiff:
     ) -> None:
         self.events: list[Event] = []
         self.step = 0
-        self._state, self._pools = state, pools
+        self._state = state
+        self._pools = pools
         self._null = {pool: {ABSENT, *nobodys} for pool, nobodys in null.items()}
         self._no_tables: Tables = [[] for _ in pools]
         self._tables: dict[str, Tables] = {}
@@ -44,10 +45,8 @@ class BlockTableDiff:
         self._accounts: WholeAccounts | DirtyAccounts
         self._dirty: DirtyCacheState | None = None
         if isinstance(state, DirtyCacheState):
-            self._dirty, self._accounts = (
-                state,
-                DirtyAccounts(state, pools[0], self._null[pools[0]]),
-            )
+            self._dirty = state
+            self._accounts = DirtyAccounts(state, pools[0], self._null[pools[0]])
         else:
             self._accounts = WholeAccounts(state, pools)
 
@@ -107,7 +106,8 @@ class BlockTableDiff:
         stays held, it was replaced. `further` is asked, once the tables were compared, for what
         else took or gave back pages in this call.
         """
-        call, dirty = (self.step, served, reason), self._dirty
+        call = (self.step, served, reason)
+        dirty = self._dirty
         self._accounts.compare_keys(call, self._tables.values())
         drops: list[Event] = []
         come: list[tuple[str, int, list[int]]] = []
@@ -165,7 +165,8 @@ class BlockTableDiff:
         """Add what a request gave back to `drops`, what it got, by group, to `come`, and the
         pages of both to `touched`.
         """
-        before, dirty = self._tables.get(r, self._no_tables), self._dirty
+        before = self._tables.get(r, self._no_tables)
+        dirty = self._dirty
         after = self._state.tables(r)
         if after is before:
             return

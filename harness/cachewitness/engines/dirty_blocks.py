@@ -73,10 +73,12 @@ class DirtyBlocks:
         """Return in order the blocks whose references or keys are not as they were when this was
         last asked.
         """
-        found, further = self._found(), self.further
+        found = self._found()
+        further = self.further
         for page in found:
             block = self._blocks[page]
-            self._refs[page], self._keys[page] = block.ref_cnt, block.block_hash
+            self._refs[page] = block.ref_cnt
+            self._keys[page] = block.block_hash
             if page in further:
                 self._further[page] = frozenset(further[page])
             elif self._further:
@@ -108,13 +110,11 @@ class DirtyBlocks:
         return uses
 
     def _among(self, pages: Iterable[int]) -> list[int]:
-        blocks, refs, keys, further, had = (
-            self._blocks,
-            self._refs,
-            self._keys,
-            self.further,
-            self._further,
-        )
+        blocks = self._blocks
+        refs = self._refs
+        keys = self._keys
+        further = self.further
+        had = self._further
         changed = [
             s
             for s in sorted(pages)
@@ -127,10 +127,12 @@ class DirtyBlocks:
 
     def _agrees(self, found: list[int]) -> bool:
         """Whether the pool's own numbers are what they were but for the blocks found."""
-        further, had_further = self.further, self._further
+        further = self.further
+        had_further = self._further
         several = bool(further or had_further)
         for page in found:
-            block, had = self._blocks[page], self._keys[page]
+            block = self._blocks[page]
+            had = self._keys[page]
             self._free += (block.ref_cnt <= 0) - (self._refs[page] <= 0)
             if block.block_hash != had:
                 self._count(block.block_hash, 1)
@@ -151,7 +153,9 @@ class DirtyBlocks:
 
     def _listen(self, name: str) -> Callable[..., Any]:
         """Return the pool's method as one that keeps what it is given and what it returns."""
-        pool, kind, keep = self._pool, type(self._pool), self._heard.append
+        pool = self._pool
+        kind = type(self._pool)
+        keep = self._heard.append
 
         def listening(*args: Any, **kwargs: Any) -> Any:
             if args and hasattr(args[0], "__next__"):

@@ -88,7 +88,9 @@ def examine(spec: EngineSpec, interpreter: str, deadline: float) -> Engine:
     """Start an engine in its process and open it for a trace; `deadline` in seconds,
     `interpreter` empty: this Python.
     """
-    kind, python, written = spec.kind, interpreter or sys.executable, spec.kind.written_for
+    kind = spec.kind
+    python = interpreter or sys.executable
+    written = spec.kind.written_for
     found = Engine(
         name=spec.text,
         summary=kind.summary,
@@ -149,16 +151,20 @@ def _open(spec: EngineSpec, found: Engine) -> None:
             found.version = engine.describe().engine_version
             engine.close()
         except EngineMissing as missing:
-            found.state, found.why, found.mend = "missing", str(missing), missing.mend
+            found.state = "missing"
+            found.why = str(missing)
+            found.mend = missing.mend
         except EngineBroken as broken:
-            found.state, found.why = "broken", str(broken)
+            found.state = "broken"
+            found.why = str(broken)
             if "No module named 'cachewitness'" in found.why:
                 found.mend = f"pip install {_ourselves()}"
         except UsageError as refused:
             found.why = str(refused)
             continue
         except Exception as error:  # in closing it
-            found.state, found.why = "broken", f"--engine {spec.text}: it {error}"
+            found.state = "broken"
+            found.why = f"--engine {spec.text}: it {error}"
         else:
             found.state, found.why = "runs", ""
         return

@@ -62,7 +62,9 @@ class Client:
     __slots__ = ("all_token_ids", "num_prompt_tokens", "request_id")
 
     def __init__(self, r: str, tokens: Sequence[int]) -> None:
-        self.request_id, self.all_token_ids, self.num_prompt_tokens = r, list(tokens), len(tokens)
+        self.request_id = r
+        self.all_token_ids = list(tokens)
+        self.num_prompt_tokens = len(tokens)
 
     @property
     def num_output_tokens(self) -> int:
@@ -86,7 +88,8 @@ class Driver:
     """
 
     def __init__(self, header: Header, adapter: Driven) -> None:
-        self.header, self.adapter = _limited(header, adapter), adapter
+        self.header = _limited(header, adapter)
+        self.adapter = adapter
         self.diff = adapter.compared(header)
         self.device: Device | None = None
         self._vocabulary = Vocabulary()
@@ -363,7 +366,8 @@ class Driver:
 
     def _run_oldest(self) -> None:
         oldest = self.in_flight.popleft()
-        scheduled, begin = oldest.scheduled, oldest.begin
+        scheduled = oldest.scheduled
+        begin = oldest.begin
         if settled := self.adapter.settled(begin):
             self.diff.events.append(settled)
         self.diff.events.append(StepEnd(step=begin.step, withdrawn=scheduled.withdrawn))
@@ -381,7 +385,8 @@ class Driver:
         """Let a request whose tokens are all computed generate one more, and end where it has as
         many as it may have.
         """
-        r, tokens = client.request_id, self.sampler.sample(client, [])
+        r = client.request_id
+        tokens = self.sampler.sample(client, [])
         self.generated(r, tokens, step)
         self.adapter.accept(r, tokens)
         if len(client.all_token_ids) >= self.adapter.max_model_len:

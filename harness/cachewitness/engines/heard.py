@@ -45,7 +45,8 @@ class HeardEngine(ABC, Generic[Request]):
 
     def __init__(self, header: Header) -> None:
         self._header = header
-        self._held, self._running = dict[str, Request](), dict[str, Request]()
+        self._held = dict[str, Request]()
+        self._running = dict[str, Request]()
         self._news: SimpleQueue[None] = SimpleQueue()
 
     @abstractmethod

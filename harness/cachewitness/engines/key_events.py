@@ -52,7 +52,8 @@ class KeyEventReader:
         hashes = [self._name(block_hash) for block_hash in event.block_hashes]
         if kind == "BlockRemoved":
             return KvRemoved(step=step, group=group, hashes=hashes)
-        adapter, extra = event.lora_name or "", event.extra_keys or [None] * len(hashes)
+        adapter = event.lora_name or ""
+        extra = event.extra_keys or [None] * len(hashes)
         said = [_identity(keys, adapter) for keys in extra]
         return KvStored(
             step=step,

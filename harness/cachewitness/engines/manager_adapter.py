@@ -34,7 +34,8 @@ class Placed:
     __slots__ = ("request", "running")
 
     def __init__(self, request: Any) -> None:
-        self.request, self.running = request, False
+        self.request = request
+        self.running = False
 
 
 class ManagerAdapter(Driven):
@@ -56,8 +57,11 @@ class ManagerAdapter(Driven):
         split: Split | None = None,
         reserve_full_isl: bool = True,
     ) -> None:
-        self.manager, self.new_request, self.split = manager, new_request, split
-        self.max_model_len, self._reserve_full_isl = max_model_len, reserve_full_isl
+        self.manager = manager
+        self.new_request = new_request
+        self.split = split
+        self.max_model_len = max_model_len
+        self._reserve_full_isl = reserve_full_isl
         self.placed: dict[str, Placed] = {}
         self._num_running = 0
         self._retained: list[Any] = []
@@ -160,11 +164,13 @@ class ManagerAdapter(Driven):
         """Give the request pages; return (the position where it starts, how many tokens it
         computes).
         """
-        request, manager = placed.request, self.manager
+        request = placed.request
+        manager = self.manager
         hit, found = 0, None
         if not placed.running:
             answer = manager.get_computed_blocks(request)
-            found, hit = answer[0], answer[1]
+            found = answer[0]
+            hit = answer[1]
             request.shared_prefix_boundary = _shared_prefix_boundary(manager, answer)
             if hit >= request.num_tokens:
                 manager.report_hit(request)

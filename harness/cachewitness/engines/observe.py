@@ -125,7 +125,9 @@ class BlockPoolState:
 
     def look(self, moved: Iterable[tuple[int, int]] | None) -> list[PageState]:
         """Return the blocks that may have changed, and those that may have several keys."""
-        blocks, several, pages = self._blocks, self._several, self._changed(moved)
+        blocks = self._blocks
+        several = self._several
+        pages = self._changed(moved)
         if not pages:
             return []
         if (further := self.dirty_blocks.further) or several:
@@ -324,7 +326,8 @@ class ObservedManager:
         when it has run.
         """
         stores: list[Any] = self.manager.store_to_tier()
-        pins, step = self._pins, self.diff.step
+        pins = self._pins
+        step = self.diff.step
         takes = [
             pins.take(b.block_id, self._group_of(place.block_hash), pins.next_copy(), step)
             for place, b in stores
@@ -390,8 +393,10 @@ class ObservedManager:
         made.
         """
         self.diff.events += self._collect_copies(self._no_tables, self._no_tables)
-        copies, retained = self._copies, self._retained
-        self._copies, self._retained = [], []
+        copies = self._copies
+        retained = self._retained
+        self._copies = []
+        self._retained = []
         return copies, retained
 
     def group_of(self, key: Any) -> int:
@@ -497,7 +502,8 @@ class ObservedManager:
         blocks: list[Event] = []
         places: list[Event] = []
         for transfer in transfers:
-            holder, group = self._pins.next_copy(), self._group_of(transfer.key)
+            holder = self._pins.next_copy()
+            group = self._group_of(transfer.key)
             blocks.append(self._pins.take(transfer.block.block_id, group, holder, self.diff.step))
             places.append(self._tier.hold(transfer, holder, self.diff.step))
         self._account(None, blocks)

@@ -49,7 +49,8 @@ class ObservedPool:
     """
 
     def __init__(self, pool: Any, released: Callable[[list[Any]], None]) -> None:
-        self._pool, self._released = pool, released
+        self._pool = pool
+        self._released = released
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._pool, name)

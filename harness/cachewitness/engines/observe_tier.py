@@ -25,7 +25,9 @@ class ObservedTier:
     """The places of a tier, and the keys that were seen in them. Without a tier it is falsy."""
 
     def __init__(self, tier: Any, group_of: Callable[[Any], int], groups: int) -> None:
-        self._tier, self._group_of, self._groups = tier, group_of, groups
+        self._tier = tier
+        self._group_of = group_of
+        self._groups = groups
         self._places = [] if tier is None else tier.blocks
         self._keys: dict[int, tuple[Any, int]] = {}
         self._holders: dict[int, str] = {}
@@ -42,14 +44,16 @@ class ObservedTier:
 
     def hold(self, transfer: Any, holder: str, step: int) -> Event:
         """Note that a transfer holds its place, and return the event."""
-        page, group = transfer.place.block_id, self._groups + self._group_of(transfer.key)
+        page = transfer.place.block_id
+        group = self._groups + self._group_of(transfer.key)
         self._holders[transfer.number] = holder
         self._held[page] += 1
         return Take(step=step, pool=TIER, group=group, pages=[page], holder=holder)
 
     def let_go(self, transfer: Any, step: int) -> Event:
         """Note that a transfer is over, and return the event."""
-        page, group = transfer.place.block_id, self._groups + self._group_of(transfer.key)
+        page = transfer.place.block_id
+        group = self._groups + self._group_of(transfer.key)
         self._held -= Counter((page,))
         return Drop(
             step=step,
@@ -70,7 +74,8 @@ class ObservedTier:
         ended: list[Event] = []
         begun: list[Event] = []
         for page in self._tier.drain_dirty() if self._tier is not None else ():
-            place, old = self._places[page], self._keys.get(page)
+            place = self._places[page]
+            old = self._keys.get(page)
             new = (
                 None
                 if place.block_hash is None

@@ -46,7 +46,8 @@ class WholeAccounts:
     """Compares everything. `pools` is the pool of each group."""
 
     def __init__(self, state: CacheState, pools: Sequence[int]) -> None:
-        self._state, self._pools = state, pools
+        self._state = state
+        self._pools = pools
         self._keys = state.keys()
         self._times = (
             Counter(chain.from_iterable(self._keys.values()))
@@ -61,8 +62,10 @@ class WholeAccounts:
     def compare_keys(self, call: Call, tables: Iterable[Tables]) -> None:
         """Note which keys ended and which began; `tables` are those from before the call."""
         step, served, reason = call
-        self._ended, self._begun = [], []
-        now, before = self._state.keys(), self._keys
+        self._ended = []
+        self._begun = []
+        now = self._state.keys()
+        before = self._keys
         if now is before or now == before:
             return
         lost, come = self._between(before, now)
@@ -152,7 +155,9 @@ class DirtyAccounts:
     """
 
     def __init__(self, state: DirtyCacheState, pool: int, null: Container[int]) -> None:
-        self._state, self._pool, self._null = state, pool, null
+        self._state = state
+        self._pool = pool
+        self._null = null
         self._refs = [references for _, references, _, _ in state.look(None)]
         self._keys = [key for _, _, key, _ in state.look(None)]
         self._claims: dict[int, Mapping[Hashable, Claim]] = {}
@@ -174,9 +179,12 @@ class DirtyAccounts:
         taken: set[int] | None = None
         counted = False
         step, served, reason = call
-        all_refs, all_keys, null = self._refs, self._keys, self._null
+        all_refs = self._refs
+        all_keys = self._keys
+        null = self._null
         for page, ref, key, several in looked_at:
-            was, had = all_refs[page], all_keys[page]
+            was = all_refs[page]
+            had = all_keys[page]
             if several or key != had:
                 why = reason
                 if why == "evict" and was > 0:
@@ -222,7 +230,8 @@ class DirtyAccounts:
         """Add the keys that a page lost to `ended`, and return what it gained; `gone`: it has no
         key any more.
         """
-        group_of, old = self._state.group_of, self._claims.pop(page, _NO_CLAIMS)
+        group_of = self._state.group_of
+        old = self._claims.pop(page, _NO_CLAIMS)
         new = _NO_CLAIMS if gone else self._state.keys_of(page, old)
         for key, claim in old.items():
             if key not in new or new[key].length != claim.length:

@@ -135,7 +135,8 @@ class EngineSpec:
         """What names it on a command line, held as it is here, ready to be pasted into a shell."""
         words = ["--engine", self.text]
         if self.isolation is not None:
-            given, usual = self.isolation, Isolation()
+            given = self.isolation
+            usual = Isolation()
             words += [] if self.held_apart or given.python else ["--isolate", "yes"]
             words += ["--engines", given.engines] if given.engines else []
             words += (

@@ -40,8 +40,11 @@ class SchedulerAdapter(Driven):
     def __init__(
         self, config: KVCacheConfig, manager: ObservedManager, new_request: NewRequest
     ) -> None:
-        self.config, self.manager, self.new_request = config, manager, new_request
-        self.max_model_len, self.depth = config.options.max_model_len, config.options.async_depth
+        self.config = config
+        self.manager = manager
+        self.new_request = new_request
+        self.max_model_len = config.options.max_model_len
+        self.depth = config.options.async_depth
         self.view: Any = _Preempting(manager)
         self._outputs: deque[SchedulerOutput] = deque()
 

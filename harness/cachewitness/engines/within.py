@@ -75,7 +75,8 @@ class _Watch:
     """
 
     def __init__(self) -> None:
-        self._lock, self._process = threading.Lock(), 0
+        self._lock = threading.Lock()
+        self._process = 0
         self._call: _Call | None = None
         self._armed, self._latest = 0.0, 0.0
         self._main = threading.main_thread().ident
@@ -84,9 +85,11 @@ class _Watch:
     def begin(self, call: _Call) -> None:
         """Look after a call."""
         with self._lock:
-            self._call, self._latest = call, time.monotonic()
+            self._call = call
+            self._latest = time.monotonic()
             if self._process != os.getpid():
-                self._process, self._armed = os.getpid(), 0.0
+                self._process = os.getpid()
+                self._armed = 0.0
                 command = ["sh", "-c", SPEAKER, "sh", LOCKED]
                 self._speaker = subprocess.Popen(
                     command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL
@@ -108,7 +111,8 @@ class _Watch:
         while True:
             time.sleep(LOOKED_S)
             with self._lock:
-                call, now = self._call, time.monotonic()
+                call = self._call
+                now = time.monotonic()
                 if call is None and now > self._latest + IDLE_S:
                     self._rest()
                     return
@@ -184,7 +188,9 @@ class Guarded:
     """
 
     def __init__(self, engine: Engine, trace: TraceHeader, limits: Limits) -> None:
-        self.guarded, self._trace, self._seconds = engine, trace.name, limits.deadline
+        self.guarded = engine
+        self._trace = trace.name
+        self._seconds = limits.deadline
         self._lost = False
 
     def __getattr__(self, name: str) -> Any:

@@ -62,7 +62,9 @@ def hybrid_of(model: Model, tensor_parallel_size: int, named: str) -> Hybrid:
             f"{named}: model.caches: the block size follows from one attention and one recurrent"
             " kind"
         )
-    keys, state, ranks = attention[0], states[0], tensor_parallel_size
+    keys = attention[0]
+    state = states[0]
+    ranks = tensor_parallel_size
     if ranks > 1 and state.family == "mamba2":
         raise UsageError(
             "--tensor-parallel-size: how the groups of a Mamba-2 layer are divided is not worked"

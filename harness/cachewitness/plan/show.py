@@ -46,7 +46,8 @@ def told(name: str, value: Value) -> str:
 
 
 def _binary(amount: int) -> str:
-    size, unit = float(amount), ""
+    size = float(amount)
+    unit = ""
     for name in _UNITS:
         if size < 1024:
             break

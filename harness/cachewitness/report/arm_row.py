@@ -58,7 +58,8 @@ class ArmRow(msgspec.Struct, kw_only=True):
     def add(self, other: ArmRow) -> None:
         """Add another trace's: counts add up, of differences the largest stays."""
         for field in self.__struct_fields__[3:]:
-            mine, its = getattr(self, field), getattr(other, field)
+            mine = getattr(self, field)
+            its = getattr(other, field)
             if isinstance(mine, dict):
                 setattr(
                     self,

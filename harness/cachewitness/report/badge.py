@@ -14,7 +14,8 @@ COLOURS = {0: "brightgreen", 1: "red"}
 
 def render(report: Report) -> bytes:
     """Return the document: the verdict and how many operations it rests on."""
-    code, operations = report.exit_code, sum(suite.activity.operations for suite in report.suites)
+    code = report.exit_code
+    operations = sum(suite.activity.operations for suite in report.suites)
     document = {
         "schemaVersion": 1,
         "label": "cachewitness",

@@ -23,7 +23,8 @@ class ControlRow(msgspec.Struct, kw_only=True):
     @staticmethod
     def of(control: str, result: Result) -> ControlRow:
         """Return the row of one trace."""
-        activity, trace = result.activity, result.trace
+        activity = result.activity
+        trace = result.trace
         assert trace is not None, "a control runs a trace"
         return ControlRow(
             control=control,

@@ -43,7 +43,8 @@ _INDENT = "  "
 
 def witness_of(failure: Failure, stored: Stored | None) -> list[str]:
     """Return the witness of a failure of a run."""
-    replay, whole = stored.replay if stored else "", len(failure.trace.ops)
+    replay = stored.replay if stored else ""
+    whole = len(failure.trace.ops)
     told = {"why_long": failure.why_long, "other_cause": failure.shrunk_cause}
     return witness(
         failure.finding, failure.shrunk, name=failure.id, whole=whole, replay=replay, **told

@@ -64,7 +64,8 @@ class Expectations:
     def __init__(
         self, entries: Iterable[Entry] = (), *, strict: bool = False, today: date | None = None
     ) -> None:
-        self._strict, day = strict, today or datetime.now(UTC).date()
+        self._strict = strict
+        day = today or datetime.now(UTC).date()
         listed = list(entries)
         self._expired = [entry for entry in listed if entry.until and entry.until < day]
         self._entries = [entry for entry in listed if entry not in self._expired]

@@ -154,7 +154,8 @@ def render(whole: Document) -> bytes:
 
 def entry(failure: Failure, stored: Stored | None) -> FailureEntry:
     """Return a failure as a document has it."""
-    finding, anomaly = failure.finding, BY_NAME.get(failure.finding.anomaly)
+    finding = failure.finding
+    anomaly = BY_NAME.get(failure.finding.anomaly)
     return FailureEntry(
         id=failure.id,
         anomaly=finding.anomaly,

@@ -54,12 +54,10 @@ class Failure(msgspec.Struct, kw_only=True, omit_defaults=True):
 
     def replace(self, shrunk: Trace, finding: Finding, why_long: str) -> None:
         """Take a smaller trace that fails alike, its finding, and why it is not smaller still."""
-        self.shrunk, self.finding, self.offending, self.why_long = (
-            shrunk,
-            finding,
-            finding.op,
-            why_long,
-        )
+        self.shrunk = shrunk
+        self.finding = finding
+        self.offending = finding.op
+        self.why_long = why_long
 
 
 class NotRun(msgspec.Struct):

@@ -52,7 +52,8 @@ def print_table(made: Table, out: Console) -> None:
         else:
             _print_list(made, out)
         return
-    text, before = _captured(made, out), out.width
+    text = _captured(made, out)
+    before = out.width
     cells = (cell for column in made.columns for cell in (column.header, *column.cells))
     if {word for cell in cells for word in _plain(cell).split()} - {*text.split()}:
         out.width = max(before, sum(_least(made, out)) + _gaps(made))

@@ -267,10 +267,8 @@ def print_objects(
 def covered(report: Report) -> str:
     """Return in one line what a run covered, so that a narrow one is seen as one."""
     total = report.activity
-    suites, traces = (
-        sum(bool(suite.traces) for suite in report.suites),
-        sum(suite.traces for suite in report.suites),
-    )
+    suites = sum(bool(suite.traces) for suite in report.suites)
+    traces = sum(suite.traces for suite in report.suites)
     names = list(dict.fromkeys(entry.what for entry in report.not_run))
     more = f" and {len(names) - LISTED_REASONS_MAX} more" if len(names) > LISTED_REASONS_MAX else ""
     left_out = f"not run: {', '.join(names[:LISTED_REASONS_MAX]) or 'nothing'}{more}"

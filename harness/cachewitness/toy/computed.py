@@ -20,7 +20,9 @@ class Computed:
     """
 
     def __init__(self, engine: Stepping, tensors: Tensors) -> None:
-        self.engine, self.header, self.tensors = engine, engine.header, tensors
+        self.engine = engine
+        self.header = engine.header
+        self.tensors = tensors
         self._followed = 0
         engine.device = self
 

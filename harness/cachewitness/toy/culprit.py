@@ -52,9 +52,12 @@ class _Search:
     def __init__(
         self, model: Model, floors: Floors, place: Place, exact: Computed, start: int, stop: int
     ) -> None:
-        self._model, self._floors, self._exact = model, floors, exact
+        self._model = model
+        self._floors = floors
+        self._exact = exact
         self._watch, self._chunk = place
-        self._start, self._stop = start, stop
+        self._start = start
+        self._stop = stop
         self._group_of = {
             layer: g for g, group in enumerate(model.groups) for layer in group.layers
         }
@@ -64,7 +67,8 @@ class _Search:
         read = self._watch.read(layer, self._chunk)
         size = self._model.groups[self._group_of[layer]].block_size
         if read.positions is None:
-            right, block = self._exact.kept[layer], -(-self._start // size) - 1
+            right = self._exact.kept[layer]
+            block = -(-self._start // size) - 1
             wrong = [
                 (part, self._off(layer, part, ours, right[part][0]))
                 for part, ours in read.parts.items()

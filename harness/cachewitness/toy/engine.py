@@ -62,7 +62,8 @@ class ToyEngine(Computed):
             for run in begin.runs
             if run.r not in withdrawn
         }
-        logits, version = self.tensors.execute(begin, withdrawn, spelt), self.tensors.version
+        logits = self.tensors.execute(begin, withdrawn, spelt)
+        version = self.tensors.version
         runs = [
             run
             for run in begin.runs
@@ -70,7 +71,8 @@ class ToyEngine(Computed):
         ]
         self.oracle.prepare([(run.r, run.stop) for run in runs], version)
         for run in runs:
-            new, place = spelt[run.r][run.start : run.stop], self.tensors.places.get(run.r)
+            new = spelt[run.r][run.start : run.stop]
+            place = self.tensors.places.get(run.r)
             compared = self.oracle.compare(
                 run.r, run.start, new, logits[run.r], version, begin.step, place
             )
@@ -105,13 +107,15 @@ def build(header: TraceHeader, options: Mapping[str, str]) -> ToyEngine:
         )
     engine: Any = policies.get(header.policy).open(header, {"release": options.get("release", "")})
     engine.header = msgspec.structs.replace(engine.header, engine="toy")
-    model, kernels = _model(engine.header, options), options.get("kernels", "torch")
+    model = _model(engine.header, options)
+    kernels = options.get("kernels", "torch")
     check_kernels(kernels, model.device, model.config)
     return ToyEngine(engine, model, pad_rows=_number("pad_rows", options, 1), kernels=kernels)
 
 
 def _model(header: Header, options: Mapping[str, str]) -> Model:
-    precision, device = options.get("dtype", "float64"), options.get("device", "cpu")
+    precision = options.get("dtype", "float64")
+    device = options.get("device", "cpu")
     check(precision, device)
     groups = header.local_groups()
     if folder := options.get("checkpoint", ""):

@@ -78,7 +78,8 @@ def _choices(logits: Mapping[str, object]) -> dict[str, list[Choice]]:
         [tokens[:, 0].double(), margins.double()], dim=1
     ).tolist()
     choices = [Choice(int(token), margin) for token, margin in both]
-    out, at = {}, 0
+    out = {}
+    at = 0
     for r, row in zip(logits, rows, strict=True):
         out[r] = choices[at : at + len(row)]
         at += len(row)

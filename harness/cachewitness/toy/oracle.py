@@ -49,7 +49,8 @@ def answers(model: Model, after: Mapping[Text, int]) -> dict[Text, Answer]:
         ours = sorted((text for text in after if text[1] == version), key=lambda text: len(text[0]))
         for first in range(0, len(ours), _TOGETHER):
             some = ours[first : first + _TOGETHER]
-            texts, ends = [text for text, _ in some], [after[text] for text in some]
+            texts = [text for text, _ in some]
+            ends = [after[text] for text in some]
             computed = compute(texts, model.version(version), model.config, after=ends)
             said |= {text: _row(computed, row, len(text[0])) for row, text in enumerate(some)}
     return said
@@ -66,7 +67,8 @@ class Oracle:
     """
 
     def __init__(self, model: Model, truth: Callable[[str, int], Sequence[int]]) -> None:
-        self.model, self._truth = model, truth
+        self.model = model
+        self._truth = truth
         self.floors = floors(model)
         self._cold: dict[tuple[str, int], Tensor] = {}
 
@@ -109,7 +111,10 @@ class Oracle:
             self.model.precision,
             self.floors.logits,
         )
-        event.step, event.r, event.start, event.stop = step, r, start, stop
+        event.step = step
+        event.r = r
+        event.start = start
+        event.stop = stop
         if event.beyond:
             event.at += start
             event.first = (
@@ -131,11 +136,10 @@ def compared(ours: Tensor, exact: Tensor, dtype: str, noise: Noise) -> Compare:
     beyond = [i for i, x in enumerate(numbers) if not x <= noise.tolerance]
     if beyond:
         names = [no_number(x) for x in numbers]
-        event.beyond, event.nan, event.infinite = (
-            len(beyond),
-            names.count("NaN"),
-            names.count("infinity"),
-        )
-        event.at, event.right = beyond[0], int(exact[beyond[0]].argmax())
+        event.beyond = len(beyond)
+        event.nan = names.count("NaN")
+        event.infinite = names.count("infinity")
+        event.at = beyond[0]
+        event.right = int(exact[beyond[0]].argmax())
         event.chose = -1 if names[event.at] else int(rows[event.at].argmax())
     return event

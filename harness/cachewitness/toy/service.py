@@ -102,7 +102,8 @@ class ToyService:
         engine: Any = kind.open(header, {"release": release})
         model = loaded(folder, engine.header.local_groups(), precision=dtype, device=device)
         check_kernels(kernels, device, model.config)
-        self.engine, self._header = GreedyEngine(engine, model, kernels=kernels), engine.header
+        self.engine = GreedyEngine(engine, model, kernels=kernels)
+        self._header = engine.header
         if mutant:
             plant(mutant, kinds()["toy"], self.engine, header)
         self._preempt_every = preempt_every
@@ -127,7 +128,8 @@ class ToyService:
         }
         self._asked += len(asks)
         self._submit_all(jobs)
-        live, idle = dict(jobs), 0
+        live = dict(jobs)
+        idle = 0
         while live:
             ran = self._step(live)
             idle = 0 if ran else idle + 1
@@ -172,7 +174,8 @@ class ToyService:
             self.engine.apply(Abort(r))
 
     def _submit(self, r: str, job: _Job) -> None:
-        engine, ask = self.engine.engine, job.ask
+        engine = self.engine.engine
+        ask = job.ask
         self.engine.told(
             lambda: engine.submit_tokens(r, job.prompt, salt=ask.salt, shared=job.shared)
         )
@@ -196,7 +199,9 @@ class ToyService:
         return ran
 
     def _see(self, events: Iterable[Event], live: Mapping[str, _Job]) -> bool:
-        ran, evictions, hits = False, 0, []
+        ran = False
+        evictions = 0
+        hits = []
         for event in events:
             if isinstance(event, Accept) and event.r in live:
                 live[event.r].take(event.tokens)
@@ -258,7 +263,8 @@ class _Job:
     """One prompt under way."""
 
     def __init__(self, ask: Ask, tokenizer: Tokenizer) -> None:
-        self.ask, self._tokenizer = ask, tokenizer
+        self.ask = ask
+        self._tokenizer = tokenizer
         self._end = tokenizer.vocabulary[END]
         self.prompt = tokenizer.encode(ask.prompt)
         shared = tokenizer.encode(ask.prompt[: ask.shared]) if ask.shared else []

@@ -56,8 +56,11 @@ class Tensors:
         pad_rows: int = 1,
         kernels: str = "torch",
     ) -> None:
-        self.model, self.every_position, self.pad_rows = model, every_position, pad_rows
-        self.weights, self.kernels = model.weights, named(kernels)
+        self.model = model
+        self.every_position = every_position
+        self.pad_rows = pad_rows
+        self.weights = model.weights
+        self.kernels = named(kernels)
         self.places: dict[str, Place] = {}
         """With `every_position`: where the last step kept what it computed on its way, by request.
         """
@@ -92,7 +95,8 @@ class Tensors:
                 }
                 self._tables.forget(event.r)
             elif isinstance(event, Version) and not event.adapter:
-                self.version, self.weights = event.weights, self.model.version(event.weights)
+                self.version = event.weights
+                self.weights = self.model.version(event.weights)
 
     def orphaned(self, step: int, r: str) -> bool:
         """Whether r ended, or lost its pages, while the step was in flight: nobody waits for
@@ -193,7 +197,9 @@ def laid_out(header: Header) -> tuple[dict[int, list[int]], int, list[int]]:
     local = [pool for pool in header.pools if pool.tier == "local"]
     if len(local) == 1 and NULL in local[0].null:
         return {local[0].id: [*range(local[0].pages)]}, local[0].pages, list(local[0].null)
-    space, pages, null = {}, 1, [NULL]
+    space = {}
+    pages = 1
+    null = [NULL]
     for pool in local:
         space[pool.id] = [*range(pages, pages + pool.pages)]
         null += [space[pool.id][page] for page in pool.null]

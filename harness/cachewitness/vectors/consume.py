@@ -67,7 +67,8 @@ def consume(file: File, spec: EngineSpec) -> Consumed:
     installed first.
     """
     out = Consumed()
-    policy, kind = file.info.policy, file.info.kind
+    policy = file.info.policy
+    kind = file.info.kind
     if not spec.kind.follows(policy):
         out.not_run[
             f"engine {spec.kind.name} follows {', '.join(spec.kind.policies or ())}, not {policy}"
@@ -174,7 +175,8 @@ def _lived(vector: LifecycleVector, spec: EngineSpec) -> Failed | str:
     """Run a trace and compare operation by operation."""
     assert vector.expected is not None
     engine = _opened(vector.input, spec)
-    recorder, comparison = Recorder(), Comparison(vector.expected)
+    recorder = Recorder()
+    comparison = Comparison(vector.expected)
 
     def beside(index: int, op: Op, events: list[Any]) -> None:
         comparison.compare(index, recorder.facts(index, op, events))
@@ -192,7 +194,8 @@ def _lived(vector: LifecycleVector, spec: EngineSpec) -> Failed | str:
 
 
 def _opened(question: LifecycleInput, spec: EngineSpec) -> Any:
-    header, kind = question.header, spec.kind
+    header = question.header
+    kind = spec.kind
     if header.height not in kind.heights:
         raise CannotAsk(
             f"traces for {header.height} height; engine {kind.name} runs at"

@@ -101,10 +101,8 @@ def keep(
             vector = failure.vector
             if isinstance(vector, LifecycleVector) and most > 0:
                 most -= 1
-                small, ran = (
-                    Trace(vector.input.header, vector.input.ops),
-                    partial(lived, vector, spec),
-                )
+                small = Trace(vector.input.header, vector.input.ops)
+                ran = partial(lived, vector, spec)
                 wrong.stored, problem = keep_as(
                     folder, f"{one.path.stem}-{vector.id}", small, ran, again
                 )

@@ -56,7 +56,12 @@ class Recorder:
 
     def facts(self, index: int, op: Op, events: list[Event]) -> Facts | None:
         """Take in what one operation made happen and return its facts; None if there are none."""
-        hits, runs, preempted, published, unpublished, resets = [], [], [], [], [], []
+        hits = []
+        runs = []
+        preempted = []
+        published = []
+        unpublished = []
+        resets = []
         counts: dict[int, tuple[int, int, int, int]] = {}
         roomy = self._roomy(events)
         for event in events:
@@ -176,7 +181,8 @@ class Comparison:
 
     def compare(self, index: int, got: Facts | None) -> None:
         """Compare the facts of one operation."""
-        want, have = self._facts.get(index, Facts(op=index)), got or Facts(op=index)
+        want = self._facts.get(index, Facts(op=index))
+        have = got or Facts(op=index)
         fields = [
             name for name in Facts.__struct_fields__ if getattr(want, name) != getattr(have, name)
         ]

@@ -159,7 +159,8 @@ def stories(
     """Return the scenarios that apply to a cell, those of the names alone if some are given;
     `flags` by scenario.
     """
-    shape, out = configuration.shape(height), []
+    shape = configuration.shape(height)
+    out = []
     for scenario in SCENARIOS:
         if scenario.applies(shape) and (
             scenario.name in flags if names is None else scenario.name in names

@@ -105,7 +105,8 @@ def files(stories: list[Story]) -> Iterator[tuple[str, bytes]]:
 
 def document(stories: list[Story]) -> str:
     """Return docs/anomalies.md: a table of the anomalies, then the examples of each."""
-    anomalies, examples = [], []
+    anomalies = []
+    examples = []
     for anomaly in CATALOGUE:
         link = f"[{anomaly.name}](#{anomaly.name})"
         anomalies.append([link, anomaly.invariant, anomaly.implies, reported_by(anomaly.name)])
@@ -169,7 +170,8 @@ def _read(path: Path) -> Story:
 
 def main() -> int:
     """Write every history and the document, and return the exit code."""
-    stories, folder = load(), _folder()
+    stories = load()
+    folder = _folder()
     written = dict(files(stories))
     for name, content in written.items():
         (folder / name).parent.mkdir(exist_ok=True)

@@ -34,10 +34,8 @@ class _Asked:
 
 def random_answers(shape: Shape, seed: int) -> Trace:
     """Return the trace of a seed."""
-    source, script = (
-        Seeded(seed),
-        Script(shape, f"random-{seed}", "random requests around boundaries", __name__),
-    )
+    source = Seeded(seed)
+    script = Script(shape, f"random-{seed}", "random requests around boundaries", __name__)
     _Workload(script, source).run()
     longest = max(tokens_of(op) for op in script.ops)
     return as_asked(
@@ -51,14 +49,16 @@ class _Workload:
     """
 
     def __init__(self, script: Script, source: Source) -> None:
-        self._script, self._source = script, source
+        self._script = script
+        self._source = source
         self._live: list[_Asked] = []
         self._said: list[_Asked] = []
         self._answered: list[_Asked] = []
 
     def run(self) -> None:
         """Write requests until there are enough, then wait for all of them."""
-        source, most = self._source, self._source.choice(_LIVE)
+        source = self._source
+        most = self._source.choice(_LIVE)
         while len(self._said) < REQUESTS:
             if len(self._live) < most and source.chance(60):
                 self._submit(f"r{len(self._said) + 1}")
@@ -76,7 +76,8 @@ class _Workload:
         return self._live.pop(self._source.integer(0, len(self._live) - 1))
 
     def _submit(self, r: str) -> None:
-        source, unit = self._source, self._script.shape.unit
+        source = self._source
+        unit = self._script.shape.unit
         generate = source.choice((*_ANSWERS, unit - 1, unit, unit + 1))
         prompt, salt = self._prompt(r)
         asked = _Asked(r, prompt, max(generate, 1), salt)
@@ -88,7 +89,8 @@ class _Workload:
         """Return a prompt and a salt: new, or like an earlier one in one of the ways that caches
         get wrong.
         """
-        source, unit = self._source, self._script.shape.unit
+        source = self._source
+        unit = self._script.shape.unit
         before = source.choice(self._said[-RECENT:]) if self._said and source.chance(80) else None
         if before is None:
             return (
@@ -104,7 +106,8 @@ class _Workload:
         return f"{cut(before.prompt, self._length())} {r}:{source.integer(1, unit + 1)}", salt
 
     def _length(self) -> int:
-        source, unit = self._source, self._script.shape.unit
+        source = self._source
+        unit = self._script.shape.unit
         return max(source.integer(1, _BLOCKS) * unit + source.choice((-1, 0, 0, 1, unit // 2)), 1)
 
 

@@ -33,7 +33,8 @@ class Story:
     """Writes one story."""
 
     def __init__(self, shape: Shape, name: str, seed: int) -> None:
-        self.unit, self.seed = shape.unit * max(1, -(-LEAST_UNIT // shape.unit)), seed
+        self.unit = shape.unit * max(1, -(-LEAST_UNIT // shape.unit))
+        self.seed = seed
         self.random = random.Random(crc32(f"{seed} {name} {shape.layout.name}".encode()))
         self.script = Script(
             shape, name, STORIES[name][0], "harness/cachewitness/workloads/answer_stories.py"
@@ -147,7 +148,8 @@ def conversations(s: Story) -> None:
     said = {name: f"{s.text('sys', s.unit + 3)} {s.text(name, s.own())}" for name in "ab"}
     for turn in range(4):
         for name in "ab":
-            r, generate = f"{name}{turn}", s.unit // 2 + s.own()
+            r = f"{name}{turn}"
+            generate = s.unit // 2 + s.own()
             s.serve(r, said[name], generate)
             said[name] += f" @{r}:{generate} {s.text(f'more{name}{turn}', s.own())}"
 

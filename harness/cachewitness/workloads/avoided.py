@@ -21,7 +21,8 @@ AVOID = "avoid"
 """The option of a configuration that names what its traces leave out, joined by `+`."""
 CHUNK = "chunk"
 """The option of a trace that says how many tokens a step computes at most."""
-ROOMY, UNSPLIT = 4096, 1 << 16
+ROOMY = 4096
+UNSPLIT = 1 << 16
 
 
 def without_aborts(trace: Trace) -> Trace:

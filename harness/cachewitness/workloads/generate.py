@@ -119,11 +119,9 @@ def write_gallery(shape: Shape, source: Source, *, name: str) -> Trace:
     """Write a trace in which many requests differ in one image, all images being of one length;
     no tier evicts anything.
     """
-    count, at, length = (
-        source.choice(_GALLERIES),
-        source.integer(0, shape.unit - 1),
-        source.integer(1, shape.unit),
-    )
+    count = source.choice(_GALLERIES)
+    at = source.integer(0, shape.unit - 1)
+    length = source.integer(1, shape.unit)
     pages = shape.pages(3 * shape.unit) * (count + 4)
     if shape.tier_pages:
         shape = replace(shape, options={**shape.options, "tier_pages": pages})
@@ -149,7 +147,9 @@ class _Workload:
     """
 
     def __init__(self, script: Script, source: Source, live_max: int, *, withdraw: bool) -> None:
-        self._script, self._source, self._withdraw = script, source, withdraw
+        self._script = script
+        self._source = source
+        self._withdraw = withdraw
         self._live: list[str] = []
         self._live_max = live_max
         self._count = 0
@@ -250,8 +250,10 @@ class _Workload:
         """Submit several requests, each beginning with all of the one before it, and run them in
         one step.
         """
-        source, unit = self._source, self._script.shape.unit
-        said, asked = Said(f"c{self._count}:{unit + source.integer(0, 1)}"), []
+        source = self._source
+        unit = self._script.shape.unit
+        said = Said(f"c{self._count}:{unit + source.integer(0, 1)}")
+        asked = []
         for _ in range(min(source.integer(3, 4), self._live_max - len(self._live))):
             self._submit(said)
             asked.append(self._live[-1])
@@ -311,7 +313,8 @@ class _Workload:
         """Return the priority of a request and the steps that its grammar takes, where the
         options ask for them.
         """
-        options, source = self._script.shape.options, self._source
+        options = self._script.shape.options
+        source = self._source
         by_priority = options.get("scheduling_policy") == "priority"
         return {
             "priority": source.integer(0, _PRIORITIES) if by_priority else 0,
@@ -344,7 +347,8 @@ class _Workload:
         """Give a session more input; perhaps somebody asks on behind its whole answer, whose
         last token it lost.
         """
-        source, sessions = self._source, [r for r in self._live if r in self._sessions]
+        source = self._source
+        sessions = [r for r in self._live if r in self._sessions]
         if not sessions or not source.chance(_GOING_ON):
             return
         r = source.choice(sessions)

@@ -75,7 +75,8 @@ def near_miss(source: Source, said: Said, edges: Sequence[int], fresh: str) -> S
 
 
 def _of_parts(said: Said) -> list[Said]:
-    salt, adapter = said.salt, said.adapter
+    salt = said.salt
+    adapter = said.adapter
     if not salt and not adapter:
         return []
     found = [
@@ -101,7 +102,8 @@ def _of_images(source: Source, said: Said) -> list[Said]:
     if not said.media:
         return []
     index = max(source.integer(0, len(said.media) - 1), source.integer(0, len(said.media) - 1))
-    item, others = said.media[index], [*said.media[:index], *said.media[index + 1 :]]
+    item = said.media[index]
+    others = [*said.media[:index], *said.media[index + 1 :]]
     changed = [
         Media(item.at - 1, item.length, item.hash),
         Media(item.at + 1, item.length, item.hash),
@@ -176,7 +178,8 @@ def _same_polynomial(prompt: str, at: int, fresh: str) -> str:
     """Add the base to one token and take one from the next, which a sum of tokens times powers
     of the base does not see.
     """
-    (text, position), (following, after) = token_at(prompt, at), token_at(prompt, at + 1)
+    (text, position) = token_at(prompt, at)
+    (following, after) = token_at(prompt, at + 1)
     if not after:
         return _another_text(prompt, at, fresh)
     return spliced(prompt, at, (f"{text}[{position + BASE}]:1", f"{following}[{after - 1}]:1"))
@@ -184,7 +187,8 @@ def _same_polynomial(prompt: str, at: int, fresh: str) -> str:
 
 def _neighbours(prompt: str, at: int, fresh: str) -> str:
     """Let two tokens change places."""
-    (text, position), (following, after) = token_at(prompt, at), token_at(prompt, at + 1)
+    (text, position) = token_at(prompt, at)
+    (following, after) = token_at(prompt, at + 1)
     return spliced(prompt, at, (f"{following}[{after}]:1", f"{text}[{position}]:1"))
 
 

@@ -201,7 +201,8 @@ class _Reader:
         match = _matched(
             r"(\d+): (\d+) pages(?:, null ([\d ]+))?(?:, tier (\w+))?" + evicts, rest, form
         )
-        eviction, order = None, cast(Any, match[5])
+        eviction = None
+        order = cast(Any, match[5])
         if order and order not in Order.__args__:  # type: ignore[attr-defined]
             raise UsageError(f"{order!r} is no order of eviction")
         if order:
@@ -257,7 +258,8 @@ class _Reader:
                 item,
                 "alignment 4, retention 0 on 1",
             )
-            word, number = match[1], match[2]
+            word = match[1]
+            number = match[2]
             if word == "retention":
                 interval = None if number == "dense" else int(number)
                 kept = msgspec.structs.replace(
@@ -291,7 +293,8 @@ class _Reader:
             rest,
             "resume r2 8 of r1:9 first 3",
         )
-        taken, first = int(match[4] or 0), int(match[5] or -1)
+        taken = int(match[4] or 0)
+        first = int(match[5] or -1)
         self.events.append(
             Resumed(r=match[1], at=int(match[2]), of=match[3] or "", taken=taken, first=first)
         )
@@ -356,7 +359,9 @@ class _Reader:
 
     def _read_accept(self, rest: str) -> None:
         match = _matched(r"(\S+) (\d+) (.+)", rest, "accept r1 9 @r1:1")
-        r, upto, tokens = self._request(match[1]), int(match[2]), self._vocabulary.tokens(match[3])
+        r = self._request(match[1])
+        upto = int(match[2])
+        tokens = self._vocabulary.tokens(match[3])
         if not 0 <= upto - len(tokens) <= len(self._tokens[r]):
             raise UsageError(
                 f"{r} has {len(self._tokens[r])} tokens; {len(tokens)} more do not make {upto}"
@@ -369,7 +374,9 @@ class _Reader:
 
     def _read_extend(self, rest: str) -> None:
         match = _matched(r"(\S+) (\d+) (.+)", rest, "extend r1 9 u2:4")
-        r, keep, tokens = self._request(match[1]), int(match[2]), self._vocabulary.tokens(match[3])
+        r = self._request(match[1])
+        keep = int(match[2])
+        tokens = self._vocabulary.tokens(match[3])
         self._tokens[r][keep:] = tokens
         self.events.append(Extended(r=r, keep=keep, tokens=tokens))
 
@@ -461,12 +468,14 @@ class _Reader:
             clause,
             "r1 0..8 | 3 4 | 0 5",
         )
-        start, known = int(match[2]), int(match[3])
+        start = int(match[2])
+        known = int(match[3])
         r = self._request(match[1], known)
         if start >= known:
             raise UsageError(f"{r} runs no tokens from {start} to {known}")
         fed, drafts = (self._vocabulary.tokens(match[group] or "") for group in (4, 5))
-        tables, scratch = [], []
+        tables = []
+        scratch = []
         for bar in match[6].split("|")[1:]:
             table, _, aside = bar.partition("~")
             tables.append(table)
@@ -484,7 +493,8 @@ class _Reader:
             rest,
             "hit r1 8 resume 7 | 3 4 | 0 5",
         )
-        r, reported = self._request(match[1]), int(match[2])
+        r = self._request(match[1])
+        reported = int(match[2])
         resume = int(match[3]) if match[3] else reported
         self.events.append(
             Hit(
@@ -551,7 +561,8 @@ class _Reader:
             r" ?)+))?"
         )
         match = _matched(pattern, rest, form)
-        first, again = match.group(3, 4, 5), match.group(6, 7, 8)
+        first = match.group(3, 4, 5)
+        again = match.group(6, 7, 8)
         self.events.append(
             Stats(
                 pool=int(match[1]),
@@ -668,10 +679,8 @@ class _Reader:
         moves = []
         for word in words.split():
             match = _matched(r"(?:(\d+)/)?(\d+)>(?:(\d+)/)?(\d+)", word, "copy 7>8 1/2>0/3")
-            source, target = (
-                self._place(int(match[1] or 0), int(match[2])),
-                self._place(int(match[3] or 0), int(match[4])),
-            )
+            source = self._place(int(match[1] or 0), int(match[2]))
+            target = self._place(int(match[3] or 0), int(match[4]))
             moves.append(Move(src=source[1], dst=target[1], src_pool=source[0], dst_pool=target[0]))
         return moves
 

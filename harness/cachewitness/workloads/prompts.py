@@ -30,7 +30,9 @@ class Talk:
     """What was said so far, by whom, and what may be said next. `longest` is in tokens."""
 
     def __init__(self, shape: Shape, source: Source, longest: int) -> None:
-        self._shape, self._source, self.longest = shape, source, longest
+        self._shape = shape
+        self._source = source
+        self.longest = longest
         self.said: list[tuple[str, Said]] = []
         """Requests and what they said, the latest at the end."""
         self._adapted = source.choice((4, 4, 40))
@@ -132,7 +134,8 @@ class Talk:
 
         Now and then the next prompt is the last one and its answer, and no more.
         """
-        source, length = self._source, length_of(prompt)
+        source = self._source
+        length = length_of(prompt)
         generated = source.integer(1, self._shape.unit + 1) if source.chance(40) else 0
         prompt = joined(prompt, f"@{before}:{max(min(generated, self.longest - length), 0)}")
         left = self.longest - length_of(prompt)

@@ -92,7 +92,9 @@ def shrink_and_tell(trace: Trace, fails: Fails, attempts: int = ATTEMPTS) -> Shr
 
 class _Search:
     def __init__(self, trace: Trace, fails: Fails, attempts: int) -> None:
-        self.best, self._fails, self._attempts = trace, fails, attempts
+        self.best = trace
+        self._fails = fails
+        self._attempts = attempts
 
     def fixpoint(self) -> bool:
         """Repeat all passes until none of them helps or no attempt is left; say whether attempts
@@ -172,7 +174,8 @@ class _Search:
         took.
         """
         for submit in [op for op in self.best.ops if isinstance(op, Submit)]:
-            ops, pages = list(without(self.best.ops, submit.r)), self.best.header.pages
+            ops = list(without(self.best.ops, submit.r))
+            pages = self.best.header.pages
             room = (
                 length_of(submit.prompt)
                 // min(group.block_size for group in self.best.header.layout.groups)
@@ -209,7 +212,8 @@ class _Search:
         for index in range(len(self.best.ops) - 1, -1, -1):
             improved = True
             while improved and index < len(self.best.ops):
-                ops, unit = self.best.ops, unit_of(self.best.header)
+                ops = self.best.ops
+                unit = unit_of(self.best.header)
                 improved = any(
                     self._try([*ops[:index], op, *ops[index + 1 :]])
                     for op in simpler(ops[index], unit)

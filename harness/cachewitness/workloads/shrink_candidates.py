@@ -164,7 +164,8 @@ def _without_singles(ops: list[Op], r: str, count: int) -> Iterator[Op]:
     """Yield the operations without the first so many steps of one token; the request's first
     step has them instead.
     """
-    given, left = False, count
+    given = False
+    left = count
     for op in ops:
         if (
             isinstance(op, Step) and not op.run

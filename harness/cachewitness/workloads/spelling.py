@@ -26,7 +26,8 @@ class Spelling:
     """
 
     def __init__(self, vocabulary: int, among: str = "") -> None:
-        self._vocabulary, self._among = vocabulary, among
+        self._vocabulary = vocabulary
+        self._among = among
 
     def tokens(
         self, prompt: str, submitted: Collection[str], answers: Mapping[str, Sequence[int]]

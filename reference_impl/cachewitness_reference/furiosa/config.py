@@ -150,7 +150,8 @@ def layers_of(groups: Sequence[Mapping[str, Any]]) -> Layers:
                 f"groups: no {kind} group; two pools need a model that mixes global and"
                 " sliding-window attention"
             )
-    block_sizes, windows = {g["block_size"] for g in groups}, {g["window"] for g in sliding}
+    block_sizes = {g["block_size"] for g in groups}
+    windows = {g["window"] for g in sliding}
     if (
         len(block_sizes) > 1
         and len({g["block_size"] * g.get("token_bytes", 1) for g in groups}) > 1

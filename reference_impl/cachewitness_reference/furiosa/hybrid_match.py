@@ -70,7 +70,8 @@ def _last_holes(path: Sequence[Entry], block_size: int) -> list[int]:
             furthest.append(entry)
         else:
             furthest[column] = entry
-    holes, last = [], -1
+    holes = []
+    last = -1
     for column, entry in enumerate(furthest):
         holes.append(last)
         if entry.sliding_block is None:

@@ -138,8 +138,11 @@ class HybridCacheManager:
         """Store what was computed since the last store, going on from the entry that ended
         there.
         """
-        size, symbols, entry = self.block_size, request.symbols, request.last
-        position, upto = request.num_stored, request.num_computed
+        size = self.block_size
+        symbols = request.symbols
+        entry = request.last
+        position = request.num_stored
+        upto = request.num_computed
         while position < upto:
             assert entry is not None
             column = position // size
@@ -164,7 +167,8 @@ class HybridCacheManager:
                 self.tree.advance(entry, child)
                 entry = child
             position = end
-        request.last, request.num_stored = entry, upto
+        request.last = entry
+        request.num_stored = upto
 
     def _follow(self, request: Request, child: Entry, position: int, end: int) -> tuple[Entry, int]:
         """Go along an entry that is there already; fill its hole, or adopt its blocks where it

@@ -83,7 +83,8 @@ class RadixTree:
 
     def __init__(self, block_size: int, global_pool: BlockPool, sliding_pool: BlockPool) -> None:
         self.block_size = block_size
-        self._global, self._sliding = global_pool, sliding_pool
+        self._global = global_pool
+        self._sliding = sliding_pool
         self.roots: dict[Identity, Entry] = {}
 
     # LOOKUP
@@ -92,7 +93,9 @@ class RadixTree:
         """Return the entries that the first `limit` symbols run through, from the root on; the
         last may be left half way.
         """
-        entry, position, path = self.roots.get(identity), 0, list[Entry]()
+        entry = self.roots.get(identity)
+        position = 0
+        path = list[Entry]()
         while entry is not None and position < limit:
             entry = entry.children.get(symbols[position])
             if entry is not None:
@@ -136,7 +139,8 @@ class RadixTree:
         it is.
         """
         assert position % self.block_size
-        parent, count = entry.parent, position - entry.start
+        parent = entry.parent
+        count = position - entry.start
         assert parent is not None and 0 < count < len(entry.symbols)
         front = Entry(parent, entry.start, entry.symbols[:count], entry.identity)
         front.users = entry.users
@@ -265,7 +269,8 @@ class RadixTree:
         self._global.unname(old, entry)
 
     def _name(self, entry: Entry, global_block: BlockId, sliding_block: BlockId | None) -> None:
-        entry.global_block, entry.sliding_block = global_block, sliding_block
+        entry.global_block = global_block
+        entry.sliding_block = sliding_block
         self._global.name(global_block, entry)
         if sliding_block is not None:
             self._sliding.name(sliding_block, entry)

@@ -133,7 +133,8 @@ class Scheduler:
         self.waiting.remove(request)
         self.running.append(request)
         request.status = Status.RUNNING
-        step.num_tokens[request.request_id], step.hits[request.request_id] = tokens, hit
+        step.num_tokens[request.request_id] = tokens
+        step.hits[request.request_id] = hit
         # COMMIT: nothing; what a pass computes is stored when it has run.
         # RELEASE: nothing; nobody gives way to a request that waits.
         return tokens

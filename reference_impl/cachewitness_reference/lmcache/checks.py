@@ -37,7 +37,8 @@ def validate_mamba_step_alignment(
         raise StartupError(
             f"All Mamba KV cache groups must use one physical block size; got {sizes}."
         )
-    block, budget = sizes[0], max_num_batched_tokens
+    block = sizes[0]
+    budget = max_num_batched_tokens
     if RELEASES[release].step_below_two_blocks and not block <= budget < 2 * block:
         raise StartupError(
             "Mamba-hybrid models with LMCache require block_size <= max_num_batched_tokens < 2 *"

@@ -81,7 +81,9 @@ class L1EvictionController:
         ratio: float = EVICTION_RATIO,
     ) -> None:
         self.policy = LRUEvictionPolicy()
-        self._l1, self._watermark, self._ratio = l1, watermark, ratio
+        self._l1 = l1
+        self._watermark = watermark
+        self._ratio = ratio
         l1.listeners.append(self.policy)
 
     def tick(self) -> list[ObjectKey]:

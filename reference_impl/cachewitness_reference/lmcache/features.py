@@ -36,7 +36,8 @@ def refusal(option: str, value: object) -> str:
     """Return why an option cannot have a value here; empty if it can, or if it is none of these
     options.
     """
-    name, text = option.lower().replace("-", "_"), str(value).strip().lower()
+    name = option.lower().replace("-", "_")
+    text = str(value).strip().lower()
     if name in _NAMES:
         return "" if text in _OFF else _NAMES[name]
     begins, why = _VALUES.get(name, ("", ""))

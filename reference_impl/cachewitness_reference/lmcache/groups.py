@@ -118,10 +118,8 @@ def _info(
     group: int, indices: list[int], engine_groups: Sequence[Mapping[int, LayerSpec]]
 ) -> EngineGroupInfo:
     specs = [engine_groups[group][index] for index in indices]
-    recurrent, windows = (
-        {spec.kind == "mamba" for spec in specs},
-        {window_tokens(spec) for spec in specs},
-    )
+    recurrent = {spec.kind == "mamba" for spec in specs}
+    windows = {window_tokens(spec) for spec in specs}
     if len(recurrent) > 1:
         raise RegistrationError(
             f"Layers with indices {indices} mix recurrent-state and attention layers in one group."

@@ -93,7 +93,8 @@ class LMCacheServer:
         ratio: float | None = None,
     ) -> None:
         check_model_name(model_name)
-        self.groups, self.model_name = groups, model_name
+        self.groups = groups
+        self.model_name = model_name
         self.ranks = lookup_ranks(world_size, mla_only=mla_only)
         self.l1 = L1Manager(num_pages)
         chosen = {
@@ -205,7 +206,8 @@ class LMCacheServer:
         Of each object group only the chunks of its window count. The first tokens are left as they
         are, and so are null columns.
         """
-        session, transfer = self.sessions[request_id], Transfer(request_id)
+        session = self.sessions[request_id]
+        transfer = Transfer(request_id)
         if self._underflow(chunks, block_ids):
             transfer.ok = False
             transfer.log = self._underflow_log("retrieve", request_id, chunks)

@@ -50,11 +50,9 @@ class BlockManager:
         self, num_blocks: int, block_size: int, *, caching: bool, fixed: bool = False
     ) -> None:
         self.pool = BlockPool(num_blocks, caching)
-        self.block_size, self.caching, self.fixed = (
-            SIZE_MAX if fixed else block_size,
-            caching,
-            fixed,
-        )
+        self.block_size = SIZE_MAX if fixed else block_size
+        self.caching = caching
+        self.fixed = fixed
         self.tables: dict[str, Table] = {}
         self._pinned: list[Block] = []
 
@@ -64,7 +62,8 @@ class BlockManager:
         """Return how many blocks of the first `length` tokens are cached without a gap from the
         start, full ones alone.
         """
-        run, limit = 0, length // self.block_size
+        run = 0
+        limit = length // self.block_size
         while run < limit and self.pool.find(sequence.boundary_hash(run + 1)) is not None:
             run += 1
         return run
@@ -93,7 +92,8 @@ class BlockManager:
         """Return how many blocks tokens [start, stop) of these sequences take beside those that
         they hold, copies included.
         """
-        missing, writers = 0, dict[BlockId, int]()
+        missing = 0
+        writers = dict[BlockId, int]()
         for sequence in sequences:
             table = self.tables.get(sequence.sequence_id, [])
             missing += max(0, self._columns(stop) - len(table))
@@ -110,7 +110,8 @@ class BlockManager:
         """Return how many tokens from `start` on could be processed now; there is no limit to
         what fits a fixed state.
         """
-        table, free = self.tables.get(sequence.sequence_id, []), self.pool.num_free_blocks
+        table = self.tables.get(sequence.sequence_id, [])
+        free = self.pool.num_free_blocks
         if self._shared_target(table, start, start + 1) is not None:
             free -= 1
         if free < 0 or (self.fixed and not table and not free):
@@ -168,10 +169,12 @@ class BlockManager:
             return
         table = self.tables[sequence.sequence_id]
         for column in range(start // self.block_size, self._columns(stop)):
-            length, block = Position(min((column + 1) * self.block_size, stop)), table[column]
+            length = Position(min((column + 1) * self.block_size, stop))
+            block = table[column]
             assert block is not None, "a column that is written is missing"
             if block.content_length < length or block.key is None:
-                key, parent = sequence.hash_of(length), sequence.parent_of(length)
+                key = sequence.hash_of(length)
+                parent = sequence.parent_of(length)
                 self.pool.register(block, key, parent, length, sequence.sequence_id)
 
     def step_done(self) -> None:

@@ -45,7 +45,8 @@ class Block:
     )
 
     def __init__(self, block_id: BlockId, timestamp: int) -> None:
-        self.block_id, self.timestamp = block_id, timestamp
+        self.block_id = block_id
+        self.timestamp = timestamp
         self.references = self.pins = 0
         self.key: BlockHash | None = None
         self.parent: BlockHash | None = None
@@ -118,7 +119,8 @@ class BlockPool:
             self._drop_key(block)
             block.timestamp = self._tick()
         assert block.references == 0 and block.key is None
-        block.references, block.owner = 1, owner
+        block.references = 1
+        block.owner = owner
         return block
 
     def share(self, block: Block) -> None:
@@ -150,7 +152,10 @@ class BlockPool:
             if other.references > 0:
                 return
             self._to_unused(other)
-        block.key, block.parent, block.content_length, block.owner = key, parent, length, owner
+        block.key = key
+        block.parent = parent
+        block.content_length = length
+        block.owner = owner
         self.cached[key] = block
         if parent is not None:
             self._tails.setdefault(parent, Counter())[length] += 1

@@ -39,7 +39,8 @@ class CacheType(Enum):
     LINEAR_ATTENTION_CACHE = "la"
 
 
-KV, LA = CacheType.KV_CACHE, CacheType.LINEAR_ATTENTION_CACHE
+KV = CacheType.KV_CACHE
+LA = CacheType.LINEAR_ATTENTION_CACHE
 
 
 @dataclass(frozen=True)
@@ -106,7 +107,8 @@ class CacheOrchestrator:
         """Whether both caches have room for so many further tokens of every sequence of a
         request.
         """
-        start, stop = group.num_processed, group.num_processed + tokens
+        start = group.num_processed
+        stop = group.num_processed + tokens
         return all(
             m.missing_blocks(group.sequences, start, stop) <= m.pool.num_free_blocks
             for m in self.managers.values()

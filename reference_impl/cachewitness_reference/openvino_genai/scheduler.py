@@ -77,7 +77,9 @@ class Scheduler:
         version: str = NEWEST,
     ) -> None:
         config.validate()
-        self.config, self.capacity, self.release = config, capacity, RELEASES[version]
+        self.config = config
+        self.capacity = capacity
+        self.release = RELEASES[version]
         self.cache = CacheOrchestrator(
             capacity, kv_block_size, hybrid=hybrid, caching=config.enable_prefix_caching
         )
@@ -108,7 +110,8 @@ class Scheduler:
         ):
             if not group.looked_up:
                 found[group.request_id] = restored = self.cache.restore(group)
-                group.looked_up, group.num_processed = True, restored.processed
+                group.looked_up = True
+                group.num_processed = restored.processed
                 group.max_content = max(group.max_content, restored.processed)
         # ALLOCATE: nothing; what was found is held, and a chunk takes its blocks when it is
         # scheduled. COMMIT, RELEASE: nothing; no token is computed, and nobody gives way.
@@ -121,7 +124,8 @@ class Scheduler:
         # ALLOCATE, RELEASE
         if self.capacity.dynamic:
             self._reserve()
-        output, budget = SchedulerOutput(), self.config.max_num_batched_tokens
+        output = SchedulerOutput()
+        budget = self.config.max_num_batched_tokens
         budget = min(budget, max_tokens) if max_tokens else budget
         if self.config.dynamic_split_fuse:
             self._generate(output, budget)
@@ -191,7 +195,8 @@ class Scheduler:
         # LOOKUP, ALLOCATE, COMMIT: nothing; it is looked up again before the next step.
         # RELEASE
         self.cache.free(group)
-        group.num_processed, group.looked_up = Position(0), False
+        group.num_processed = Position(0)
+        group.looked_up = False
 
     # --- phases -----------------------------------------------------------------------------------
 

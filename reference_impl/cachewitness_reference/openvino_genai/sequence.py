@@ -57,7 +57,8 @@ class Identity:
             else []
         )
         for item in self.media:
-            first, last = max(item.at, start), min(item.at + item.length, stop)
+            first = max(item.at, start)
+            last = min(item.at + item.length, stop)
             if first < last:
                 marks.append(("media", item.content, first - start, last - start))
         return tuple(marks)
@@ -73,7 +74,8 @@ class Sequence:
         kv_block_size: int,
         identity: Identity | None = None,
     ) -> None:
-        self.sequence_id, self.kv_block_size = sequence_id, kv_block_size
+        self.sequence_id = sequence_id
+        self.kv_block_size = kv_block_size
         self.identity = identity or Identity()
         self.tokens: list[int] = list(tokens)
         self._hashes: list[BlockHash] = [GENESIS]
@@ -91,9 +93,11 @@ class Sequence:
 
     def boundary_hash(self, blocks: int) -> BlockHash:
         """Return the digest of the first `blocks` KV blocks; that of none is the same for all."""
-        size, hashes = self.kv_block_size, self._hashes
+        size = self.kv_block_size
+        hashes = self._hashes
         while len(hashes) <= blocks:
-            start, stop = (len(hashes) - 1) * size, len(hashes) * size
+            start = (len(hashes) - 1) * size
+            stop = len(hashes) * size
             assert stop <= len(self.tokens), "a digest is asked for beyond the known tokens"
             hashes.append(
                 chain(hashes[-1], self.tokens[start:stop], self.identity.extra(start, stop))
@@ -139,8 +143,10 @@ class SequenceGroup:
         max_new_tokens: int = 2**31 - 1,
         num_sequences: int = 1,
     ) -> None:
-        self.request_id, self.prompt_length = request_id, len(prompt)
-        self.max_new_tokens, self.num_sequences = max_new_tokens, num_sequences
+        self.request_id = request_id
+        self.prompt_length = len(prompt)
+        self.max_new_tokens = max_new_tokens
+        self.num_sequences = num_sequences
         self.sequences = [Sequence(request_id, prompt, kv_block_size, identity)]
         self.status = Status.RUNNING
         self.num_processed = self.max_content = Position(0)

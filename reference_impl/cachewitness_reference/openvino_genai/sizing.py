@@ -116,7 +116,8 @@ def derive(
         )
     multiplier = multiplier_for(config, layout, version)
     interval = None if multiplier is None else check_interval(multiplier, layout.kv_block_size)
-    kv, la = config.num_kv_blocks, _fixed_states(config, layout)
+    kv = config.num_kv_blocks
+    la = _fixed_states(config, layout)
     if kv == 0 and config.cache_size > 0:
         kv, la = _split(config, layout, la, interval, total_memory_bytes)
     elif kv > 0:
@@ -208,7 +209,8 @@ def _split(
     total_memory_bytes: int | None,
 ) -> tuple[int, int]:
     """Return (KV blocks, states) under the shared budget."""
-    budget, la_bytes = config.cache_size * GIB, la * layout.la_block_bytes
+    budget = config.cache_size * GIB
+    la_bytes = la * layout.la_block_bytes
     if total_memory_bytes is not None and budget > total_memory_bytes:
         raise ConfigError(
             "Requested cache size is larger than available memory size on the system."
@@ -230,7 +232,8 @@ def split_budget(budget_bytes: int, layout: LayoutBytes, interval: int) -> tuple
     def blocks(tokens: int) -> tuple[int, int]:
         return _ceil(tokens, layout.kv_block_size), _ceil(tokens, interval)
 
-    low, high = 0, budget_bytes // layout.kv_block_bytes * layout.kv_block_size
+    low = 0
+    high = budget_bytes // layout.kv_block_bytes * layout.kv_block_size
     while low < high:
         middle = (low + high + 1) // 2
         kv, la = blocks(middle)

@@ -49,7 +49,8 @@ class Moves(NamedTuple):
 
 def build_batch_mapping(finished: Sequence[bool]) -> list[int]:
     """Return the mapping that numbers survivors ascending (upstream: `buildBatchMapping`)."""
-    mapping, row = [], 0
+    mapping = []
+    row = 0
     for gone in finished:
         mapping.append(EVICTED if gone else row)
         row += not gone

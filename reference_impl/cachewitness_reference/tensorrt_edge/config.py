@@ -100,7 +100,9 @@ class Config:
 
 def checked(config: Config) -> Config:
     """Return the configuration. Raises CacheError for the first field that does not fit."""
-    kv, mamba, types = config.kv_config, config.mamba_config, config.layer_types
+    kv = config.kv_config
+    mamba = config.mamba_config
+    types = config.layer_types
     check(bool(types), "HybridCacheManager: layerTypes must not be empty.")
     check(config.max_batch_size > 0, "HybridCacheManager: maxBatchSize must be positive.")
     for kind, field_name, count in (

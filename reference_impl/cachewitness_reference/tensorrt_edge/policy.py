@@ -162,7 +162,8 @@ class HybridCachePolicy:
 
     def check_restore(self, saved: Captured[object], kind: Kind, batch_idx: int) -> None:
         """Raise CacheError unless a capture of that kind can be restored into a slot."""
-        name, kv = RESTORES[kind], self.config.kv_config
+        name = RESTORES[kind]
+        kv = self.config.kv_config
         layers = self.config.mamba_config.num_recurrent_layers
         if kind is Kind.KV:
             self._check_half(name)

@@ -100,7 +100,8 @@ class Runtime:
     """Runs requests over a manager's books."""
 
     def __init__(self, cache: HybridCachePolicy, options: RuntimeOptions | None = None) -> None:
-        self.cache, self.options = cache, options or RuntimeOptions()
+        self.cache = cache
+        self.options = options or RuntimeOptions()
         self.prompts = SystemPrompts(self.options.system_prompts)
         self.requests: dict[str, Request] = {}
         self.waiting: list[Request] = []
@@ -110,7 +111,8 @@ class Runtime:
 
     def add(self, request: Request) -> None:
         """Let a request wait for a row. Raises CacheError if it can never run."""
-        limit, count = self._config.kv_config.max_sequence_length, len(request.tokens)
+        limit = self._config.kv_config.max_sequence_length
+        count = len(request.tokens)
         check(
             0 < count <= limit,
             f"request {request.request_id}: {count} tokens are not in range [1, maxSequenceLength"
@@ -129,7 +131,8 @@ class Runtime:
 
     def _name(self, request: Request) -> None:
         """Say where a request can resume and what is captured of it."""
-        length, count = request.system_prompt - self.options.replay_last_token, len(request.tokens)
+        length = request.system_prompt - self.options.replay_last_token
+        count = len(request.tokens)
         resume = min(length, count - 1)
         request.captures = {
             Position(at): request.key_at(at) for at in (resume, length) if 0 < at <= count
@@ -205,7 +208,8 @@ class Runtime:
         gone = [request is None for request in self.batch]
         if not any(gone):
             return
-        old, new = len(gone), gone.count(False)
+        old = len(gone)
+        new = gone.count(False)
         mapping = build_batch_mapping(gone)
         if self.options.survivors == "descending":
             mapping = [row if row == EVICTED else new - 1 - row for row in mapping]
@@ -214,12 +218,14 @@ class Runtime:
         before, self.batch = self.batch, [None] * new
         for request, row in zip(before, mapping, strict=True):
             if request is not None:
-                request.slot, self.batch[row] = BatchSlot(row), request
+                request.slot = BatchSlot(row)
+                self.batch[row] = request
         assert None not in self.batch
 
     def _within(self, budget: int) -> list[tuple[str, int]]:
         """Share a budget out: running requests by row, then those that wait, in order."""
-        left, wanted = budget or sum(len(request.tokens) for request in self.requests.values()), []
+        left = budget or sum(len(request.tokens) for request in self.requests.values())
+        wanted = []
         for request in [*self.running(), *self.waiting]:
             count = min(len(request.tokens) - request.computed, left)
             wanted.append((request.request_id, count))
@@ -261,7 +267,8 @@ class Runtime:
         """Plan a chunk; it stops where the request's system prompt ends if that is to be
         captured.
         """
-        start, limit = request.computed, self._config.kv_config.max_sequence_length
+        start = request.computed
+        limit = self._config.kv_config.max_sequence_length
         stop = min(start + count, len(request.tokens), limit)
         # LOOKUP: nothing; a request is looked up once, when it gets its row.
         # ALLOCATE
@@ -287,4 +294,5 @@ class Runtime:
         # RELEASE
         assert request.slot is not None
         self.batch[request.slot] = None
-        request.slot, request.computed = None, START
+        request.slot = None
+        request.computed = START

@@ -39,11 +39,9 @@ class KVCacheManager:
     def __init__(self, config: KVConfig, device: str = "cpu") -> None:
         check_kv(config)
         self.config = config
-        rows, length, dtype = (
-            config.max_batch_size,
-            config.max_sequence_length,
-            DTYPES[config.kv_cache_type],
-        )
+        rows = config.max_batch_size
+        length = config.max_sequence_length
+        dtype = DTYPES[config.kv_cache_type]
         shapes = [
             (rows, 2, layer.num_kv_heads, length, layer.head_dim) for layer in config.layer_configs
         ]
@@ -95,14 +93,16 @@ class MambaCacheManager:
 
     def __init__(self, config: MambaConfig, device: str = "cpu") -> None:
         check_mamba(config)
-        rows, layers = config.max_batch_size, range(config.num_recurrent_layers)
+        rows = config.max_batch_size
+        layers = range(config.num_recurrent_layers)
         heads = (
             config.recurrent_state_num_heads,
             config.recurrent_state_head_dim,
             config.recurrent_state_size,
         )
         conv = (config.conv_dim, config.conv_kernel)
-        kind, conv_kind = DTYPES[config.recurrent_state_type], DTYPES[config.conv_state_type]
+        kind = DTYPES[config.recurrent_state_type]
+        conv_kind = DTYPES[config.conv_state_type]
         self.recurrent = [torch.zeros((rows, *heads), dtype=kind, device=device) for _ in layers]
         self.conv = [torch.zeros((rows, *conv), dtype=conv_kind, device=device) for _ in layers]
 
@@ -140,7 +140,8 @@ def overwrite(name: str, saved: Iterable[Tensor], targets: Sequence[Tensor]) -> 
     pairs = list(zip(saved, targets, strict=True))
     for layer, (source, target) in enumerate(pairs):
         fits = source.shape == target.shape and source.dtype == target.dtype
-        found, wanted = f"{[*source.shape]} {source.dtype}", f"{[*target.shape]} {target.dtype}"
+        found = f"{[*source.shape]} {source.dtype}"
+        wanted = f"{[*target.shape]} {target.dtype}"
         check(fits, f"{name}: saved layer {layer} is {found}; the cache needs {wanted}.")
     for source, target in pairs:
         target.copy_(source)

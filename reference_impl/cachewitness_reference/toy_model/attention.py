@@ -46,7 +46,8 @@ def rotary(positions: Tensor, config: ToyConfig, dtype: torch.dtype) -> tuple[Te
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """Rotate the first dimensions of `x` [..., H, D] by cos, sin [..., R]."""
     cos, sin = cos[..., None, :], sin[..., None, :]
-    turned, rest = x[..., : cos.shape[-1]], x[..., cos.shape[-1] :]
+    turned = x[..., : cos.shape[-1]]
+    rest = x[..., cos.shape[-1] :]
     first, second = turned.chunk(2, dim=-1)
     return torch.cat([turned * cos + torch.cat([-second, first], dim=-1) * sin, rest], dim=-1)
 

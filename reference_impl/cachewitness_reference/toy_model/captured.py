@@ -65,7 +65,9 @@ class Graphs:
     """
 
     def __init__(self, pools: Pools, weights: Weights) -> None:
-        self._pools, self._pages, self._weights = pools, pools.pages, weights
+        self._pools = pools
+        self._pages = pools.pages
+        self._weights = weights
         self._memory: Any = None
         self._seen: Counter[Shape] = Counter()
         self._captured: dict[Shape, Captured] = {}

@@ -31,7 +31,8 @@ CONFIG, WEIGHTS, TOKENIZER, RECIPE, SUMS = (
     "recipe.json",
     "SHA256SUMS",
 )
-WEIGHTS_BYTES_MAX, FILE_BYTES_MAX = 8_000_000, 1 << 28
+WEIGHTS_BYTES_MAX = 8_000_000
+FILE_BYTES_MAX = 1 << 28
 """What is written at most, and what is read of one file."""
 REMEDY = "restore the folder or train the model again"
 

@@ -57,7 +57,8 @@ class Writes:
         """Return after how many tokens of a chunk recurrent states are wanted; the last is the
         whole length.
         """
-        length, known = len(chunk.tokens), len(chunk.tokens) - chunk.drafts
+        length = len(chunk.tokens)
+        known = len(chunk.tokens) - chunk.drafts
         if not chunk.drafts and not self._every_block:
             return (length,)
         cuts = {length, *range(known, length)}
@@ -70,7 +71,8 @@ class Writes:
         """Return the page that a recurrent group writes the state after `cut` tokens of a chunk
         to; the null page for none.
         """
-        size, stop = self._sizes[g], chunk.start + cut
+        size = self._sizes[g]
+        stop = chunk.start + cut
         guess = cut - (len(chunk.tokens) - chunk.drafts)
         if guess > 0:
             return page_at(chunk.scratch[g], guess - 1) if g < len(chunk.scratch) else NULL
@@ -87,7 +89,10 @@ class Writes:
         )
 
     def _written(self, chunk: Chunk) -> Iterator[tuple[int, list[int]]]:
-        start, stop, cuts, writable = chunk.start, chunk.stop, self.cuts(chunk), self.pools.writable
+        start = chunk.start
+        stop = chunk.stop
+        cuts = self.cuts(chunk)
+        writable = self.pools.writable
         for g in self.recurrent:
             yield g, [page for cut in cuts if writable(page := self.target(g, chunk, cut))]
         for g in self.attention:

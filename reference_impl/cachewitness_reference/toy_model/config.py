@@ -16,7 +16,9 @@ LayerType = Literal["linear_attention", "mamba2", "sliding_attention", "full_att
 LAGUNA_GATING = "per-element"
 """How Laguna's configuration says that every dimension of an output has a gate of its own."""
 GATES = ("sigmoid", "softplus")
-SIZE_MAX, LAYERS_MAX, RATE_MAX = 1 << 24, 4096, 1e12
+SIZE_MAX = 1 << 24
+LAYERS_MAX = 4096
+RATE_MAX = 1e12
 """What no size, no number of layers and no other number of a configuration exceeds."""
 LAYER_TYPES: tuple[LayerType, ...] = (
     "linear_attention",
@@ -116,7 +118,8 @@ class ToyConfig:
 def _check_numbers(config: ToyConfig) -> None:
     """Raise ModelError for a field that holds no number, or one that no model has."""
     for field in fields(config):
-        value, kind = getattr(config, field.name), type(field.default)
+        value = getattr(config, field.name)
+        kind = type(field.default)
         if field.name in ("layer_types", "attention_gate"):
             continue
         if kind is float:

@@ -85,7 +85,8 @@ def compute(
 def _compute(
     tokens: Tensor, ends: Tensor, w: Weights, config: ToyConfig, rounding: Rounding
 ) -> Computed:
-    embedding, eps = w["model.embed_tokens.weight"], config.rms_norm_eps
+    embedding = w["model.embed_tokens.weight"]
+    eps = config.rms_norm_eps
     stream = embedding[tokens]
     found = Computed(stream)
     for number, layer_type in enumerate(config.layer_types):
@@ -119,7 +120,9 @@ def _gated_delta_net(
     """S <- a S (I - b k k^T) + b v k^T and o = S q, for each head and token, S [V, K]; here S is
     kept as its transpose.
     """
-    heads, groups, size = c.linear_num_value_heads, c.linear_num_key_heads, c.linear_key_head_dim
+    heads = c.linear_num_value_heads
+    groups = c.linear_num_key_heads
+    size = c.linear_key_head_dim
     inputs = _linear(x, w["linear_attn.in_proj_qkv.weight"])
     mixed = _silu(_convolved(inputs, w["linear_attn.conv1d.weight"]))
     q = mixed[..., : groups * size].unflatten(-1, (groups, size))
@@ -136,7 +139,8 @@ def _gated_delta_net(
     scan = _Scan(x.new_zeros(x.shape[0], heads, size, c.linear_value_head_dim), ends, rounding)
     out = []
     for t in range(x.shape[1]):
-        key, memory = k[:, t, :, None], scan.memory * keep[:, t, :, None, None]
+        key = k[:, t, :, None]
+        memory = scan.memory * keep[:, t, :, None, None]
         correction = write[:, t, :, None, None] * (v[:, t, :, None] - key @ memory)
         memory = memory + key.mT @ correction
         out.append((q[:, t, :, None] @ memory)[:, :, 0])
@@ -152,18 +156,14 @@ def _mamba2(
     x: Tensor, ends: Tensor, w: Weights, c: ToyConfig, rounding: Rounding
 ) -> tuple[Tensor, Kept]:
     """S <- exp(dt A) S + dt x B^T and y = S C + D x, for each head and token, S [P, N]."""
-    heads, groups, inner, size = (
-        c.mamba_num_heads,
-        c.mamba_num_groups,
-        c.mamba_inner_dim,
-        c.mamba_state_dim,
-    )
+    heads = c.mamba_num_heads
+    groups = c.mamba_num_groups
+    inner = c.mamba_inner_dim
+    size = c.mamba_state_dim
     projected = _linear(x, w["mamba.in_proj.weight"])
-    gate, inputs, time = (
-        projected[..., :inner],
-        projected[..., inner:-heads],
-        projected[..., -heads:],
-    )
+    gate = projected[..., :inner]
+    inputs = projected[..., inner:-heads]
+    time = projected[..., -heads:]
     mixed = _silu(_convolved(inputs, w["mamba.conv1d.weight"]) + w["mamba.conv1d.bias"])
     value = mixed[..., :inner].unflatten(-1, (heads, -1))
     of_head = torch.arange(heads) * groups // heads
@@ -192,13 +192,17 @@ class _Scan:
     """
 
     def __init__(self, empty: Tensor, ends: Tensor, rounding: Rounding) -> None:
-        self.memory, self.wanted = empty, empty.clone()
-        self._ends, self._rounding, self._tokens = ends, rounding, 0
+        self.memory = empty
+        self.wanted = empty.clone()
+        self._ends = ends
+        self._rounding = rounding
+        self._tokens = 0
 
     def after(self, memory: Tensor) -> None:
         """Take in the memory after one token more."""
         self._tokens += 1
-        stored, every = self._rounding.stored, self._rounding.every
+        stored = self._rounding.stored
+        every = self._rounding.every
         self.memory = (
             memory.to(stored).to(memory.dtype)
             if stored is not None and self._tokens % every == 0
@@ -213,7 +217,8 @@ def _convolved(x: Tensor, weight: Tensor) -> Tensor:
     """Return for each token the sum of the last K inputs, the newest under the last weight;
     `weight` [D, 1, K].
     """
-    width, out = weight.shape[-1], torch.zeros_like(x)
+    width = weight.shape[-1]
+    out = torch.zeros_like(x)
     for back in range(min(width, x.shape[1])):
         out[:, back:] += x[:, : x.shape[1] - back] * weight[:, 0, width - 1 - back]
     return out
@@ -233,14 +238,18 @@ def _last_inputs(x: Tensor, ends: Tensor, width: int) -> Tensor:
 
 
 def _attention(x: Tensor, window: int, w: Weights, c: ToyConfig) -> tuple[Tensor, Kept]:
-    heads, groups, size = c.num_attention_heads, c.num_key_value_heads, c.head_dim
+    heads = c.num_attention_heads
+    groups = c.num_key_value_heads
+    size = c.head_dim
     both = _linear(x, w["self_attn.q_proj.weight"]).unflatten(-1, (heads, 2, size))
-    query, gate = both[..., 0, :], both[..., 1, :]
+    query = both[..., 0, :]
+    gate = both[..., 1, :]
     key = _linear(x, w["self_attn.k_proj.weight"]).unflatten(-1, (groups, size))
     value = _linear(x, w["self_attn.v_proj.weight"]).unflatten(-1, (groups, size))
     query = _placed(_normalised(query, c.rms_norm_eps) * (1 + w["self_attn.q_norm.weight"]), c)
     key = _placed(_normalised(key, c.rms_norm_eps) * (1 + w["self_attn.k_norm.weight"]), c)
-    of_head, at = torch.arange(heads) * groups // heads, torch.arange(x.shape[1])
+    of_head = torch.arange(heads) * groups // heads
+    at = torch.arange(x.shape[1])
     scores = torch.einsum("bqhd,bkhd->bhqk", query, key[:, :, of_head]) / size**0.5
     back = at[:, None] - at[None, :]
     scores = torch.where((back >= 0) & (back < window), scores, float("-inf"))
@@ -264,8 +273,10 @@ def _placed(x: Tensor, c: ToyConfig) -> Tensor:
     frequencies = 1 / c.rope_theta ** (torch.arange(half, dtype=torch.float32) * 2 / c.rotary_dim)
     wide = torch.float64 if x.dtype == torch.float64 else torch.float32
     angles = (torch.arange(x.shape[1], dtype=wide)[:, None] * frequencies.to(wide))[:, None]
-    cos, sin = torch.cos(angles).to(x.dtype), torch.sin(angles).to(x.dtype)
-    real, imaginary = x[..., :half], x[..., half : 2 * half]
+    cos = torch.cos(angles).to(x.dtype)
+    sin = torch.sin(angles).to(x.dtype)
+    real = x[..., :half]
+    imaginary = x[..., half : 2 * half]
     turned = [real * cos - imaginary * sin, imaginary * cos + real * sin, x[..., 2 * half :]]
     return torch.cat(turned, dim=-1)
 

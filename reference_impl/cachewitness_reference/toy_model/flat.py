@@ -39,10 +39,8 @@ def step(
 
     Raises ModelError for layers of a type that these kernels lack.
     """
-    planned, c = (
-        plan(pools, chunks, pad_rows, kernels.positions),
-        constants(w, pools.config, kernels),
-    )
+    planned = plan(pools, chunks, pad_rows, kernels.positions)
+    c = constants(w, pools.config, kernels)
     wanted = sum(chunk.outputs for chunk in chunks)
     if watch is None and can_capture(kernels, pools, planned.shape):
         return _graphs(pools, w, kernels).run(
@@ -53,7 +51,8 @@ def step(
     there = batch(planned.shape, sent(planned.numbers, pools.device))
     states = begin(pools, planned, there, kernels)
     if watch is not None:
-        watch.buckets, watch.places = planned.chunks, [(index, 0) for index in range(len(chunks))]
+        watch.buckets = planned.chunks
+        watch.places = [(index, 0) for index in range(len(chunks))]
     return forward(pools, there, states, c, kernels, watch)[:wanted]
 
 
@@ -118,20 +117,22 @@ class _Forward:
         kernels: FlatKernels,
         watch: Watch | None,
     ) -> None:
-        self.pools, self.batch, self.states, self.c, self.kernels, self.watch = (
-            pools,
-            there,
-            states,
-            c,
-            kernels,
-            watch,
-        )
-        self.config, self.eps = pools.config, pools.config.rms_norm_eps
+        self.pools = pools
+        self.batch = there
+        self.states = states
+        self.c = c
+        self.kernels = kernels
+        self.watch = watch
+        self.config = pools.config
+        self.eps = pools.config.rms_norm_eps
         angles = there.angles[:, None] * c["inverse_frequencies"]
-        self.cos, self.sin = angles.cos(), angles.sin()
+        self.cos = angles.cos()
+        self.sin = angles.sin()
 
     def run(self) -> Tensor:
-        c, kernels, eps = self.c, self.kernels, self.eps
+        c = self.c
+        kernels = self.kernels
+        eps = self.eps
         added = c["embedding"].index_select(0, self.batch.tokens)
         stream = torch.zeros_like(added)
         for layer, (g, index) in enumerate(self.pools.place):
@@ -160,11 +161,9 @@ class _Forward:
 
     def _gated_delta(self, x: Tensor, name: str, g: int, index: int) -> Tensor:
         c, kernels, there, name = self.c, self.kernels, self.batch, f"{name}.linear_attn"
-        (conv_pages, memory_pages), (convs, memories), saves = (
-            self.pools.views[g],
-            self.states[g],
-            there.groups[g][1],
-        )
+        (conv_pages, memory_pages) = self.pools.views[g]
+        (convs, memories) = self.states[g]
+        saves = there.groups[g][1]
         inputs = x.mm(c[f"{name}.in_proj_qkv.weight"])
         mixed = kernels.conv(
             inputs, c[f"{name}.conv1d.weight"], convs, index, there.first, there.shape.longest
@@ -172,7 +171,8 @@ class _Forward:
         kernels.keep_inputs(
             inputs, convs, conv_pages, index, there.first, there.owners, there.stops, saves
         )
-        a, b = x.mm(c[f"{name}.in_proj_a.weight"]), x.mm(c[f"{name}.in_proj_b.weight"])
+        a = x.mm(c[f"{name}.in_proj_a.weight"])
+        b = x.mm(c[f"{name}.in_proj_b.weight"])
         log_decay, strength = kernels.gates(a, b, c[f"{name}.A_log"], c[f"{name}.dt_bias"])
         segments = (there.first, there.segments, there.stops, saves, there.shape.longest)
         read = kernels.delta(mixed, log_decay, strength, memories, memory_pages, index, *segments)
@@ -190,7 +190,8 @@ class _Forward:
 
     def _attention(self, x: Tensor, name: str, g: int, index: int) -> Tensor:
         c, kernels, there, name = self.c, self.kernels, self.batch, f"{name}.self_attn"
-        (kept,), (table, places) = self.pools.views[g], there.groups[g]
+        (kept,) = self.pools.views[g]
+        (table, places) = there.groups[g]
         window = self.config.sliding_window if self.pools.kinds[g] == "sliding_attention" else 0
         projected, key, value = (x.mm(c[f"{name}.{part}_proj.weight"]) for part in "qkv")
         scales = (c[f"{name}.q_norm.weight"], c[f"{name}.k_norm.weight"])
@@ -205,10 +206,8 @@ class _Forward:
 
     def _watch_keys(self, watch: Watch, g: int, index: int, window: int) -> None:
         """Note what each chunk's queries see."""
-        kept, table = (
-            self.pools.views[g][0][index],
-            self.batch.groups[g][0].unflatten(0, (self.batch.shape.requests, -1)),
-        )
+        kept = self.pools.views[g][0][index]
+        table = self.batch.groups[g][0].unflatten(0, (self.batch.shape.requests, -1))
         for row, (bucket, start) in enumerate(
             zip(watch.buckets, self.batch.starts.tolist(), strict=False)
         ):

@@ -82,7 +82,9 @@ class Batch:
 
 def batch(shape: Shape, numbers: Tensor) -> Batch:
     """Name the parts of a plan's numbers, wherever they lie."""
-    n, r, s = shape.tokens, shape.requests, shape.segments
+    n = shape.tokens
+    r = shape.requests
+    s = shape.segments
     sizes = [n, n, shape.wanted, r + 1, r, r + 1, s, s]
     for columns in shape.columns:
         sizes += [r * columns, n] if columns else [r, s]
@@ -101,7 +103,8 @@ def plan(
     laid = [*chunks, *[padding] * (-len(chunks) % pad_rows)]
     stops = list(accumulate(len(chunk.tokens) for chunk in laid))
     cuts = [planner.writes.cuts(chunk) for chunk in laid]
-    first, segments = [0, *stops], [0, *accumulate(len(own) for own in cuts)]
+    first = [0, *stops]
+    segments = [0, *accumulate(len(own) for own in cuts)]
     parts: list[Sequence[int]] = [
         [token for chunk in laid for token in chunk.tokens],
         [position for chunk in laid for position in positions(chunk)],
@@ -133,13 +136,16 @@ def plan(
 
 class _Planner:
     def __init__(self, pools: Pools, chunks: Sequence[Chunk]) -> None:
-        self.pools, self.chunks, self.writes = pools, chunks, Writes(pools, chunks)
+        self.pools = pools
+        self.chunks = chunks
+        self.writes = Writes(pools, chunks)
 
     def claims(self) -> list[tuple[int, list[int]]]:
         """Return what is claimed; a page that stays its group's is left out, unless groups take
         pages from others.
         """
-        claims, owner = self.writes.claims, self.pools.owner
+        claims = self.writes.claims
+        owner = self.pools.owner
         if self.writes.lost:
             return claims
         return [(g, pages) for g, pages in claims if len(pages) != 1 or owner[pages[0]] != g]
@@ -159,23 +165,25 @@ class _Planner:
 
         Columns in front of the window are left null.
         """
-        size, kept, table, places = (
-            self.pools.groups[g].block_size,
-            self.writes.kept,
-            array("i"),
-            list[int](),
-        )
+        size = self.pools.groups[g].block_size
+        kept = self.writes.kept
+        table = array("i")
+        places = list[int]()
         window = (
             self.pools.config.sliding_window if self.pools.kinds[g] == "sliding_attention" else 0
         )
         empty = array("i", [NULL]) * columns
         for chunk in laid:
-            start, stop, row = chunk.start, chunk.stop, chunk.tables[g]
-            oldest, end = (max(0, start - window + 1) // size if window else 0), -(-stop // size)
+            start = chunk.start
+            stop = chunk.stop
+            row = chunk.tables[g]
+            oldest = max(0, start - window + 1) // size if window else 0
+            end = -(-stop // size)
             seen = array("i", row[oldest:end])
             table += empty[:oldest] + seen + empty[oldest + len(seen) :]
             for column in range(start // size, end):
-                begin, page = column * size, page_at(row, column)
+                begin = column * size
+                page = page_at(row, column)
                 low = start if start > begin else begin
                 high = stop if stop < begin + size else begin + size
                 shift = page * size - begin
@@ -190,7 +198,9 @@ class _Planner:
         """Return the page of each request's state, and for each segment the page that its state
         goes to.
         """
-        source, target, kept = self.writes.source, self.writes.target, self.writes.kept
+        source = self.writes.source
+        target = self.writes.target
+        kept = self.writes.kept
         reads = [max(source(g, chunk), NULL) if chunk.start else NOT_KEPT for chunk in laid]
         saves = [
             target(g, chunk, cut) for chunk, own in zip(laid, cuts, strict=True) for cut in own

@@ -57,7 +57,8 @@ def chunked(
     """Apply the rule `chunk_size` tokens at a time; shapes as in `recurrent`. Tokens that do
     nothing fill the last chunk.
     """
-    dtype, length = v.dtype, v.shape[1]
+    dtype = v.dtype
+    length = v.shape[1]
     q, k, v, g, beta, state = _prepared(q, k, v, g, beta, state)
     padding = -length % chunk_size
     q, k, v = (

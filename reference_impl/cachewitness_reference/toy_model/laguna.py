@@ -72,10 +72,8 @@ def theirs(weights: Mapping[str, Tensor], config: ToyConfig) -> dict[str, Tensor
             found[name] = 1.0 + tensor
         elif name.endswith("q_proj.weight"):
             query, gate = tensor.unflatten(0, (-1, 2, config.head_dim)).unbind(1)
-            found[name], found[name.replace("q_proj", "g_proj")] = (
-                query.flatten(0, 1),
-                gate.flatten(0, 1),
-            )
+            found[name] = query.flatten(0, 1)
+            found[name.replace("q_proj", "g_proj")] = gate.flatten(0, 1)
         else:
             found[name] = tensor
     return found

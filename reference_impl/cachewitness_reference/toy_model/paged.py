@@ -63,16 +63,15 @@ class _Step:
     def __init__(
         self, pools: Pools, plan: Plan, w: Weights, kernels: Kernels, watch: Watch | None
     ) -> None:
-        self.pools, self.plan, self.w, self.config, self.kernels = (
-            pools,
-            plan,
-            w,
-            pools.config,
-            kernels,
-        )
+        self.pools = pools
+        self.plan = plan
+        self.w = w
+        self.config = pools.config
+        self.kernels = kernels
         self.watch = watch
         if watch is not None:
-            watch.buckets, watch.places = plan.buckets, plan.places
+            watch.buckets = plan.buckets
+            watch.places = plan.places
         self.sent = plan.parcel.send(pools.device)
         self.states = {
             (g, bucket.first): self._read_states(g, bucket)
@@ -86,7 +85,8 @@ class _Step:
         }
 
     def run(self) -> Tensor:
-        config, w = self.config, self.w
+        config = self.config
+        w = self.w
         x = w["model.embed_tokens.weight"][self.sent[self.plan.tokens]]
         for layer, (g, index) in enumerate(self.pools.place):
             name = f"model.layers.{layer}"
@@ -127,7 +127,8 @@ class _Step:
     def _recurrent(self, x: Tensor, name: str, g: int, index: int) -> Tensor:
         outputs = []
         for bucket in self.plan.buckets:
-            rows, begin = self._rows(x, bucket), 0
+            rows = self._rows(x, bucket)
+            begin = 0
             conv, memory = self.states[g, bucket.first]
             state = RecurrentState(conv[index], memory[index])
             self._watched(g, index, bucket, Read(state._asdict()))

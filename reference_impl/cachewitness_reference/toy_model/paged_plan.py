@@ -114,9 +114,13 @@ def plan(
 
 class _Planner:
     def __init__(self, pools: Pools, chunks: Sequence[Chunk], kernels: Kernels) -> None:
-        self.pools, self.chunks, self.parcel, self.kernels = pools, chunks, Parcel(), kernels
+        self.pools = pools
+        self.chunks = chunks
+        self.parcel = Parcel()
+        self.kernels = kernels
         self.writes = Writes(pools, chunks)
-        self.recurrent, self.attention = self.writes.recurrent, self.writes.attention
+        self.recurrent = self.writes.recurrent
+        self.attention = self.writes.attention
         self.places: dict[int, list[Tensor]] = {g: [] for g in self.attention}
 
     def plan(self, pad_rows: int) -> Plan:
@@ -203,7 +207,8 @@ class _Planner:
     # --- attention groups -------------------------------------------------------------------------
 
     def _keys(self, g: int, chunks: list[Chunk], starts: Tensor, length: int) -> Keys:
-        pools, size = self.pools, self.pools.groups[g].block_size
+        pools = self.pools
+        size = self.pools.groups[g].block_size
         window = pools.config.sliding_window if pools.kinds[g] == "sliding_attention" else 0
         firsts = (starts - window + 1).clamp(min=0) if window else torch.zeros_like(starts)
         stops = starts + length

@@ -72,8 +72,12 @@ class Pools:
         device: str = "cpu",
         null: Iterable[int] = (0,),
     ) -> None:
-        self.groups, self.pages, self.config = tuple(groups), pages, config
-        self.dtype, self.device, self.null = dtype, torch.device(device), frozenset(null)
+        self.groups = tuple(groups)
+        self.pages = pages
+        self.config = config
+        self.dtype = dtype
+        self.device = torch.device(device)
+        self.null = frozenset(null)
         self.kinds = [_kind(group, config) for group in self.groups]
         self.place = _places(self.groups, config)
         self.owner = [NOBODY] * pages
@@ -81,7 +85,9 @@ class Pools:
         self.views = [self._view(g, like, state_dtype) for g in range(len(self.groups))]
 
     def _view(self, g: int, like: Tensor, state_dtype: torch.dtype | None) -> list[Tensor]:
-        config, group, kind = self.config, self.groups[g], self.kinds[g]
+        config = self.config
+        group = self.groups[g]
+        kind = self.kinds[g]
         if recurrent.is_recurrent(kind):
             conv, memory = recurrent.empty_state(kind, 1, config, like)
             parts = [conv[0], memory[0].to(state_dtype or memory.dtype)]

@@ -90,7 +90,8 @@ def _initial(name: str, shape: tuple[int, ...], generator: torch.Generator) -> T
     if name.endswith("dt_bias"):
         # softplus(dt_bias) lies between 3/10000 and 3/100: memories that last from tens to
         # thousands of tokens.
-        low, high = math.log(3e-4), math.log(3e-2)
+        low = math.log(3e-4)
+        high = math.log(3e-2)
         steps = torch.exp(low + (high - low) * torch.rand(shape, generator=generator))
         return steps + torch.log(-torch.expm1(-steps))
     if name.endswith("A_log"):

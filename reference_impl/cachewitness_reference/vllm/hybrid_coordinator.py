@@ -63,7 +63,8 @@ class HybridKVCacheCoordinator(KVCacheCoordinator):
     def _spec_groups(self) -> list[SpecGroup]:
         groups: list[SpecGroup] = []
         for manager in self.single_type_managers:
-            group_id, spec = manager.kv_cache_group_id, manager.kv_cache_spec
+            group_id = manager.kv_cache_group_id
+            spec = manager.kv_cache_spec
             use_eagle = group_id in self.eagle_group_ids
             same = next((group for group in groups if group.spec == spec), None)
             if same is None:
@@ -87,7 +88,8 @@ class HybridKVCacheCoordinator(KVCacheCoordinator):
         groups = self.attention_groups
         hits: list[tuple[HitBlocks, int] | None] = [None] * len(groups)
         one_round = len(groups) == 2 and isinstance(groups[0].spec, FullAttentionSpec)
-        hit_length, longest = max_cache_hit_length, 0
+        hit_length = max_cache_hit_length
+        longest = 0
         given_back: set[int] = (
             set()
         )  # groups that gave their EAGLE unit back at the current candidate

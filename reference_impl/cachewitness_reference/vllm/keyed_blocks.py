@@ -80,7 +80,8 @@ class KeyedBlocks:
         The mask is purely subtractive: a null column is never keyed, whatever the mask says of it.
         """
         scale = block_size // self.hash_block_size
-        keyed, kept = [], []
+        keyed = []
+        kept = []
         for column in range(num_cached_blocks, num_full_blocks):
             block = blocks[column]
             if block.is_null or (

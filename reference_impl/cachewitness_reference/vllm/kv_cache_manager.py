@@ -113,7 +113,9 @@ class KVCacheManager:
         if num_new_tokens == 0 and num_new_computed_tokens == 0:
             raise ValueError(f"request {request.request_id!r}: no tokens to allocate slots for")
         computed = (new_computed_blocks or self.empty_kv_cache_blocks).blocks
-        rid, pool, coordinator = request.request_id, self.block_pool, self.coordinator
+        rid = request.request_id
+        pool = self.block_pool
+        coordinator = self.coordinator
         num_local = request.num_computed_tokens + num_new_computed_tokens
         num_computed = num_local + num_external_computed_tokens
         num_total = min(num_computed, self.max_model_len)

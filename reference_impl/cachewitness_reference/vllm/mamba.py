@@ -221,7 +221,8 @@ class MambaManager(SingleTypeKVCacheManager):
 
         If the last column was full, the state belongs into one that is yet to be allocated.
         """
-        scratch, blocks = self.speculative_blocks[request_id], self.req_to_blocks[request_id]
+        scratch = self.speculative_blocks[request_id]
+        blocks = self.req_to_blocks[request_id]
         num_known = num_computed_tokens - num_accepted
         column = cdiv(num_known, self.block_size) - 1
         boundary = (column + 1) * self.block_size

@@ -130,7 +130,9 @@ class Request:
         return tuple(keys) or None
 
     def _hash_new_blocks(self) -> None:
-        size, tokens, hashes = self.hash_block_size, self.all_token_ids, self.block_hashes
+        size = self.hash_block_size
+        tokens = self.all_token_ids
+        hashes = self.block_hashes
         start = len(hashes) * size
         while (end := start + size) <= len(tokens):
             parent = hashes[-1] if hashes else GENESIS

@@ -85,7 +85,8 @@ def sliding_window_mask(
     if alignment % block_size:
         return None
     shift = 1 if use_eagle else 0
-    start, end = columns.start, columns.stop
+    start = columns.start
+    end = columns.stop
     mask = [False] * len(columns)
     segment = alignment if interval is None else interval
     if segment:

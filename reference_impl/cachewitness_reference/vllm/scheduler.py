@@ -130,7 +130,8 @@ class Scheduler:
             output.generating.add(rid)
 
     def _schedule_running(self, output: SchedulerOutput, limit: int) -> int:
-        left, index = limit, 0
+        left = limit
+        index = 0
         while index < len(self.running) and left > 0:
             request = self.running[index]
             num_expected = request.num_tokens + request.num_output_placeholders

@@ -152,8 +152,10 @@ class SchedulerOutput:
         """Leave out copies into blocks that nobody holds, the copy itself apart, and that have
         no key; return their ends.
         """
-        copies, ends = self.kv_cache_block_copies, self.retained_blocks
-        self.kv_cache_block_copies, self.retained_blocks = [], []
+        copies = self.kv_cache_block_copies
+        ends = self.retained_blocks
+        self.kv_cache_block_copies = []
+        self.retained_blocks = []
         idle = []
         for copy, source, target in zip(copies, ends[::2], ends[1::2], strict=True):
             if target.ref_cnt > 1 or target.block_hash is not None:

@@ -79,7 +79,8 @@ def deal_layers(counts: Sequence[int]) -> list[list[int]]:
     Groups are as large as the rarest kind is numerous, or the most numerous if that is less than
     half as much again; layer i of a kind goes to its group i modulo the number of groups.
     """
-    rarest, commonest = min(counts), max(counts)
+    rarest = min(counts)
+    commonest = max(counts)
     size = commonest if commonest < 1.5 * rarest else rarest
     groups = [math.ceil(count / size) for count in counts]
     return [
@@ -125,7 +126,8 @@ def snapshot_columns(lengths: SequenceLengths, block_size: int) -> list[int]:
     """Return the columns of a recurrent group in which a state is written: chunk ends on a
     boundary, then every boundary.
     """
-    columns, start = [], 0
+    columns = []
+    start = 0
     blocks = lengths.full_blocks(block_size)
     while start < lengths.prompt_tokens:
         taken = mamba_block_aligned_split(
@@ -219,7 +221,9 @@ def window_hits(kept: Sequence[bool], block_size: int, window: int, alignment: i
 
     A hit needs the last window before it, or all blocks if it is shorter.
     """
-    needed, hits, run = _blocks_of_a_hit(window, block_size), [], 0
+    needed = _blocks_of_a_hit(window, block_size)
+    hits = []
+    run = 0
     for column, is_kept in enumerate(kept):
         run = run + 1 if is_kept else 0
         end = (column + 1) * block_size

@@ -165,10 +165,8 @@ class LoadingScheduler(Scheduler):
         )
         if slots is None:
             return None
-        request.shared_prefix_boundary, request.num_computed_tokens = (
-            shared_prefix_boundary,
-            hit_length,
-        )
+        request.shared_prefix_boundary = shared_prefix_boundary
+        request.num_computed_tokens = hit_length
         loads = self.tiered_manager.begin_loads(request)
         if not loads:
             self.loaded.add(request.request_id)

@@ -72,7 +72,8 @@ class SlowTier(PlainTier):
 
     def end(self, transfer: Transfer) -> None:
         """Let go of the place of a transfer that is over, and key it if it was filled."""
-        place, key = transfer.place, transfer.key
+        place = transfer.place
+        key = transfer.key
         transfer.ended = True
         place.num_copies -= 1
         if transfer.stores and self._storing.get(key) is place:

@@ -98,7 +98,8 @@ class SnapshotPool(OrderedPool):
         """Take back the keys of a request; what nobody holds and has no key any more is free,
         page by page.
         """
-        index, pending = self.cached_block_hash_to_block, self.pending_keys.get(request_id, ())
+        index = self.cached_block_hash_to_block
+        pending = self.pending_keys.get(request_id, ())
         keyed = [block for block, key in pending if index.contain(key, block.block_id)]
         super().withdraw_keys(request_id)
         for block in keyed:

@@ -116,7 +116,8 @@ class PlainTier:
     def _set_key(
         self, place: TierBlock, key: BlockHashWithGroupId | None, num_tokens: int | None
     ) -> None:
-        place.block_hash, place.block_hash_num_tokens = key, num_tokens
+        place.block_hash = key
+        place.block_hash_num_tokens = num_tokens
         self._dirty.add(place.block_id)
 
     def _evict(self) -> TierBlock | None:

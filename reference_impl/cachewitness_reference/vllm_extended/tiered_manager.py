@@ -45,7 +45,8 @@ class TieredCoordinator(KVCacheCoordinator):
         """Fetch what one group has hit in the tier; a state that is fetched can be hit by others
         when it is there.
         """
-        pool, table = self.block_pool, manager.req_to_blocks[request_id]
+        pool = self.block_pool
+        table = manager.req_to_blocks[request_id]
         assert isinstance(pool, TieredPool)
         for column, block in enumerate(table):
             if isinstance(block, TierBlock):
@@ -69,7 +70,8 @@ class TieredManager(KVCacheManager):
         one = len(kv_cache_config.kv_cache_groups) == 1
         coordinator = TieredUnitaryCoordinator if one else TieredHybridCoordinator
         super().__init__(kv_cache_config, coordinator(kv_cache_config, block_pool))
-        self.tiered_pool, self.tier = block_pool, block_pool.tier
+        self.tiered_pool = block_pool
+        self.tier = block_pool.tier
 
     # ALLOCATE
 

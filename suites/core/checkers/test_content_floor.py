@@ -34,7 +34,8 @@ class Undeclared:
     """An engine that does not say how its keys end."""
 
     def __init__(self, engine: Engine) -> None:
-        self._engine, header = engine, engine.describe()
+        self._engine = engine
+        header = engine.describe()
         pools = [msgspec.structs.replace(pool, eviction=None) for pool in header.pools]
         self._header = msgspec.structs.replace(header, pools=pools)
 
@@ -115,11 +116,9 @@ def test_a_lawful_cache_passes_even_if_it_does_not_say_how_its_keys_end(policy: 
     """No order of eviction, no handing out of pages is unlawful for an engine that declared
     none.
     """
-    plan, operations, opportunities = (
-        Plan(policy, policies.get(policy).heights, Restriction([], {}, historic=False), 7),
-        0,
-        0,
-    )
+    plan = Plan(policy, policies.get(policy).heights, Restriction([], {}, historic=False), 7)
+    operations = 0
+    opportunities = 0
     for number in count():
         if operations > 700:
             break

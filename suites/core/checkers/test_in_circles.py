@@ -24,7 +24,8 @@ def resumed_prompts_begin_again(engine: Any) -> None:
     """Take a request for unfinished by what was noted of its prompt before a preemption
     (vllm-project/vllm#37746).
     """
-    scheduler, unfinished = adapter(engine).scheduler, list[Any]()
+    scheduler = adapter(engine).scheduler
+    unfinished = list[Any]()
 
     def update_from_output(original: Any, output: Any) -> Any:
         for request in scheduler.running:
@@ -52,7 +53,9 @@ class NumberedBefore:
     """
 
     def __init__(self, engine: Any) -> None:
-        self._engine, self.describe, self.close = engine, engine.describe, engine.close
+        self._engine = engine
+        self.describe = engine.describe
+        self.close = engine.close
 
     def apply(self, op: Op) -> list[Event]:
         events: list[Event] = self._engine.apply(op)

@@ -242,7 +242,8 @@ def test_what_the_ledger_forgets_may_still_be_told_to_be_gone() -> None:
     """A name outlives the number of its prefix: the number comes to stand for another, and the
     router's page stays counted.
     """
-    view, ledger = RouterView(), Ledger(parse(HEADER + A).header)
+    view = RouterView()
+    ledger = Ledger(parse(HEADER + A).header)
     view.store(0, "h1", 7)
     view.forget([7])
     assert view.prefix("h1") == ANYWHERE and view.prefix("") == BEGINNING

@@ -312,7 +312,8 @@ def test_checkers_are_told_apart() -> None:
     """
     assert len({checker.name for checker in ALL}) == len(ALL)
     assert all(checker.summary for checker in ALL)
-    one, other = fresh(), fresh()
+    one = fresh()
+    other = fresh()
     assert not {id(checker) for checker in one} & {id(checker) for checker in other}
 
 

@@ -152,7 +152,8 @@ def test_what_was_in_flight_is_computed_again_as_well(lost: int, stuck: list[str
     So many times it loses them again behind its second token; then two steps take it as far as it
     ever was.
     """
-    patient, resumed = FULL.replace("progress 2", "progress 4"), "hit r1 0 |\ntake r1 | 1\n"
+    patient = FULL.replace("progress 2", "progress 4")
+    resumed = "hit r1 0 |\ntake r1 | 1\n"
     text = f"{patient}submit r1 a:3\n{resumed}begin 1: r1 0..2 | 1\nbegin 2: r1 2..3 | 1\n"
     text += "preempt r1 @2\ndrop r1 @2\nend 1\nend 2\n"
     for step in range(3, 3 + lost):
@@ -332,7 +333,8 @@ def test_what_is_reported_as_cached_is_not_computed(reported: int, expected: lis
 )
 def test_who_is_told_of_a_hit_begins_behind_it(start: int, expected: list[str]) -> None:
     """A cache that is looked up, counted and never used computes everything again: it is inert."""
-    looked_up, run = "hit r2 4 | 1\n", f"r2 {start}..5 | 1 3\n"
+    looked_up = "hit r2 4 | 1\n"
+    run = f"r2 {start}..5 | 1 3\n"
     assert _found(AGAIN + looked_up + "take r2 | 1 3\nstep 2: " + run) == expected
     assert (
         _found(
@@ -350,7 +352,8 @@ def test_who_runs_in_a_later_step_may_have_lost_blocks_meanwhile() -> None:
 
 def test_who_gave_pages_back_and_is_no_request_any_more_is_forgotten() -> None:
     """Else a long run would remember every request that it ever had, and every copy."""
-    floor, history = ReuseFloor(), parse(AGAIN + "take copy:1 | 5\ndrop copy:1\ndrop r1\n")
+    floor = ReuseFloor()
+    history = parse(AGAIN + "take copy:1 | 5\ndrop copy:1\ndrop r1\n")
     ledger = Ledger(history.header)
     for event in history.events:
         if isinstance(event, Drop):

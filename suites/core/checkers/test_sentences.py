@@ -56,7 +56,8 @@ def test_a_read_of_the_same_tokens_names_what_differs(
     """
     alike = 0
     for name, anomaly, sentence in sentences:
-        holds, read = HOLDS.search(sentence), READ.search(sentence)
+        holds = HOLDS.search(sentence)
+        read = READ.search(sentence)
         if (
             anomaly in OWN
             and holds

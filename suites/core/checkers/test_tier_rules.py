@@ -48,8 +48,10 @@ def found(text: str, tier: TierRules, stored: str = STORED.format(drop=0)) -> li
 def resumed(at: int) -> str:
     """Tell of a request that resumes at so many tokens, all of them from the tier."""
     blocks = at // 4
-    mine, theirs = range(5, 5 + blocks), range(blocks)
-    row, places = " ".join(map(str, mine)), " ".join(map(str, theirs))
+    mine = range(5, 5 + blocks)
+    theirs = range(blocks)
+    row = " ".join(map(str, mine))
+    places = " ".join(map(str, theirs))
     moved = " ".join(f"1/{src}>0/{dst}" for src, dst in zip(theirs, mine, strict=True))
     hit = f"hit r2 {at} tier cpu | {row} | {places}\n" if blocks else "hit r2 0 | |\n"
     copied = f"; copy {moved}" if blocks else ""
@@ -142,10 +144,8 @@ def test_a_load_that_waits_for_no_step_has_its_page_to_itself() -> None:
     """One that waits, or is asked for when the step has ended, may have the page of a request
     that was aborted in flight.
     """
-    in_flight, ended = (
-        ABORTED.format(before="", after="end 2"),
-        ABORTED.format(before="end 2", after=""),
-    )
+    in_flight = ABORTED.format(before="", after="end 2")
+    ended = ABORTED.format(before="end 2", after="")
     assert carried_out(in_flight, TierRules(chunk=4, unordered=True)) == ["aliased-write"]
     assert carried_out(ended, TierRules(chunk=4, unordered=True)) == []
     assert carried_out(in_flight, TierRules(chunk=4)) == []

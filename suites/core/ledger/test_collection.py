@@ -26,7 +26,8 @@ CONFIGURATIONS = {
 def seen(trace: Trace, engine: str, limit: int) -> tuple[Observer, Result]:
     """Run a trace on an engine under a ledger that forgets beyond so many prefixes."""
     running = parse(engine).open(trace.header)
-    worker, observer = Worker(running.describe()), Observer(running.describe(), keep=False)
+    worker = Worker(running.describe())
+    observer = Observer(running.describe(), keep=False)
     observer.panel.collector.limit = limit
     observer.panel.collector._least = limit
     for index, op in enumerate(trace.ops):
@@ -52,7 +53,8 @@ def test_verdicts_do_not_depend_on_what_is_forgotten(configuration: str, engine:
         trace = random_trace(
             CONFIGURATIONS[configuration].shape("manager"), seed, withdraw=True, operations=150
         )
-        (_, forgetful), (_, mindful) = seen(trace, engine, 0), seen(trace, engine, 1 << 40)
+        (_, forgetful) = seen(trace, engine, 0)
+        (_, mindful) = seen(trace, engine, 1 << 40)
         assert forgetful.findings == mindful.findings
         assert forgetful.tallies == mindful.tallies
 
@@ -87,7 +89,8 @@ def test_forgotten_numbers_stand_for_other_prefixes() -> None:
     """
     trie = Trie()
     root = trie.root("plain")
-    kept, lost = trie.extend(root, [1, 2, 3]), trie.extend(root, [1, 5])
+    kept = trie.extend(root, [1, 2, 3])
+    lost = trie.extend(root, [1, 5])
     assert set(trie.collect([kept[1]])) == {kept[2], lost[1]}
     assert trie.extend(root, [1, 2]) == kept[:2]
     again = trie.extend(root, [7])

@@ -17,7 +17,8 @@ SIZE = 4
 TEXTS = [tuple(int(bit) for bit in f"{number:03b}") for number in range(8)]
 """Three choices of which tokens a text has in its columns: texts that share columns share a prefix.
 """
-ZERO, ONE = TEXTS[0], TEXTS[4]
+ZERO = TEXTS[0]
+ONE = TEXTS[4]
 """Two texts that share nothing."""
 TOKENS = 3 * SIZE
 PAGE = 1
@@ -55,7 +56,8 @@ class NaivePage:
         if self.state is not None or any(
             place is not None and place[0] != group for place in self.places
         ):  # type: ignore[index]
-            self.places, self.state = [None] * SIZE, None
+            self.places = [None] * SIZE
+            self.state = None
         if group == 1:
             self.state = (tuple(tokens[:stop]), stop)
         else:
@@ -130,7 +132,8 @@ def test_a_page_holds_what_its_places_hold(
     """After any writes, a read of any range, by any text and group, is right if and only if
     every place is.
     """
-    ledger, naive = _ledger(), NaivePage()
+    ledger = _ledger()
+    naive = NaivePage()
     for group, text, start, stop in script:
         ledger.apply(_write(group, text, start, stop))
         naive.write(group, _tokens(text), start, stop)
@@ -148,13 +151,15 @@ def test_destroyed_is_what_the_write_changes(
     """The spans that a write destroys are exactly the positions whose content is no longer there
     afterwards.
     """
-    ledger, naive = _ledger(), NaivePage()
+    ledger = _ledger()
+    naive = NaivePage()
     for group, text, start, stop in script:
         event = _write(group, text, start, stop)
         record = ledger.records[0][PAGE]
         spans = ledger.before(event).destroyed(record, start, stop)
         lost = [position for span in spans for position in range(span.start, span.stop)]
-        was_state, before = naive.state, naive.held()
+        was_state = naive.state
+        before = naive.held()
         naive.write(group, _tokens(text), start, stop)
         if was_state is None:
             after = naive.held()

@@ -11,7 +11,8 @@ from suites.support.ledger_histories import FULL, R1, ledger_after
 def test_a_copy_is_one_permutation() -> None:
     """Two pages that are copied onto each other change places."""
     ledger = ledger_after(FULL + R1 + "copy 1 whole 1>2 2>1")
-    one, two = ledger.records[0][1], ledger.records[0][2]
+    one = ledger.records[0][1]
+    two = ledger.records[0][2]
     assert (one.start, one.stop, two.start, two.stop) == (4, 8, 0, 4)
 
 

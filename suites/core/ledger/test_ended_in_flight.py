@@ -120,7 +120,8 @@ def test_what_a_step_in_flight_copies_from_is_there_until_it_has_run(meanwhile: 
     """
     begun = "begin 2: r1 3..4 | 1 2 | 4; copy 4>5\nabort r1\ndrop r1\n" + meanwhile
     ledger = ledger_after(COPYING + begun + "end 2\n")
-    copy, source = ledger.records[0][5], ledger.records[0][4]
+    copy = ledger.records[0][5]
+    source = ledger.records[0][4]
     assert (copy.state, copy.stop, source.node) == (True, 3, NOTHING)
 
 

@@ -56,7 +56,8 @@ def test_counts_are_those_of_a_recount(name: str) -> None:
     """
     trace = random_trace(Configuration(layouts.load(name)).shape("manager"), 7, withdraw=True)
     history = drive(trace, registry.parse("reference").open(trace.header), []).history
-    ledger, counts = Ledger(history.header), 0
+    ledger = Ledger(history.header)
+    counts = 0
     for event in history.events:
         ledger.apply(event)
         if isinstance(event, Counts):

@@ -59,10 +59,12 @@ def test_drafts_are_a_branch_of_their_own_until_they_stand() -> None:
     """
     step = "take r1 | 1 2\nstep 1: r1 0..4 | 1\nstep 2: r1 4..5 ~@r1:1 x:2 | 1 2\n"
     ledger = ledger_after(FULL + "submit r1 a:5\n" + step)
-    record, request = ledger.records[0][2], ledger.requests["r1"]
+    record = ledger.records[0][2]
+    request = ledger.requests["r1"]
     assert (request.computed, request.drafted, len(request.nodes), record.stop) == (5, 8, 6, 8)
     ledger = ledger_after(FULL + "submit r1 a:5\n" + step + "accept r1 7 @r1:2")
-    record, request = ledger.records[0][2], ledger.requests["r1"]
+    record = ledger.records[0][2]
+    request = ledger.requests["r1"]
     assert request.computed == 6
     assert ledger.contents.covers(record, request.nodes[6], 4, 6)
     assert ledger.trie.ancestor(record.node, 7) != request.nodes[7]
@@ -79,7 +81,8 @@ def test_a_run_whose_request_ended_before_its_token_was_known_computes_nobody_s_
         Write(pool=0, group=0, pages=[2], r="r1", start=5, stop=6, step=3),
     ):
         ledger.apply(event)
-    record, request = ledger.records[0][2], ledger.requests["r1"]
+    record = ledger.records[0][2]
+    request = ledger.requests["r1"]
     assert ledger.trie.depth[record.node] == 6
     assert (
         record.node not in request.nodes

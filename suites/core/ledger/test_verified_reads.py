@@ -51,7 +51,8 @@ HEADER = Header(
 TABLE = list(range(1, COLUMNS + 1))
 HIT = 7
 """The column that something happens to, in the middle of what was read long ago."""
-PAGE, FREE = TABLE[HIT], 2 * COLUMNS
+PAGE = TABLE[HIT]
+FREE = 2 * COLUMNS
 
 
 def _write(r: str, pages: list[int], start: int, stop: int, group: int = 0) -> Write:
@@ -168,7 +169,8 @@ def test_a_request_that_became_shorter_is_looked_at_again() -> None:
     """Tokens are taken off again, as drafts are that fell: what is left of the prefix is read as
     ever.
     """
-    ledger, cut = _ledger(), COLUMNS - 10
+    ledger = _ledger()
+    cut = COLUMNS - 10
     ledger.apply(Accept(r="r1", upto=cut * SIZE + 1, tokens=[cut * SIZE]))
     assert _invalid(ledger, _read(cut * SIZE + 1)) == []
     ledger.apply(Accept(r="r1", upto=TOKENS, tokens=list(range(5000, 5000 + TOKENS - cut * SIZE))))
@@ -318,7 +320,8 @@ def _writes(r: str, column: int, group: int, page: int, first: int, count: int) 
     return _write(r, [page], start, min(start + count, (column + 1) * SIZE), group)
 
 
-R, STOPS = st.sampled_from(TEXTS), st.integers(SIZE, 4 * SIZE)
+R = st.sampled_from(TEXTS)
+STOPS = st.integers(SIZE, 4 * SIZE)
 ACTIONS: st.SearchStrategy[Event] = st.one_of(
     st.builds(
         _writes,

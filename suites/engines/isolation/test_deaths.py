@@ -85,7 +85,8 @@ def descendants() -> list[int]:
     """Return the processes that engines left behind and that are still there; one that was
     killed has a moment to go.
     """
-    pids, end = Path(os.environ["PID_FILE"]), time.monotonic() + 5
+    pids = Path(os.environ["PID_FILE"])
+    end = time.monotonic() + 5
     left = [int(pid) for pid in pids.read_text().split()] if pids.exists() else []
     while any(map(_runs, left)) and time.monotonic() < end:
         time.sleep(0.02)
@@ -157,14 +158,15 @@ def test_a_replay_finds_a_death_while_closing(capsys: pytest.CaptureFixture[str]
 
 
 def test_one_child_serves_many_traces_and_is_replaced_when_it_died() -> None:
-    calm, first = (
-        engine("exit-0", at="reset", deadline=21.0),
-        started(),
+    calm = engine(
+        "exit-0", at="reset", deadline=21.0
     )  # no other test leaves a child with this deadline
+    first = started()  # no other test leaves a child with this deadline
     for _ in range(3):
         assert drive(TRACE, calm.open(TRACE.header)).findings == []
     assert started() - first == 1
-    dying, second = engine("exit-0"), started()
+    dying = engine("exit-0")
+    second = started()
     for _ in range(3):
         assert drive(TRACE, dying.open(TRACE.header)).findings
     assert started() - second == 3
@@ -172,7 +174,8 @@ def test_one_child_serves_many_traces_and_is_replaced_when_it_died() -> None:
 
 def test_a_process_that_goes_by_its_first_trace_serves_only_traces_alike() -> None:
     """An option that the engine says its process keeps decides which traces share a process."""
-    calm, first = engine("exit-0", at="reset", deadline=22.0), started()
+    calm = engine("exit-0", at="reset", deadline=22.0)
+    first = started()
     keeping = replace(calm, kind=replace(calm.kind, kept_by_process=("max_num_seqs",)))
     for spec, values, processes in (
         (calm, (16, 32, 16), 1),
@@ -201,7 +204,8 @@ def test_of_many_engines_only_the_last_few_keep_their_process() -> None:
 
 def test_two_engines_are_open_at_once() -> None:
     spec = engine("exit-0", at="reset")
-    one, other = spec.open(TRACE.header), spec.open(TRACE.header)
+    one = spec.open(TRACE.header)
+    other = spec.open(TRACE.header)
     assert drive(TRACE, one).findings == drive(TRACE, other).findings == []
 
 

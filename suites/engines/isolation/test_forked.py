@@ -49,7 +49,8 @@ sys.stdin.read()
 @pytest.fixture(autouse=True)
 def modules(mortal: Path, monkeypatch: pytest.MonkeyPatch) -> Path:  # noqa: F811
     """Have modules that leave traces when they are imported; return where."""
-    folder, imports = mortal / "installed", mortal / "imports"
+    folder = mortal / "installed"
+    imports = mortal / "imports"
     (folder / "heavy_module.py").write_text(HEAVY)
     (folder / "threaded_module.py").write_text(THREADED)
     (folder / "broken_module.py").write_text("import no_such_module\n")
@@ -94,7 +95,8 @@ def test_each_has_a_session_limits_and_surroundings_of_its_own(
 ) -> None:
     for name, value in SECRET.items():
         monkeypatch.setenv(name, value)
-    one, other = start("decimal", memory_gib=3.0), start("decimal")
+    one = start("decimal", memory_gib=3.0)
+    other = start("decimal")
     for child in (one, other):
         pid = process_of(child).pid
         assert os.getsid(pid) == os.getpgid(pid) == pid
@@ -124,7 +126,8 @@ def test_another_environment_has_another_template(monkeypatch: pytest.MonkeyPatc
     """A variable that is set meanwhile is there, as it is for a process that is started."""
     first = start("decimal")
     monkeypatch.setenv("SET_MEANWHILE", "yes")
-    second, third = start("decimal"), start("decimal")
+    second = start("decimal")
+    third = start("decimal")
     shown = [
         "SET_MEANWHILE=yes" in Path(f"/proc/{process_of(one).pid}/environ").read_text()
         for one in (first, second, third)

@@ -75,6 +75,8 @@ def test_a_unit_of_a_campaign_depends_on_no_unit_before(tmp_path: Path) -> None:
     first pass.
     """
     made = planned(CAMPAIGN, tmp_path)
-    unit, store = made.units[-1], opened(str(tmp_path / "traces"))
-    first, second = perform(unit, store), perform(unit, store)
+    unit = made.units[-1]
+    store = opened(str(tmp_path / "traces"))
+    first = perform(unit, store)
+    second = perform(unit, store)
     assert first.digest == second.digest and first.met == second.met == []

@@ -151,7 +151,8 @@ def test_a_failure_is_on_disk_before_it_is_shrunk(tmp_path: Path) -> None:
     """Who interrupts the shrinking of the first failure has its whole trace, and the failure in
     the report.
     """
-    spec, seen = parse(LEAK), list[tuple[Failure, bool]]()
+    spec = parse(LEAK)
+    seen = list[tuple[Failure, bool]]()
     keeper = Keeper(spec, tmp_path)
     runner = Runner(spec, [Configuration(load("full"))], on_failure=interrupting(seen, keeper))
     report = runner.run(RANDOM)
@@ -221,7 +222,8 @@ class Babbling:
     """
 
     def __init__(self, engine: Engine, answers: int) -> None:
-        self._engine, self._left = engine, answers or -1
+        self._engine = engine
+        self._left = answers or -1
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._engine, name)
@@ -310,7 +312,8 @@ def test_what_another_process_found_is_told_where_somebody_interrupts() -> None:
 
 
 def test_a_campaign_keeps_what_it_was_shrinking(tmp_path: Path) -> None:
-    spec, seen = parse(LEAK), list[tuple[Failure, bool]]()
+    spec = parse(LEAK)
+    seen = list[tuple[Failure, bool]]()
     keeper = Keeper(spec, tmp_path)
     plan = Plan("vllm", ("manager",), Restriction([load("full")], {}, historic=False), 0)
     campaign = Campaign(spec, plan, on_failure=interrupting(seen, keeper))

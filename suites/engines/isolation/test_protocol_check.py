@@ -284,10 +284,8 @@ def test_a_program_that_names_no_layouts_is_offered_some(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """It is asked on those that it takes; one that takes none is told to name its own."""
-    source, named = (
-        PYTHON.read_text(encoding="utf-8"),
-        ', "layouts": [{"name": "full-16", "groups": [{"kind": "full", "block_size": 16}]}]',
-    )
+    source = PYTHON.read_text(encoding="utf-8")
+    named = ', "layouts": [{"name": "full-16", "groups": [{"kind": "full", "block_size": 16}]}]'
     assert source.count(named) == 1
     unnamed = source.replace(named, "").replace(
         '(group,) = trace["layout"]["groups"]', 'group, *more = trace["layout"]["groups"]'

@@ -57,7 +57,8 @@ def conversation(section: str) -> list[tuple[str, str]]:
     not asked for has none.
     """
     text = re.split(r"^## ", PAGE.split(f"\n## {section}\n")[1], maxsplit=1, flags=re.MULTILINE)[0]
-    found, asked = list[tuple[str, str]](), ""
+    found = list[tuple[str, str]]()
+    asked = ""
     for who, line in SAID.findall(text):
         if who == ">":
             asked = line

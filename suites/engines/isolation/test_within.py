@@ -119,7 +119,9 @@ class Slow:
     """An engine that takes so many seconds for an operation, and counts how often it was closed."""
 
     def __init__(self, seconds: float) -> None:
-        self.seconds, self.closed, self.threads = seconds, 0, threading.active_count()
+        self.seconds = seconds
+        self.closed = 0
+        self.threads = threading.active_count()
 
     def describe(self) -> Any:
         return None

@@ -48,10 +48,8 @@ class Liar:
     """The sample engine; what it answers goes through `say`."""
 
     def __init__(self, header: Any, options: Any, say: Say) -> None:
-        self.engine, self.say = (
-            sample.SampleEngine(header, options),
-            (say if options.get("caching") != "off" else None),
-        )
+        self.engine = sample.SampleEngine(header, options)
+        self.say = say if options.get("caching") != "off" else None
 
     def describe(self) -> Header:
         return self.engine.describe()
@@ -252,10 +250,8 @@ def test_tokens_that_share_everything_are_no_tie() -> None:
 def test_two_tokens_as_likely_as_each_other_have_half_at_most(
     logprob: float | None, kind: str
 ) -> None:
-    said, right = (
-        Answer(r="a", tokens=[1], logprobs=[logprob]),
-        Cold(r="a", tokens=[2], logprobs=[logprob], tolerance=2e-4),
-    )
+    said = Answer(r="a", tokens=[1], logprobs=[logprob])
+    right = Cold(r="a", tokens=[2], logprobs=[logprob], tolerance=2e-4)
     assert compare(said, right).kind == kind
 
 

@@ -73,7 +73,8 @@ def run(engine: str, story: str) -> int:
 
 def replayed(engine: str, story: str, folder: Path) -> tuple[int, int]:
     """Return the exit codes of replaying a story and of checking the history of that."""
-    trace, history = folder / "t.jsonl", folder / "h.jsonl"
+    trace = folder / "t.jsonl"
+    history = folder / "h.jsonl"
     traces.save(write(CONFIGURATION.shape("answers"), story, 0), trace)
     code = invoke(["replay", str(trace), "--engine", engine, "--history", str(history)])
     return code, invoke(["check", str(history)])

@@ -115,7 +115,8 @@ def test_terminated_while_it_writes_it_goes_on_from_the_last_whole_line(
     written: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also where the very first line was cut: what is written behind it must not run into it."""
-    append, lines = AnswerStore._append, list[Line]()
+    append = AnswerStore._append
+    lines = list[Line]()
 
     def ended(store: AnswerStore, line: Line) -> None:
         lines.append(line)

@@ -43,7 +43,8 @@ def test_tails_and_quantiles_are_those_of_scipy() -> None:
     stats = pytest.importorskip("scipy.stats", reason="scipy is missing: pip install scipy")
     draw = random.Random(3)
     for _ in range(300):
-        n, chance = draw.randint(1, 1500), draw.random() ** 3
+        n = draw.randint(1, 1500)
+        chance = draw.random() ** 3
         k = draw.randint(0, n)
         assert binomial_tail(k, n, chance) == pytest.approx(
             stats.binom.sf(k - 1, n, chance), abs=1e-10
@@ -70,7 +71,8 @@ def test_sign_flips_count_all_signs_and_are_mcnemar_where_each_prefix_has_one_qu
 def test_the_bound_of_prefixes_of_one_question_is_that_of_a_mean() -> None:
     stats = pytest.importorskip("scipy.stats", reason="scipy is missing: pip install scipy")
     losses = [1] * 7 + [-1] * 3 + [0] * 90
-    mean, error = -0.04, stats.sem(losses)
+    mean = -0.04
+    error = stats.sem(losses)
     assert clustered_lower(losses, [1] * 100) == pytest.approx(mean - stats.t.isf(0.05, 99) * error)
 
 

@@ -119,7 +119,8 @@ def test_where_prefixes_lie_in_a_tier_nothing_passes_that_took_nothing_from_it(
     """One arm that took from it is enough for all: what the others show of the engine's own
     cache is true as well.
     """
-    hit, replay = scores("hit", always, restored=90), scores("replay", always, restored=90)
+    hit = scores("hit", always, restored=90)
+    replay = scores("replay", always, restored=90)
     served = {
         doc: msgspec.structs.replace(answer, from_tier=from_tier)
         for doc, answer in replay.answers.items()
@@ -318,10 +319,8 @@ def test_strict_fails_a_weak_model_too() -> None:
 
 
 def test_an_engine_that_is_declared_bit_exact_and_is_not_does_not_pass() -> None:
-    same, lost = (
-        scores("hit", always, restored=90),
-        scores("hit", lambda doc: doc > 60, restored=90),
-    )
+    same = scores("hit", always, restored=90)
+    lost = scores("hit", lambda doc: doc > 60, restored=90)
     judged = one(COLD, same, NOISY, tokens="declared")
     assert (
         judged.verdict == "unknown"
@@ -409,10 +408,8 @@ def test_suspects_are_ordered_by_what_they_lost() -> None:
 
 
 def test_too_few_questions_are_unknown_and_the_number_that_decides_is_told() -> None:
-    cold, again = (
-        scores("off", always, 200),
-        scores("off-again", always, 200, token=lambda doc: doc),
-    )
+    cold = scores("off", always, 200)
+    again = scores("off-again", always, 200, token=lambda doc: doc)
     judged = one(cold, scores("hit", always, 200, restored=90), again)
     assert judged.verdict == "unknown" and exit_code([judged]) == 2
     # z² / (n + z²) < 0.01 from n = 268 on; steps of one in a hundred overshoot by at most that.
@@ -435,13 +432,15 @@ def test_what_the_second_cold_run_loses_too_is_not_held_against_an_arm() -> None
     arm alone, nothing is left.
     """
     arm = scores("hit", lambda doc: doc >= 12, 2000, restored=90)
-    cold, again = scores("off", always, 2000), scores("off-again", lambda doc: doc >= 10, 2000)
+    cold = scores("off", always, 2000)
+    again = scores("off-again", lambda doc: doc >= 10, 2000)
     judged = one(cold, arm, again)
     assert (judged.lost, judged.alone, judged.again) == (12, 2, 0)
 
 
 def test_questions_of_a_tenant_are_one_prefix_and_those_of_none_are_independent() -> None:
-    cold, other = scores("off", always), scores("hit", lambda doc: doc >= 3, restored=90)
+    cold = scores("off", always)
+    other = scores("hit", lambda doc: doc >= 3, restored=90)
     shared = [
         msgspec.structs.replace(
             each,
@@ -490,7 +489,8 @@ UNPAIRED = {
 def test_questions_without_a_counterpart_are_refused_in_one_line(
     change: Callable[[Sequence[Scored]], list[Scored]], said: str
 ) -> None:
-    cold, other = scores("off", always, 5), scores("hit", always, 5)
+    cold = scores("off", always, 5)
+    other = scores("hit", always, 5)
     with pytest.raises(Unpaired) as refused:
         pair_up(cold, msgspec.structs.replace(other, rows=tuple(change(other.rows))))
     assert str(refused.value).startswith(said) and "\n" not in str(refused.value)
@@ -540,10 +540,8 @@ def test_nothing_passes_beside_cold_runs_that_are_damaged_themselves() -> None:
     """A worker that copies no state damages cold requests too: of 400 questions 62 scores
     changed between two cold runs.
     """
-    cold, again = (
-        scores("off", lambda doc: doc % 3 == 0, 400),
-        scores("off-again", lambda doc: (doc % 3 == 0) != (doc < 62), 400),
-    )
+    cold = scores("off", lambda doc: doc % 3 == 0, 400)
+    again = scores("off-again", lambda doc: (doc % 3 == 0) != (doc < 62), 400)
     cached = scores("hit", lambda doc: doc % 3 == 0 or doc % 11 == 1, 400, restored=90)
     judged = one(cold, cached, again, tokens="reported", margin=0.05)
     assert judged.verdict == "unknown"

@@ -22,7 +22,8 @@ pytest.importorskip("torch", reason="torch is missing: pip install 'cachewitness
 from cachewitness.cli import invoke
 from suites.support.sampled import chosen, fewer
 
-LIMIT, OF_A_RIGHT_ONE = 24, fewer(24, 16)
+LIMIT = 24
+OF_A_RIGHT_ONE = fewer(24, 16)
 FAILS = {
     "window-looked-up-short": "hit",
     "conv-state-lost": "replay",

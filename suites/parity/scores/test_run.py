@@ -235,10 +235,8 @@ def test_random_examples_differ_from_question_to_question_and_leave_it_out(tmp_p
 
 
 def test_with_examples_from_another_file_every_question_is_asked(tmp_path: Path) -> None:
-    path, examples = (
-        str(write(tmp_path / "rows.jsonl", *GOOD[10:])),
-        str(write(tmp_path / "train.jsonl", *GOOD[:10])),
-    )
+    path = str(write(tmp_path / "rows.jsonl", *GOOD[10:]))
+    examples = str(write(tmp_path / "train.jsonl", *GOOD[:10]))
     task = tasks.gsm8k(path, shots=4, shots_from=examples)
     assert [doc.question for doc in task.asked] == [row["question"] for row in GOOD[10:]]
     assert [doc.question for doc in task.shots] == [row["question"] for row in GOOD[:4]]

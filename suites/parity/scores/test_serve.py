@@ -54,7 +54,8 @@ def test_a_reset_spares_the_second_tier_unless_it_is_named(tiered: LocalServer) 
     """The flag is read as vLLM's server reads it: any spelling of a truth value, the last one if
     it stands there twice.
     """
-    reset, whole = f"{tiered.url}/reset_prefix_cache", len(PROMPT.split()) // 4 * 4 - 4
+    reset = f"{tiered.url}/reset_prefix_cache"
+    whole = len(PROMPT.split()) // 4 * 4 - 4
     assert cached(tiered.url) == 0
     for query in (
         "",

@@ -236,7 +236,8 @@ def test_the_server_counts_what_it_restored(local: LocalServer) -> None:
     remote = RemoteBackend(local.url, "toy")
     asks = [Ask(str(i), f"{PROBLEMS.docs[0].context} {i}", salt="s") for i in range(6)]
     answers = remote.answer(asks[:1]) + remote.answer(asks[1:])
-    hits, queries = sum(a.restored[""] for a in answers), sum(a.prompt_tokens for a in answers)
+    hits = sum(a.restored[""] for a in answers)
+    queries = sum(a.prompt_tokens for a in answers)
     metrics = get(f"{local.url}/metrics")
     assert f'vllm:prefix_cache_hits_total{{model_name="toy"}} {hits}\n' in metrics and hits > 0
     assert f'vllm:prefix_cache_queries_total{{model_name="toy"}} {queries}\n' in metrics

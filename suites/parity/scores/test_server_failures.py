@@ -46,7 +46,9 @@ def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None
 
 def plant(monkeypatch: pytest.MonkeyPatch, fault: Fault) -> list[float]:
     """Let completions meet a fault; return the times at which they came, as it grows."""
-    plain, came, lock = server_module._Handler._json, list[float](), threading.Lock()
+    plain = server_module._Handler._json
+    came = list[float]()
+    lock = threading.Lock()
 
     def faulty(handler: Any, code: int, content: Any) -> None:
         if handler.path != "/v1/completions":
@@ -259,7 +261,9 @@ def test_a_server_that_is_gone_is_one_line(
 def test_so_many_requests_are_under_way_as_were_asked_for(
     concurrent: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lock, now, most = threading.Lock(), 0, 0
+    lock = threading.Lock()
+    now = 0
+    most = 0
     plain = LocalServer.completion
 
     def counted(self: LocalServer, content: bytes) -> dict[str, Any]:
@@ -394,8 +398,10 @@ def tokenizing(monkeypatch: pytest.MonkeyPatch, limit: int) -> list[Any]:
     """Let the server tell its context and the tokens of a text, one for each character; return
     the prompts that are sent.
     """
-    plain_answer, plain_json = server_module._Handler._answered, server_module._Handler._json
-    plain_completion, sent_prompts = LocalServer.completion, list[Any]()
+    plain_answer = server_module._Handler._answered
+    plain_json = server_module._Handler._json
+    plain_completion = LocalServer.completion
+    sent_prompts = list[Any]()
 
     def answered(handler: Any) -> dict[str, Any]:
         if handler.path == "/tokenize":

@@ -50,14 +50,16 @@ def ending(opening: Opening) -> Backend:
 
 def asked(folder: Path, open_backend: object, limit: int = 16, device: str = "cpu") -> Questions:
     folder.mkdir()
-    task, opening = tasks.problems(limit=limit), Opening(device=device)
+    task = tasks.problems(limit=limit)
+    opening = Opening(device=device)
     return Questions(task=task, opener=open_backend, folder=folder, opening=opening)  # type: ignore[arg-type]
 
 
 def test_the_outcome_is_that_of_one_process_and_a_second_run_goes_on_from_what_was_kept(
     tmp_path: Path,
 ) -> None:
-    one, questions = _run(asked(tmp_path / "1", sound), 1), asked(tmp_path / "2", sound)
+    one = _run(asked(tmp_path / "1", sound), 1)
+    questions = asked(tmp_path / "2", sound)
     two = _run(questions, 2)
     assert one.exit_code == two.exit_code and [arm.arm for arm in two.judged] == ["hit"]
     assert msgspec.structs.replace(one, seconds={}) == msgspec.structs.replace(two, seconds={})
@@ -75,7 +77,8 @@ class Telling(Silent):
 
 
 def test_what_was_kept_is_told_before_an_arm_begins(tmp_path: Path) -> None:
-    questions, heard = asked(tmp_path / "run", sound), Telling()
+    questions = asked(tmp_path / "run", sound)
+    heard = Telling()
     run_arm(ARMS[0], questions)
     Runner(questions, listener=heard, jobs=2).run(ARMS, Rules(tokens="declared"))
     assert (
@@ -109,7 +112,8 @@ def test_arms_run_at_once(tmp_path: Path) -> None:
 def test_how_many_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A short run, a GPU and an engine that only this process has stay in one process."""
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1}, raising=False)
-    few, many = asked(tmp_path / "few", sound), asked(tmp_path / "many", sound, limit=WORTH)
+    few = asked(tmp_path / "few", sound)
+    many = asked(tmp_path / "many", sound, limit=WORTH)
     assert [jobs_for(few, ARMS, None), jobs_for(many, ARMS, None)] == [1, 2]
     assert [jobs_for(few, ARMS, 8), jobs_for(many, ARMS, 1)] == [3, 1]
     assert jobs_for(asked(tmp_path / "gpu", sound, WORTH, "cuda"), ARMS, None) == 1

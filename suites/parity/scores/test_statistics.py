@@ -78,7 +78,8 @@ def test_a_bound_of_impossible_counts_is_refused() -> None:
 
 @pytest.mark.parametrize(("n", "share"), list(itertools.product(MDE_POINTS, SHARES)))
 def test_the_minimum_detectable_effect_is_that_of_the_table(n: int, share: float) -> None:
-    expected, found = MDE_POINTS[n][SHARES.index(share)], mde(n, share)
+    expected = MDE_POINTS[n][SHARES.index(share)]
+    found = mde(n, share)
     assert (
         found is None
         if expected is None

@@ -70,9 +70,11 @@ def in_float64() -> Compared:
 
 @pytest.mark.parametrize("dtype", ["float32", "bf16-state"])
 def test_precisions_have_floors_of_their_own_and_repeat_every_bit(dtype: str) -> None:
-    result, exact = compared(told("preempted", "replay"), f"toy:dtype={dtype}"), in_float64()
+    result = compared(told("preempted", "replay"), f"toy:dtype={dtype}")
+    exact = in_float64()
     assert result.row.verdict == exact.row.verdict == "pass"
-    noise, fixed = result.tallies[0].measured[0], exact.tallies[0].measured[0]
+    noise = result.tallies[0].measured[0]
+    fixed = exact.tallies[0].measured[0]
     assert noise.dtype == dtype and noise.tolerance == 4 * noise.floor > 1000 * fixed.tolerance
     assert result.row.bits == result.row.bits_held > 0
 

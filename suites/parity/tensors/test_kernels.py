@@ -35,7 +35,8 @@ def own_noise(engine: Any) -> float:
     """Return how far an engine's cold runs in chunks of several sizes lie apart: a tolerance
     that its faults would widen.
     """
-    model, kernels = engine.tensors.model, engine.tensors.kernels
+    model = engine.tensors.model
+    kernels = engine.tensors.kernels
     text = torch.randint(
         model.config.vocab_size, (192,), generator=torch.Generator().manual_seed(0)
     ).tolist()
@@ -55,10 +56,8 @@ def own_noise(engine: Any) -> float:
 )
 def test_fault_that_grows_with_the_cuts_does_not_widen_its_own_tolerance(mutant: str) -> None:
     trace = told("off", "prefix-end")
-    clean, faulty = (
-        parse("toy").open(trace.header),
-        parse(f"toy:mutant={mutant}").open(trace.header),
-    )
+    clean = parse("toy").open(trace.header)
+    faulty = parse(f"toy:mutant={mutant}").open(trace.header)
     assert own_noise(clean) < 1e-12 < 1e-3 < own_noise(faulty)
     assert floors(faulty.tensors.model) == floors(clean.tensors.model)  # type: ignore[attr-defined]
     result = compared(trace, f"toy:mutant={mutant}")

@@ -26,7 +26,8 @@ WHERE = {
 
 def compared(policy: str, configuration: int, arm: str, engine: str = "toy") -> Compared:
     shape = policies.get(policy).cold_configurations()[configuration].shape("scheduler")
-    trace, spec = write(shape, BY_NAME[arm], WHERE.get(arm, "replay"), 0), parse(engine)
+    trace = write(shape, BY_NAME[arm], WHERE.get(arm, "replay"), 0)
+    spec = parse(engine)
     return judged(trace, spec.open(trace.header), spec, keep=False)
 
 

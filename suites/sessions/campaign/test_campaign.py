@@ -59,7 +59,8 @@ class Whole(NamedTuple):
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory, remembered: Remembered) -> Whole:
     folder = tmp_path_factory.mktemp("whole")
-    made, kept = planned(SMALL, folder), settings(folder)
+    made = planned(SMALL, folder)
+    kept = settings(folder)
     return Whole(made, kept, driven(made, kept, InTurn(remembered)))
 
 
@@ -79,14 +80,13 @@ def test_kills_change_nothing(tmp_path: Path, remembered: Remembered, whole: Who
     """Workers and drivers end at random points, and the same command goes on: same findings,
     sums and digest each time.
     """
-    made, expected = whole.made, came_to(whole.result)
+    made = whole.made
+    expected = came_to(whole.result)
     died = stopped = 0
     for seed in range(KILLS):
         chance = random.Random(seed)
-        executor, kept = (
-            InTurn(remembered, deaths=chance),
-            settings(tmp_path / str(seed), workers=1 + seed % 3, attempts=1000),
-        )
+        executor = InTurn(remembered, deaths=chance)
+        kept = settings(tmp_path / str(seed), workers=1 + seed % 3, attempts=1000)
         while True:
             try:
                 result = driven(made, kept, executor, killed_now_and_then(chance))  # type: ignore[arg-type]

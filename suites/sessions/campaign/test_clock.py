@@ -87,7 +87,8 @@ def test_a_clock_that_is_set_hides_no_outcome(
 @pytest.fixture
 def ahead(clock: Clock, tmp_path: Path) -> Iterator[tuple[Queue, Leased]]:
     """Yield the first unit of a campaign, leased by somebody else while the clock was ahead."""
-    made, kept = planned(CLEAN, tmp_path), settings(tmp_path)
+    made = planned(CLEAN, tmp_path)
+    kept = settings(tmp_path)
     with closing(Database(kept.database)) as database:
         queue = Queue(database, made.id, 5)
         queue.enrol(made.name, kept.traces, made.entries)
@@ -132,6 +133,7 @@ def test_a_worker_that_lives_keeps_its_unit_when_the_clock_is_set_back(
             assert queue.renew(leased, LEASE)
             renewed = now
 
-    made, kept = planned(CLEAN, tmp_path), settings(tmp_path, lease=LEASE)
+    made = planned(CLEAN, tmp_path)
+    kept = settings(tmp_path, lease=LEASE)
     result = driven(made, kept, InTurn(remembered), told)
     assert result.totals.undone == [] and result.progress.told == [] and result.progress.lost == 0

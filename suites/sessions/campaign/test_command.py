@@ -274,7 +274,8 @@ def test_a_worker_joins_before_the_driver_and_ends_with_the_campaign(
     monkeypatch.setattr(serving, "MISSED", 0.0)
     stores: list[str] = []
     monkeypatch.setattr(serving, "opened", lambda name: stores.append(name) or opened(name))
-    made, kept = planned(TINY.replace(FAULTY, "reference") + BUDGET, tmp_path), settings(tmp_path)
+    made = planned(TINY.replace(FAULTY, "reference") + BUDGET, tmp_path)
+    kept = settings(tmp_path)
     given = Given(
         database=kept.database,
         traces="",
@@ -309,7 +310,8 @@ def test_a_worker_that_joins_waits_for_a_campaign_that_is_driven_again(
 ) -> None:
     """It was over when the worker came, and its driver has just begun."""
     monkeypatch.setattr(serving, "MISSED", 2.0)
-    made, kept = planned(TINY.replace(FAULTY, "reference") + BUDGET, tmp_path), settings(tmp_path)
+    made = planned(TINY.replace(FAULTY, "reference") + BUDGET, tmp_path)
+    kept = settings(tmp_path)
     database = Database(kept.database)
     request.addfinalizer(database.close)
     queue = Queue(database, made.id, 3)

@@ -76,7 +76,8 @@ def test_a_finding_is_told_though_the_store_takes_no_trace(
     """The campaign fails and says what is missing; once there is room, the same command comes to
     what it would have.
     """
-    made, kept = planned(TINY + BUDGET, tmp_path), settings(tmp_path)
+    made = planned(TINY + BUDGET, tmp_path)
+    kept = settings(tmp_path)
 
     def full(unit: Unit, store: Store) -> Outcome:
         return remembered(unit, store) if getattr(unit, "canary", False) else perform(unit, Full())
@@ -119,7 +120,8 @@ def test_a_finding_stays_though_it_is_not_met_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its unit is done again for the trace, on an engine that does not do the same each time."""
-    made, kept = planned(TINY + BUDGET, tmp_path), settings(tmp_path)
+    made = planned(TINY + BUDGET, tmp_path)
+    kept = settings(tmp_path)
     monkeypatch.setattr(
         serving, "perform", lambda unit, store: Outcome(digest="of a unit without a finding")
     )
@@ -156,7 +158,8 @@ def test_a_finding_stays_beside_another_one_that_is_met_in_its_place(tmp_path: P
 def test_a_finding_is_told_though_its_minimal_trace_is_gone(
     tmp_path: Path, remembered: Remembered, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    made, kept = planned(TINY + BUDGET, tmp_path), settings(tmp_path)
+    made = planned(TINY + BUDGET, tmp_path)
+    kept = settings(tmp_path)
     told = document(
         driven(made, kept, InTurn(remembered)), kept
     )  # what is remembered was stored elsewhere

@@ -35,7 +35,9 @@ def test_what_an_engine_is_made_of(tmp_path: Path) -> None:
     """Code beside a script, files behind links and hidden ones count; a link in a circle ends;
     other files do not count.
     """
-    program, source, elsewhere = tmp_path / "driver.py", tmp_path / "source", tmp_path / "elsewhere"
+    program = tmp_path / "driver.py"
+    source = tmp_path / "source"
+    elsewhere = tmp_path / "elsewhere"
     source.mkdir(), elsewhere.mkdir()
     program.write_text("")
     (source / "linked").symlink_to(elsewhere)
@@ -136,7 +138,8 @@ def test_what_is_beside_a_program_is_part_of_the_engine(
     Path(program).write_bytes(first.get(program, b""))
     Path(program).chmod(0o755)
     Path(changed).parent.mkdir(parents=True, exist_ok=True)
-    spec, seen = parse(f"jsonl:command={command.format(python=sys.executable)}"), set()
+    spec = parse(f"jsonl:command={command.format(python=sys.executable)}")
+    seen = set()
     for content in ("", "changed"):
         Path(changed).write_text(content)
         seen.add(made_of(spec, "vllm", ""))
@@ -169,7 +172,8 @@ def test_what_is_installed_for_the_python_of_a_command_is_part_of_the_engine(
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     (installed,) = (tmp_path / "other").glob("lib/python*/site-packages")
-    spec, seen = parse(f"jsonl:command={command.format(python=other_python)}"), set()
+    spec = parse(f"jsonl:command={command.format(python=other_python)}")
+    seen = set()
     for version in ("1.0", "2.0"):
         told = installed / "mycache.dist-info"
         told.mkdir(exist_ok=True)
@@ -186,7 +190,9 @@ def test_an_engine_in_another_python_is_what_is_registered_there(
     other_python: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Here there is another copy of it, or none."""
-    registered, spec, seen = tmp_path / "there/adapter.py", parse("reference"), set()
+    registered = tmp_path / "there/adapter.py"
+    spec = parse("reference")
+    seen = set()
     registered.parent.mkdir()
     spec = replace(
         spec, kind=replace(spec.kind, isolated=True), isolation=Isolation(python=str(other_python))

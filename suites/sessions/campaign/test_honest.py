@@ -73,7 +73,8 @@ def added(made: Planned, *outcomes: Outcome, canary: bool = True, time_up: bool 
 
 def test_half_a_suite_is_no_outcome(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An interrupt ends the worker, so its unit is leased again."""
-    judge, left = runners.Runner._judge, iter(range(2))
+    judge = runners.Runner._judge
+    left = iter(range(2))
 
     def interrupted(self: runners.Runner, *asked: Any) -> None:
         if next(left, None) is None:
@@ -159,7 +160,9 @@ def test_a_unit_that_ends_while_the_driver_looks_is_seen(
     """A worker of another machine enters the last outcomes just before the driver asks and hears
     that nothing is left to do.
     """
-    made, kept, rest = planned(STREAMS, tmp_path), settings(tmp_path), Queue.rest
+    made = planned(STREAMS, tmp_path)
+    kept = settings(tmp_path)
+    rest = Queue.rest
 
     def worked_off(queue: Queue, most: int) -> Rest:
         while (leased := queue.lease("elsewhere", 60)) is not None:
@@ -202,7 +205,8 @@ def test_an_engine_that_refuses_everything_for_a_while_is_no_pass(tmp_path: Path
     text = STREAMS.replace('["m", "n"]', '["m"]').replace(
         "traces = 2", "traces = 100\nper_unit = 20"
     )
-    made, whole = planned(text, tmp_path), ran("fuzz-manager", 19)
+    made = planned(text, tmp_path)
+    whole = ran("fuzz-manager", 19)
     whole.refused = 1
     idle = Outcome(refused=20)
     assert whole.judged and not idle.judged
@@ -218,7 +222,8 @@ def test_an_engine_that_is_for_few_configurations_may_refuse_a_unit(tmp_path: Pa
     that it does not refuse.
     """
     text = STREAMS.replace('["m", "n"]', '["m"]').replace("traces = 2", "traces = 25\nper_unit = 5")
-    made, some = planned(text, tmp_path), ran("fuzz-manager", 2)
+    made = planned(text, tmp_path)
+    some = ran("fuzz-manager", 2)
     some.refused = 3
     assert added(made, *[some] * 4, Outcome(refused=5)).exit_code == EXIT_PASS
     some.refused = 0
@@ -227,8 +232,10 @@ def test_an_engine_that_is_for_few_configurations_may_refuse_a_unit(tmp_path: Pa
 
 def test_a_configuration_that_another_unit_ran_is_not_refused(tmp_path: Path) -> None:
     made = planned(STREAMS, tmp_path)
-    one, other = ran("fuzz-manager"), ran("fuzz-manager")
-    one.ran_on, other.refused_on = [("manager", "full")], [("scheduler", "full")]
+    one = ran("fuzz-manager")
+    other = ran("fuzz-manager")
+    one.ran_on = [("manager", "full")]
+    other.refused_on = [("scheduler", "full")]
     assert added(made, one, other).exit_code == EXIT_PASS  # at another height
     other.refused_on = one.ran_on
     totals = added(made, one, other)
@@ -275,11 +282,9 @@ class Hanging:
 
 def test_a_worker_that_hangs_and_cannot_end_itself_is_ended(tmp_path: Path, at_once: None) -> None:
     """Native code may keep Python's lock, so that the worker's own clock does not run."""
-    kept, hanging, told = (
-        settings(tmp_path, workers=1, lease=0.1, attempts=2)._replace(deadline=0.1),
-        Hanging(),
-        list[str](),
-    )
+    kept = settings(tmp_path, workers=1, lease=0.1, attempts=2)._replace(deadline=0.1)
+    hanging = Hanging()
+    told = list[str]()
     result = driven(
         planned(STREAMS, tmp_path),
         kept,
@@ -299,10 +304,12 @@ def test_a_worker_that_lost_its_unit_hangs_if_it_takes_none_that_waits(tmp_path:
     """One that is done with it asks for another one; where none waits nobody knows, and nothing
     is lost.
     """
-    made, kept = planned(STREAMS, tmp_path), settings(tmp_path, lease=0.0)._replace(deadline=0.0)
+    made = planned(STREAMS, tmp_path)
+    kept = settings(tmp_path, lease=0.0)._replace(deadline=0.0)
     driver = Driver(made, kept, Hanging())
     driver._queue.enrol(made.name, kept.traces, made.entries)
-    leased, other = driver._queue.lease("w", 0.0), driver._queue.lease("other", 60)
+    leased = driver._queue.lease("w", 0.0)
+    other = driver._queue.lease("other", 60)
     assert leased is not None and other is not None
     lease = driver._queue.leases()["w"]
     assert driver._hangs("w", lease, idle=False) is None

@@ -34,7 +34,8 @@ def cost_of_a_look(units: int, folder: Path) -> float:
     units.
     """
     folder.mkdir()
-    steps, costs = 0, []
+    steps = 0
+    costs = []
 
     def stepped() -> int:
         nonlocal steps
@@ -67,8 +68,10 @@ def test_a_unit_that_is_done_out_of_its_order_is_seen(place: int, tmp_path: Path
     """Somebody holds it while all others are done, or another driver entered it as done before
     its turn.
     """
-    made, kept = planned(f"{MANY}traces = 8\n", tmp_path), settings(tmp_path, workers=1)
-    key, dones = made.entries[place][0], list[int]()
+    made = planned(f"{MANY}traces = 8\n", tmp_path)
+    kept = settings(tmp_path, workers=1)
+    key = made.entries[place][0]
+    dones = list[int]()
     with closing(Database(kept.database)) as database:
         queue = Queue(database, made.id, 5)
         queue.enrol(made.name, kept.traces, made.entries)

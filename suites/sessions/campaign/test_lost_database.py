@@ -61,7 +61,8 @@ def test_a_database_that_goes_away_is_one_line(
     monkeypatch.chdir(tmp_path)
     Path("c.toml").write_text(TINY.format(engine))
     monkeypatch.setattr(executors, "Processes", lambda: InTurn(remembered))
-    rest, left = Queue.rest, iter(range(LOOKS))
+    rest = Queue.rest
+    left = iter(range(LOOKS))
 
     def looked(queue: Queue, most: int) -> Rest:
         if next(left, None) is None:
@@ -143,7 +144,9 @@ class Losing:
     """Its workers met findings, and could not enter them; `running` are not stopped yet."""
 
     def __init__(self, lost: str, gone: Path | None = None) -> None:
-        self._lost, self._gone, self.running = lost, gone, set[str]()
+        self._lost = lost
+        self._gone = gone
+        self.running = set[str]()
 
     def start(self, given: Given) -> str:
         self.running.add(given.worker)
@@ -165,7 +168,8 @@ def test_a_campaign_whose_workers_lost_findings_tells_them(tmp_path: Path) -> No
 
 
 def test_all_workers_are_ended_though_the_database_is_gone(tmp_path: Path) -> None:
-    made, kept = planned(TINY.format("reference"), tmp_path), settings(tmp_path)
+    made = planned(TINY.format("reference"), tmp_path)
+    kept = settings(tmp_path)
     workers = Losing("", Path(kept.database))
     with pytest.raises(UsageError, match=GONE):
         driven(made, kept, workers)

@@ -76,7 +76,8 @@ def test_an_odd_row_is_refused_and_its_unit_done_again(
     change, why = ODD[name]
     state = tmp_path / "state.sqlite"
     copy(done / "state.sqlite", state)
-    made, kept = planned(CLEAN + BUDGET, done), settings(done, database=str(state))
+    made = planned(CLEAN + BUDGET, done)
+    kept = settings(done, database=str(state))
     whole = came_to(driven(made, kept, InTurn(remembered)))
     assert edited(state, f"UPDATE units SET {change} WHERE {LAST}") == 1
     with pytest.raises(UsageError) as refused:
@@ -98,7 +99,8 @@ def test_a_row_of_a_unit_that_was_not_planned_is_refused(
     """
     state = tmp_path / "state.sqlite"
     copy(done / "state.sqlite", state)
-    made, kept = planned(CLEAN + BUDGET, done), settings(done, database=str(state))
+    made = planned(CLEAN + BUDGET, done)
+    kept = settings(done, database=str(state))
     key, spec = entered(canary_unit(made.canary, seed=77))
     columns = "'waiting', 0, 0, '', 0, 0, 0, NULL"
     edited(
@@ -116,7 +118,8 @@ def test_a_row_of_a_unit_that_was_not_planned_is_refused(
 
 def test_a_unit_that_was_changed_is_not_carried_out(tmp_path: Path) -> None:
     """Else the outcome of something else would count for it."""
-    made, kept = planned(CLEAN + BUDGET, tmp_path), settings(tmp_path)
+    made = planned(CLEAN + BUDGET, tmp_path)
+    kept = settings(tmp_path)
     with closing(Database(kept.database)) as database:
         queue = Queue(database, made.id, 3)
         queue.enrol(made.name, kept.traces, made.entries)
@@ -135,7 +138,8 @@ def test_a_unit_that_was_changed_is_not_carried_out(tmp_path: Path) -> None:
 
 def test_findings_are_told_beside_an_odd_row(tmp_path: Path, remembered: Remembered) -> None:
     """Also those of units behind it; and the command says it in its reasons."""
-    made, kept = planned(CLEAN.replace("reference", FAULTY) + BUDGET, tmp_path), settings(tmp_path)
+    made = planned(CLEAN.replace("reference", FAULTY) + BUDGET, tmp_path)
+    kept = settings(tmp_path)
     whole = driven(made, kept, InTurn(remembered))
     assert edited(Path(kept.database), "UPDATE units SET outcome = x'00' WHERE place = 0") == 1
     told = driven(made, kept, InTurn(remembered))

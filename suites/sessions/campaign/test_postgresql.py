@@ -25,7 +25,8 @@ def test_a_campaign_on_a_server_comes_to_the_same(
     server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(drivers, "POLL", 0.0)
-    made, remembered = planned(SMALL, tmp_path), Remembered()
+    made = planned(SMALL, tmp_path)
+    remembered = Remembered()
     in_file = driven(made, settings(tmp_path), InTurn(remembered))
     on_server = driven(made, settings(tmp_path, database=server), InTurn(remembered))
     assert came_to(on_server) == came_to(in_file)

@@ -231,7 +231,8 @@ def test_a_connection_that_is_cut_is_made_again(shared: str) -> None:
     """The server restarts, or a firewall forgets the connection: what was to be done is done,
     once.
     """
-    queue, other = entered(shared, "cut"), queue_of(shared, "cut")
+    queue = entered(shared, "cut")
+    other = queue_of(shared, "cut")
     leased = queue.lease("a", 60)
     assert leased is not None
     other._database.rows(

@@ -37,7 +37,8 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{free.getsockname()[1]}"
-    ray, port = str(Path(sys.executable).parent / "ray"), address.partition(":")[2]
+    ray = str(Path(sys.executable).parent / "ray")
+    port = address.partition(":")[2]
     options = [
         "--num-cpus=2",
         f"--port={port}",
@@ -110,7 +111,8 @@ def test_tasks_and_the_driver_are_killed(
     process comes to.
     """
     (tmp_path / "c.toml").write_text(TEXT)
-    chance, killed = random.Random(1), 0
+    chance = random.Random(1)
+    killed = 0
     first = started(tmp_path, cluster)
     deadline = time.monotonic() + 120
     while killed < 2 and time.monotonic() < deadline and first.poll() is None:

@@ -32,7 +32,9 @@ def _campaign(engine: str = "reference", seed: int = 0, policy: str = "vllm") ->
 
 def test_a_campaign_cut_off_by_the_clock_is_run_again_by_its_operations() -> None:
     """Bit for bit: the same traces, events and marks."""
-    first, again, other = _campaign(seed=3), _campaign(seed=3), _campaign(seed=4)
+    first = _campaign(seed=3)
+    again = _campaign(seed=3)
+    other = _campaign(seed=4)
     first.run(seconds=0.5)
     again.run(operations=first.operations)
     other.run(operations=first.operations)
@@ -94,7 +96,8 @@ def test_an_engine_that_refuses_most_of_what_is_drawn_was_not_checked() -> None:
     """One that takes a single trace has not passed the others; one that is for some layouts
     alone has passed them.
     """
-    most, few = refusing(lambda number: number % 20 != 5), refusing(lambda number: number % 3 > 0)
+    most = refusing(lambda number: number % 20 != 5)
+    few = refusing(lambda number: number % 3 > 0)
     for campaign, operations in ((most, 500), (few, 3_000)):
         campaign.run(operations=operations)
     assert most.report.exit_code == EXIT_NOTHING_CHECKED

@@ -105,7 +105,8 @@ def test_options_of_every_kind_are_drawn() -> None:
     """All kinds of retention, hits inside a block, EAGLE, drafts, steps in flight, a tier, large
     snapshots, releases.
     """
-    manager, scheduler = _drawn("manager"), _drawn("scheduler")
+    manager = _drawn("manager")
+    scheduler = _drawn("scheduler")
     intervals = [
         configuration.options["retention_interval"]
         for configuration in manager

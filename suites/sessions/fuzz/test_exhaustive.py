@@ -65,7 +65,8 @@ def apart(engine: str) -> EngineSpec:
 
 def test_the_clean_reference_is_complete_within_a_bound() -> None:
     """Every configuration, at both heights; the same numbers with one process as with two."""
-    every, some = CONFIGURATIONS, CONFIGURATIONS[:: fewer(1, 3)]
+    every = CONFIGURATIONS
+    some = CONFIGURATIONS[:: fewer(1, 3)]
     two, one = (
         search(parse("reference"), SMALL, every if count == 2 else some, processes=count)
         for count in (2, 1)
@@ -186,7 +187,8 @@ def test_states_taken_to_be_one_behave_alike(
     """Whatever is asked next of either of two such states, the same is offered and the same
     state comes of it.
     """
-    scope, spec = Scope(with_options(configuration, **options), height, SMALL), parse("reference")
+    scope = Scope(with_options(configuration, **options), height, SMALL)
+    spec = parse("reference")
     merged: list[tuple[Path, Path]] = []
     found = explore(spec, scope, on_merge=lambda one, other: merged.append((one, other)))
     assert found.complete and merged
@@ -219,7 +221,8 @@ def test_the_order_of_a_search_does_not_matter(
     If two states that differ were taken for one, what lies behind the one that came later would be
     missing.
     """
-    scope, spec = Scope(CONFIGURATIONS[configuration], height, ORDERED_BOUND), parse("reference")
+    scope = Scope(CONFIGURATIONS[configuration], height, ORDERED_BOUND)
+    spec = parse("reference")
     first = list(scope.first())[-1]
 
     def newest(walk: _Walk) -> bytes | None:
@@ -280,9 +283,11 @@ def test_how_often_a_request_ran_in_vain_is_part_of_a_state() -> None:
 
 def test_a_page_that_was_merely_looked_at_does_not_make_another_state() -> None:
     """The record of a page that nobody touched is that of a page to which nothing happened."""
-    scope, spec = Scope(CONFIGURATIONS[4], "manager", SMALL), parse("reference")
+    scope = Scope(CONFIGURATIONS[4], "manager", SMALL)
+    spec = parse("reference")
     position = reached(spec, scope, (Submit("r1", "A:2"), Step(run=[("r1", 2)])))
-    before, records = position.fingerprint(), position._named.ledger.records[0]
+    before = position.fingerprint()
+    records = position._named.ledger.records[0]
     assert len(records) < records.pages
     for page in range(records.pages):
         assert records[page] is not None
@@ -546,7 +551,8 @@ def test_a_process_that_dies_is_replaced_and_nothing_is_lost(
             os.kill(os.getpid(), signal.SIGKILL)
         return plain(*asked, **more)
 
-    whole, told = search(parse("reference"), SMALL, CONFIGURATIONS[:1], processes=1), list[str]()
+    whole = search(parse("reference"), SMALL, CONFIGURATIONS[:1], processes=1)
+    told = list[str]()
     monkeypatch.setattr(exhaustive, "explore", dying)
     again = search(parse("reference"), SMALL, CONFIGURATIONS[:1], processes=2, on_died=told.append)
     assert again.complete and [one.states for one in again.covered] == [

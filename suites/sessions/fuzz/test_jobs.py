@@ -95,7 +95,8 @@ def test_a_killed_process_changes_nothing(tmp_path: Path) -> None:
     """`kill -9`, as the system does when memory is short: the trace is run again, and one line
     tells of it.
     """
-    once, told = tmp_path / "once", list[str]()
+    once = tmp_path / "once"
+    told = list[str]()
 
     def killed(header: TraceHeader) -> None:
         if header.name == "fuzz-3-2" and not once.exists():

@@ -29,7 +29,8 @@ from cachewitness.sessions.fuzz import marks
 from cachewitness.sessions.fuzz.watch import Watch
 from cachewitness.workloads.notation import parse
 
-FULL, STATE = GroupSpec(kind="full", block_size=4), GroupSpec(kind="recurrent", block_size=4)
+FULL = GroupSpec(kind="full", block_size=4)
+STATE = GroupSpec(kind="recurrent", block_size=4)
 WINDOW = GroupSpec(kind="sliding", block_size=4, window=5)
 
 
@@ -48,7 +49,8 @@ def _seen(
         height=height,
         options=options,
     )
-    engine, seen = engine_of("reference").open(header), Counter[str]()
+    engine = engine_of("reference").open(header)
+    seen = Counter[str]()
     result = drive(Trace(header, ops), engine, [*fresh(), Watch(engine.describe(), seen)])
     assert result.findings == [] and not any(tally.crashed for tally in result.tallies)
     return seen

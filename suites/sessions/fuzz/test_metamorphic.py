@@ -113,7 +113,8 @@ class Doctored:
     """An engine whose operations are changed on the way to it."""
 
     def __init__(self, engine: Engine, change: Callable[[Op], Op]) -> None:
-        self._engine, self._change = engine, change
+        self._engine = engine
+        self._change = change
 
     def describe(self) -> Header:
         return self._engine.describe()
@@ -159,7 +160,8 @@ def split_lengths(tokens: int, unit: int, source: random.Random) -> list[int]:
     """Return chunks that cover a prompt, and some steps more: an engine may stop at boundaries
     before it was asked to.
     """
-    chunks, left = [], tokens
+    chunks = []
+    left = tokens
     while left > 0:
         chunks.append(min(left, source.choice((unit, 2 * unit, unit - 1, unit + 1, 3))))
         left -= chunks[-1]
@@ -207,7 +209,8 @@ class Moody:
 
 
 def test_a_key_that_only_one_split_publishes_is_a_difference() -> None:
-    trace, submit = empty(HYBRID), Submit("r1", "A:64")
+    trace = empty(HYBRID)
+    submit = Submit("r1", "A:64")
     assert splits_agree(REFERENCE, trace, submit, [64] * 2, [32, 32]) == []
     assert splits_agree(Moody, trace, submit, [64] * 2, [32, 32]) != []
 

@@ -68,8 +68,11 @@ def test_a_changed_file_is_taken_or_refused(name: str, tmp_path: Path) -> None:
 @pytest.mark.skipif(not INPUTS, reason="ci/stage_readers.sh")
 @pytest.mark.parametrize("name", readers.READERS if INPUTS else ["a million"])
 def test_many_changed_files_are_taken_or_refused(name: str, tmp_path: Path) -> None:
-    reader, seed = readers.READERS[name], SystemRandom().getrandbits(64)
-    good, rng, taken = reader.good(), Random(seed), 0
+    reader = readers.READERS[name]
+    seed = SystemRandom().getrandbits(64)
+    good = reader.good()
+    rng = Random(seed)
+    taken = 0
     for number in range(INPUTS):
         content = mangled.mangled(
             rng.choice(good), [mangled.drawn(rng) for _ in range(rng.choice((1, 1, 2, 3, 5)))]

@@ -83,7 +83,8 @@ class OldWeights:
     """An engine that keeps everything it has when new weights come, and says that it does not."""
 
     def __init__(self, engine: Engine) -> None:
-        self._engine, self._step = engine, 0
+        self._engine = engine
+        self._step = 0
 
     def describe(self) -> Header:
         return self._engine.describe()

@@ -69,7 +69,8 @@ def needs_torch(name: str) -> None:
 @pytest.mark.parametrize("name", MUTANTS)
 def test_witness_fails_with_the_fault_as_named_and_passes_without(name: str) -> None:
     needs_torch(name)
-    mutant, trace = MUTANTS[name], load(path_of(MUTANTS[name]))
+    mutant = MUTANTS[name]
+    trace = load(path_of(MUTANTS[name]))
     assert (trace.header.name, trace.header.policy) == (name, mutant.policy)
     finding = killed(mutant, trace)
     assert finding is not None and finding.op == len(trace.ops) - 1
@@ -248,7 +249,8 @@ def test_a_fault_that_ends_the_process_of_its_hunt_was_not_hunted(
         "--jobs",
         "2",
     ]
-    code, said = invoke(["mutants", *asked]), capsys.readouterr().out
+    code = invoke(["mutants", *asked])
+    said = capsys.readouterr().out
     assert code == 5 and "1 of 1 faults killed" in said
     assert "not run: block-leaked: a process of the run was ended by signal 9" in said
 

@@ -65,7 +65,8 @@ def test_a_request_may_wait_behind_another_of_the_same_prompt() -> None:
     """In each step the first writes a state that the second is to resume from; so the second
     waits, and is not stuck.
     """
-    layout, options = layouts.load("full-mamba"), {"retention_interval": None, "hash_block_size": 4}
+    layout = layouts.load("full-mamba")
+    options = {"retention_interval": None, "hash_block_size": 4}
     header = TraceHeader("behind", layout, 17, options=options)
     steps = [Step(run=[("r1", first), ("r2", 16)]) for first in (16, 16, 16, 5, 1, 1)]
     submits = [Submit("r1", "B:7 B[33]:46"), Submit("r2", "B:7 B[33]:45 r2:1")]

@@ -52,7 +52,8 @@ def test_what_no_rule_sees_is_found_beside_the_reference() -> None:
 
 def test_the_same_campaign_does_the_same() -> None:
     """The lock-step draws nothing."""
-    one, other = _campaign(beside=True), _campaign(beside=True)
+    one = _campaign(beside=True)
+    other = _campaign(beside=True)
     assert one.digest == other.digest and one.operations == other.operations
 
 

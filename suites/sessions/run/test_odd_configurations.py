@@ -23,11 +23,9 @@ from cachewitness.workloads.generate import random_trace
 from cachewitness.workloads.scenarios.shape import Shape
 from suites.support.sampled import fewer, sampled
 
-FULL, WINDOW, STATE = (
-    GroupSpec("full", 4),
-    GroupSpec("sliding", 4, window=9),
-    GroupSpec("recurrent", 4),
-)
+FULL = GroupSpec("full", 4)
+WINDOW = GroupSpec("sliding", 4, window=9)
+STATE = GroupSpec("recurrent", 4)
 SEEDS = fewer(6, 3)
 
 CONFIGURATIONS: dict[str, tuple[list[GroupSpec], dict[str, Any]]] = {

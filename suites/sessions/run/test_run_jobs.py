@@ -126,7 +126,8 @@ def dying(die: Callable[[TraceHeader], None]) -> EngineSpec:
 
 def test_a_killed_process_changes_nothing(tmp_path: Path) -> None:
     """`kill -9`: what it was at is run again, one line tells of it, and the report is the same."""
-    told, once = list[str](), tmp_path / "once"
+    told = list[str]()
+    once = tmp_path / "once"
 
     def killed(header: TraceHeader) -> None:
         if header.name == name and not once.exists():
@@ -177,7 +178,8 @@ def test_how_many_traces_are_run_at_a_time_if_the_user_says_nothing(
     the user says goes.
     """
     monkeypatch.setattr("cachewitness._util.workers.cores", lambda: 64)
-    mine, held = parse("reference"), parse("reference").isolated(Isolation())
+    mine = parse("reference")
+    held = parse("reference").isolated(Isolation())
     assert (jobs_of(mine, None), jobs_of(held, None), jobs_of(held, 7)) == (64, 4, 7)
     theirs = parse("jsonl:command=my-engine")
     assert (jobs_of(theirs, None), jobs_of(theirs, 2)) == (1, 2)

@@ -29,7 +29,8 @@ SCHEDULER = next(suite for suite in SUITES if suite.name == "scheduler")
 
 
 def _streams(suite: Suite, policy: str) -> list[Stream]:
-    kind, engine = policies.get(policy), parse("reference")
+    kind = policies.get(policy)
+    engine = parse("reference")
     if suite.tensors:
         return suite.tensors.streams(engine, kind.cold_configurations(), 0)
     configurations = [one for one in kind.configurations() if one.runs_at(suite.height)]

@@ -35,7 +35,8 @@ from cachewitness.engines.driver import Driver
 from cachewitness.engines.fault_tools import core, wrap
 from cachewitness.engines.registry import parse
 
-FULL, STATE = GroupSpec("full", 16), GroupSpec("recurrent", 16)
+FULL = GroupSpec("full", 16)
+STATE = GroupSpec("recurrent", 16)
 PREFILLED: list[Op] = [Submit("r", "doc:33"), *[Step()] * 4]
 
 

@@ -175,7 +175,8 @@ def test_the_uncached_twin_has_one_slot_and_keeps_nothing_in_the_same_batches() 
     asked = header(
         n_ubatch=16, n_parallel=3, cache_ram=5, ctx_checkpoints=7, slot_files=True, swa_full=True
     )
-    cached, cold = settings_of(asked, "on"), settings_of(asked, "alone")
+    cached = settings_of(asked, "on")
+    cold = settings_of(asked, "alone")
     assert (
         cold.numbers["n_parallel"],
         cold.numbers["ctx_checkpoints"],

@@ -47,7 +47,8 @@ def configurations() -> list[Configuration]:
     full, window, state, three = (
         layouts.load(name) for name in ("full", "full-swa", "full-mamba", "full-swa-mamba")
     )
-    fine, unequal = layouts.load("full-swa-unequal"), layouts.load("full-mamba-unequal")
+    fine = layouts.load("full-swa-unequal")
+    unequal = layouts.load("full-mamba-unequal")
     return [
         Configuration(full, {"tier_pages": 16}),
         Configuration(full, {"tier_pages": 32, "num_speculative_tokens": 3}),

@@ -268,7 +268,8 @@ def test_conversations_continue_from_what_the_engine_said() -> None:
     answers = {
         event.r: event for event in result.history.events if isinstance(event, history.Answer)
     }
-    first, said = asked["a0"].tokens, answers["a0"].tokens
+    first = asked["a0"].tokens
+    said = answers["a0"].tokens
     assert (
         asked["a1"].tokens[: len(first) + len(said)] == first + said
         and len(said) == asked["a0"].generate
@@ -279,7 +280,8 @@ def test_a_search_for_a_smaller_trace_ends_as_the_kind_says() -> None:
     """An engine that takes long to open is not opened thousands of times."""
     spec = parse("sample:mutant=snapshot-one-token-early")
     few = EngineSpec(replace(spec.kind, shrinking=20), spec.options, spec.text)
-    trace, opened = write(SMALL.shape("answers"), "replays", 0), []
+    trace = write(SMALL.shape("answers"), "replays", 0)
+    opened = []
 
     def rerun(candidate: Trace, engine: EngineSpec) -> Finding | None:
         opened.append(candidate)

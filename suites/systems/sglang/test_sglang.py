@@ -87,7 +87,8 @@ def random_traces(configuration: Configuration) -> list[Trace]:
 @pytest.mark.parametrize("configuration", configurations(), ids=lambda one: one.name)
 def test_scenarios_and_random_traces_are_clean_and_are_hit(configuration: Configuration) -> None:
     """Everything on every configuration; a cache that never hits would be clean too."""
-    shape, activity = configuration.shape("manager"), Activity()
+    shape = configuration.shape("manager")
+    activity = Activity()
     told = [scenario.trace(shape) for scenario in SCENARIOS if scenario.applies(shape)]
     for trace in [*filter(takes, told), *random_traces(configuration)]:
         result = ran(trace)
@@ -199,7 +200,8 @@ def test_without_its_cache_nothing_is_hit_and_nothing_is_found(
     configuration: Configuration,
 ) -> None:
     """The control: the traces hit with the cache and have no finding without it."""
-    kept, off = Activity(), Activity()
+    kept = Activity()
+    off = Activity()
     for trace in random_traces(configuration):
         kept.add(ran(trace).activity)
         result = ran(trace, caching="off")

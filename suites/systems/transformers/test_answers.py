@@ -151,7 +151,8 @@ not hurt by it."""
 def test_a_seeded_fault_is_found_and_does_not_raise_the_floor(fault: str) -> None:
     """Its floor and tolerance are those of the engine without the fault."""
     of, model, _ = FAULTS[fault]
-    right, wrong = runs(of, engine(model=model)), runs(of, engine(model=model, mutant=fault))
+    right = runs(of, engine(model=model))
+    wrong = runs(of, engine(model=model, mutant=fault))
     assert right.findings == [] and "answer-differs" in [
         finding.anomaly for finding in wrong.findings
     ]

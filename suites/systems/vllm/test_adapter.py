@@ -240,7 +240,8 @@ def test_what_vllm_calls_in_the_harness_is_not_its_time(monkeypatch: pytest.Monk
     """A scheduler spends one second, then the observer that it calls ten, and the manager under
     that three, then it two.
     """
-    now, clock = [0.0], Clock()
+    now = [0.0]
+    clock = Clock()
     monkeypatch.setattr(f"{Clock.__module__}.perf_counter", lambda: now[0])
 
     def spend(seconds: float, call: Callable[[], None] = lambda: None) -> None:

@@ -26,7 +26,8 @@ from cachewitness.engines.cache_state import Claim
 from cachewitness.systems.vllm.connectors.copies import Copies
 from cachewitness.systems.vllm.connectors.tier import Books, KeyNames, ObservedMemory
 
-LOAD, STORE = Move(3, 5, 1, 0), Move(5, 3, 0, 1)
+LOAD = Move(3, 5, 1, 0)
+STORE = Move(5, 3, 0, 1)
 
 
 def test_a_job_is_over_with_the_last_of_its_steps() -> None:
@@ -62,7 +63,8 @@ def test_a_load_that_its_step_waits_for_fails_in_the_step_that_it_began_with() -
 
 def test_what_is_waited_for_is_over_before_the_runs_and_so_is_what_began_before_it() -> None:
     copies = Copies(delay=3)
-    first, other = copies.begin([3], [5], stores=False), copies.begin([5], [3], stores=True)
+    first = copies.begin([3], [5], stores=False)
+    other = copies.begin([5], [3], stores=True)
     copies.advance([])
     copies.begin_step()
     second = copies.begin([3], [5], stores=False)
@@ -144,11 +146,13 @@ def test_what_becomes_of_a_memory_is_told_page_by_page() -> None:
 class Request:
     """A request with two hashes."""
 
-    request_id, block_hashes = "r", ["a", "b"]
+    request_id = "r"
+    block_hashes = ["a", "b"]
 
 
 def test_a_hash_names_the_request_that_got_it_last() -> None:
-    names, later = KeyNames(4), Request()
+    names = KeyNames(4)
+    later = Request()
     later.request_id = "s"
     names.learn([Request(), later])
     assert names.claim("b") == Claim(8, "s")

@@ -24,6 +24,7 @@ def test_a_run_verifies_what_was_guessed_when_its_request_ran_last() -> None:
     for admitted in (False, True):
         flights.begin({"r": Flight((8, 11), [0, 0], [], admitted=admitted)})
     flights.guess({"r": [5, 6, 7], "other": [1]})
-    first, second = flights.run_oldest()["r"], flights.run_oldest()["r"]
+    first = flights.run_oldest()["r"]
+    second = flights.run_oldest()["r"]
     assert (first.drafts, second.drafts) == ([5, 6], [0, 0])
     assert first.known == 9

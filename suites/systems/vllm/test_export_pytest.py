@@ -89,10 +89,8 @@ def test_a_state_within_a_chunk_is_told_with_what_the_layers_save(tmp_path: Path
 
 
 def test_a_session_is_not_spelled_out() -> None:
-    trace, spec = (
-        validate.load_trace(FOUND / "session-names-a-dropped-token.jsonl"),
-        parse(f"vllm:source={SOURCE}"),
-    )
+    trace = validate.load_trace(FOUND / "session-names-a-dropped-token.jsonl")
+    spec = parse(f"vllm:source={SOURCE}")
     result = drive(trace, spec.open(trace.header))
     assert result.trace is not None and spec.kind.as_test is not None
     with pytest.raises(UsageError, match="a session is not spelled out in a test"):
@@ -116,10 +114,8 @@ def test_what_a_trace_says_is_text_and_no_code(tmp_path: Path) -> None:
     """A trace is anybody's, and its test is run: quotes, line ends and code in it stay inside
     strings, or are refused.
     """
-    trace, spec = (
-        validate.load_trace(FOUND / "eagle-window-of-one.jsonl"),
-        parse(f"vllm:source={SOURCE}"),
-    )
+    trace = validate.load_trace(FOUND / "eagle-window-of-one.jsonl")
+    spec = parse(f"vllm:source={SOURCE}")
     evil = '""" + open("broken", "w") + """\n\\'
     header = msgspec.structs.replace(trace.header, name='a"; import os', story=evil)
     ops = [

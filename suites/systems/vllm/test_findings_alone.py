@@ -73,7 +73,8 @@ class TestExported:
         version, path = TESTS[file]
         if release(load(SOURCE).version) != release(version):
             pytest.skip(f"was found in vLLM {version}")
-        trace, spec = validate.load_trace(path), parse(f"vllm:source={SOURCE}")
+        trace = validate.load_trace(path)
+        spec = parse(f"vllm:source={SOURCE}")
         result = drive(trace, spec.open(trace.header))
         first = result.findings[0]
         assert result.trace is not None and spec.kind.as_test is not None

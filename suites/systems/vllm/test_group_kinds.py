@@ -71,7 +71,8 @@ def test_what_cannot_be_built_is_told_by_vllm_alone(script: os.PathLike[str]) ->
     """The day that it is built, the page on engines has to say so, and a configuration can have
     it.
     """
-    command, path = [sys.executable, "-P", str(script)], {"PYTHONPATH": SOURCE}
+    command = [sys.executable, "-P", str(script)]
+    path = {"PYTHONPATH": SOURCE}
     ran = subprocess.run(
         command,
         env=os.environ | path,

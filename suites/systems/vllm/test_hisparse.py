@@ -139,7 +139,8 @@ def test_what_is_not_driven_is_one_line(asked: dict[str, Any], told: str) -> Non
 
 
 def test_no_test_of_vllm_alone_is_written() -> None:
-    trace, kind = next(traces(1)), parse("vllm").kind
+    trace = next(traces(1))
+    kind = parse("vllm").kind
     assert kind.as_test is not None
     with pytest.raises(UsageError, match="HiSparse's two pools"):
         kind.as_test(

@@ -55,7 +55,8 @@ imported = boundary
 @pytest.fixture
 def patches(monkeypatch: pytest.MonkeyPatch) -> Patches:
     module = ModuleType(f"vllm.{SCHEDULER}")
-    module.Scheduler, module.boundary = Scheduler, boundary  # type: ignore[attr-defined]
+    module.Scheduler = Scheduler  # type: ignore[attr-defined]
+    module.boundary = boundary  # type: ignore[attr-defined]
     parts = module.__name__.split(".")
     for length in range(1, len(parts)):
         name = ".".join(parts[:length])

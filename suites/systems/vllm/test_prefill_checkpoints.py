@@ -182,7 +182,8 @@ def test_a_prompt_needs_one_chunk_and_is_hit_all_the_same(alignment: int) -> Non
     where the chunk begins.
     """
     ops: list[Op] = [Submit("a", "doc:40"), *[Step()] * 2, Submit("b", "doc:40"), Step()]
-    cut, whole = tell(ops), tell(ops, prefill_checkpoints=alignment)
+    cut = tell(ops)
+    whole = tell(ops, prefill_checkpoints=alignment)
     assert [(run.start, run.stop, run.checkpoints) for run in runs(cut)][:2] == [
         (0, 32, []),
         (32, 40, []),

@@ -85,10 +85,8 @@ def test_no_more_adapters_run_at_a_time_than_there_may_be() -> None:
     ops: list[Op] = [
         Submit(f"r{index}", "a:20", adapter=f"adapter-{index % 2}") for index in range(4)
     ]
-    free, limited = (
-        tell("full", [*ops, *[Step()] * 3]),
-        tell("full", [*ops, *[Step()] * 3], max_loras=1),
-    )
+    free = tell("full", [*ops, *[Step()] * 3])
+    limited = tell("full", [*ops, *[Step()] * 3], max_loras=1)
     assert [sorted(step) for step in runs(free)] == [["r0", "r1", "r2", "r3"]] * 3
     assert [sorted(step) for step in runs(limited)] == [["r0", "r2"]] * 3
     assert free.findings == limited.findings == []

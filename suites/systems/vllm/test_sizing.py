@@ -72,7 +72,8 @@ def test_groups_blocks_and_windows_are_those_of_the_layout(name: str) -> None:
     to the same.
     """
     release = load(SOURCE).release
-    found, expected = sized(name), _plain(layouts.load(name).groups)
+    found = sized(name)
+    expected = _plain(layouts.load(name).groups)
     if (
         layouts.model(name).checkpoint_alignment > 1
         and release is not None
@@ -98,10 +99,12 @@ def test_requests_that_fit_are_those_that_vllm_counts(name: str, tmp_path: Path)
     """`plan vllm --memory`, beside vLLM's own blocks and the maximum concurrency that it logs
     when it starts.
     """
-    config, path = written(tmp_path, PUBLISHED[name]), tmp_path / "mine.toml"
+    config = written(tmp_path, PUBLISHED[name])
+    path = tmp_path / "mine.toml"
     path.write_text(text_of(config))
     found = sized_from(path, str(MEBIBYTES), max_model_len=8192)
-    length, in_flight = found.options.max_model_len, found.whole.max_in_flight_tokens
+    length = found.options.max_model_len
+    in_flight = found.whole.max_in_flight_tokens
     answer = plan(
         Request(
             str(config), prompt_tokens=length, memory=MEBIBYTES << 20, in_flight_tokens=in_flight
@@ -150,7 +153,8 @@ def test_our_plan_of_a_hybrid_comes_to_the_same_blocks(name: str) -> None:
 @pytest.mark.parametrize("name", [pytest.param("gpt-oss-20b", marks=REAL)])
 def test_memory_becomes_blocks_and_the_longest_request(name: str) -> None:
     """A block is 16 tokens in 12 layers of 8 heads of 64, twice, in 2 bytes: 393,216 bytes."""
-    few, many = sized(name, "64"), sized(name, "128")
+    few = sized(name, "64")
+    many = sized(name, "128")
     assert (few.header.pages, many.header.pages) == ((64 << 20) // 393_216, (128 << 20) // 393_216)
     assert 0 < few.options.max_model_len < many.options.max_model_len
     with pytest.raises(UsageError, match=f"say `pages`, or a number of MiB up to {ENOUGH}"):

@@ -30,7 +30,8 @@ class Request:
 
     def step(self, count: int, drafts: int, stood: int) -> None:
         """Compute so many known tokens and drafts, of which some stand; check what is read."""
-        start, known = self.length, self.length + count
+        start = self.length
+        known = self.length + count
         run = Run("r", start, known + drafts, [self.row], [7] * drafts)
         run, before, behind = self.states.settle(run, [self.row], stood + 1)
         self.copy(before)
@@ -74,7 +75,8 @@ def test_a_request_that_comes_back_begins_where_its_hit_ends() -> None:
     request.step(6, 0, 0)
     request.step(1, 3, 2)
     request.states.admit(["r"])
-    request.length, request.after = 4, {request.row[0]: 4}
+    request.length = 4
+    request.after = {request.row[0]: 4}
     request.step(5, 0, 0)
 
 

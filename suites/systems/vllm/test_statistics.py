@@ -39,7 +39,8 @@ OUTPUTS = {
 
 def test_what_any_client_is_told_comes_with_the_statistics_of_the_step() -> None:
     (event,) = told(OUTPUTS, 7, admissions=True)
-    again, restored = (4, 38, 16), [("a", 8), ("c", 0)]
+    again = (4, 38, 16)
+    restored = [("a", 8), ("c", 0)]
     assert event == Stats(
         step=7,
         pool=0,

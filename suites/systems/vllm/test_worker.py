@@ -34,11 +34,14 @@ class Compared(WorkerTables):
 
     def __init__(self, real: RealWorker) -> None:
         super().__init__()
-        self.real, self.compared, self.copied = real, 0, 0
+        self.real = real
+        self.compared = 0
+        self.copied = 0
 
     def update(self, output: Any) -> dict[str, int]:
         """Tell both; they start everybody at the same position and make the same copies."""
-        told, starts = super().update(output), self.real.update(output)
+        told = super().update(output)
+        starts = self.real.update(output)
         assert told == starts
         assert sorted(map(repr, self.copies)) == sorted(map(repr, self.real.copies))
         self.copied += len(self.copies)

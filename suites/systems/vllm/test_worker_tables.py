@@ -19,7 +19,8 @@ def output(
     further: tuple[str, ...] = (),
 ) -> Any:
     """Return a scheduler's output that lets all these requests compute; everybody starts at 0."""
-    fresh, going = new or {}, cached or {}
+    fresh = new or {}
+    going = cached or {}
     rows = SimpleNamespace(
         req_ids=[*going],
         new_block_ids=[*going.values()],

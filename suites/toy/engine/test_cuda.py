@@ -52,7 +52,8 @@ def test_chunks_over_pages_on_the_gpu_equal_the_dense_model_on_the_cpu(
     dtype: torch.dtype, bound: float
 ) -> None:
     hand = on_gpu(dtype)
-    texts, tables = [hand.tokens(50, i) for i in range(3)], [hand.deal(50) for _ in range(3)]
+    texts = [hand.tokens(50, i) for i in range(3)]
+    tables = [hand.deal(50) for _ in range(3)]
     cold = [hand.cold(text) for text in texts]
     for start, stop in ((0, 17), (17, 32), (32, 33), (33, 34), (34, 50)):
         chunks = [
@@ -66,7 +67,8 @@ def test_chunks_over_pages_on_the_gpu_equal_the_dense_model_on_the_cpu(
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode")
 def test_step_waits_for_the_device_nowhere() -> None:
     hand = on_gpu(torch.float32)
-    text, tables = hand.tokens(50), hand.deal(50)
+    text = hand.tokens(50)
+    tables = hand.deal(50)
     step(hand.pools, [Chunk(text[:32], 0, tables)], hand.gpu)  # type: ignore[attr-defined]
     torch.cuda.set_sync_debug_mode("error")
     try:
@@ -84,7 +86,8 @@ def test_kernels_in_triton_equal_the_dense_model_on_the_cpu(
 ) -> None:
     hand = on_gpu(dtype, layers=WITHOUT_MAMBA, kernels=named("triton"))
     exact = {name: tensor.double() for name, tensor in hand.weights.items()}
-    texts, tables = [hand.tokens(50, i) for i in range(3)], [hand.deal(50) for _ in range(3)]
+    texts = [hand.tokens(50, i) for i in range(3)]
+    tables = [hand.deal(50) for _ in range(3)]
     hand.weights = hand.gpu  # type: ignore[attr-defined]
     for starts, stops in (
         ((0, 0, 0), (17, 5, 33)),
@@ -104,12 +107,13 @@ def test_keys_split_between_programs_equal_torchs_own_attention(
 ) -> None:
     from cachewitness_reference.toy_model.triton_kernels.attention import paged_attention
 
-    starts, heads, kv, dim = (5, 2999, 4000), 16, 2, 128
+    starts = (5, 2999, 4000)
+    heads = 16
+    kv = 2
+    dim = 128
     keys = paged_keys(starts, (1, 1, 1), kv=kv, dim=dim, dtype=dtype, columns=512)
-    query, projected = (
-        noise(3, heads, dim, dtype=dtype),
-        noise(3, heads * 2 * dim, seed=2, dtype=dtype),
-    )
+    query = noise(3, heads, dim, dtype=dtype)
+    projected = noise(3, heads * 2 * dim, seed=2, dtype=dtype)
     there = (
         query,
         projected,
@@ -148,10 +152,8 @@ def test_steps_that_a_graph_replays_equal_steps_without_one() -> None:
     for first in (0, 3):
         said = []
         for hand in (captured, eager):
-            texts, tables = (
-                [hand.tokens(48, first + i) for i in range(3)],
-                [hand.deal(48) for _ in range(3)],
-            )
+            texts = [hand.tokens(48, first + i) for i in range(3)]
+            tables = [hand.deal(48) for _ in range(3)]
             spans = list(zip(texts, range(20, 23), tables, strict=True))
             steps = [[Chunk(text[:stop], 0, t) for text, stop, t in spans]]
             steps += [
@@ -173,17 +175,15 @@ def test_delta_rule_equals_that_of_flash_linear_attention() -> None:
     theirs = pytest.importorskip("fla.ops.gated_delta_rule", reason="needs flash-linear-attention")
     from cachewitness_reference.toy_model.triton_kernels.gated_delta import gated_delta
 
-    lengths, heads, size = (70, 5, 40), 4, 32
+    lengths = (70, 5, 40)
+    heads = 4
+    size = 32
     first = torch.tensor([0, 70, 75, 115], device="cuda")
     q, k, v = (noise(115, heads, size, seed=seed, dtype=torch.float32).cuda() for seed in (1, 2, 3))
-    g, beta = (
-        -noise(115, heads, seed=4, dtype=torch.float32).abs().cuda(),
-        noise(115, heads, seed=5, dtype=torch.float32).sigmoid().cuda(),
-    )
-    states, pages = (
-        noise(1, 3, heads, size, size, seed=6, dtype=torch.float32).cuda(),
-        torch.zeros(1, 4, heads, size, size, device="cuda"),
-    )
+    g = -noise(115, heads, seed=4, dtype=torch.float32).abs().cuda()
+    beta = noise(115, heads, seed=5, dtype=torch.float32).sigmoid().cuda()
+    states = noise(1, 3, heads, size, size, seed=6, dtype=torch.float32).cuda()
+    pages = torch.zeros(1, 4, heads, size, size, device="cuda")
     mixed = torch.cat([q.flatten(1), k.flatten(1), v.flatten(1)], dim=1)
     spans = [
         torch.tensor(x, dtype=torch.int32, device="cuda")
@@ -204,7 +204,9 @@ def test_delta_rule_equals_that_of_flash_linear_attention() -> None:
 
 def test_pages_move_on_the_gpu() -> None:
     hand = on_gpu(torch.float64)
-    text, tables, fresh = hand.tokens(40), hand.deal(40), hand.deal(40)
+    text = hand.tokens(40)
+    tables = hand.deal(40)
+    fresh = hand.deal(40)
     step(hand.pools, [Chunk(text[:32], 0, tables)], hand.gpu)  # type: ignore[attr-defined]
     columns = [(g, column) for g, block in enumerate(BLOCKS) for column in range(32 // block)]
     move([(hand.pools, tables[g][column], hand.pools, fresh[g][column]) for g, column in columns])

@@ -184,7 +184,9 @@ def test_tolerance_that_is_no_number_is_no_pass() -> None:
 
 def classes(text: str) -> list[str]:
     """Return the class of every wrong read of a history."""
-    history, checker, found = history_of(text), TensorsAgree(), []
+    history = history_of(text)
+    checker = TensorsAgree()
+    found = []
     ledger = Ledger(history.header)
     for event in history.events:
         if isinstance(event, Read) and ledger.before(event).invalid:

@@ -212,10 +212,8 @@ def test_page_is_free_when_nobody_holds_it_and_no_key_names_it() -> None:
         pages, holdings.freed = holdings.freed, []
         return pages
 
-    take, drop = (
-        Take(pool=0, group=0, pages=[3], holder="a"),
-        Drop(pool=0, group=0, pages=[3], holder="a"),
-    )
+    take = Take(pool=0, group=0, pages=[3], holder="a")
+    drop = Drop(pool=0, group=0, pages=[3], holder="a")
     assert freed(take, take, drop) == [] and freed(drop) == [(0, 3)]
     key = Publish(group=0, page=3, r="a", length=4, companions=[5])
     assert freed(take, key, drop) == []

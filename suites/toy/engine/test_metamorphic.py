@@ -42,7 +42,9 @@ def prefilled(stops: list[int], *, forget: int = -1) -> list[torch.Tensor]:
     on the way.
     """
     hand = Hand()
-    text, tables, start = hand.tokens(TOKENS), hand.deal(TOKENS), 0
+    text = hand.tokens(TOKENS)
+    tables = hand.deal(TOKENS)
+    start = 0
     for stop in stops:
         if start == forget:
             hand.pools.zero([tables[g][-(-start // BLOCKS[g]) - 1] for g in (DELTA, MAMBA)])

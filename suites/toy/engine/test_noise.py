@@ -62,7 +62,8 @@ def test_float64_rounds_as_float32_does_on_a_finer_grid() -> None:
     """What cannot be measured against anything wider is derived; what the engine's kernels show
     of it lies below.
     """
-    exact, single = floors(hybrid("float64")).logits, floors(hybrid("float32")).logits
+    exact = floors(hybrid("float64")).logits
+    single = floors(hybrid("float32")).logits
     assert (
         exact.floor
         == single.floor * torch.finfo(torch.float64).eps / torch.finfo(torch.float32).eps

@@ -20,7 +20,8 @@ EXACT = 1e-10
 
 @pytest.mark.parametrize("seed", range(6))
 def test_batches_of_unequal_chunks_over_scattered_tables_equal_the_dense_model(seed: int) -> None:
-    hand, numbers = Hand(), random.Random(seed)
+    hand = Hand()
+    numbers = random.Random(seed)
     texts = [hand.tokens(numbers.randrange(20, 60), 10 * seed + i) for i in range(4)]
     tables = [hand.deal(len(text)) for text in texts]
     cold = [hand.cold(text) for text in texts]
@@ -41,7 +42,8 @@ def test_batches_of_unequal_chunks_over_scattered_tables_equal_the_dense_model(s
 
 def test_logits_are_those_of_the_positions_asked_for_in_the_order_of_the_chunks() -> None:
     hand = Hand()
-    long, short = hand.tokens(20, 1), hand.tokens(3, 2)
+    long = hand.tokens(20, 1)
+    short = hand.tokens(3, 2)
     chunks = [Chunk(long, 0, hand.deal(20), outputs=2), Chunk(short, 0, hand.deal(3))]
     out = step(hand.pools, chunks, hand.weights)
     assert far(out, torch.cat([hand.cold(long)[-2:], hand.cold(short)[-1:]])) <= EXACT
@@ -50,7 +52,8 @@ def test_logits_are_those_of_the_positions_asked_for_in_the_order_of_the_chunks(
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_resumed_run_on_the_same_chunk_grid_is_bit_equal(dtype: torch.dtype) -> None:
     hand = Hand(dtype)
-    text, tables = hand.tokens(40), hand.deal(40)
+    text = hand.tokens(40)
+    tables = hand.deal(40)
     first = [hand.run((text, a, a + 8, tables))[0] for a in range(0, 40, 8)]
     resumed = [
         row[: 24 // block] + new[24 // block :]
@@ -63,7 +66,9 @@ def test_resumed_run_on_the_same_chunk_grid_is_bit_equal(dtype: torch.dtype) -> 
 
 def test_diverging_siblings_share_a_prefix_and_copy_what_they_write() -> None:
     hand = Hand()
-    shared, left, right = hand.tokens(22, 1), hand.tokens(10, 2), hand.tokens(10, 3)
+    shared = hand.tokens(22, 1)
+    left = hand.tokens(10, 2)
+    right = hand.tokens(10, 3)
     parent = hand.deal(32)
     hand.run((shared, 0, 22, parent))
     child = [
@@ -82,7 +87,8 @@ def test_diverging_siblings_share_a_prefix_and_copy_what_they_write() -> None:
 
 def test_preempted_request_computes_again_elsewhere_although_its_pages_are_gone() -> None:
     hand = Hand()
-    text, first = hand.tokens(30), hand.deal(30)
+    text = hand.tokens(30)
+    first = hand.deal(30)
     hand.run((text, 0, 20, first))
     hand.pools.poison([page for row in first for page in row])
     second = hand.deal(30)
@@ -93,7 +99,8 @@ def test_preempted_request_computes_again_elsewhere_although_its_pages_are_gone(
 
 def test_moving_pages_and_their_entries_in_the_tables_changes_nothing() -> None:
     hand = Hand()
-    text, tables = hand.tokens(30), hand.deal(30)
+    text = hand.tokens(30)
+    tables = hand.deal(30)
     hand.run((text, 0, 20, tables))
     pages = [page for row in tables for page in row]
     goes = dict(zip(pages, pages[1:] + pages[:1], strict=True))
@@ -104,7 +111,8 @@ def test_moving_pages_and_their_entries_in_the_tables_changes_nothing() -> None:
 
 def test_pages_kept_in_another_tier_and_brought_back_are_the_same() -> None:
     hand = Hand(torch.float32)
-    text, tables = hand.tokens(30), hand.deal(30)
+    text = hand.tokens(30)
+    tables = hand.deal(30)
     hand.run((text, 0, 24, tables))
     (before,) = hand.run((text, 24, 30, tables))
     tier = Shelf(60)
@@ -119,7 +127,8 @@ def test_pages_kept_in_another_tier_and_brought_back_are_the_same() -> None:
 
 def test_columns_left_of_the_window_may_be_null() -> None:
     hand = Hand()
-    text, tables = hand.tokens(40), hand.deal(40)
+    text = hand.tokens(40)
+    tables = hand.deal(40)
     hand.run((text, 0, 30, tables))
     tables[WINDOW][: (30 - 8 + 1) // 4] = [0] * ((30 - 8 + 1) // 4)
     (logits,) = hand.run((text, 30, 40, tables))
@@ -130,7 +139,8 @@ def test_columns_left_of_the_window_may_be_null() -> None:
 @pytest.mark.parametrize("damage", ["null", "missing", "freed", "foreign"])
 def test_reading_poison_shows(group: int, damage: str) -> None:
     hand = Hand()
-    text, tables = hand.tokens(30), hand.deal(30)
+    text = hand.tokens(30)
+    tables = hand.deal(30)
     hand.run((text, 0, 24, tables))
     column = 24 // BLOCKS[group] - 1
     page = tables[group][column]
@@ -150,7 +160,8 @@ def test_reading_poison_shows(group: int, damage: str) -> None:
 
 def test_poison_stays_with_the_request_that_reads_it() -> None:
     hand = Hand()
-    texts, tables = [hand.tokens(20, i) for i in range(2)], [hand.deal(20) for _ in range(2)]
+    texts = [hand.tokens(20, i) for i in range(2)]
+    tables = [hand.deal(20) for _ in range(2)]
     hand.run(*((text, 0, 16, table) for text, table in zip(texts, tables, strict=True)))
     hand.pools.poison(tables[0][FULL])
     sick, well = hand.run(
@@ -162,7 +173,8 @@ def test_poison_stays_with_the_request_that_reads_it() -> None:
 
 def test_zeroed_state_is_no_state_at_all() -> None:
     hand = Hand()
-    text, tables = hand.tokens(20), hand.deal(20)
+    text = hand.tokens(20)
+    tables = hand.deal(20)
     hand.run((text, 0, 16, tables))
     hand.pools.zero([tables[DELTA][1]])
     (logits,) = hand.run((text, 16, 20, tables))
@@ -171,7 +183,8 @@ def test_zeroed_state_is_no_state_at_all() -> None:
 
 def test_attention_of_the_same_step_is_there_and_a_state_of_the_same_step_is_not() -> None:
     hand = Hand()
-    text, tables = hand.tokens(20), hand.deal(20)
+    text = hand.tokens(20)
+    tables = hand.deal(20)
     later = [*tables[:2], *hand.deal(20)[2:]]
     hand.run((text, 0, 8, tables))
     for g in (DELTA, MAMBA):
@@ -185,7 +198,8 @@ def test_attention_of_the_same_step_is_there_and_a_state_of_the_same_step_is_not
 
 def test_group_that_keeps_every_block_can_be_resumed_at_each_of_them() -> None:
     hand = Hand(every_block=True)
-    text, tables = hand.tokens(32), hand.deal(32)
+    text = hand.tokens(32)
+    tables = hand.deal(32)
     hand.run((text, 0, 3, tables))
     hand.run((text, 3, 29, tables))
     for boundary in (8, 16, 24):
@@ -200,7 +214,8 @@ def test_rejected_drafts_are_rolled_back_by_continuing_from_the_state_of_the_las
     accepted: int,
 ) -> None:
     hand = Hand()
-    text, tables = hand.tokens(30), hand.deal(30)
+    text = hand.tokens(30)
+    tables = hand.deal(30)
     hand.run((text, 0, 19, tables))
     scratch = [[], [], *([hand.deal(24)[g][i] for i in range(3)] for g in (DELTA, MAMBA))]
     guesses = text[21 : 21 + accepted] + [(token + 1) % 97 for token in text[21 + accepted : 24]]
@@ -220,7 +235,8 @@ def test_rejected_drafts_are_rolled_back_by_continuing_from_the_state_of_the_las
 
 def test_state_kept_in_bfloat16_is_close_and_not_equal() -> None:
     hand = Hand(torch.float32, state_dtype=torch.bfloat16)
-    text, tables = hand.tokens(40), hand.deal(40)
+    text = hand.tokens(40)
+    tables = hand.deal(40)
     hand.run((text, 0, 24, tables))
     (logits,) = hand.run((text, 24, 40, tables))
     assert 1e-6 < far(logits, hand.cold(text)[24:]) < 1e-1

@@ -27,8 +27,10 @@ def test_rows_that_change_anyhow_are_those_placed_from_nothing(seed: int) -> Non
     """They grow, lose their front as windows do, shrink, are exchanged, and are one list that
     the engine changes in place.
     """
-    chance, space = random.Random(seed), [7 * page for page in range(50)]
-    placed, rows = PlacedTables([space, space]), [list[int](), list[int]()]
+    chance = random.Random(seed)
+    space = [7 * page for page in range(50)]
+    placed = PlacedTables([space, space])
+    rows = [list[int](), list[int]()]
     for _ in range(60):
         row = chance.choice(rows)
         row += [chance.randrange(50) for _ in range(chance.randrange(3))]
@@ -44,7 +46,8 @@ def test_rows_that_change_anyhow_are_those_placed_from_nothing(seed: int) -> Non
 
 
 def test_what_was_returned_does_not_change_with_the_row() -> None:
-    placed, row = PlacedTables([[0, 10, 20, 30]]), [1, 2]
+    placed = PlacedTables([[0, 10, 20, 30]])
+    row = [1, 2]
     (first,) = placed.of("r", [row])
     row.append(3)
     (second,) = placed.of("r", [row])
@@ -53,7 +56,8 @@ def test_what_was_returned_does_not_change_with_the_row() -> None:
 
 def test_a_step_of_decoding_places_at_most_one_page_of_a_row() -> None:
     space = Asked(range(5000))
-    placed, row = PlacedTables([space]), list(range(1, 4000))
+    placed = PlacedTables([space])
+    row = list(range(1, 4000))
     placed.of("r", [row])
     space.count = 0
     placed.of("r", [list(row)])

@@ -171,7 +171,8 @@ def test_so_many_requests_run_at_a_time_as_the_option_batch_says(folder: Path, b
     opened: Any = open_service(
         {"batch": f"{batch}", "dtype": "float64"}, Opening(checkpoint=f"{folder}")
     )
-    running, execute = list[int](), opened.engine.tensors.execute
+    running = list[int]()
+    execute = opened.engine.tensors.execute
 
     def counted(begin: Any, *args: Any) -> Any:
         running.append(len(begin.runs))

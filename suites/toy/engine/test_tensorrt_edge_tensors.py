@@ -28,7 +28,8 @@ from cachewitness_reference.tensorrt_edge.config import (
 )
 from cachewitness_reference.tensorrt_edge.tensors import HybridCacheManager
 
-A, M = LayerType.ATTENTION, LayerType.MAMBA
+A = LayerType.ATTENTION
+M = LayerType.MAMBA
 ROWS, LONGEST, KERNEL = 4, 6, 3
 CUDA = pytest.param(
     "cuda",
@@ -65,7 +66,8 @@ def host(values: list[int]) -> Tensor:
 
 def tensors(cache: HybridCacheManager) -> dict[str, Tensor]:
     """Return every tensor of a cache by name."""
-    kv, mamba = cache.get_kv_cache_manager(), cache.get_mamba_cache_manager()
+    kv = cache.get_kv_cache_manager()
+    mamba = cache.get_mamba_cache_manager()
     named = [("kv", kv.layers), ("recurrent", mamba.recurrent), ("conv", mamba.conv)]
     return {
         f"{name}{index}": tensor for name, layers in named for index, tensor in enumerate(layers)
@@ -138,7 +140,8 @@ def test_getters_return_the_tensor_itself() -> None:
 def test_separate_k_and_v_are_views_of_the_combined_cache() -> None:
     """They own nothing: what is written through one is read through the other, for every row."""
     cache = begun("cpu", [1])
-    combined, (keys, values) = cache.get_combined_kv_cache(2), cache.get_separate_kv_cache(2)
+    combined = cache.get_combined_kv_cache(2)
+    (keys, values) = cache.get_separate_kv_cache(2)
     assert keys.shape == values.shape == (ROWS, 2, LONGEST, 128)
     assert torch.equal(keys, combined[:, 0]) and torch.equal(values, combined[:, 1])
     values[3, 1, 2] = 7
@@ -425,7 +428,8 @@ def test_captured_kv_is_a_copy_and_comes_back(device: str, dim: int) -> None:
 def test_captured_states_are_copies_and_come_back(device: str, state: DataType) -> None:
     """[1, ...] per Mamba layer, bit by bit."""
     cache = begun(device, [4, 6], config(state=state))
-    recurrent, conv = cache.capture_recurrent_states(1), cache.capture_conv_states(1)
+    recurrent = cache.capture_recurrent_states(1)
+    conv = cache.capture_conv_states(1)
     assert [tensor.shape for tensor in recurrent] == [(1, 2, 4, 5)] * 2 and [
         tensor.shape for tensor in conv
     ] == [(1, 7, KERNEL)] * 2
@@ -468,11 +472,9 @@ def test_plain_tensors_are_restored_where_their_position_is_known(device: str) -
     theirs.
     """
     cache = begun(device, [4, 6])
-    kv, recurrent, conv = (
-        cache.capture_kv_cache(1, 5),
-        cache.capture_recurrent_states(1),
-        cache.capture_conv_states(1),
-    )
+    kv = cache.capture_kv_cache(1, 5)
+    recurrent = cache.capture_recurrent_states(1)
+    conv = cache.capture_conv_states(1)
     right = [
         cache.get_combined_kv_cache(0)[1, :, :, :5].clone(),
         cache.get_recurrent_state(1)[1].clone(),
@@ -490,7 +492,8 @@ def test_plain_tensors_are_restored_where_their_position_is_known(device: str) -
 
 def test_every_refusal_is_a_cache_error() -> None:
     """Never an assertion or an error of torch's, and nothing has changed."""
-    cache, empty = begun("cpu", [4, 6]), HybridCacheManager()
+    cache = begun("cpu", [4, 6])
+    empty = HybridCacheManager()
     states = cache.capture_recurrent_states(1)
     before = {name: tensor.clone() for name, tensor in tensors(cache).items()}
     for call, says in (
@@ -554,10 +557,8 @@ class Model:
                 for layer in (0, 2):
                     self.cache.get_combined_kv_cache(layer)[row, :, :, at] = token
                 for layer in (1, 3):
-                    state, conv = (
-                        self.cache.get_recurrent_state(layer)[row],
-                        self.cache.get_conv_state(layer)[row],
-                    )
+                    state = self.cache.get_recurrent_state(layer)[row]
+                    conv = self.cache.get_conv_state(layer)[row]
                     state.copy_(state * 0.5 + token + conv.sum())
                     conv.copy_(torch.cat([conv[:, 1:], torch.full_like(conv[:, :1], token)], dim=1))
         grown = [len(work.get(row, [])) for row in range(self.cache.get_active_batch_size())]
@@ -580,7 +581,8 @@ def test_a_restored_prefix_goes_on_as_if_it_had_been_computed(device: str, state
     """Captured at 3 of 5 tokens, restored beside exactly 3, moved by a compaction, computed on:
     bit by bit a cold run.
     """
-    prefix, rest = [1.0, 3.0, 2.0], [5.0, 4.0]
+    prefix = [1.0, 3.0, 2.0]
+    rest = [5.0, 4.0]
     cold = Model(HybridCacheManager(config(state=state), device))
     cold.cache.reset_for_new_sequences(host([0]))
     cold.run({0: prefix + rest}, [0])
@@ -611,7 +613,8 @@ def test_the_releases_pairing_applies_a_token_twice() -> None:
     be the cold run's state.
     """
     model = Model(HybridCacheManager(config(state=DataType.FLOAT)))
-    cache, tokens = model.cache, [1.0, 3.0, 2.0]
+    cache = model.cache
+    tokens = [1.0, 3.0, 2.0]
     cache.reset_for_new_sequences(host([0]))
     model.run({0: tokens}, [0])
     right = model.shows(0, 3)

@@ -30,7 +30,8 @@ def attended(
     lengths: tuple[int, ...],
     window: int,
 ) -> Tensor:
-    first, table = firsts(lengths), keys.table.flatten()
+    first = firsts(lengths)
+    table = keys.table.flatten()
     return paged_attention(
         query, projected, keys.kept, 1, table, first, numbers(*starts), max(lengths), window
     )
@@ -55,10 +56,8 @@ def test_any_lengths_together_equal_the_plain_kernel(
     heads: int, kv: int, dim: int, window: int, dtype: torch.dtype
 ) -> None:
     keys = paged_keys(STARTS, LENGTHS, kv=kv, dim=dim, window=window, dtype=dtype)
-    query, projected = (
-        noise(sum(LENGTHS), heads, dim, dtype=dtype),
-        noise(sum(LENGTHS), heads * 2 * dim, seed=2, dtype=dtype),
-    )
+    query = noise(sum(LENGTHS), heads, dim, dtype=dtype)
+    projected = noise(sum(LENGTHS), heads * 2 * dim, seed=2, dtype=dtype)
     ours = attended(query, projected, keys, STARTS, LENGTHS, window)
     first = firsts(LENGTHS).tolist()
     for row, (start, length) in enumerate(zip(STARTS, LENGTHS, strict=True)):
@@ -72,12 +71,11 @@ def test_any_lengths_together_equal_the_plain_kernel(
 
 @pytest.mark.parametrize("window", [0, 9])
 def test_decode_equals_torchs_own_attention(window: int) -> None:
-    starts, lengths = (0, 8, 63, 40), (1, 1, 1, 1)
+    starts = (0, 8, 63, 40)
+    lengths = (1, 1, 1, 1)
     keys = paged_keys(starts, lengths, kv=2, dim=16, window=window, dtype=torch.float32)
-    query, projected = (
-        noise(4, 6, 16, dtype=torch.float32),
-        noise(4, 6 * 32, seed=2, dtype=torch.float32),
-    )
+    query = noise(4, 6, 16, dtype=torch.float32)
+    projected = noise(4, 6 * 32, seed=2, dtype=torch.float32)
     ours = attended(query, projected, keys, starts, lengths, window)
     for row, start in enumerate(starts):
         oldest = max(0, start - window + 1) if window else 0
@@ -101,7 +99,8 @@ def test_keys_split_between_programs_equal_torchs_own_attention(
     keys = paged_keys(
         SPLIT["starts"], SPLIT["lengths"], kv=2, dim=16, window=window, dtype=dtype, columns=64
     )
-    query, projected = noise(3, 6, 16, dtype=dtype), noise(3, 6 * 32, seed=2, dtype=dtype)
+    query = noise(3, 6, 16, dtype=dtype)
+    projected = noise(3, 6 * 32, seed=2, dtype=dtype)
     ours = attended(query, projected, keys, SPLIT["starts"], SPLIT["lengths"], window)
     for row, start in enumerate(SPLIT["starts"]):
         oldest = max(0, start - window + 1) if window else 0
@@ -147,10 +146,8 @@ def test_prefill_equals_flex_attention() -> None:
     )
     start, length, window = 13, 20, 9
     keys = paged_keys((start,), (length,), kv=2, dim=16, window=window, dtype=torch.float32)
-    query, projected = (
-        noise(length, 4, 16, dtype=torch.float32),
-        noise(length, 4 * 32, seed=2, dtype=torch.float32),
-    )
+    query = noise(length, 4, 16, dtype=torch.float32)
+    projected = noise(length, 4 * 32, seed=2, dtype=torch.float32)
     ours = attended(query, projected, keys, (start,), (length,), window)
 
     def seen(b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
@@ -166,7 +163,8 @@ def test_prefill_equals_flex_attention() -> None:
 
 def test_poison_that_a_query_sees_makes_its_request_nan_and_no_other() -> None:
     keys = paged_keys((20, 20), (1, 1), kv=1, dim=16)
-    query, projected = noise(2, 2, 16), noise(2, 64, seed=2)
+    query = noise(2, 2, 16)
+    projected = noise(2, 64, seed=2)
     keys.kept[1, keys.table[1, 1], 3] = NAN
     ours = attended(query, projected, keys, (20, 20), (1, 1), 0)
     assert not ours[0].isnan().any() and ours[1].isnan().all()
@@ -183,8 +181,11 @@ def test_columns_and_pages_that_there_are_not_are_poison(missing: int) -> None:
 @pytest.mark.parametrize("turned", [0.5, 1.0])
 def test_keys_are_normalised_rotated_and_kept_where_they_belong(turned: float) -> None:
     config = model("full_attention", partial_rotary_factor=turned)
-    w, name, x = strong_weights(config), "model.layers.0.self_attn", noise(5, config.hidden_size)
-    positions, places = torch.tensor([7, 0, 1, 30, 31]), numbers(9, 40, -1, 8, 17)
+    w = strong_weights(config)
+    name = "model.layers.0.self_attn"
+    x = noise(5, config.hidden_size)
+    positions = torch.tensor([7, 0, 1, 30, 31])
+    places = numbers(9, 40, -1, 8, 17)
     query, key, value, _ = attention.project(x, positions, w, name, config)
     cos, sin = (
         part[:, : config.rotary_dim // 2].contiguous()

@@ -55,16 +55,15 @@ def test_decode_step_of_any_batch_takes_few_operations(batch: int) -> None:
 
 
 def test_sixteen_lengths_take_no_more_operations_than_one() -> None:
-    one, many = (
-        counted([16] * 16, [0] * 16, named("triton")),
-        counted(range(5, 21), [0] * 16, named("triton")),
-    )
+    one = counted([16] * 16, [0] * 16, named("triton"))
+    many = counted(range(5, 21), [0] * 16, named("triton"))
     assert len(many.calls) == len(one.calls) <= OPERATIONS_MAX
 
 
 def test_budgets_can_be_exceeded() -> None:
     """The plain kernels do: they run requests of each length by themselves."""
-    one, many = counted([16] * 4, [0] * 4, PLAIN), counted([5, 6, 7, 8], [0] * 4, PLAIN)
+    one = counted([16] * 4, [0] * 4, PLAIN)
+    many = counted([5, 6, 7, 8], [0] * 4, PLAIN)
     assert len(one.calls) > OPERATIONS_MAX and len(many.calls) > 2 * len(one.calls)
 
 
@@ -119,7 +118,8 @@ def test_a_service_reads_once_a_step(
     opened = service.ToyService(
         folder, pages=600, batch=3, device="meta", kernels="triton", **options
     )
-    steps, execute = list[int](), opened.engine.tensors.execute
+    steps = list[int]()
+    execute = opened.engine.tensors.execute
 
     def counted(begin: Any, *args: Any) -> Any:
         steps.append(len(begin.runs))

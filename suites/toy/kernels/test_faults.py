@@ -33,8 +33,10 @@ def largest(plant: Callable[[Any], None] = lambda engine: None) -> float:
     kernels = named("triton")
     plant(SimpleNamespace(tensors=SimpleNamespace(kernels=kernels)))
     hand = Hand(layers=WITHOUT_MAMBA, kernels=kernels, sizes=GROUPED)
-    texts, tables = [hand.tokens(16, 1), hand.tokens(15, 2)], [hand.deal(16), hand.deal(15)]
-    cold, worst = [hand.cold(text) for text in texts], 0.0
+    texts = [hand.tokens(16, 1), hand.tokens(15, 2)]
+    tables = [hand.deal(16), hand.deal(15)]
+    cold = [hand.cold(text) for text in texts]
+    worst = 0.0
     for spans in (((0, 0, 10), (1, 0, 13)), ((1, 13, 14), (0, 10, 13)), ((0, 13, 14), (1, 14, 15))):
         rows = hand.run(*[(texts[r], a, b, tables[r]) for r, a, b in spans])
         found = [far(logits, cold[r][a:b]) for (r, a, b), logits in zip(spans, rows, strict=True)]
@@ -107,7 +109,8 @@ def stale_table_row(kernels: FlatKernels) -> None:
         original: Any, query: Any, projected: Any, kept: Any, layer: int, table: Any, *rest: Any
     ) -> Any:
         key = kept.data_ptr(), table.shape
-        stale, before[key] = before.get(key, table), table.clone()
+        stale = before.get(key, table)
+        before[key] = table.clone()
         return original(query, projected, kept, layer, stale, *rest)
 
     wrap(kernels, "attend", attend)

@@ -41,9 +41,11 @@ BOUNDS = [(torch.float64, EXACT), (torch.float32, 1e-4), (torch.bfloat16, 0.3)]
 def test_unequal_chunks_over_scattered_tables_equal_the_dense_model(
     dtype: torch.dtype, bound: float
 ) -> None:
-    hand, numbers = in_triton(dtype), random.Random(1)
+    hand = in_triton(dtype)
+    numbers = random.Random(1)
     texts = [hand.tokens(length, seed) for seed, length in enumerate((21, 16, 11))]
-    tables, done = [hand.deal(len(text)) for text in texts], [0] * len(texts)
+    tables = [hand.deal(len(text)) for text in texts]
+    done = [0] * len(texts)
     cold = [hand.cold(text) for text in texts]
     while any(at < len(text) for at, text in zip(done, texts, strict=True)):
         spans = [
@@ -63,11 +65,9 @@ def test_pages_hold_afterwards_what_plain_kernels_leave_in_them() -> None:
     """
     hands = in_triton(every_block=True), Hand(layers=WITHOUT_MAMBA, every_block=True)
     for hand in hands:
-        text, tables, scratch = (
-            hand.tokens(30),
-            hand.deal(30),
-            [[], [], *(hand.deal(24)[g][:3] for g in (DELTA, MAMBA))],
-        )
+        text = hand.tokens(30)
+        tables = hand.deal(30)
+        scratch = [[], [], *(hand.deal(24)[g][:3] for g in (DELTA, MAMBA))]
         step(hand.pools, [Chunk(text[:19], 0, tables)], hand.weights, kernels=hand.kernels)
         chunk = Chunk(text[19:24], 19, tables, drafts=3, scratch=scratch, outputs=4)
         hand.logits["drafts"] = [step(hand.pools, [chunk], hand.weights, kernels=hand.kernels)]
@@ -89,7 +89,8 @@ def test_pages_hold_afterwards_what_plain_kernels_leave_in_them() -> None:
 def test_page_that_another_group_takes_in_the_same_step_is_lost() -> None:
     rows = []
     for hand in (in_triton(), Hand(layers=WITHOUT_MAMBA)):
-        text, tables = hand.tokens(9), hand.deal(9)
+        text = hand.tokens(9)
+        tables = hand.deal(9)
         tables[FULL][0] = tables[WINDOW][0]
         rows.append(hand.run((text, 0, 8, tables))[0])
     assert torch.equal(rows[0].isnan(), rows[1].isnan()) and rows[0].isnan().any()
@@ -97,7 +98,8 @@ def test_page_that_another_group_takes_in_the_same_step_is_lost() -> None:
 
 def test_missing_state_and_foreign_page_are_poison() -> None:
     hand = in_triton()
-    text, tables = hand.tokens(20), hand.deal(20)
+    text = hand.tokens(20)
+    tables = hand.deal(20)
     hand.run((text, 0, 16, tables))
     for group in range(4):
         worse = [list(row) for row in tables]
@@ -110,7 +112,8 @@ def test_watch_sees_what_the_watch_of_plain_kernels_sees() -> None:
     watches = []
     for hand in (in_triton(), Hand(layers=WITHOUT_MAMBA)):
         watches.append(watch := Watch())
-        texts, tables = [hand.tokens(20, 1), hand.tokens(20, 2)], [hand.deal(20), hand.deal(20)]
+        texts = [hand.tokens(20, 1), hand.tokens(20, 2)]
+        tables = [hand.deal(20), hand.deal(20)]
         hand.run(*[(text, 0, 12, t) for text, t in zip(texts, tables, strict=True)])
         chunks = [
             Chunk(text[12 : 15 + 3 * i], 12, t)
@@ -121,7 +124,8 @@ def test_watch_sees_what_the_watch_of_plain_kernels_sees() -> None:
     for layer in range(4):
         for chunk in (0, 1):
             assert far(ours.output(layer, chunk), plain.output(layer, chunk)) <= EXACT
-            mine, theirs = ours.read(layer, chunk), plain.read(layer, chunk)
+            mine = ours.read(layer, chunk)
+            theirs = plain.read(layer, chunk)
             assert mine.parts.keys() == theirs.parts.keys()
             assert all(far(part, theirs.parts[name]) <= EXACT for name, part in mine.parts.items())
 

@@ -18,7 +18,9 @@ from suites.support.toy_models import far, noise
 
 pytestmark = pytest.mark.toy
 LENGTHS = (1, 35, 5)
-OWNERS, STOPS, SAVES = numbers(0, 1, 1, 1, 2), numbers(1, 9, 10, 36, 41), numbers(3, 4, -1, 5, 6)
+OWNERS = numbers(0, 1, 1, 1, 2)
+STOPS = numbers(1, 9, 10, 36, 41)
+SAVES = numbers(3, 4, -1, 5, 6)
 SEGMENTS = numbers(0, 1, 4, 5)
 H, SHARED, K, V = 4, 2, 8, 12
 
@@ -59,10 +61,8 @@ def test_delta_rule_over_segments_equals_the_rule_token_by_token(
     mixed = alike(mixed) if repeats else mixed
     g = -F.softplus(noise(41, H, seed=2, dtype=wide)) * 0.3
     beta = torch.sigmoid(noise(41, H, seed=3, dtype=wide) + 2 * repeats)
-    states, pages = (
-        noise(2, 3, H, K, V, seed=4, dtype=wide),
-        torch.full((2, 8, H, K, V), NAN, dtype=wide),
-    )
+    states = noise(2, 3, H, K, V, seed=4, dtype=wide)
+    pages = torch.full((2, 8, H, K, V), NAN, dtype=wide)
     states[0] = NAN
     out = in_triton.gated_delta(
         mixed, g, beta, states, pages, 1, firsts(LENGTHS), SEGMENTS, STOPS, SAVES, max(LENGTHS)
@@ -97,10 +97,8 @@ def test_delta_rule_equals_that_of_flash_linear_attention() -> None:
     mixed = noise(41, 2 * SHARED * K + H * V, dtype=torch.float32)
     g = -F.softplus(noise(41, H, seed=2, dtype=torch.float32)) * 0.3
     beta = torch.sigmoid(noise(41, H, seed=3, dtype=torch.float32))
-    states, pages = (
-        noise(1, 3, H, K, V, seed=4, dtype=torch.float32),
-        torch.full((1, 4, H, K, V), NAN),
-    )
+    states = noise(1, 3, H, K, V, seed=4, dtype=torch.float32)
+    pages = torch.full((1, 4, H, K, V), NAN)
     last = [numbers(0, 1, 2, 3), numbers(1, 36, 41), numbers(3, 1, 2)]
     ours = in_triton.gated_delta(
         mixed, g, beta, states, pages, 0, firsts(LENGTHS), *last, max(LENGTHS)
@@ -119,15 +117,11 @@ def test_delta_rule_equals_that_of_flash_linear_attention() -> None:
 
 
 def test_decode_step_equals_the_rule_for_one_token() -> None:
-    mixed, g, beta = (
-        noise(3, 2 * SHARED * K + H * V),
-        -noise(3, H, seed=2).abs(),
-        torch.sigmoid(noise(3, H, seed=3)),
-    )
-    states, pages = (
-        noise(1, 3, H, K, V, seed=4),
-        torch.full((1, 6, H, K, V), NAN, dtype=torch.float64),
-    )
+    mixed = noise(3, 2 * SHARED * K + H * V)
+    g = -noise(3, H, seed=2).abs()
+    beta = torch.sigmoid(noise(3, H, seed=3))
+    states = noise(1, 3, H, K, V, seed=4)
+    pages = torch.full((1, 6, H, K, V), NAN, dtype=torch.float64)
     out = in_triton.gated_delta(mixed, g, beta, states, pages, 0, firsts((1, 1, 1)), numbers(0, 1, 2, 3), numbers(1, 2, 3),  # noqa: E501
                                 numbers(4, -1, 2), 1)  # fmt: skip
     exact, after = gated_delta.recurrent(
@@ -143,7 +137,10 @@ def test_gates_are_accurate_where_memories_fade_slowly(dtype: torch.dtype) -> No
     """Relative to the gate: the log decay of a slow memory is 1e-4, and thousands of tokens add
     its error up.
     """
-    a, b, a_log, bias = noise(9, H) * 4, noise(9, H, seed=2), noise(H, seed=3), noise(H, seed=4) - 9
+    a = noise(9, H) * 4
+    b = noise(9, H, seed=2)
+    a_log = noise(H, seed=3)
+    bias = noise(H, seed=4) - 9
     g, beta = in_triton.delta_gates(*(x.to(dtype) for x in (a, b, a_log, bias)))
     a, b, a_log, bias = (x.to(dtype).double() for x in (a, b, a_log, bias))
     exact = -a_log.exp() * F.softplus(a + bias)
@@ -161,7 +158,8 @@ def test_convolution_equals_the_plain_one_and_keeps_its_last_inputs(
     asked in float32.
     """
     channels, width = 70, 4
-    x, weight = noise(41, channels, dtype=dtype), noise(channels, 1, width, seed=2, dtype=dtype) / 4
+    x = noise(41, channels, dtype=dtype)
+    weight = noise(channels, 1, width, seed=2, dtype=dtype) / 4
     states = noise(2, 3, width - 1, channels, seed=3, dtype=dtype)
     states[0] = NAN
     pages = torch.full((2, 8, width - 1, channels), NAN, dtype=dtype)
@@ -193,7 +191,9 @@ def test_states_are_gathered_for_all_layers_and_are_zero_before_the_first_token(
 
 
 def test_norms_equal_the_plain_ones() -> None:
-    stream, added, weight = noise(40, 48), noise(40, 48, seed=2), noise(48, seed=3)
+    stream = noise(40, 48)
+    added = noise(40, 48, seed=2)
+    weight = noise(48, seed=3)
     total = stream + added
     assert (
         far(
@@ -203,6 +203,8 @@ def test_norms_equal_the_plain_ones() -> None:
         <= 1e-13
     )
     assert torch.equal(stream, total)
-    x, gate, scale = noise(40, 3, 20), noise(40, 60, seed=2), noise(20, seed=3)
+    x = noise(40, 3, 20)
+    gate = noise(40, 60, seed=2)
+    scale = noise(20, seed=3)
     exact = norms.gated_rms_norm(x, gate.unflatten(-1, (3, 20)), scale, 1e-6)
     assert far(norms_in_triton.normalise_and_gate(x, gate, scale, 1e-6), exact.flatten(1)) <= 1e-13

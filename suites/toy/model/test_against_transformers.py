@@ -81,12 +81,11 @@ def _restore(frequencies: Tensor, theta: float = 10_000.0) -> None:
 
 
 def delta_inputs(length: int, dtype: torch.dtype) -> tuple[list[Tensor], Tensor]:
-    q, k, v = (
-        noise(2, length, 2, 8, seed=2),
-        noise(2, length, 2, 8, seed=3),
-        noise(2, length, 4, 12, seed=4),
-    )
-    g, beta = -noise(2, length, 4, seed=5).abs(), noise(2, length, 4, seed=6).sigmoid()
+    q = noise(2, length, 2, 8, seed=2)
+    k = noise(2, length, 2, 8, seed=3)
+    v = noise(2, length, 4, 12, seed=4)
+    g = -noise(2, length, 4, seed=5).abs()
+    beta = noise(2, length, 4, seed=6).sigmoid()
     return [y.to(dtype) for y in (q, k, v, g, beta)], noise(2, 4, 8, 12, seed=7).to(dtype)
 
 
@@ -177,7 +176,8 @@ def ours(
 
 def mamba_difference(length: int, dtype: torch.dtype, **sizes: Any) -> float:
     config = model("mamba2", chunk_size=16, **sizes)
-    w, x = strong_weights(config, dtype=dtype), noise(2, length, config.hidden_size, dtype=dtype)
+    w = strong_weights(config, dtype=dtype)
+    x = noise(2, length, config.hidden_size, dtype=dtype)
     return far(ours("mamba2", x, w, config)[0], published_mamba(config, w, dtype)(x))
 
 
@@ -197,7 +197,8 @@ def test_mamba2_layer_is_equal_in_float64_without_their_casts(length: int, group
 @pytest.mark.usefixtures("widened")
 def test_mamba2_layer_continues_as_theirs_does_from_its_cache() -> None:
     config = model("mamba2", chunk_size=16)
-    w, x = strong_weights(config), noise(2, 24, config.hidden_size)
+    w = strong_weights(config)
+    x = noise(2, 24, config.hidden_size)
     mixer = published_mamba(config, w, torch.float64)
     cache = DynamicCache(
         config=Mamba2Config(num_hidden_layers=1, conv_kernel=config.mamba_conv_kernel_dim)
@@ -212,8 +213,12 @@ def test_mamba2_layer_continues_as_theirs_does_from_its_cache() -> None:
 
 @pytest.mark.usefixtures("widened")
 def test_mamba2_chunk_scan_equals_both_of_our_forms() -> None:
-    x, dt, rate = noise(2, 37, 4, 6, seed=2), noise(2, 37, 4, seed=3).abs(), -noise(4, seed=4).abs()
-    b, c, state = noise(2, 37, 2, 8, seed=5), noise(2, 37, 2, 8, seed=6), noise(2, 4, 6, 8, seed=7)
+    x = noise(2, 37, 4, 6, seed=2)
+    dt = noise(2, 37, 4, seed=3).abs()
+    rate = -noise(4, seed=4).abs()
+    b = noise(2, 37, 2, 8, seed=5)
+    c = noise(2, 37, 2, 8, seed=6)
+    state = noise(2, 4, 6, 8, seed=7)
     theirs, there = modeling_mamba2.mamba2_chunk_scan(
         x, dt, rate, b, c, 8, initial_states=state, return_final_states=True
     )
@@ -244,7 +249,8 @@ def gemma_difference(window: int, dtype: torch.dtype, length: int = 50) -> float
         rms_norm_eps=config.rms_norm_eps,
         attn_implementation="eager",
     )
-    w, x = strong_weights(config, dtype=dtype), noise(2, length, config.hidden_size, dtype=dtype)
+    w = strong_weights(config, dtype=dtype)
+    x = noise(2, length, config.hidden_size, dtype=dtype)
     own = {
         name.split(".self_attn.")[1]: tensor for name, tensor in w.items() if ".self_attn." in name
     }
@@ -332,12 +338,11 @@ def test_qwen_model_from_its_cache_says_what_the_dense_model_says_unless_one_sta
     None
 ):
     config, w, theirs = qwen(torch.float64)
-    x, positions = tokens(1, 60, config), torch.arange(60)[None]
-    cold, right, late = (
-        dense.forward(x, w, config),
-        DynamicCache(config=theirs.config),
-        DynamicCache(config=theirs.config),
-    )
+    x = tokens(1, 60, config)
+    positions = torch.arange(60)[None]
+    cold = dense.forward(x, w, config)
+    right = DynamicCache(config=theirs.config)
+    late = DynamicCache(config=theirs.config)
     theirs(x[:, :40], past_key_values=right, position_ids=positions[:, :40])
     theirs(x[:, :41], past_key_values=late, position_ids=positions[:, :41])
     wrong = deepcopy(right)
@@ -353,7 +358,8 @@ def test_qwen_model_from_its_cache_says_what_the_dense_model_says_unless_one_sta
 def test_qwen_model_in_bfloat16_stays_near() -> None:
     config, w, theirs = qwen(torch.bfloat16)
     x = tokens(2, 150, config)
-    out, logits = dense.forward(x, w, config).double(), theirs(x, use_cache=False).logits.double()
+    out = dense.forward(x, w, config).double()
+    logits = theirs(x, use_cache=False).logits.double()
     assert float((out - logits).norm()) <= 0.1 * float(logits.norm())
 
 

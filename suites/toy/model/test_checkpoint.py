@@ -29,7 +29,8 @@ def saved(tmp_path: Path) -> Path:
 
 
 def test_checkpoint_comes_back_as_it_was_saved(saved: Path) -> None:
-    loaded, original = checkpoint.load(saved), random_weights(CONFIG, 1)
+    loaded = checkpoint.load(saved)
+    original = random_weights(CONFIG, 1)
     assert (loaded.config, loaded.path) == (CONFIG, saved)
     assert all(torch.equal(loaded.weights[name], original[name]) for name in original) and len(
         loaded.weights

@@ -37,7 +37,8 @@ VISIBLE = 1e-3
 )
 def test_definition_and_kernels_say_the_same(layers: tuple[str, ...], turned: float) -> None:
     config = model(*layers, partial_rotary_factor=turned)
-    w, x = strong_weights(config), tokens(2, 40, config)
+    w = strong_weights(config)
+    x = tokens(2, 40, config)
     said = compute(x.tolist(), w, config)
     assert (
         said.logits.dtype == torch.float64
@@ -48,7 +49,8 @@ def test_definition_and_kernels_say_the_same(layers: tuple[str, ...], turned: fl
 @pytest.mark.parametrize("gate", ["sigmoid", "softplus"])
 def test_definition_and_kernels_open_gates_alike_and_each_gate_otherwise(gate: str) -> None:
     config = model("full_attention", attention_gate=gate)
-    w, x = strong_weights(config), tokens(2, 20, config)
+    w = strong_weights(config)
+    x = tokens(2, 20, config)
     other = model("full_attention", attention_gate="softplus" if gate == "sigmoid" else "sigmoid")
     assert far(compute(x.tolist(), w, config).logits, dense.forward(x, w, config)) <= WITHIN
     assert far(compute(x.tolist(), w, other).logits, dense.forward(x, w, config)) > VISIBLE
@@ -59,8 +61,10 @@ def test_definition_and_pages_keep_the_same(length: int) -> None:
     """Keys, values and states of a paged run are those that the definition says are kept, in
     each type of layer.
     """
-    hand, watch = Hand(), Watch()
-    text, tables = hand.tokens(length), hand.deal(length)
+    hand = Hand()
+    watch = Watch()
+    text = hand.tokens(length)
+    tables = hand.deal(length)
     step(hand.pools, [Chunk(text, 0, tables)], hand.weights, watch=watch)
     said = compute([text], hand.weights, hand.config)
     states = by_layer(hand.pools, states_of(hand.pools, tables, length))
@@ -101,7 +105,8 @@ def test_definition_imports_no_kernel() -> None:
 @pytest.mark.parametrize("layer_type", RECURRENT)
 def test_states_are_those_after_as_many_tokens_as_asked_for(layer_type: str) -> None:
     config = model(layer_type)
-    w, (text,) = strong_weights(config), tokens(1, 20, config).tolist()
+    w = strong_weights(config)
+    (text,) = tokens(1, 20, config).tolist()
     ends = (0, 1, 2, 7, 20)
     side_by_side = compute([text] * len(ends), w, config, after=ends).kept[0]
     for row, end in enumerate(ends[1:], start=1):
@@ -125,7 +130,8 @@ def test_texts_of_unequal_length_do_not_touch_one_another() -> None:
 
 def test_every_parameter_reaches_the_logits() -> None:
     config = model(*EVERY_TYPE)
-    w, x = strong_weights(config), tokens(1, 30, config).tolist()
+    w = strong_weights(config)
+    x = tokens(1, 30, config).tolist()
     logits = compute(x, w, config).logits
     for name, tensor in w.items():
         changed = compute(x, {**w, name: tensor + 0.1 * noise(*tensor.shape)}, config).logits
@@ -134,7 +140,8 @@ def test_every_parameter_reaches_the_logits() -> None:
 
 def test_rounding_is_that_of_the_format_and_of_what_is_stored() -> None:
     config = model("linear_attention", "full_attention")
-    w, x = strong_weights(config), tokens(1, 60, config).tolist()
+    w = strong_weights(config)
+    x = tokens(1, 60, config).tolist()
     exact = compute(x, w, config, rounding=EXACT).logits
     single = far(compute(x, w, config, rounding=Rounding(torch.float32)).logits, exact)
     stored = [

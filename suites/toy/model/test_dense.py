@@ -21,12 +21,10 @@ VISIBLE = 1e-3
 
 def naive_attention(x: Tensor, w: dict[str, Tensor], config: ToyConfig, window: int) -> np.ndarray:
     """One row, one query at a time, with positions as rotations of complex numbers."""
-    heads, groups, dim, turned = (
-        config.num_attention_heads,
-        config.num_key_value_heads,
-        config.head_dim,
-        config.rotary_dim,
-    )
+    heads = config.num_attention_heads
+    groups = config.num_key_value_heads
+    dim = config.head_dim
+    turned = config.rotary_dim
     part = {
         name: w[f"{LAYER}.self_attn.{name}.weight"].numpy()
         for name in ("q_proj", "k_proj", "v_proj", "o_proj")
@@ -76,7 +74,8 @@ def attended(x: Tensor, w: dict[str, Tensor], config: ToyConfig, window: int) ->
 @pytest.mark.parametrize("window", [0, 1, 7, 20])
 def test_attention_follows_the_definition(window: int) -> None:
     config = model("sliding_attention")
-    w, x = strong_weights(config), noise(2, 20, config.hidden_size)
+    w = strong_weights(config)
+    x = noise(2, 20, config.hidden_size)
     for row in range(2):
         assert (
             far(attended(x, w, config, window)[row], naive_attention(x[row], w, config, window))
@@ -86,15 +85,18 @@ def test_attention_follows_the_definition(window: int) -> None:
 
 def test_a_window_longer_by_one_token_is_seen() -> None:
     config = model("sliding_attention")
-    w, x = strong_weights(config), noise(1, 20, config.hidden_size)
-    right, wrong = attended(x, w, config, 7), attended(x, w, config, 8)
+    w = strong_weights(config)
+    x = noise(1, 20, config.hidden_size)
+    right = attended(x, w, config, 7)
+    wrong = attended(x, w, config, 8)
     assert far(right[:, :7], wrong[:, :7]) <= EXACT and far(right[:, 7:], wrong[:, 7:]) > VISIBLE
 
 
 @pytest.mark.parametrize("cut", [1, 7, 8, 29])
 def test_model_that_goes_on_from_what_it_left_says_what_it_says_at_once(cut: int) -> None:
     config = model(*EVERY_TYPE)
-    w, x = strong_weights(config), tokens(2, 30, config)
+    w = strong_weights(config)
+    x = tokens(2, 30, config)
     _, left = dense.resume(x[:, :cut], w, config, 0, [None] * len(EVERY_TYPE))
     assert (
         far(dense.resume(x[:, cut:], w, config, cut, left)[0], dense.forward(x, w, config)[:, cut:])
@@ -105,7 +107,8 @@ def test_model_that_goes_on_from_what_it_left_says_what_it_says_at_once(cut: int
 @pytest.mark.parametrize("lost", range(len(EVERY_TYPE)))
 def test_what_any_layer_left_is_missed(lost: int) -> None:
     config = model(*EVERY_TYPE)
-    w, x = strong_weights(config), tokens(2, 30, config)
+    w = strong_weights(config)
+    x = tokens(2, 30, config)
     _, left = dense.resume(x[:, :20], w, config, 0, [None] * len(EVERY_TYPE))
     left[lost] = (torch.zeros_like(left[lost][0]), torch.zeros_like(left[lost][1]))
     assert (
@@ -128,17 +131,20 @@ def test_dense_model_is_the_same_at_every_chunk_size(length: int) -> None:
 @pytest.mark.parametrize("layer_type", EVERY_TYPE)
 def test_no_token_sees_the_future_and_all_see_the_past(layer_type: str) -> None:
     config = model(layer_type)
-    w, x = strong_weights(config), tokens(1, 30, config)
+    w = strong_weights(config)
+    x = tokens(1, 30, config)
     changed = x.clone()
     changed[:, 20] = (x[:, 20] + 1) % config.vocab_size
-    logits, other = dense.forward(x, w, config), dense.forward(changed, w, config)
+    logits = dense.forward(x, w, config)
+    other = dense.forward(changed, w, config)
     assert far(logits[:, :20], other[:, :20]) <= EXACT
     assert far(logits[:, 21:27], other[:, 21:27]) > VISIBLE
 
 
 def test_every_parameter_reaches_the_logits() -> None:
     config = model(*EVERY_TYPE)
-    w, x = strong_weights(config), tokens(1, 30, config)
+    w = strong_weights(config)
+    x = tokens(1, 30, config)
     logits = dense.forward(x, w, config)
     for name, _ in shapes(config):
         assert (
@@ -155,7 +161,8 @@ def test_narrow_formats_stay_near_float64(
     layer_type: str, dtype: torch.dtype, share: float
 ) -> None:
     config = model(layer_type)
-    w, x = strong_weights(config, dtype=dtype), tokens(2, 40, config)
+    w = strong_weights(config, dtype=dtype)
+    x = tokens(2, 40, config)
     exact = dense.forward(x, {name: tensor.double() for name, tensor in w.items()}, config)
     logits = dense.forward(x, w, config)
     assert logits.dtype == dtype
@@ -164,11 +171,9 @@ def test_narrow_formats_stay_near_float64(
 
 def test_random_weights_depend_on_the_seed_alone() -> None:
     config = model(*EVERY_TYPE)
-    first, again, other = (
-        random_weights(config, 1),
-        random_weights(config, 1),
-        random_weights(config, 2),
-    )
+    first = random_weights(config, 1)
+    again = random_weights(config, 1)
+    other = random_weights(config, 2)
     assert all(torch.equal(first[name], again[name]) for name in first)
     assert not torch.equal(first["model.embed_tokens.weight"], other["model.embed_tokens.weight"])
     assert {name: tuple(tensor.shape) for name, tensor in first.items()} == dict(shapes(config))

@@ -88,10 +88,8 @@ def test_exported_tokenizer_cuts_the_same_in_transformers(tmp_path: Path) -> Non
     words = vocabulary(WORDS)
     config = published(vocab_size=len(words))
     export(tmp_path, config, random_weights(config, 1), as_hugging_face(words), {})
-    theirs, ours = (
-        AutoTokenizer.from_pretrained(tmp_path),
-        Tokenizer.load(tmp_path / "tokenizer.json"),
-    )
+    theirs = AutoTokenizer.from_pretrained(tmp_path)
+    ours = Tokenizer.load(tmp_path / "tokenizer.json")
     ids = theirs(TEXT)["input_ids"]
     assert ids == ours.encode(TEXT) and theirs.decode(ids) == TEXT
     assert (theirs.eos_token, theirs.pad_token) == (END, PAD)
@@ -101,10 +99,8 @@ def test_transformers_generates_what_we_generate(tmp_path: Path) -> None:
     words = vocabulary(WORDS)
     config = published(vocab_size=len(words))
     export(tmp_path, config, random_weights(config, 1), as_hugging_face(words), {})
-    ours, theirs = (
-        checkpoint.load(tmp_path, torch.float32),
-        Qwen3_5ForCausalLM.from_pretrained(tmp_path),
-    )
+    ours = checkpoint.load(tmp_path, torch.float32)
+    theirs = Qwen3_5ForCausalLM.from_pretrained(tmp_path)
     text = tokens(1, 70, config)
     generated = theirs.generate(
         text,
@@ -157,7 +153,8 @@ def test_block_size_is_the_one_that_vllm_was_seen_to_choose() -> None:
     # vLLM 0.32 on such a model: "Setting attention block size to 1152 tokens", "Padding mamba page
     # size by 8.68%".
     config = with_state_of(heads=2, dim=128, key_value_heads=1, head_dim=32)
-    state_bytes, token_bytes = 2 * 128 * 128 * 4 + 3 * 768 * 2, 2 * 32 * 2
+    state_bytes = 2 * 128 * 128 * 4 + 3 * 768 * 2
+    token_bytes = 2 * 32 * 2
     assert unified_block_size(config) == 1152
     assert round(1152 * token_bytes / state_bytes - 1, 4) == 0.0868
 

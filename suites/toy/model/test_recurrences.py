@@ -29,7 +29,8 @@ class Layer:
     """One recurrent layer with its weights."""
 
     def __init__(self, layer_type: str, dtype: torch.dtype = torch.float64, **sizes: int) -> None:
-        self.type, self.config = layer_type, model(layer_type, **sizes)
+        self.type = layer_type
+        self.config = model(layer_type, **sizes)
         self.weights = strong_weights(self.config, dtype=dtype)
 
     def __call__(
@@ -42,7 +43,8 @@ class Layer:
         return recurrent.empty_state(self.type, x.shape[0], self.config, x)
 
     def in_pieces(self, x: Tensor, *cuts: int) -> tuple[Tensor, RecurrentState]:
-        state, outputs = self.empty(x), []
+        state = self.empty(x)
+        outputs = []
         for start, stop in zip((0, *cuts), (*cuts, x.shape[1]), strict=True):
             out, state = self(x[:, start:stop], state)
             outputs.append(out)
@@ -84,8 +86,10 @@ def naive_mamba2(
 
 
 def gated_delta_inputs(length: int, heads: int = 2, values: int = 4) -> list[Tensor]:
-    q, k = noise(2, length, heads, 8, seed=2), noise(2, length, heads, 8, seed=3)
-    v, state = noise(2, length, values, 12, seed=4), noise(2, values, 8, 12, seed=5)
+    q = noise(2, length, heads, 8, seed=2)
+    k = noise(2, length, heads, 8, seed=3)
+    v = noise(2, length, values, 12, seed=4)
+    state = noise(2, values, 8, 12, seed=5)
     return [
         q,
         k,
@@ -97,8 +101,10 @@ def gated_delta_inputs(length: int, heads: int = 2, values: int = 4) -> list[Ten
 
 
 def mamba2_inputs(length: int, heads: int = 4, groups: int = 2) -> list[Tensor]:
-    x, dt = noise(2, length, heads, 6, seed=2), noise(2, length, heads, seed=3).abs()
-    b, c = noise(2, length, groups, 8, seed=4), noise(2, length, groups, 8, seed=5)
+    x = noise(2, length, heads, 6, seed=2)
+    dt = noise(2, length, heads, seed=3).abs()
+    b = noise(2, length, groups, 8, seed=4)
+    c = noise(2, length, groups, 8, seed=5)
     return [x, dt, -0.7 * dt, b, c, noise(2, heads, 6, 8, seed=6)]
 
 
@@ -106,7 +112,8 @@ def by_heads(naive, inputs: list[Tensor], heads: int):  # type: ignore[no-untype
     """Run a definition for one head over rows and heads, heads sharing what comes in fewer
     groups.
     """
-    out, states = [], []
+    out = []
+    states = []
     for row in range(inputs[0].shape[0]):
         for head in range(heads):
             per_head = [y[row, :, head * y.shape[2] // heads].numpy() for y in inputs[:-1]]
@@ -147,12 +154,10 @@ def test_the_definition_is_not_followed_from_another_state(layer_type: str) -> N
 
 @pytest.mark.parametrize("length", [1, 2, 3, 4, 9])
 def test_convolution_sees_the_last_inputs_and_no_more(length: int) -> None:
-    x, state, weight, bias = (
-        noise(2, length, 5),
-        noise(2, 3, 5, seed=2),
-        noise(5, 1, 4, seed=3),
-        noise(5, seed=4),
-    )
+    x = noise(2, length, 5)
+    state = noise(2, 3, 5, seed=2)
+    weight = noise(5, 1, 4, seed=3)
+    bias = noise(5, seed=4)
     history = torch.cat([state, x], dim=1).numpy()
     got = causal_conv(x, weight, state, bias)
     for t in range(length):
@@ -168,7 +173,8 @@ def test_convolution_sees_the_last_inputs_and_no_more(length: int) -> None:
 @pytest.mark.parametrize("chunk_size", [4, 8, 64])
 @pytest.mark.parametrize("beyond", [-1, 0, 1])
 def test_chunked_layer_equals_token_by_token(layer_type: str, chunk_size: int, beyond: int) -> None:
-    layer, x = Layer(layer_type, chunk_size=chunk_size), sequence(2 * chunk_size + beyond)
+    layer = Layer(layer_type, chunk_size=chunk_size)
+    x = sequence(2 * chunk_size + beyond)
     out, state = layer(x)
     one_by_one, after = layer.in_pieces(x, *range(1, x.shape[1]))
     assert far(out, one_by_one) <= EXACT and far(state, after) <= EXACT
@@ -180,7 +186,8 @@ def test_chunked_layer_equals_token_by_token(layer_type: str, chunk_size: int, b
 def test_layer_continues_from_the_state_at_any_cut(
     layer_type: str, length: int, cut: int, chunk_size: int
 ) -> None:
-    layer, x = Layer(layer_type, chunk_size=chunk_size), sequence(length)
+    layer = Layer(layer_type, chunk_size=chunk_size)
+    x = sequence(length)
     out, state = layer(x)
     resumed, after = layer.in_pieces(x, min(cut, length - 1))
     assert far(out, resumed) <= EXACT and far(state, after) <= EXACT
@@ -188,9 +195,11 @@ def test_layer_continues_from_the_state_at_any_cut(
 
 @every_type
 def test_state_of_another_token_is_seen(layer_type: str) -> None:
-    layer, x = Layer(layer_type), sequence(30)
+    layer = Layer(layer_type)
+    x = sequence(30)
     out, _ = layer(x)
-    (_, right), (_, late) = layer(x[:, :16]), layer(x[:, :17])
+    (_, right) = layer(x[:, :16])
+    (_, late) = layer(x[:, :17])
     for wrong in (
         late,
         RecurrentState(late.conv, right.memory),
@@ -237,8 +246,10 @@ def test_rule_continued_off_the_chunk_grid_differs_by_rounding(layer_type: str) 
 @every_type
 @pytest.mark.parametrize("longest", [1, 8, 21])
 def test_padded_rows_are_as_if_alone(layer_type: str, longest: int) -> None:
-    layer, lengths = Layer(layer_type), [longest, longest // 2, 1, 0, longest - 1]
-    x, before = sequence(longest, rows=5), layer(sequence(9, rows=5))[1]
+    layer = Layer(layer_type)
+    lengths = [longest, longest // 2, 1, 0, longest - 1]
+    x = sequence(longest, rows=5)
+    before = layer(sequence(9, rows=5))[1]
     for row, length in enumerate(lengths):
         x[row, length:] = float("nan")
     out, state = layer(x, before, lengths=torch.tensor(lengths))
@@ -256,7 +267,8 @@ def test_padded_rows_are_as_if_alone(layer_type: str, longest: int) -> None:
 
 @every_type
 def test_counting_padding_as_tokens_is_seen(layer_type: str) -> None:
-    layer, x = Layer(layer_type), sequence(20, rows=1)
+    layer = Layer(layer_type)
+    x = sequence(20, rows=1)
     _, right = layer(x, lengths=torch.tensor([13]))
     _, wrong = layer(x)
     assert far(right.conv, wrong.conv) > VISIBLE and far(right.memory, wrong.memory) > VISIBLE
@@ -264,7 +276,8 @@ def test_counting_padding_as_tokens_is_seen(layer_type: str) -> None:
 
 @every_type
 def test_bfloat16_runs_and_keeps_the_memory_wide(layer_type: str) -> None:
-    layer, x = Layer(layer_type, torch.bfloat16), sequence(20, dtype=torch.bfloat16)
+    layer = Layer(layer_type, torch.bfloat16)
+    x = sequence(20, dtype=torch.bfloat16)
     out, state = layer(x)
     exact, _ = Layer(layer_type)(x.double())
     assert (out.dtype, state.conv.dtype, state.memory.dtype) == (

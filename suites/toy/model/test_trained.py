@@ -136,7 +136,8 @@ def test_paged_execution_of_the_published_checkpoint_is_transformers(
     model = loaded(FOLDERS["qwen3_5"], groups, precision="float32", device="cpu")
     columns = -(-tokens.shape[1] // 16)
     tables = [list(range(1, columns + 1)), list(range(columns + 1, 2 * columns + 1))]
-    pools, rows = model.pools(2 * columns + 1), []
+    pools = model.pools(2 * columns + 1)
+    rows = []
     for start in range(0, tokens.shape[1], size):
         chunk = tokens[0, start : start + size].tolist()
         rows.append(step(pools, [Chunk(chunk, start, tables, outputs=len(chunk))], model.weights))

@@ -145,7 +145,8 @@ def test_branch_on_its_own_prefix_is_the_text_in_one_piece_and_on_another_it_is_
     batch = Branches(CONFIG, 0.0).batch(Random(0), STAGE, 400)
     weights = {name: tensor.double() for name, tensor in random_weights(CONFIG, 0).items()}
     _, left = dense.resume(batch.prefixes, weights, CONFIG, 0, [None] * 4)
-    length, last = batch.prefixes.shape[1], len(batch.rows) - 1
+    length = batch.prefixes.shape[1]
+    last = len(batch.rows) - 1
     whole = dense.forward(
         torch.cat([batch.prefixes[batch.rows[last]], batch.tokens[last]])[None], weights, CONFIG
     )[0, length:]

@@ -30,7 +30,8 @@ BY_CHANCE = 4
 """So many tokens a prompt may share by chance with what other traces left, where they are kept
 apart by their texts alone."""
 
-EVEN, EVEN_MOST = log(0.5), 0.5
+EVEN = log(0.5)
+EVEN_MOST = 0.5
 """The logprob of one half, which is the most that two equally likely tokens can have, and how far
 rounding may lift it."""
 
@@ -56,8 +57,10 @@ class Comparison(NamedTuple):
 
 def compare(answer: Answer, cold: Cold) -> Comparison:
     """Compare an answer, from the cold one's `start` on, with the cold one."""
-    said, right = answer.tokens[cold.start :], cold.tokens
-    probable, largest = bool(answer.logprobs and cold.logprobs), 0.0
+    said = answer.tokens[cold.start :]
+    right = cold.tokens
+    probable = bool(answer.logprobs and cold.logprobs)
+    largest = 0.0
     if said and right and bool(answer.logprobs) != bool(cold.logprobs):
         return Comparison("number", cold.start, largest, 0)
     for index in range(max(len(said), len(right))):
@@ -222,7 +225,8 @@ class AnswersAgree(Checker):
     def close(self, ledger: Ledger) -> Found:
         """Complete what was measured by what was restored."""
         for measured in self.measured[:1]:
-            measured.asked, measured.restored = self._prompts, self._restored
+            measured.asked = self._prompts
+            measured.restored = self._restored
         return None
 
     def _reach(self, r: str) -> tuple[int, str]:
@@ -272,7 +276,8 @@ class AnswersAgree(Checker):
         return Finding(anomaly=MISSING, r=r, sentence=sentence)
 
     def _differs(self, answer: Answer, cold: Cold, compared: Comparison) -> Finding:
-        asked, at = self._requests[answer.r], compared.at
+        asked = self._requests[answer.r]
+        at = compared.at
         restored = {-1: "", 0: ", none of them restored"}.get(
             answer.restored, f", {answer.restored} of them restored"
         )

@@ -188,7 +188,8 @@ class CapturesKept(Checker):
         filled = {(move.dst_pool, move.dst): move.src for move in event.stores}
         for capture in self._captures.values() if filled else ():
             for aside, page in capture.pages.items():
-                src, of = filled.get((ledger.groups[aside].pool, page)), ledger.groups[aside].of
+                src = filled.get((ledger.groups[aside].pool, page))
+                of = ledger.groups[aside].of
                 run = (
                     next((run for run in event.runs if src in run.tables[of]), None)
                     if src is not None

@@ -43,15 +43,14 @@ class Circles:
         Who does not fit into the pools alone, and whoever is live beside it, may lose its pages in
         every step: `fits` tells.
         """
-        self._begun, limit, stuck = (
-            event.step,
-            min(ledger.header.rules.progress_steps, PATIENCE),
-            "",
-        )
+        self._begun = event.step
+        limit = min(ledger.header.rules.progress_steps, PATIENCE)
+        stuck = ""
         for run in event.runs:
             known = run.known
             if known > self._furthest.get(run.r, 0):
-                self._furthest[run.r], self._again = known, 0
+                self._furthest[run.r] = known
+                self._again = 0
                 self._vain.pop(run.r, None)
                 continue
             self._again += known - run.start

@@ -123,7 +123,8 @@ class ContentFloor(Checker):
         request = ledger.requests.get(event.holder)
         if request is None or event.holder in self._older or _thinned_out(ledger, event.group):
             return None
-        group, records = ledger.groups[event.group], ledger.records[event.pool].usable
+        group = ledger.groups[event.group]
+        records = ledger.records[event.pool].usable
         for page in event.pages:
             record = records.get(page)
             if record is None or record.keys or record.holders != {event.holder: 1}:
@@ -171,7 +172,8 @@ class ContentFloor(Checker):
         """Note keys that end for want of room; what had a key that ended is owed no more, unless
         there was room.
         """
-        record, pool = ledger.record(event.group, event.page), ledger.groups[event.group].pool
+        record = ledger.record(event.group, event.page)
+        pool = ledger.groups[event.group].pool
         for key in record.keys if record is not None else ():
             if (
                 key.group != event.group
@@ -230,7 +232,8 @@ class ContentFloor(Checker):
                     )
                 )
         if isinstance(event, Counts):
-            self._free[event.pool], self._given[event.pool] = event.free, 0
+            self._free[event.pool] = event.free
+            self._given[event.pool] = 0
         return None
 
     def _unclaimed(self, pool: int) -> bool:
@@ -254,7 +257,8 @@ class ContentFloor(Checker):
         for page in event.pages:
             for lying in self._in_page.pop((event.pool, page), ()):
                 self._lying.pop((lying.group, lying.node), None)
-                lying.taker, lying.operation = event.holder, operation
+                lying.taker = event.holder
+                lying.operation = operation
                 self._taken.append(lying)
         return None
 
@@ -352,7 +356,8 @@ class ContentLookup(Lookup):
     def __init__(
         self, ledger: Ledger, request: RequestRecord, there: dict[tuple[int, int], Lying]
     ) -> None:
-        self._there, self.found = there, dict[tuple[int, int], Lying]()
+        self._there = there
+        self.found = dict[tuple[int, int], Lying]()
         super().__init__(
             ledger, request, last_block=True, device_alone=ledger.header.rules.tier is not None
         )
@@ -386,7 +391,8 @@ def _whole_block_of_prompt(record: PageRecord, group: Group, request: RequestRec
     """Whether a page holds a whole block of attention of a request's prompt, behind which a
     token is left to compute.
     """
-    size, stop = group.block_size, record.stop
+    size = group.block_size
+    stop = record.stop
     whole = (
         record.node != NOTHING
         and not record.state
@@ -405,7 +411,8 @@ def _keyed(ledger: Ledger, group: int, node: int) -> bool:
 
 
 def _forgotten(ledger: Ledger, event: Hit, floor: int, needed: list[Lying]) -> Finding:
-    first, many = needed[0], len(ledger.groups) > 1
+    first = needed[0]
+    many = len(ledger.groups) > 1
     pages = ", ".join(
         str(page) for page in sorted({lying.page for lying in needed if lying.pool == first.pool})
     )

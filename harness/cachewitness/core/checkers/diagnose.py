@@ -35,7 +35,8 @@ class _Case:
     """One invalid column of one read."""
 
     def __init__(self, ledger: Ledger, read: Read, index: int) -> None:
-        self.ledger, self.read = ledger, read
+        self.ledger = ledger
+        self.read = read
         self.group: Group = ledger.groups[read.group]
         self.request: RequestRecord = ledger.requests[read.r]
         self.nodes = ledger.requests.prefixes_of_run(read)
@@ -102,7 +103,8 @@ class _Case:
         )
 
     def _foreign(self) -> str:
-        record, nodes = self.record, self.nodes
+        record = self.record
+        nodes = self.nodes
         assert record is not None
         if record.node == NOTHING or record.group != self.group.id:
             return "stale-hit"
@@ -120,7 +122,8 @@ class _Case:
         return "stale-hit"
 
     def sentence(self) -> str:
-        r, read = self.request.r, self.read
+        r = self.request.r
+        read = self.read
         origin = f"resumed at {self.request.resume}" if self.request.resume else "started cold"
         want = (
             f"its state after {count(self.stop, 'token')}"

@@ -33,7 +33,8 @@ def difference(
     draft = ", a draft that was rejected" if record.writer == r and not record.older else ""
     if record.state:
         return _parted(trie, record.node, nodes[stop], stop, draft) if record.stop == stop else ""
-    at, spans = start, record.spans()
+    at = start
+    spans = record.spans()
     while at < stop:
         covering = [index for index, span in enumerate(spans) if span.start <= at < span.stop]
         if not covering:

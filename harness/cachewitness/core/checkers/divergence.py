@@ -64,7 +64,8 @@ def _token(event: Compare) -> str:
 def _told(culprit: Culprit) -> str:
     layer = f"layer {culprit.layer} ({culprit.layer_type}, group {culprit.group})"
     off = f"holds {culprit.holds}" if culprit.holds else f"is off by {culprit.off:.1e}"
-    where, block = f"at position {culprit.position}", f"(block {culprit.block})"
+    where = f"at position {culprit.position}"
+    block = f"(block {culprit.block})"
     if culprit.part == "output":
         return f"the output of {layer} {where} {block}, which {off} although what it read is right"
     if culprit.part in STATE:

@@ -121,7 +121,8 @@ class EvictionOrder(Checker):
         """Whether the page cannot be read, or has a key that goes on from the one that ended: it
         was added to, or rekeyed.
         """
-        ended, ancestor = one.key, ledger.trie.ancestor
+        ended = one.key
+        ancestor = ledger.trie.ancestor
         if self._failed and (one.pool, ended.page) in self._failed:
             return True
         return bool(one.record.keys) and any(
@@ -168,7 +169,8 @@ class EvictionOrder(Checker):
 
 def _behind_others(ledger: Ledger, nodes: set[int]) -> set[int]:
     """Return those of the prefixes that continue another of them."""
-    parent, behind = ledger.trie.parent, set()
+    parent = ledger.trie.parent
+    behind = set()
     for node in nodes:
         shorter = parent[node]
         while shorter >= 0 and shorter not in nodes:

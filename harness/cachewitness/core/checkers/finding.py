@@ -73,7 +73,8 @@ class Measured(msgspec.Struct, kw_only=True):
         """
         least = min(self.least or other.least, other.least or self.least)
         for field in self.__struct_fields__[2:]:
-            mine, its = getattr(self, field), getattr(other, field)
+            mine = getattr(self, field)
+            its = getattr(other, field)
             setattr(self, field, mine + its if isinstance(mine, int) else max(mine, its))
         self.least = least
 

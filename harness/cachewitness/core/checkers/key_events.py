@@ -54,7 +54,8 @@ class KeyEventsTrue(Checker):
         super().__init__()
         self._rules = KeyEvents()
         self._groups: list[int] = []
-        self._view, self._untold = RouterView(), UntoldKeys()
+        self._view = RouterView()
+        self._untold = UntoldKeys()
         self._perhaps: set[tuple[int, int]] = set()
         """(group, prefix) of which a page is taken for untold that perhaps never lost its key."""
         self._misled = False
@@ -66,10 +67,8 @@ class KeyEventsTrue(Checker):
             return why
         if header.rules.key_events is None:
             return "the engine tells nobody of its keys"
-        self._rules, self._groups = (
-            header.rules.key_events,
-            [group.id for group in header.local_groups()],
-        )
+        self._rules = header.rules.key_events
+        self._groups = [group.id for group in header.local_groups()]
         return "" if header.rules.caching else "prefix caching is off"
 
     def handlers(self) -> dict[type, Handler]:
@@ -156,7 +155,8 @@ class KeyEventsTrue(Checker):
         """Whether routers know of a page that has the prefix of a name, and no page with it is
         yet to be told.
         """
-        pages, node = self._view.pages(group, name), self._view.prefix(name)
+        pages = self._view.pages(group, name)
+        node = self._view.prefix(name)
         if not pages or node < 0 or not self._untold.has(group, ledger.trie.depth[node], node):
             return pages > 0
         return (group, node) in self._perhaps and pages >= len(
@@ -167,13 +167,15 @@ class KeyEventsTrue(Checker):
         """Take into the routers' view a block that may mean any of some keys; return what is
         wrong with that.
         """
-        keys, unclear = meant.keys, self._view.is_unclear(name)
+        keys = meant.keys
+        unclear = self._view.is_unclear(name)
         if not meant.sure:
             wrong = [] if unclear else [key.wrong_identity(event, place) for key in keys]
             self._view.store_unclear(name, group, [key.node for key in keys])
             return wrong[0] if wrong and all(wrong) else ""
         if keys:
-            node, known = keys[0].node, self._view.is_for_another(name, keys[0].node)
+            node = keys[0].node
+            known = self._view.is_for_another(name, keys[0].node)
             self._view.store(group, name, node)
             return (
                 f"{name!r} names another prefix already"
@@ -192,7 +194,8 @@ class KeyEventsTrue(Checker):
 
     def _told_again(self, ledger: Ledger, group: int, event: KvStored, place: int) -> str:
         """Return what is wrong with a block that is hit and was told before: it is no page more."""
-        name, tokens = event.hashes[place], event.tokens[: (place + 1) * event.block_size]
+        name = event.hashes[place]
+        tokens = event.tokens[: (place + 1) * event.block_size]
         for key in list(ledger.keys.published[group].get(self._view.prefix(name), {}).values())[:1]:
             known = Untold(ledger.requests[key.r], key.length, key.node)
             if not known.ends_with(tokens, self._view.prefix(event.parent)):
@@ -264,7 +267,9 @@ class KeyEventsTrue(Checker):
 
     def _shapeless(self, event: KvStored) -> Iterator[str]:
         """Yield why hashes, tokens and block size do not go together."""
-        size, tokens, hashes = event.block_size, len(event.tokens), len(event.hashes)
+        size = event.block_size
+        tokens = len(event.tokens)
+        hashes = len(event.hashes)
         if (
             size < 1
             or tokens % size

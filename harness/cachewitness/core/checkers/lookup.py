@@ -54,8 +54,11 @@ class Lookup:
         With `device_alone`, copies in other tiers do not count. With `unusable`, keys count that
         must not be hit.
         """
-        self._ledger, self._request, self._rules = ledger, request, ledger.header.rules
-        self._device_alone, self._unusable = device_alone, unusable
+        self._ledger = ledger
+        self._request = request
+        self._rules = ledger.header.rules
+        self._device_alone = device_alone
+        self._unusable = unusable
         self._last_block = last_block
         limit = len(request.tokens) if self._rules.stores_logits else len(request.tokens) - 1
         self._limit = limit // self._rules.alignment * self._rules.alignment
@@ -67,10 +70,8 @@ class Lookup:
         A multiple of the declared alignment that leaves a token to compute; where speculation gives
         tokens back, attention must be held so many tokens further than the request resumes.
         """
-        groups, alignment = (
-            [(group, self._dropped(group)) for group in self._ledger.local],
-            self._rules.alignment,
-        )
+        groups = [(group, self._dropped(group)) for group in self._ledger.local]
+        alignment = self._rules.alignment
         position = self._limit - self._rules.eagle_drop_tokens
         if groups:
             position = self._lowered(position, groups[0][0])
@@ -113,7 +114,9 @@ class Lookup:
 
     def _run(self, group: Group) -> int:
         """Return how many tokens of whole blocks a full-attention group holds from the start."""
-        size, nodes, length = group.block_size, self._request.nodes, 0
+        size = group.block_size
+        nodes = self._request.nodes
+        length = 0
         while length + size < len(nodes) and self._held(group, nodes[length + size]):
             length += size
         return length

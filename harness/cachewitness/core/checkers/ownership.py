@@ -63,7 +63,8 @@ class Ownership(Checker):
         self._ended.pop(event.holder, None)
         if event.pool in self._told and event.pool not in self._moved:
             self._expect_counts(event)
-        records, filling = ledger.records[event.pool], _filling(ledger)
+        records = ledger.records[event.pool]
+        filling = _filling(ledger)
         if filling and not event.holder.startswith("copy:"):
             filled = [page for page in event.pages if (event.pool, page) in filling]
             nobodys = [
@@ -84,7 +85,9 @@ class Ownership(Checker):
         """Refuse what the holder does not hold, or not so often."""
         if event.pool in self._told and event.pool not in self._moved:
             self._expect_counts(event)
-        records, holder, pages = ledger.records[event.pool], event.holder, event.pages
+        records = ledger.records[event.pool]
+        holder = event.holder
+        pages = event.pages
         counted = Counter(pages) if len(set(pages)) < len(pages) else dict.fromkeys(pages, 1)
         for page, times in counted.items():
             if times > records[page].holders.get(holder, 0):
@@ -97,7 +100,8 @@ class Ownership(Checker):
 
     def on_write(self, ledger: Ledger, event: Write) -> Found:
         """Content that another holder still needs stays as it is."""
-        records, r = ledger.records[event.pool], event.r
+        records = ledger.records[event.pool]
+        r = event.r
         for index, page in enumerate(event.pages):
             if page < 0 or page in records.null:
                 return (_null_write(event, page),)
@@ -135,7 +139,8 @@ class Ownership(Checker):
         self._moved.add(pool)
 
         def judge(ledger: Ledger) -> Finding | None:
-            told, held = self._told[pool], ledger.holdings.held[pool]
+            told = self._told[pool]
+            held = ledger.holdings.held[pool]
             if told.step + 1 < event.step and told.held != held:
                 return _counts_no_more(told, held, event)
             self._moved.discard(pool)
@@ -178,7 +183,8 @@ def _filling(ledger: Ledger) -> Collection[tuple[int, int]]:
     """Return the (pool, page) that copies fill which end behind all steps in flight, those that
     begin with one among them.
     """
-    filling, steps = ledger.contents.filling, ledger.open_steps.values()
+    filling = ledger.contents.filling
+    steps = ledger.open_steps.values()
     if not any(step.begun for step in steps):
         return filling
     over = {number for step in steps for number in (*step.ended, *step.failed, *step.flushed)}
@@ -193,8 +199,11 @@ def _filling(ledger: Ledger) -> Collection[tuple[int, int]]:
 
 def _miscounts(ledger: Ledger, event: Counts) -> Finding | None:
     """Compare the engine's counts with the holders in the ledger."""
-    found, records, held = None, ledger.records[event.pool], ledger.holdings.held[event.pool]
-    free, cached = event.free, event.cached
+    found = None
+    records = ledger.records[event.pool]
+    held = ledger.holdings.held[event.pool]
+    free = event.free
+    cached = event.cached
     if free + event.held + cached != records.capacity or free < 0 or event.held < 0 or cached < 0:
         found = _wrong_sum(event, records.capacity)
     elif (wrong := _first_miscounted(records, event)) is not None:
@@ -370,7 +379,8 @@ def _needed(
         return same and _in_place(ledger, page, record, request.r, upto)
     first = first_needed(ledger.groups[record.group], upto)
     for span in lost:
-        low, high = max(span.start, first), min(span.stop, upto)
+        low = max(span.start, first)
+        high = min(span.stop, upto)
         same = low < high and ledger.trie.ancestor(span.node, high) == request.nodes[high]
         if same and _in_place(ledger, page, record, request.r, high):
             return True

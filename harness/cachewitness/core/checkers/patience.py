@@ -19,11 +19,10 @@ class Generous:
     """
 
     def __init__(self, header: Header) -> None:
-        rules, least = (
-            header.rules,
-            min((pool.pages for pool in header.pools if pool.tier == "local"), default=0),
-        )
-        self.limit, self.patience = rules.progress_steps, min(rules.progress_steps, PATIENCE)
+        rules = header.rules
+        least = min((pool.pages for pool in header.pools if pool.tier == "local"), default=0)
+        self.limit = rules.progress_steps
+        self.patience = min(rules.progress_steps, PATIENCE)
         self.spare = min(rules.reserved_pages, max(least // 2, SPARE))
         said = [f"progress_steps {rules.progress_steps}"] if rules.progress_steps > PATIENCE else []
         said += (

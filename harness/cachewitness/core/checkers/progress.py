@@ -197,8 +197,10 @@ class Progress(Checker):
         if not event.by_engine or event.r in self._lost:
             return None
         self.opportunities += 1
-        request, most = ledger.requests[event.r], ledger.header.rules.max_prompt
-        prompt, reserved = request.prompt_tokens, ledger.header.rules.reserved_pages
+        request = ledger.requests[event.r]
+        most = ledger.header.rules.max_prompt
+        prompt = request.prompt_tokens
+        reserved = ledger.header.rules.reserved_pages
         if (most and prompt > most) or not _fits_alone(ledger, event.r, reserved):
             return None
         if ledger.header.rules.gives_up:
@@ -288,7 +290,8 @@ def _blocks(ledger: Ledger, r: str, pool: int, upto: int) -> int:
     Drafts take pages ahead, and a page of their own each where a state is written after every
     token.
     """
-    drafts, pages = ledger.header.rules.drafts, 0
+    drafts = ledger.header.rules.drafts
+    pages = 0
     for group in ledger.local:
         if group.pool == pool:
             recurrent = group.kind == "recurrent"

@@ -132,7 +132,8 @@ class Panel:
         """Show the event to every checker that looks at its kind, then move the ledger; return
         what was found.
         """
-        ledger, kind = self.ledger, type(event)
+        ledger = self.ledger
+        kind = type(event)
         asked, move, after = self._watches.get(kind) or self._watch(kind)
         findings: Sequence[Finding] = ()
         for checker, handler in asked:
@@ -227,12 +228,12 @@ class Panel:
         findings = self._asked(lambda checker: checker.close(self.ledger), "at the end")
         for checker in self._active:
             tally = self.tallies[checker.name]
-            tally.opportunities, tally.acceptable = (
-                max(checker.opportunities, tally.findings),
-                checker.acceptable,
-            )
-            tally.measured, tally.reuse = checker.measured, checker.reuse
-            tally.excused, tally.bounds = dict(+checker.excused), checker.bounds
+            tally.opportunities = max(checker.opportunities, tally.findings)
+            tally.acceptable = checker.acceptable
+            tally.measured = checker.measured
+            tally.reuse = checker.reuse
+            tally.excused = dict(+checker.excused)
+            tally.bounds = checker.bounds
             if not tally.opportunities:
                 kinds: list[Any] = [
                     kind for kind in checker.handlers() if kind not in self._watches
@@ -248,13 +249,15 @@ class Panel:
         assert finding.anomaly in checker.anomalies, (
             f"{checker.name} does not list {finding.anomaly}"
         )
-        finding.checker, finding.seq = checker.name, seq
+        finding.checker = checker.name
+        finding.seq = seq
         self.tallies[checker.name].findings += 1
         return finding
 
     def _crashed(self, checker: Checker, message: str) -> None:
         tally = self.tallies[checker.name]
-        tally.crashed, tally.opportunities = message, checker.opportunities
+        tally.crashed = message
+        tally.opportunities = checker.opportunities
         self._active.remove(checker)
         self._answering = {
             anomaly: other for anomaly, other in self._answering.items() if other is not checker

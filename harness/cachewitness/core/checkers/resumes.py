@@ -59,7 +59,8 @@ class ResumesRight(Checker):
 
     def on_submit(self, ledger: Ledger, event: Submitted) -> Found:
         """Remember the prompt, and how much may be generated behind it."""
-        self._prompts[event.r], self._generate[event.r] = event.tokens, event.generate
+        self._prompts[event.r] = event.tokens
+        self._generate[event.r] = event.generate
         return None
 
     def on_answer(self, ledger: Ledger, event: Answer) -> Found:

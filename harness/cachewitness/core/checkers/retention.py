@@ -110,7 +110,8 @@ class ReplayBoundaryRetained(Checker):
         """Expect the states at a request's shared-prefix boundary, once it is past: those that
         were written are kept.
         """
-        r, length = request.r, self._shared_prefix_boundaries[request.r]
+        r = request.r
+        length = self._shared_prefix_boundaries[request.r]
         node = request.nodes[length]
         for group in ledger.local:
             written = group.kind == "recurrent" and length in request.states.get(group.id, ())
@@ -257,7 +258,8 @@ class IntervalSparsity(Checker):
         if interval is None or event.group not in retention.groups:
             return None
         self.opportunities += 1
-        request, group = ledger.requests[event.r], ledger.groups[event.group]
+        request = ledger.requests[event.r]
+        group = ledger.groups[event.group]
         if _on_interval(ledger, group, event.length, interval) or _kept_aside(
             ledger, request, event
         ):
@@ -267,7 +269,8 @@ class IntervalSparsity(Checker):
         return None
 
     def _over_dense(self, ledger: Ledger, event: Publish, interval: int) -> Finding | None:
-        request, group = ledger.requests[event.r], ledger.groups[event.group]
+        request = ledger.requests[event.r]
+        group = ledger.groups[event.group]
         if _fetched(ledger, request, event):
             return None
         if event.length in self._needed_of(ledger, request, group):
@@ -276,10 +279,8 @@ class IntervalSparsity(Checker):
             ledger, request, group
         ):
             return None
-        alignment, boundaries = (
-            ledger.header.rules.alignment,
-            self._reachable(ledger, request, group),
-        )
+        alignment = ledger.header.rules.alignment
+        boundaries = self._reachable(ledger, request, group)
         off_grid = group.kind == "recurrent" and event.length % alignment > 0
         sentence = (
             f"Let {event.r} have a prompt of {count(request.prompt_tokens, 'token')} under a"
@@ -329,10 +330,8 @@ class IntervalSparsity(Checker):
         """Return where the request left a prefix that others share, in tokens, and how much
         lower a sibling can resume.
         """
-        eagle_drop_tokens, parted = (
-            ledger.header.rules.eagle_drop_tokens,
-            self._shared_prefix_boundaries.get(request.r, set()),
-        )
+        eagle_drop_tokens = ledger.header.rules.eagle_drop_tokens
+        parted = self._shared_prefix_boundaries.get(request.r, set())
         if not eagle_drop_tokens:
             return parted
         parted = parted | {point - eagle_drop_tokens for point in parted}
@@ -435,7 +434,8 @@ def _matched_beyond(
 
     A speculative look-up matches its key and gives back what lies behind the length.
     """
-    group, length = ledger.groups[owner], ledger.trie.depth[node]
+    group = ledger.groups[owner]
+    length = ledger.trie.depth[node]
     beyond = length + ledger.header.rules.eagle_drop_tokens
     if group.kind == "full" and length % group.block_size > 0 and beyond < len(request.nodes):
         yield owner, request.nodes[beyond]

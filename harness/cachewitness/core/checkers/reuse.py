@@ -139,18 +139,17 @@ class ReuseFloor(Checker):
         return None
 
     def _acceptable(self, ledger: Ledger, event: Hit) -> bool:
-        request, tier = ledger.requests[event.r], ledger.header.rules.tier
+        request = ledger.requests[event.r]
+        tier = ledger.header.rules.tier
         before = NO_TIME if event.r in self._failed else self._came.get(event.r, ANY_TIME)
         if tier is not None and event.resume >= longest_apart(ledger, request, tier, before):
             return True
         return event.resume >= Lookup(ledger, request, last_block=True).longest_common()
 
     def _note(self, ledger: Ledger, r: str, length: int) -> None:
-        node, parent, computed = (
-            ledger.requests[r].node_of(length),
-            ledger.trie.parent,
-            self._computed,
-        )
+        node = ledger.requests[r].node_of(length)
+        parent = ledger.trie.parent
+        computed = self._computed
         while node >= 0 and node not in computed:
             computed.add(node)
             node = parent[node]
@@ -162,7 +161,9 @@ class ReuseFloor(Checker):
 
     def _count(self, ledger: Ledger, event: Hit, owed: int) -> None:
         """Count what a look-up got, what it was owed, and what had been computed before."""
-        nodes, rules, computed = ledger.requests[event.r].nodes, ledger.header.rules, self._computed
+        nodes = ledger.requests[event.r].nodes
+        rules = ledger.header.rules
+        computed = self._computed
         limit = len(nodes) - (1 if rules.stores_logits else 2)
         length = bisect_left(range(1, limit + 1), True, key=lambda at: nodes[at] not in computed)
         owed = max(owed, event.resume)

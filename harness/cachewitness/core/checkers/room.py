@@ -20,7 +20,8 @@ def spare_pages(ledger: Ledger, pool: int) -> list[int]:
     """Return the pages that nobody held and no key named, from before the operation that is over
     to its end.
     """
-    records, holdings = ledger.records[pool], ledger.holdings
+    records = ledger.records[pool]
+    holdings = ledger.holdings
     if not any_free(ledger, pool):
         return []
     before = records.pages_before(holdings.operation)

@@ -100,7 +100,8 @@ class RouterView:
         """Return (group, prefix, pages told, pages that have the key) where these differ."""
         found = []
         for group, node in sorted(self._touched - self._unclear):
-            told, there = self._told[group, node], len(ledger.keys.published[group].get(node, ()))
+            told = self._told[group, node]
+            there = len(ledger.keys.published[group].get(node, ()))
             if told != there:
                 found.append((group, node, told, there))
         return found
@@ -179,7 +180,8 @@ class Untold:
             return f"it names the adapter {event.adapter!r}, and the prefix is of {adapter!r}"
         if self.length == event.block_size and event.salt != salt:
             return f"it names the salt {event.salt!r}, and the prefix has {salt!r}"
-        said, items = event.media[place] if event.media else [], self.media(event.block_size)
+        said = event.media[place] if event.media else []
+        items = self.media(event.block_size)
         return (
             ""
             if said == items
@@ -252,7 +254,8 @@ class UntoldKeys:
             yield Meant(named[:1])
             if not named:
                 return
-            behind, start = named[0].node, named[0].length
+            behind = named[0].node
+            start = named[0].length
 
     def _out_of(
         self, group: int, event: KvStored, behind: int, start: int, view: RouterView
@@ -284,7 +287,8 @@ class UntoldKeys:
         images allow if any do.
         """
         blocks = len(event.tokens) // event.block_size
-        known, every = behind != ANYWHERE, blocks == len(event.hashes)
+        known = behind != ANYWHERE
+        every = blocks == len(event.hashes)
         found = []
         for block in range(blocks):
             keys = self._find(group, event, (0 if known else block, block), behind, start)

@@ -114,7 +114,8 @@ class NoFabricatedSnapshots(Checker):
 
     def on_publish(self, ledger: Ledger, event: Publish) -> Found:
         if ledger.record(event.group, event.page) is not None:
-            before, state = ledger.before(event), ledger.groups[event.group].kind == "recurrent"
+            before = ledger.before(event)
+            state = ledger.groups[event.group].kind == "recurrent"
             self.opportunities += state and before.late
             return (
                 (_committed(ledger, event, "fabricated-snapshot", event.step),)
@@ -250,7 +251,8 @@ def _first(named: Key | Publish) -> str:
 
 def _short_of(ledger: Ledger, key: Key | Publish, record: Content) -> str:
     """Say what the page does not have of what the key names."""
-    group, request = ledger.groups[key.group], ledger.requests[key.r]
+    group = ledger.groups[key.group]
+    request = ledger.requests[key.r]
     if record.node != NOTHING and record.group not in (key.group, group.of):
         return f", for group {record.group}"
     if key.length >= len(request.nodes):
@@ -269,12 +271,11 @@ def _short_of(ledger: Ledger, key: Key | Publish, record: Content) -> str:
 
 def _committed(ledger: Ledger, key: Key | Publish, anomaly: str, step: int) -> Finding:
     """Return the finding that a step committed a key over other content than the key names."""
-    record, group = ledger.record(key.group, key.page), ledger.groups[key.group]
+    record = ledger.record(key.group, key.page)
+    group = ledger.groups[key.group]
     assert record is not None
-    what, short = (
-        ("the state after" if group.kind == "recurrent" else "the block that ends"),
-        _short_of(ledger, key, record),
-    )
+    what = "the state after" if group.kind == "recurrent" else "the block that ends"
+    short = _short_of(ledger, key, record)
     sentence = (
         f"Let {key.r} have published {what} its {_first(key)} in page {key.page} of group"
         f" {key.group}. Step {step} committed it; however the ledger says that the page holds"

@@ -65,7 +65,8 @@ class StatisticsTrue(Checker):
         self._tiered = False
         self._back: set[str] = set()
         """Requests that lost their place since they came."""
-        self._first, self._again = NONE, NONE
+        self._first = NONE
+        self._again = NONE
         """Look-ups of requests admitted since operators were told last: of those that had not lost
         their place, of others."""
         self._hits: dict[str, list[int]] = {}
@@ -146,12 +147,14 @@ class StatisticsTrue(Checker):
             yield _wrong("operators", event, told, f"{held} of them are held")
         if event.requests >= 0:
             yield from self._look_ups(event)
-        self._first, self._again = NONE, NONE
+        self._first = NONE
+        self._again = NONE
         for r, tokens in event.restored:
             yield from self._restored(event, r, tokens)
 
     def _look_ups(self, event: Stats) -> Iterator[Finding]:
-        told, again = LookUps(event.requests, event.looked_up, event.found), LookUps(*event.again)
+        told = LookUps(event.requests, event.looked_up, event.found)
+        again = LookUps(*event.again)
         if self._tiered:
             pairs = [(told + again, self._first + self._again, "")]
         else:

@@ -87,11 +87,13 @@ class TensorsAgree(Checker):
     def close(self, ledger: Ledger) -> Found:
         """Complete what was measured by what was restored."""
         for measured in self.measured[:1]:
-            measured.asked, measured.restored = self._asked, self._restored
+            measured.asked = self._asked
+            measured.restored = self._restored
         return None
 
     def on_compare(self, ledger: Ledger, event: Compare) -> Found:
-        request, where = ledger.requests[event.r], self._felt.pop((event.step, event.r), "")
+        request = ledger.requests[event.r]
+        where = self._felt.pop((event.step, event.r), "")
         restored = request.hit is not None and request.hit.resume > 0
         rows = event.stop - event.start
         self.opportunities += rows
@@ -112,7 +114,8 @@ def unfelt(ledger: Ledger, read: Read, given_back: GivenBack) -> str:
     """Return the class by which a wrong read leaves the numbers as they are; empty if they must
     change.
     """
-    invalid, group = ledger.before(read).invalid, ledger.groups[read.group]
+    invalid = ledger.before(read).invalid
+    group = ledger.groups[read.group]
     bad = [
         i
         for i in invalid

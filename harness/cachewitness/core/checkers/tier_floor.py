@@ -55,7 +55,8 @@ def _longest_in_tier(ledger: Ledger, request: RequestRecord, tier: TierRules, be
 
 def _needed(group: Group, position: int, tier: TierRules) -> Iterable[int]:
     """Return the lengths whose keys a group needs in the tier for a hit that ends with a chunk."""
-    size, chunk = group.block_size, tier.chunk
+    size = group.block_size
+    chunk = tier.chunk
     if group.kind == "full":
         return range(size, position + 1, size)
     ends = range(chunk, position + 1, chunk) if tier.together else [position]

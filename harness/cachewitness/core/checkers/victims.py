@@ -98,7 +98,8 @@ def spared_instead(
     `victims` are keys over pages that nobody held when the operation began. If keys go together,
     who went first is the oldest.
     """
-    order, idle = eviction.order, ledger.holdings.idle[pool]
+    order = eviction.order
+    idle = ledger.holdings.idle[pool]
     if not victims or not idle or order == "random":
         return None
     certain, possible = TIMES[order]
@@ -179,7 +180,8 @@ def _longer_stays(
     """Return a victim and a page that keeps a longer prefix, which nobody can hit without the
     victim: full attention alone.
     """
-    parent, depth = ledger.trie.parent, ledger.trie.depth
+    parent = ledger.trie.parent
+    depth = ledger.trie.depth
     full = [one for one in victims if ledger.groups[one.key.group].kind == "full"]
     shortest = min((one.key.length for one in full), default=0)
     gone: dict[int, dict[int, Ended]] = {one.key.group: {} for one in full}
@@ -190,7 +192,9 @@ def _longer_stays(
         for key in record.keys:
             if key.length <= shortest or key.group not in gone or not key.usable or key.node < 0:
                 continue
-            ended, passed, node = gone[key.group], seen[key.group], parent[key.node]
+            ended = gone[key.group]
+            passed = seen[key.group]
+            node = parent[key.node]
             while node >= 0 and depth[node] >= shortest and node not in passed:
                 if node in ended:
                     return ended[node], page, "keeps a longer prefix, which goes first"

@@ -23,7 +23,9 @@ class Collector:
     """Watches over the size of a ledger. `limit` is the number of prefixes at which it forgets."""
 
     def __init__(self, ledger: Ledger, limit: int = PREFIXES) -> None:
-        self._ledger, self._least, self.limit = ledger, limit, limit
+        self._ledger = ledger
+        self._least = limit
+        self.limit = limit
         self._over: set[str] = set()
 
     @property
@@ -63,7 +65,8 @@ class Collector:
             yield from images
 
     def _forget_requests(self) -> None:
-        ledger, pages_of = self._ledger, self._ledger.holdings.pages_of
+        ledger = self._ledger
+        pages_of = self._ledger.holdings.pages_of
         named = {
             key.r
             for records in ledger.records.values()

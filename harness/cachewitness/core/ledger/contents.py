@@ -26,7 +26,9 @@ class Contents:
     """What pages hold, as runs of known prefixes and as recurrent states."""
 
     def __init__(self, header: Header, records: dict[int, PoolRecords], trie: Trie) -> None:
-        self._groups, self._records, self._trie = header.groups, records, trie
+        self._groups = header.groups
+        self._records = records
+        self._trie = trie
         self._places = [(group.block_size, records[group.pool]) for group in header.groups]
         """Per group: the size of its blocks, in tokens, and the records of its pool."""
         self._local = frozenset(group.id for group in header.local_groups())
@@ -88,7 +90,9 @@ class Contents:
         """
         if content.node == NOTHING:
             return []
-        group, ancestor, spans = self._groups[event.group], self._trie.ancestor, content.spans()
+        group = self._groups[event.group]
+        ancestor = self._trie.ancestor
+        spans = content.spans()
         if content.group != event.group:
             return spans
         if group.kind == "recurrent":
@@ -96,7 +100,8 @@ class Contents:
         lost = []
         for span in spans:
             shift = (start // group.block_size - span.start // group.block_size) * group.block_size
-            low, high = max(span.start, start - shift), min(span.stop, stop - shift)
+            low = max(span.start, start - shift)
+            high = min(span.stop, stop - shift)
             if low < high and (shift or ancestor(span.node, high) != nodes[high]):
                 lost.append(Span(low, high, ancestor(span.node, high)))
         return lost
@@ -105,29 +110,35 @@ class Contents:
 
     def write_state(self, event: Write, node: int, tainted: bool) -> None:
         """Write the recurrent state after the prefix `node` into the one page of a write."""
-        records, stop = self._places[event.group][1], event.stop
+        records = self._places[event.group][1]
+        stop = event.stop
         record = records.find(event.pages[0])
         if record is not None:
             records.changes(record)
             record.poison()
-            record.state, record.node, record.start, record.stop, record.group = (
-                True,
-                node,
-                stop,
-                stop,
-                event.group,
-            )
-            record.writer, record.step, record.tainted = event.r, event.step, tainted
+            record.state = True
+            record.node = node
+            record.start = stop
+            record.stop = stop
+            record.group = event.group
+            record.writer = event.r
+            record.step = event.step
+            record.tainted = tainted
             self._written.setdefault(event.r, []).append(record)
 
     def write_tokens(self, event: Write, nodes: list[int], tainted: bool) -> None:
         """Write the attention content of a run into the pages of one group. `nodes` are the
         prefixes of the run.
         """
-        group, r, step, start, last = event.group, event.r, event.step, event.start, event.stop
+        group = event.group
+        r = event.r
+        step = event.step
+        start = event.start
+        last = event.stop
         size, records = self._places[group]
         written = self._written.setdefault(r, [])
-        stop, touched = start - start % size + size, records.usable.get
+        stop = start - start % size + size
+        touched = records.usable.get
         for page in event.pages:
             if stop > last:
                 stop = last
@@ -138,7 +149,8 @@ class Contents:
                 if record.group != group:
                     early = record.early
                     record.poison()
-                    record.group, record.early = group, early
+                    record.group = group
+                    record.early = early
                 self._lay(record, nodes, start, stop, size)
                 record.writer, record.step, record.tainted = r, step, record.tainted or tainted
                 written.append(record)
@@ -152,16 +164,23 @@ class Contents:
         if start % size == 0:
             record.early = False
         if node == NOTHING:
-            record.start, record.stop, record.node, record.zeroed = start, stop, nodes[stop], False
+            record.start = start
+            record.stop = stop
+            record.node = nodes[stop]
+            record.zeroed = False
         elif record.older or record.start // size != start // size:
             self._overwrite(record, nodes, start, stop, size)
         elif start <= record.start and stop >= record.stop:
-            record.start, record.stop, record.node, record.tainted = start, stop, nodes[stop], False
+            record.start = start
+            record.stop = stop
+            record.node = nodes[stop]
+            record.tainted = False
         elif record.start <= start <= record.stop and (
             (node if start == record.stop else self._trie.ancestor(node, start)) == nodes[start]
         ):
             if stop >= record.stop:
-                record.stop, record.node = stop, nodes[stop]
+                record.stop = stop
+                record.node = nodes[stop]
             elif self._trie.ancestor(node, stop) != nodes[stop]:
                 self._overwrite(record, nodes, start, stop, size)
         else:
@@ -176,11 +195,15 @@ class Contents:
         A token lies in the page at its position modulo `size`, so a run of another column destroys
         what lies at its places.
         """
-        low, high, node, ancestor = start, stop, nodes[stop], self._trie.ancestor
+        low = start
+        high = stop
+        node = nodes[stop]
+        ancestor = self._trie.ancestor
         rest = []
         for span in record.spans():
             shift = (start // size - span.start // size) * size
-            first, last = start - shift, stop - shift
+            first = start - shift
+            last = stop - shift
             if span.start < first:
                 upto = min(span.stop, first)
                 before = ancestor(span.node, upto)
@@ -190,10 +213,14 @@ class Contents:
                     rest.append(Span(span.start, upto, before))
             if span.stop > last:
                 if shift == 0 and span.start <= stop and ancestor(span.node, stop) == nodes[stop]:
-                    high, node = span.stop, span.node
+                    high = span.stop
+                    node = span.node
                 else:
                     rest.append(Span(max(span.start, last), span.stop, span.node))
-        record.older, record.start, record.stop, record.node = tuple(rest), low, high, node
+        record.older = tuple(rest)
+        record.start = low
+        record.stop = high
+        record.node = node
 
     # --- taint ------------------------------------------------------------------------------------
 
@@ -263,7 +290,9 @@ class Contents:
             return
         *older, newest = stayed
         before.older = tuple(older)
-        before.start, before.stop, before.node = newest.start, newest.stop, newest.node
+        before.start = newest.start
+        before.stop = newest.stop
+        before.node = newest.node
 
     def zero(self, event: Zero) -> None:
         """Fill pages with zeros, which are no content."""

@@ -20,7 +20,8 @@ class Holdings:
     """Counts holders and keys of pages. A holder may hold a page several times."""
 
     def __init__(self, records: dict[int, PoolRecords], *, fenced: bool = False) -> None:
-        self._records, self._fenced = records, fenced
+        self._records = records
+        self._fenced = fenced
         self.held: dict[int, int] = dict.fromkeys(records, 0)
         """Per pool: how many pages somebody holds."""
         self.idle: dict[int, dict[int, PageRecord]] = {pool: {} for pool in records}
@@ -42,13 +43,12 @@ class Holdings:
 
     def take(self, event: Take) -> None:
         """Give pages to a holder."""
-        records, holder, idle, operation = (
-            self._records[event.pool],
-            event.holder,
-            self.idle[event.pool],
-            self.operation,
-        )
-        group, step = event.group, event.step
+        records = self._records[event.pool]
+        holder = event.holder
+        idle = self.idle[event.pool]
+        operation = self.operation
+        group = event.group
+        step = event.step
         self.pages_of[holder] = self.pages_of.get(holder, 0) + len(event.pages)
         for page in event.pages:
             record = records[page]
@@ -66,7 +66,8 @@ class Holdings:
 
     def drop(self, event: Drop) -> None:
         """Take pages from a holder, each once; what it does not hold stays as it is."""
-        records, holder = self._records[event.pool], event.holder
+        records = self._records[event.pool]
+        holder = event.holder
         verified = records.verified
         for page in event.pages:
             record = records[page]

@@ -29,7 +29,9 @@ class Keys:
     def __init__(
         self, groups: list[Group], records: dict[int, PoolRecords], holdings: Holdings
     ) -> None:
-        self._groups, self._records, self._holdings = groups, records, holdings
+        self._groups = groups
+        self._records = records
+        self._holdings = holdings
         self.published: list[dict[int, dict[int, Key]]] = [{} for _ in groups]
         """Per group: node -> page -> key, of everything published."""
         self.ended: list[dict[int, Ended]] = [{} for _ in groups]
@@ -55,7 +57,10 @@ class Keys:
 
     def publish(self, event: Publish, node: int, state: KeyState) -> None:
         """Add a key; one that is pending waits for the end of its step."""
-        group, page, step, companions = event.group, event.page, event.step, event.companions
+        group = event.group
+        page = event.page
+        step = event.step
+        companions = event.companions
         key = Key(group, page, event.r, event.length, step, companions, node, state)
         if state == "pending":
             self._pending.setdefault(step, []).append(key)

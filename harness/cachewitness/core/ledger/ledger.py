@@ -178,11 +178,13 @@ class Ledger:
         if applied is event:
             raise RuntimeError(f"the ledger is already past this {type(event).__name__}")
         self._view = view = self._ask[type(event)](event)
-        self._asked, self._asked_after = event, applied
+        self._asked = event
+        self._asked_after = applied
         return view
 
     def _before_read(self, read: Read) -> BeforeRead:
-        requests, group = self.requests, read.group
+        requests = self.requests
+        group = read.group
         if requests.ended_in_flight and (read.step, read.r) in requests.ended_in_flight:
             return self._before_lost_read(read)
         nodes = requests[read.r].nodes
@@ -200,12 +202,12 @@ class Ledger:
         key = self.keys.awaiting(read.r, read.step)
         if key is None:
             return SOUND_READ
-        group, length = read.group, min(read.stop, key.length)
-        node, since = (
-            self.trie.ancestor(key.node, length),
-            self.requests.ended_in_flight[read.step, read.r],
-        )
-        records, contents = self._pool_of[group], self.contents
+        group = read.group
+        length = min(read.stop, key.length)
+        node = self.trie.ancestor(key.node, length)
+        since = self.requests.ended_in_flight[read.step, read.r]
+        records = self._pool_of[group]
+        contents = self.contents
         invalid = surely_invalid_columns(
             read, self.groups[group], node, length, records, contents, since
         )
@@ -224,7 +226,8 @@ class Ledger:
         return BeforePublish(late=True, unbacked=not matches)
 
     def _before_hit(self, event: Hit) -> BeforeHit:
-        nodes, invalidated = self.requests[event.r].nodes, []
+        nodes = self.requests[event.r].nodes
+        invalidated = []
         for group, pages in enumerate(event.pages):
             for page in pages:
                 record = self._pool_of[group].usable.get(page)
@@ -254,8 +257,10 @@ class Ledger:
     # --- pages ------------------------------------------------------------------------------------
 
     def _write(self, event: Write) -> None:
-        requests, request = self.requests, self.requests[event.r]
-        nodes, tainted = request.nodes, request.tainted
+        requests = self.requests
+        request = self.requests[event.r]
+        nodes = request.nodes
+        tainted = request.tainted
         if requests.draft_prefixes or event.stop >= len(nodes):
             nodes = requests.prefixes_of_run(event)
         if self.groups[event.group].kind == "recurrent":
@@ -336,6 +341,7 @@ class Ledger:
             self.holdings.reset(pools)
 
     def _version(self, event: Version) -> None:
-        requests, adapter = self.requests, event.adapter
+        requests = self.requests
+        adapter = event.adapter
         self.keys.outdate(lambda key: not adapter or requests[key.r].identity[2] == adapter)
         self.requests.load_version(event)

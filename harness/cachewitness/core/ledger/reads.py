@@ -82,7 +82,8 @@ def surely_invalid_columns(
     of pages of which the content is forgotten, was written in the step `since` or later, or that
     somebody took in a later step than that of the run.
     """
-    state, invalid = group.kind == "recurrent", []
+    state = group.kind == "recurrent"
+    invalid = []
     for index, page in enumerate(read.pages):
         start, stop = span_of(group, read, index)
         if start > length or (start == length and not state):
@@ -123,7 +124,8 @@ def _remember(
     elif known is not None:
         known.pages = read.pages
         if stop > known.stop:
-            known.stop, known.node = stop, nodes[stop]
+            known.stop = stop
+            known.node = nodes[stop]
 
 
 def _invalid_from(
@@ -135,9 +137,14 @@ def _invalid_from(
     contents: Contents,
 ) -> list[int]:
     """Return the indices into `read.pages` from `column` on that are invalid."""
-    touched, r, size, last = records.usable.get, read.r, group.block_size, read.stop
-    owner, invalid = group.id, []
-    start, stop = read.start, read.start - read.start % size + size
+    touched = records.usable.get
+    r = read.r
+    size = group.block_size
+    last = read.stop
+    owner = group.id
+    invalid = []
+    start = read.start
+    stop = read.start - read.start % size + size
     if column:
         start, stop = stop + (column - 1) * size, stop + column * size
     pages = read.pages if column == 0 else read.pages[column:]

@@ -90,15 +90,17 @@ class Content:
 
     def copy_content(self, other: Content) -> None:
         """Take over the content of another page."""
-        self.node, self.start, self.stop, self.group = (
-            other.node,
-            other.start,
-            other.stop,
-            other.group,
-        )
+        self.node = other.node
+        self.start = other.start
+        self.stop = other.stop
+        self.group = other.group
         self.older = other.older
-        self.state, self.tainted, self.zeroed = other.state, other.tainted, other.zeroed
-        self.writer, self.step, self.early = other.writer, other.step, other.early
+        self.state = other.state
+        self.tainted = other.tainted
+        self.zeroed = other.zeroed
+        self.writer = other.writer
+        self.step = other.step
+        self.early = other.early
 
     def same_content(self, other: Content) -> bool:
         """Whether two pages hold the same, as far as the newest run tells."""
@@ -181,7 +183,8 @@ class PoolRecords(dict[int, PageRecord]):
 
     def __init__(self, pool: Pool) -> None:
         super().__init__()
-        self.pages, self.null = pool.pages, frozenset(pool.null)
+        self.pages = pool.pages
+        self.null = frozenset(pool.null)
         self.capacity = pool.pages - len(self.null)
         """How many pages can hold something: all but the null pages."""
         self.usable: dict[int, PageRecord] = {}

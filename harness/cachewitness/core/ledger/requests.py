@@ -155,7 +155,8 @@ class Requests(dict[str, RequestRecord]):
 
     def accept(self, event: Accept) -> None:
         """Take in the tokens that a run generated; drafts that fell are taken off again."""
-        request, old = self[event.r], event.upto - len(event.tokens)
+        request = self[event.r]
+        old = event.upto - len(event.tokens)
         request.tokens[old:] = event.tokens
         self._rebuild_prefix(request, old)
         if request.drafted > request.computed:
@@ -184,7 +185,9 @@ class Requests(dict[str, RequestRecord]):
         """Start a request where its hit ends."""
         request = self[event.r]
         request.restart()
-        request.hit, request.computed, request.tainted = event, event.resume, tainted
+        request.hit = event
+        request.computed = event.resume
+        request.tainted = tainted
 
     def preempt(self, r: str) -> None:
         """Let a request start again from nothing, under the weights and the adapter of now."""
@@ -231,12 +234,10 @@ class Requests(dict[str, RequestRecord]):
         """Return the runs of a step that is about to end whose requests are still there and were
         not withdrawn from it.
         """
-        step, begun, withdrawn, ended = (
-            event.step,
-            self.open_steps.get(event.step),
-            event.withdrawn,
-            self.ended_in_flight,
-        )
+        step = event.step
+        begun = self.open_steps.get(event.step)
+        withdrawn = event.withdrawn
+        ended = self.ended_in_flight
         if begun is None:
             return []
         if not withdrawn and not ended:
@@ -248,7 +249,8 @@ class Requests(dict[str, RequestRecord]):
         step = event.step
         for run in self.ran_in(event):
             request = self[run.r]
-            request.computed, request.drafted = run.known, run.stop
+            request.computed = run.known
+            request.drafted = run.stop
             request.ran_steps += 1
         self.open_steps.pop(step, None)
         if self.ended_in_flight:

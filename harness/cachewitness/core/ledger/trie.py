@@ -52,7 +52,8 @@ class Trie:
 
     def extend(self, node: int, symbols: Sequence[int]) -> list[int]:
         """Return the nodes passed when `node` is extended by one symbol after another."""
-        children, depth = self._children, self.depth[node]
+        children = self._children
+        depth = self.depth[node]
         out: list[int] = []
         for symbol in symbols:
             depth += 1
@@ -70,7 +71,8 @@ class Trie:
         """Return new nodes, the first of them a child of `node` that it did not have, each other
         a child of the one before.
         """
-        first, depth = len(self.parent), self.depth[node] + 1
+        first = len(self.parent)
+        depth = self.depth[node] + 1
         nodes = list(range(first, first + len(symbols)))
         parents = [node, *nodes[:-1]]
         self.parent += parents
@@ -93,7 +95,8 @@ class Trie:
 
         Their numbers come to stand for others.
         """
-        parent, kept = self.parent, bytearray(len(self.parent))
+        parent = self.parent
+        kept = bytearray(len(self.parent))
         for node in live:
             while node >= 0 and not kept[node]:
                 kept[node] = 1
@@ -110,7 +113,9 @@ class Trie:
     def _new(self, parent: int, depth: int, symbol: int) -> int:
         if self._free:
             node = self._free.pop()
-            self.parent[node], self.depth[node], self.symbol[node] = parent, depth, symbol
+            self.parent[node] = parent
+            self.depth[node] = depth
+            self.symbol[node] = symbol
             return node
         self.parent.append(parent)
         self.depth.append(depth)
@@ -133,7 +138,8 @@ class Trie:
             symbol: mark[0] for mark, symbol in self._symbols.items() if isinstance(mark, tuple)
         }
         while self.depth[node] > 0:
-            mine, its = self.symbol[node], self.symbol[other]
+            mine = self.symbol[node]
+            its = self.symbol[other]
             if plain.get(mine, mine) != plain.get(its, its):
                 return False
             node, other = self.parent[node], self.parent[other]

@@ -120,9 +120,11 @@ class Child:
     """
 
     def __init__(self, name: str, isolation: Isolation) -> None:
-        self.name, self._isolation = name, isolation
+        self.name = name
+        self._isolation = isolation
         self.busy = True
-        self._encoder, self._decoder = msgspec.json.Encoder(), msgspec.json.Decoder(Answer)
+        self._encoder = msgspec.json.Encoder()
+        self._decoder = msgspec.json.Decoder(Answer)
         self._lines = 0
         try:
             forks = Forks(isolation.argv("template"), isolation.imports, isolation.opening)
@@ -258,7 +260,8 @@ class Isolated:
         of the options in `kept`.
         """
         values = tuple(str(header.options.get(name, "")) for name in kept)
-        self._isolation, self._child = isolation, _CHILDREN.take(text, isolation, values)
+        self._isolation = isolation
+        self._child = _CHILDREN.take(text, isolation, values)
         self._release = weakref.finalize(
             self, _CHILDREN.give_back, self._child, text, isolation, values
         )
@@ -298,7 +301,8 @@ class Isolated:
         answer = self._child.ask(question, seconds)
         if not isinstance(answer, kind):
             self._child.busy = True
-            asked, said = type(question).__name__.lower(), type(answer).__name__.lower()
+            asked = type(question).__name__.lower()
+            said = type(answer).__name__.lower()
             raise NoAnswer(f"--engine {self._child.name}: asked to {asked}, it answers {said!r}")
         return answer
 
@@ -315,7 +319,8 @@ class _Children:
         """Return a child that waits for this engine, the one that has waited least, or a new
         one.
         """
-        idle, wanted = self._own(), _of(text, isolation, kept)
+        idle = self._own()
+        wanted = _of(text, isolation, kept)
         for place in reversed(range(len(idle))):
             if idle[place][0] == wanted:
                 return idle.pop(place)[1]
@@ -346,7 +351,8 @@ class _Children:
     def _own(self) -> list[tuple[_Of, Child]]:
         """Return who waits; a copy of the process that started them has none."""
         if self._owner != os.getpid():
-            self._owner, self._idle = os.getpid(), []
+            self._owner = os.getpid()
+            self._idle = []
         return self._idle
 
 

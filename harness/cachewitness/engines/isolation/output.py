@@ -10,7 +10,9 @@ class Output:
     """Takes in what one stream of a child says. A flood is counted and thrown away."""
 
     def __init__(self) -> None:
-        self._head, self._tail, self._total = bytearray(), bytearray(), 0
+        self._head = bytearray()
+        self._tail = bytearray()
+        self._total = 0
 
     def add(self, data: bytes) -> None:
         """Take in some bytes."""

@@ -82,7 +82,8 @@ class Process:
             os.close(answers)
         self._limit(memory)
         os.set_blocking(self._asks, False)
-        self._said, self._killed = bytearray(), False
+        self._said = bytearray()
+        self._killed = False
         self._searched = 0
         self._listen()
 
@@ -108,7 +109,8 @@ class Process:
 
     def _listen(self) -> None:
         assert self._process.stdout is not None and self._process.stderr is not None
-        self.printed, self.complained = Output(), Output()
+        self.printed = Output()
+        self.complained = Output()
         self._streams = {
             self._process.stdout.fileno(): self.printed,
             self._process.stderr.fileno(): self.complained,

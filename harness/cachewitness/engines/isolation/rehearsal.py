@@ -90,7 +90,8 @@ class _Talk:
 
     def __init__(self, command: Sequence[str], isolation: Isolation) -> None:
         self.told = Rehearsal()
-        self._name, self._isolation = command[0], isolation
+        self._name = command[0]
+        self._isolation = isolation
         self._child: Child | None = None
         self._part, self._asked = "", b""
 
@@ -205,10 +206,8 @@ class _Talk:
             raise self._wrong(str(bad), "Open") from None
 
     def _carried_out(self, declared: Header, ops: list[Op]) -> None:
-        engine, section = (
-            followed(declared),
-            ("Answers height" if declared.height == "answers" else "Events"),
-        )
+        engine = followed(declared)
+        section = "Answers height" if declared.height == "answers" else "Events"
         for index, op in enumerate(ops):
             if declared.rules.answering is not None:
                 op = spelled(op, declared.rules.answering.vocabulary)
@@ -277,8 +276,6 @@ class _Talk:
         return str(error).removeprefix(f"--engine {self._name}: ")
 
     def _wrong(self, what: str, section: str) -> Wrong:
-        asked, came = (
-            self._asked.decode(),
-            (self._child.heard.decode("utf-8", "backslashreplace") if self._child else ""),
-        )
+        asked = self._asked.decode()
+        came = self._child.heard.decode("utf-8", "backslashreplace") if self._child else ""
         return Wrong(Problem(self._part, asked, came, what, f"{PAGE}, section {section}"))

@@ -41,10 +41,8 @@ def main() -> None:
     """Answer until nobody asks any more."""
     faulthandler.enable()
     die_with_the_parent()
-    asked, answers = (
-        os.fdopen(int(os.environ.pop(ASKED)), "rb"),
-        os.fdopen(int(os.environ.pop(ANSWERS)), "wb"),
-    )
+    asked = os.fdopen(int(os.environ.pop(ASKED)), "rb")
+    answers = os.fdopen(int(os.environ.pop(ANSWERS)), "wb")
     for pipe in (asked, answers):
         os.set_inheritable(pipe.fileno(), False)
     _Server(answers).run(asked)

@@ -76,20 +76,24 @@ class _Talk:
         *,
         keep: bool,
     ) -> None:
-        self._trace, self._engine, self._spec = trace, engine, spec
+        self._trace = trace
+        self._engine = engine
+        self._spec = spec
         header = described(engine, trace.header)
         answering = header.rules.answering
         if answering is not None:
             answering = replace(answering, inexact=not spec.kind.exact_batches)
             header = replace(header, rules=replace(header.rules, answering=answering))
-        self._observer, self._applicable = Observer(header, checkers, keep=keep), Applicable()
+        self._observer = Observer(header, checkers, keep=keep)
+        self._applicable = Applicable()
         intake = self._observer.intake
         if answering is None or not isinstance(intake, AnswerIntake):
             raise UsageError(
                 f"--engine {spec.text}: does not answer; {trace.header.name} is a trace for answers"
                 " height"
             )
-        self._intake, self._spelling = intake, Spelling(answering.vocabulary, answering.texts)
+        self._intake = intake
+        self._spelling = Spelling(answering.vocabulary, answering.texts)
         self._asked: dict[str, Submitted] = {}
         self._answers: dict[str, Answer] = {}
         self._later: list[Callable[[], bool]] = []
@@ -98,7 +102,8 @@ class _Talk:
 
     def run(self, until: Callable[[Finding], bool] | None) -> Result:
         """Carry all operations out."""
-        trace, observer = self._trace, self._observer
+        trace = self._trace
+        observer = self._observer
         with letting_go(trace, self._engine, observer):
             for index, asked in enumerate(trace.ops):
                 op = self._spelled(asked)
@@ -122,10 +127,8 @@ class _Talk:
             for r, answer in self._answers.items()
             if answer.ended in ("length", "stop")
         }
-        tokens, activity = (
-            self._spelling.tokens(op.prompt, self._asked, said),
-            self._observer.activity,
-        )
+        tokens = self._spelling.tokens(op.prompt, self._asked, said)
+        activity = self._observer.activity
         goes_on = continues(op.prompt, self._asked)
         activity.continued += goes_on and bool(tokens)
         activity.left_out += goes_on and not tokens
@@ -135,7 +138,8 @@ class _Talk:
         """Carry one operation out and judge what came of it; return whether the engine and its
         twin are still there.
         """
-        observer, events = self._observer, list[Event]()
+        observer = self._observer
+        events = list[Event]()
         if isinstance(op, Submit):
             self._asked[op.r] = _submitted(op)
             self._note(self._asked[op.r], index)

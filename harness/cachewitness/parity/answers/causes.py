@@ -64,10 +64,8 @@ def find(trace: Trace, spec: EngineSpec, findings: Sequence[Finding]) -> None:
 
     The trace is run again once without the cache, and once without each thing that can be avoided.
     """
-    asked, kind = (
-        [finding for finding in findings if finding.anomaly in AnswersAgree.anomalies],
-        spec.kind,
-    )
+    asked = [finding for finding in findings if finding.anomaly in AnswersAgree.anomalies]
+    kind = spec.kind
     if not asked:
         return
     bare = spec.variant(kind.controls.get(UNCACHED, kind.cold))

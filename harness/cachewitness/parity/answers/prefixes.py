@@ -34,7 +34,8 @@ class Prefixes:
         """Take note of what was submitted and generated in an operation."""
         for event in events:
             if isinstance(event, Submitted):
-                self._submitted[event.r], self._tokens[event.r] = event, array("q", event.tokens)
+                self._submitted[event.r] = event
+                self._tokens[event.r] = array("q", event.tokens)
             elif isinstance(event, Accept) and event.r in self._tokens:
                 self._tokens[event.r].extend(event.tokens)
 

@@ -122,7 +122,9 @@ class Twin:
         wanted = len(answer.tokens) if answer.ended == "cancelled" else asked.generate
         if not wanted:
             return []
-        floor, found, start = self.floor, list[Cold](), 0
+        floor = self.floor
+        found = list[Cold]()
+        start = 0
         while True:
             said = self._ask(asked, answer.tokens[:start], wanted - start)
             cold = Cold(
@@ -154,7 +156,8 @@ class Twin:
 
     def _together(self, questions: Sequence[_Question]) -> list[Answer]:
         """Ask all of these at once, and return the answers in their order."""
-        names, answers = list[str](), dict[str, Answer]()
+        names = list[str]()
+        answers = dict[str, Answer]()
         for question in questions:
             self._asked += 1
             names.append(f"cold{self._asked}")
@@ -202,7 +205,8 @@ class Twin:
         return [spelling.tokens(f"{name}{length}:{length}", (), {}) or [] for length in asked]
 
     def _behind_answers(self) -> float:
-        unit, apart = self._shape.unit, [0.0]
+        unit = self._shape.unit
+        apart = [0.0]
         for number in range(DECODED):
             (text,) = self._texts(f"decoded{number}.", unit // 2 + number * unit // 4)
             (said,) = self._together([_Question(text, unit // 2 + GENERATED)])

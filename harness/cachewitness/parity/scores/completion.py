@@ -54,7 +54,8 @@ class Completion(msgspec.Struct, frozen=True):
 
     def answer(self, name: str) -> Answer:
         """Return the answer to one prompt."""
-        usage, choice = self.usage or _Usage(), self.choices[0]
+        usage = self.usage or _Usage()
+        choice = self.choices[0]
         cached = (
             usage.prompt_tokens_details.cached_tokens if usage.prompt_tokens_details else 0
         ) or 0

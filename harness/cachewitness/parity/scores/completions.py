@@ -123,7 +123,8 @@ class CompletionsLM(LocalCompletionsAPI):  # type: ignore[misc]
         What a failed attempt left in the cache must not warm the next one of a cold arm, so that
         has another salt.
         """
-        arm, first = self._asking.arm, ask
+        arm = self._asking.arm
+        first = ask
         for attempt in itertools.count(1):
             if attempt > 1 and arm.own_salts and not arm.warm:
                 ask = msgspec.structs.replace(first, salt=f"{first.salt}.{attempt}")

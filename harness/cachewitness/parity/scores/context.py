@@ -35,7 +35,8 @@ class Context:
     """
 
     def __init__(self, post: Post, model: str, limit: int, concurrent: int) -> None:
-        self._post, self._model = post, model
+        self._post = post
+        self._model = model
         self.limit = limit
         self._concurrent = concurrent
         self._tokens: dict[str, list[int]] = {}

@@ -206,7 +206,8 @@ def lower_bound(arm: Counts, risk: Risk) -> float:
     """Return the lower bound of the change: the lower one of the net change and of what is lost
     beyond the repetition.
     """
-    whole, prefixes = arm.whole, arm.prefixes
+    whole = arm.whole
+    prefixes = arm.prefixes
     if not whole.n:
         return -1.0
     net = [tango_lower(whole.lost, whole.gained, whole.n, risk.alpha)]

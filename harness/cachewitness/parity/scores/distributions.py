@@ -38,7 +38,8 @@ def _sum(first: int, n: int, chance: float) -> float:
         math.lgamma(n + 1) - math.lgamma(first + 1) - math.lgamma(n - first + 1)
         + first * math.log(chance) + (n - first) * math.log1p(-chance)
     )  # fmt: skip
-    total, odds = 0.0, chance / (1 - chance)
+    total = 0.0
+    odds = chance / (1 - chance)
     for k in range(first, n + 1):
         total += term
         term *= (n - k) / (k + 1) * odds
@@ -79,9 +80,11 @@ def student(degrees: int, alpha: float) -> float:
 
 def _student_tail(t: float, degrees: int) -> float:
     angle = math.atan(t / math.sqrt(degrees))
-    cosine, sine = math.cos(angle), math.sin(angle)
+    cosine = math.cos(angle)
+    sine = math.sin(angle)
     odd = degrees % 2
-    term, total = (cosine if odd else 1.0), 0.0
+    term = cosine if odd else 1.0
+    total = 0.0
     for k in range(1 + odd, degrees, 2):
         total += term
         term *= cosine * cosine * k / (k + 1)

@@ -149,11 +149,9 @@ def noise_floor(cold: Scores, again: Scores | None, rules: Rules) -> Noise:
 
 
 def _noise(cold: Scores, again: Scores, pairs: list[Pair], rules: Rules) -> Noise:
-    n, tokens, scores = (
-        len(pairs),
-        len(divergences(cold.answers, again.answers, rules.near_tie)),
-        sum(counts(pairs)),
-    )
+    n = len(pairs)
+    tokens = len(divergences(cold.answers, again.answers, rules.near_tie))
+    scores = sum(counts(pairs))
     upper = [binomial_upper(found, n, rules.alpha) for found in (tokens, scores)]
     return Noise(n=n, tokens=tokens, scores=scores, tokens_upper=upper[0], scores_upper=upper[1])
 
@@ -245,7 +243,8 @@ def _primary(pairs: list[Pair], rules: Rules) -> list[Pair]:
 
 
 def _judge(look: _Look, short: list[str], noise: Noise, decided: Decision, rules: Rules) -> Judged:
-    whole, groups = look.counts.whole, group_scores(look.pairs)
+    whole = look.counts.whole
+    groups = group_scores(look.pairs)
     verdict, reasons = _verdict(look, short, noise, decided, rules)
     return Judged(
         arm=look.arm,
@@ -346,7 +345,8 @@ def _changed(look: _Look, noise: Noise) -> str:
 
 
 def _lost(found: Counts, decided: Decision) -> str:
-    whole, p = found.whole, f"p = {decided.p_adjusted:.2g} after Holm's correction"
+    whole = found.whole
+    p = f"p = {decided.p_adjusted:.2g} after Holm's correction"
     if decided.test == "net":
         return f"{whole.lost:,} answers lost and {whole.gained:,} gained: {p}"
     if decided.test == "noise":
@@ -388,5 +388,6 @@ def _by_score(found: Counts, decided: Decision, rules: Rules) -> tuple[Verdict, 
 
 def _anomalies(look: _Look, noise: Noise, decided: Decision, rules: Rules) -> list[str]:
     """Return every way in which an arm failed."""
-    changed, lost = _by_tokens(noise, rules) and bool(look.hard), decided.outcome == "lost"
+    changed = _by_tokens(noise, rules) and bool(look.hard)
+    lost = decided.outcome == "lost"
     return ["changed-answer"] * changed + ["lost-answers"] * lost

@@ -49,7 +49,8 @@ def suspects(groups: Sequence[GroupScore], alpha: float) -> list[str]:
 
 
 def _group_score(name: str, pairs: Sequence[Pair], p: float) -> GroupScore:
-    (lost, gained), (right_cold, right) = counts(pairs), right_in_both(pairs)
+    (lost, gained) = counts(pairs)
+    (right_cold, right) = right_in_both(pairs)
     return GroupScore(
         group=name, n=len(pairs), right_cold=right_cold, right=right, lost=lost, gained=gained, p=p
     )

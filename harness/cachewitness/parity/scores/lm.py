@@ -58,7 +58,8 @@ def prefixes(requests: Sequence[Any]) -> list[str]:
 
 def _common(prompts: Sequence[str]) -> str:
     """Return what all texts begin with: what the first and the last in order have in common."""
-    first, last = min(prompts), max(prompts)
+    first = min(prompts)
+    last = max(prompts)
     length = next(
         (i for i, (a, b) in enumerate(zip(first, last, strict=False)) if a != b),
         min(len(first), len(last)),

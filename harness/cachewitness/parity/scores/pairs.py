@@ -87,7 +87,8 @@ def pair_up(cold: Scores, other: Scores) -> list[Pair]:
     Raises Unpaired if a question is missing in either arm, occurs twice, or was asked with another
     prompt.
     """
-    first, second = _by_key(cold), _by_key(other)
+    first = _by_key(cold)
+    second = _by_key(other)
     for one, arm, against in (
         (first.keys() - second.keys(), other, cold),
         (second.keys() - first.keys(), cold, other),

@@ -27,7 +27,8 @@ from cachewitness.parity.scores.dispatcher import Dispatcher
 
 BODY_MAX = 16 << 20
 """Bytes of a request that are read; a longer one is refused."""
-_TRUE, _FALSE = ("1", "true", "t", "yes", "y", "on"), ("0", "false", "f", "no", "n", "off")
+_TRUE = ("1", "true", "t", "yes", "y", "on")
+_FALSE = ("0", "false", "f", "no", "n", "off")
 """How a flag of a query is written, in any case."""
 
 
@@ -80,10 +81,8 @@ class LocalServer:
         BackendError if there is no answer.
         """
         answers = self.dispatcher.answer(self._asks(content))
-        prompt_tokens, tokens = (
-            sum(a.prompt_tokens for a in answers),
-            sum(len(a.tokens) for a in answers),
-        )
+        prompt_tokens = sum(a.prompt_tokens for a in answers)
+        tokens = sum(len(a.tokens) for a in answers)
         return {
             "object": "text_completion",
             "model": self.model,
@@ -182,7 +181,8 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         """Answer what is asked of the server itself."""
-        owner, path = self.server.owner, urlsplit(self.path).path
+        owner = self.server.owner
+        path = urlsplit(self.path).path
         if path == "/health":
             self._send(200, b"")
         elif path == "/metrics":
@@ -197,15 +197,19 @@ class _Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         """Answer a completion, or forget what is cached."""
         try:
-            status, content = 200, self._answered()
+            status = 200
+            content = self._answered()
         except Refused as error:
-            status, content = error.status, _error(str(error))
+            status = error.status
+            content = _error(str(error))
         except Exception as error:  # of the backend, which may die in any way
-            status, content = 500, _error(str(error) or type(error).__name__)
+            status = 500
+            content = _error(str(error) or type(error).__name__)
         self._json(status, content)
 
     def _answered(self) -> dict[str, Any]:
-        asked, content = urlsplit(self.path), self._content()
+        asked = urlsplit(self.path)
+        content = self._content()
         if asked.path == "/v1/completions":
             return self.server.owner.completion(content)
         if asked.path == "/reset_prefix_cache":

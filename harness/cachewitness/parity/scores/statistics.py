@@ -75,7 +75,8 @@ def clustered_lower(losses: Sequence[int], questions: Sequence[int], alpha: floa
     The variance is that of a ratio between clusters, with Student's t for so many prefixes less
     one; there must be two.
     """
-    count, n = len(losses), sum(questions)
+    count = len(losses)
+    n = sum(questions)
     mean = sum(losses) / n
     spread = sum((loss - mean * size) ** 2 for loss, size in zip(losses, questions, strict=True))
     return -mean - student(count - 1, alpha) * math.sqrt(spread * count / (count - 1)) / n

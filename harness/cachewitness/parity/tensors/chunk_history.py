@@ -34,7 +34,8 @@ class ChunkHistory:
         """Return the pieces that a life and what it found were computed in; None if they are not
         known. Remembers them.
         """
-        tokens, version = life.pieces[-1].tokens, life.pieces[-1].version
+        tokens = life.pieces[-1].tokens
+        version = life.pieces[-1].version
         before = self._found(tokens, version, life.resume)
         own = tuple((piece.start, piece.stop) for piece in life.pieces)
         plain = all(piece.alone and not piece.drafts for piece in life.pieces)
@@ -71,7 +72,8 @@ def again(
     Returns the logits of its last `pieces`, and the last states.
     """
     last = pieces[-1]
-    tokens, weights = list(last.tokens), model.version(last.version)
+    tokens = list(last.tokens)
+    weights = model.version(last.version)
     pools, (tables,) = model.fresh(last.stop)
     chunks = [
         Chunk(tokens[start:stop], start, tables, outputs=stop - start) for start, stop in chain

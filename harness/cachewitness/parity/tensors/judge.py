@@ -92,8 +92,10 @@ class _Judge:
         name, _, where = trace.header.name.partition("/")
         tensors = recorder.engine.tensors
         self.model: Model = tensors.model
-        self.pools, self.kernels = tensors.pools, tensors.kernels
-        self.lives, self.happened = recorder.lives, recorder.happened
+        self.pools = tensors.pools
+        self.kernels = tensors.kernels
+        self.lives = recorder.lives
+        self.happened = recorder.happened
         self.floors: Floors = floors(self.model)
         self.row = ArmRow(
             arm=name,
@@ -133,7 +135,8 @@ class _Judge:
             entry.restored = min(self.row.restored.values(), default=0)
 
     def _piece(self, life: RequestLifetime, piece: ComputedChunk, answer: Answer) -> None:
-        row, right = self.row, answer.logits[piece.start : piece.stop]
+        row = self.row
+        right = answer.logits[piece.start : piece.stop]
         event = compared(piece.logits, right, self.model.precision, self.floors.logits)
         entry = measured(event, event.stop if life.resume else 0)
         self.measured = merge_measured([*self.measured, entry])
@@ -162,7 +165,8 @@ class _Judge:
         others.
         """
         first = max(life.prompt - 1 - piece.start, 0)
-        ours, exact = piece.logits[first:].cpu(), right[first:]
+        ours = piece.logits[first:].cpu()
+        exact = right[first:]
         self.row.sampled += len(ours)
         changed = ours.argmax(-1) != exact.argmax(-1)
         if not bool(changed.any()):
@@ -202,7 +206,8 @@ class _Judge:
         self, piece: ComputedChunk, layer: int, part: str, ours: Tensor, answer: Answer
     ) -> bool:
         """Compare one part of one layer's state; return whether it is wrong."""
-        noise, off = self.floors.layers[layer][part], distance(ours, answer.kept[layer][part])
+        noise = self.floors.layers[layer][part]
+        off = distance(ours, answer.kept[layer][part])
         finite, share = (off, off / noise.tolerance) if math.isfinite(off) else (0.0, 0.0)
         entry = Measured(
             dtype=self.model.precision,

@@ -30,7 +30,8 @@ class Story:
     """Writes one story for one arm."""
 
     def __init__(self, shape: Shape, arm: Arm, where: str, seed: int) -> None:
-        self.arm, self.unit = arm, shape.unit
+        self.arm = arm
+        self.unit = shape.unit
         self.random = random.Random(crc32(f"{seed} {where} {shape.layout.name}".encode()))
         self.seed = seed
         self.script = Script(
@@ -102,7 +103,8 @@ def prefix_end(s: Story) -> None:
     """Compare where prompts part: shared lengths around a boundary, of one token, and the whole
     of the second prompt.
     """
-    k, u = s.blocks, s.unit
+    k = s.blocks
+    u = s.unit
     shared = [k * u - 1, k * u, k * u + 1, 1]
     s.random.shuffle(shared)
     for index, length in enumerate(shared):
@@ -116,7 +118,8 @@ def prefix_end(s: Story) -> None:
 
 def replay(s: Story) -> None:
     """Send the same prompt again, of lengths around a boundary and of one token."""
-    k, u = s.blocks, s.unit
+    k = s.blocks
+    u = s.unit
     lengths = [k * u - 1, k * u, k * u + 1, 1, (k + 2) * u + s.own]
     s.random.shuffle(lengths)
     for index, length in enumerate(lengths):
@@ -127,7 +130,8 @@ def replay(s: Story) -> None:
 
 def together(s: Story) -> None:
     """Let several consumers of one prefix run at once, in one batch."""
-    k, u = s.blocks, s.unit
+    k = s.blocks
+    u = s.unit
     shared = s.text("sys", k * u)
     s.serve("p", f"{shared} {s.text('p', s.own)}")
     s.evict()
@@ -159,7 +163,8 @@ def together(s: Story) -> None:
 
 def siblings(s: Story) -> None:
     """Let three requests part inside a block, and three at a boundary."""
-    k, u = s.blocks, s.unit
+    k = s.blocks
+    u = s.unit
     for name, shared in (("in", k * u + u // 2), ("at", k * u)):
         for sibling in ("a", "b", "c"):
             s.serve(f"{sibling}.{name}", f"{s.text(name, shared)} {s.text(name + sibling, s.own)}")
@@ -170,7 +175,8 @@ def turns(s: Story) -> None:
     """Hold a conversation: every request is the one before, what it generated, and something
     more.
     """
-    said, u = f"{s.text('sys', s.unit + 3)} {s.text('hello', s.own)}", s.unit
+    said = f"{s.text('sys', s.unit + 3)} {s.text('hello', s.own)}"
+    u = s.unit
     for turn in range(3):
         decode = u // 2 + s.own
         s.serve(f"t{turn}", said, decode)
@@ -182,7 +188,8 @@ def alike(s: Story) -> None:
     """Send what looks like something else that is cached: behind other tokens, of an adapter, an
     image, other weights.
     """
-    k, u = s.blocks, s.unit
+    k = s.blocks
+    u = s.unit
     s.serve("a", f"{s.text('one', u)} {s.text('doc', k * u)} {s.text('a', s.own)}")
     s.evict()
     s.serve("b", f"{s.text('two', u)} {s.text('doc', k * u)} {s.text('b', s.own)}")
@@ -205,7 +212,8 @@ def pressure(s: Story) -> None:
     """Ask again and again for prefixes that a small pool can only keep in part, two at a time,
     and for one twice in a row.
     """
-    k, u = s.blocks, s.unit
+    k = s.blocks
+    u = s.unit
     prefixes = [s.text(f"doc{index}", (k + 1) * u) for index in range(3)]
     for turn in range(4):
         s.random.shuffle(prefixes)
@@ -244,7 +252,8 @@ def interrupted(s: Story) -> None:
     """Let producers be aborted in the middle of a block and withdrawn from a step; others then
     send the same prompt.
     """
-    k, u = s.blocks, s.unit
+    k = s.blocks
+    u = s.unit
     for index, budget in enumerate((u + u // 2 + 1, 2 * u, 2 * u - 1)):
         prompt = f"{s.text(f'cut{index}', (k + 1) * u)} {s.text(f'cut{index}', s.own)}"
         s.submit(f"p{index}", prompt)

@@ -46,7 +46,8 @@ class Fields:
 
     def divided(self, field: str, by: str) -> int:
         """Return one field divided by another. Raises UsageError if something is left."""
-        whole, part = self.count(field), self.count(by)
+        whole = self.count(field)
+        part = self.count(by)
         if whole % part:
             raise self.refused(field, f"{whole} cannot be divided by {by} {part}")
         return whole // part

@@ -77,7 +77,8 @@ def gemma(fields: Fields) -> list[str]:
 
 def jamba(fields: Fields) -> list[str]:
     """Return the kinds of Jamba: attention at an offset within every period."""
-    period, offset = fields.count("attn_layer_period"), fields.count("attn_layer_offset", least=0)
+    period = fields.count("attn_layer_period")
+    offset = fields.count("attn_layer_offset", least=0)
     if offset >= period:
         raise fields.refused(
             "attn_layer_offset", f"{offset} is not below attn_layer_period {period}"
@@ -109,7 +110,8 @@ def granite(fields: Fields) -> list[str]:
 
 def kimi(fields: Fields) -> list[str]:
     """Return the kinds of Kimi-Linear: two lists of layers, counted from 1, or a list of words."""
-    layers, inner = fields.layers(), fields.table("linear_attn_config")
+    layers = fields.layers()
+    inner = fields.table("linear_attn_config")
     if inner is None or fields.says("layer_types"):
         return fields.kinds("layer_types", ATTENTION | RECURRENT, layers)
     full, kda = (inner.numbers(field, 1, layers) for field in ("full_attn_layers", "kda_layers"))

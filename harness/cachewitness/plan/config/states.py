@@ -36,11 +36,10 @@ def gated_delta(field: str) -> Callable[[Fields, str], Row]:
     """
 
     def state(fields: Fields, dtype: str) -> Row:
-        keys, key = fields.count("linear_num_key_heads"), fields.count("linear_key_head_dim")
-        values, value = (
-            fields.count("linear_num_value_heads"),
-            fields.count("linear_value_head_dim"),
-        )
+        keys = fields.count("linear_num_key_heads")
+        key = fields.count("linear_key_head_dim")
+        values = fields.count("linear_num_value_heads")
+        value = fields.count("linear_value_head_dim")
         kernel = fields.count("linear_conv_kernel_dim")
         kept = _typed(fields, field, dtype, AUTO)
         return _row(
@@ -54,14 +53,13 @@ def kda(fields: Fields, dtype: str) -> Row:
     """Return what Kimi delta attention keeps: keys, queries and values pass a convolution each."""
     inner = fields.table("linear_attn_config")
     if inner is None:
-        heads, size = fields.count("linear_num_heads"), fields.count("linear_head_dim")
+        heads = fields.count("linear_num_heads")
+        size = fields.count("linear_head_dim")
         kernel = fields.count("linear_conv_kernel_dim")
     else:
-        heads, size, kernel = (
-            inner.count("num_heads"),
-            inner.count("head_dim"),
-            inner.count("short_conv_kernel_size"),
-        )
+        heads = inner.count("num_heads")
+        size = inner.count("head_dim")
+        kernel = inner.count("short_conv_kernel_size")
     kept = _typed(fields, "", "float32", "what vLLM's `auto` means for KDA")
     return _row("kda", 3 * heads * size, kernel, [heads, size, size], (dtype, kept))
 
@@ -99,11 +97,9 @@ def mamba2(fields: Fields, dtype: str) -> Row:
             "mamba_d_head",
             f"{heads} heads of this size are not the {inner} channels of {inner_field}",
         )
-    groups, size, kernel = (
-        fields.count("mamba_n_groups"),
-        fields.count("mamba_d_state"),
-        fields.count("mamba_d_conv"),
-    )
+    groups = fields.count("mamba_n_groups")
+    size = fields.count("mamba_d_state")
+    kernel = fields.count("mamba_d_conv")
     kept = _typed(fields, "", dtype, AUTO)
     return _row(
         "mamba2", inner + 2 * groups * size, kernel, [heads, inner // heads, size], (dtype, kept)
@@ -112,11 +108,9 @@ def mamba2(fields: Fields, dtype: str) -> Row:
 
 def nemotron(fields: Fields, dtype: str) -> Row:
     """Return what a Mamba-2 layer keeps, by the names of Nemotron-H."""
-    heads, size, width = (
-        fields.count("mamba_num_heads"),
-        fields.count("mamba_head_dim"),
-        fields.count("ssm_state_size"),
-    )
+    heads = fields.count("mamba_num_heads")
+    size = fields.count("mamba_head_dim")
+    width = fields.count("ssm_state_size")
     channels = heads * size + 2 * fields.count("n_groups", also="mamba_n_groups") * width
     kept = _typed(fields, "mamba_ssm_cache_dtype", "float32", "vLLM's choice for Nemotron-H")
     kernel = fields.count("conv_kernel", also="mamba_d_conv")

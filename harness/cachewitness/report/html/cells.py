@@ -75,7 +75,8 @@ def claim_of(
     reads it.
     """
     size = group.block_size
-    start, stop = column * size, min((column + 1) * size, upto)
+    start = column * size
+    stop = min((column + 1) * size, upto)
     if stop <= start:
         return words.NOT_YET, None
     if group.kind == "recurrent":
@@ -113,12 +114,14 @@ def read_in_vain(ledger: Ledger, group: Group, read: Read, row: Row) -> None:
     """
     first = (read.stop - 1 if group.kind == "recurrent" else read.start) // group.block_size
     for index in ledger.before(read).invalid:
-        column, page = first + index, read.pages[index]
+        column = first + index
+        page = read.pages[index]
         while len(row.cells) <= column:
             row.cells.append(
                 Cell(-1, "unread", "nothing: the block table ends before it", "is missing")
             )
-        stood, now = row.cells[column], cell_of(ledger, group, read.r, column, page, read.stop)
+        stood = row.cells[column]
+        now = cell_of(ledger, group, read.r, column, page, read.stop)
         stood.looks, stood.known = "wrong", now.known if page >= 0 else stood.known
         stood.claim = stood.claim if stood.claim != words.NOT_YET else now.claim
 

@@ -42,7 +42,8 @@ def hits(film: Film) -> str:
     """
     if not film.hits or not film.samples:
         return ""
-    first, last = film.samples[0].step, film.samples[-1].step
+    first = film.samples[0].step
+    last = film.samples[-1].step
     longest = max(1, *(tokens for _, _, tokens in film.hits))
     shown = film.hits[:: max(1, len(film.hits) // POINTS_MAX)]
     dots = [

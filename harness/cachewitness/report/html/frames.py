@@ -108,7 +108,8 @@ def film(header: Header, events: Sequence[Event], finding: Finding | None = None
         kept[-1].failing = True  # found when everything had happened
     for row in [row for frame in kept for lane in frame.lanes for row in lane.rows]:
         row.cells = list(folded(row.cells))
-    groups, pools = [words.group(one) for one in header.groups], words.pools(header)
+    groups = [words.group(one) for one in header.groups]
+    pools = words.pools(header)
     return Film(kept, len(moments) - len(kept), groups, pools, projector.samples, projector.hits)
 
 
@@ -118,10 +119,12 @@ class _Projector:
     """
 
     def __init__(self, header: Header, failing: int, shown: range) -> None:
-        self._shown, self._taken = shown, 0
+        self._shown = shown
+        self._taken = 0
         self.samples: list[Sample] = []
         self.hits: list[tuple[int, str, int]] = []
-        self._header, self._failing = header, failing
+        self._header = header
+        self._failing = failing
         self._ledger = Ledger(header)
         self._tables: dict[str, list[list[int]]] = {}
         self._doing: dict[str, str] = {}
@@ -208,7 +211,8 @@ class _Projector:
 
     def _begin(self, event: StepBegin) -> None:
         for run in event.runs:
-            self._tables[run.r], self._upto[run.r] = run.tables, run.start
+            self._tables[run.r] = run.tables
+            self._upto[run.r] = run.start
             self._doing[run.r] = words.computes(run)
         self._begun[event.step] = event
 
@@ -216,7 +220,8 @@ class _Projector:
         runs: list[Run] = self._ledger.requests.ran_in(event)
         self._begun.pop(event.step, None)
         self._before.pop(event.step, None)
-        holdings, records = self._ledger.holdings, self._ledger.records
+        holdings = self._ledger.holdings
+        records = self._ledger.records
         counts = [
             (holdings.held[pool], len(holdings.idle[pool]), records[pool].capacity)
             for pool in records
@@ -263,7 +268,8 @@ class _Projector:
         frame.failing = True
         places = words.places(self._header, event)
         groups = {group.id: group.pool for group in self._header.groups}
-        number, name = getattr(event, "group", -1), getattr(event, "r", "")
+        number = getattr(event, "group", -1)
+        name = getattr(event, "r", "")
         cells = [
             ((groups[row.group], cell.page), cell)
             for lane in frame.lanes

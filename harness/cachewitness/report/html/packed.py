@@ -19,7 +19,9 @@ def packed(film: Film) -> dict[str, Any]:
     A lane is its request, what it does, and the numbers of its rows; a row is its group and the
     numbers of its cells.
     """
-    cells, rows, pages = _Numbered(), _Numbered(), _Numbered()
+    cells = _Numbered()
+    rows = _Numbered()
+    pages = _Numbered()
 
     def row(one: Row) -> int:
         return rows.number([one.group, [cells.number(cell) for cell in one.cells]])

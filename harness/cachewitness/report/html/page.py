@@ -126,7 +126,8 @@ def _picture(failure: jsonreport.FailureEntry, folder: Path) -> Picture:
         failure.implies,
         failure.sentence,
     )
-    picture.operation, picture.cause = failure.operation, caused(failure.cause)
+    picture.operation = failure.operation
+    picture.cause = caused(failure.cause)
     return filmed(picture, failure.stored, folder)
 
 
@@ -138,7 +139,8 @@ def filmed(picture: Picture, stored: Stored | None, folder: Path) -> Picture:
     picture.replay = stored.replay
     try:
         trace: Trace = validate.load_trace(folder / Path(stored.trace).name)
-        picture.trace, picture.operations = describe(trace), [compact(op) for op in trace.ops]
+        picture.trace = describe(trace)
+        picture.operations = [compact(op) for op in trace.ops]
         if not stored.history:
             picture.why = "its history was not stored"
             return picture

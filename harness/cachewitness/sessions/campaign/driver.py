@@ -137,12 +137,10 @@ class Driver:
         executor: Executor,
         told: Callable[[Progress], None] | None = None,
     ) -> None:
-        self._planned, self._settings, self._executor, self._told = (
-            planned,
-            settings,
-            executor,
-            told,
-        )
+        self._planned = planned
+        self._settings = settings
+        self._executor = executor
+        self._told = told
         self._database = Database(settings.database)
         self._queue = Queue(self._database, planned.id, settings.attempts)
         self._progress = Progress()
@@ -251,19 +249,20 @@ class Driver:
 
     def _work_off(self) -> bool:
         """Keep workers going until nothing is left to do; False if time was up before."""
-        self._ahead, self._begun = sorted(self._units.keys() - self._seen, reverse=True), set()
+        self._ahead = sorted(self._units.keys() - self._seen, reverse=True)
+        self._begun = set()
         while True:
             began = time.monotonic()
-            rest, progress = self._queue.rest(max(1, self._settings.workers)), self._progress
+            rest = self._queue.rest(max(1, self._settings.workers))
+            progress = self._progress
             over = not rest.waiting and not rest.leased
             time_up = 0 < self._settings.seconds <= began - self._began
             self._look(self._queue.done(None if over or time_up else self._perhaps_done(rest)))
-            progress.units, progress.done, progress.given_up = (
-                len(self._units),
-                len(self._seen),
-                len(rest.given_up),
-            )
-            progress.late, progress.seconds = self._queue.late, time.monotonic() - self._began
+            progress.units = len(self._units)
+            progress.done = len(self._seen)
+            progress.given_up = len(rest.given_up)
+            progress.late = self._queue.late
+            progress.seconds = time.monotonic() - self._began
             progress.left = self._left()
             took = time.monotonic() - began
             if self._told:
@@ -293,7 +292,8 @@ class Driver:
         """Take in those of the units that are done which are new; return their places. Raises
         OddRow once all are taken in.
         """
-        fresh, odd = [], None
+        fresh = []
+        odd = None
         for place in done:
             if place in self._units and place not in self._seen:
                 try:
@@ -329,7 +329,8 @@ class Driver:
         The clock of the database was set back since, and whoever holds the unit may be gone: that
         clock would have it wait.
         """
-        lease, now = self._settings.lease, time.monotonic()
+        lease = self._settings.lease
+        now = time.monotonic()
         self._beyond = {
             held: self._beyond.get(held, now) for held in self._queue.beyond(FAR * lease)
         }

@@ -52,7 +52,8 @@ def normalised(trace: Trace) -> list[list[Any]]:
     """Return what the operations of a trace are, without lengths and texts; the same operation
     several times in a row once.
     """
-    numbers, told = _Numbers(), list[list[Any]]()
+    numbers = _Numbers()
+    told = list[list[Any]]()
     for op in trace.ops:
         one = numbers.operation(op)
         if one != (told[-1] if told else None):

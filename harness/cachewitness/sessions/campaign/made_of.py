@@ -193,7 +193,8 @@ def _content(word: str, *, folders: bool = True) -> str:
     """
     try:
         path = Path(word).expanduser()
-        is_file, is_folder = path.is_file(), folders and bool(word) and path.is_dir()
+        is_file = path.is_file()
+        is_folder = folders and bool(word) and path.is_dir()
     except (ValueError, RuntimeError):  # no name of a file
         return ""
     except OSError as error:

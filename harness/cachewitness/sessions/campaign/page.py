@@ -43,7 +43,8 @@ def _picture(row: FindingRow, folder: Path) -> Picture:
     anomaly = BY_NAME.get(row.anomaly)
     rule, implies = (anomaly.invariant, anomaly.implies) if anomaly else ("", "")
     picture = Picture(row.signature, row.anomaly, row.checker, rule, implies, row.sentence)
-    picture.operation, picture.cause = row.offending, caused(row.cause)
+    picture.operation = row.offending
+    picture.cause = caused(row.cause)
     picture = filmed(picture, row.stored, folder)
     picture.replay = row.replay
     picture.id = f"{row.signature}, on {', '.join(row.engines)}"

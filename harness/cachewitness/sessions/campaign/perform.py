@@ -108,8 +108,10 @@ def _fuzzed(unit: Fuzzed, spec: EngineSpec, store: Store) -> Outcome:
     except Exception as error:  # ours; what was found before stays
         crashed = _failed(error)
     outcome = _reported(campaign.report, store)
-    outcome.wrong, outcome.crashed = wrong or ("" if campaign.traces else campaign.missing), crashed
-    outcome.refused, outcome.marks = campaign.refused, dict(sorted(campaign.marks.items()))
+    outcome.wrong = wrong or ("" if campaign.traces else campaign.missing)
+    outcome.crashed = crashed
+    outcome.refused = campaign.refused
+    outcome.marks = dict(sorted(campaign.marks.items()))
     outcome.digest = campaign.digest
     return outcome
 
@@ -136,8 +138,10 @@ def _told(unit: Told, spec: EngineSpec, store: Store) -> Outcome:
         _meet(outcome, failures, store)
         return outcome
     outcome = _reported(report, store)
-    outcome.vacuous, outcome.refused = runner.changed, len(runner.refusals)
-    outcome.ran_on, outcome.refused_on = sorted(runner.ran), sorted(runner.refusals)
+    outcome.vacuous = runner.changed
+    outcome.refused = len(runner.refusals)
+    outcome.ran_on = sorted(runner.ran)
+    outcome.refused_on = sorted(runner.refusals)
     outcome.wrong = "" if outcome.traces else runner.missing
     return outcome
 
@@ -166,7 +170,8 @@ def _reported(report: Report, store: Store) -> Outcome:
     if report.interrupted:
         raise KeyboardInterrupt
     outcome = Outcome(not_run=report.not_run, version=report.engine_version)
-    outcome.startup_seconds, outcome.engine_seconds = report.startup_seconds, report.engine_seconds
+    outcome.startup_seconds = report.startup_seconds
+    outcome.engine_seconds = report.engine_seconds
     for suite in report.suites:
         _meet(outcome, suite.failures, store)
         suite.failures = []
@@ -186,7 +191,8 @@ def _meet(outcome: Outcome, failures: Iterable[Failure], store: Store) -> None:
             try:
                 digest = store.put(traces.dump(failure.trace))
             except UsageError as error:
-                digest, outcome.unkept = "", str(error)
+                digest = ""
+                outcome.unkept = str(error)
             alike.append(_met(failure, failure.trace, digest))
         else:
             alike[0].count += 1

@@ -99,7 +99,9 @@ class Queue:
     """The units of one campaign. `attempts`: so often a unit is leased before it is given up."""
 
     def __init__(self, database: Database, campaign: str, attempts: int) -> None:
-        self._database, self.campaign, self._attempts = database, campaign, attempts
+        self._database = database
+        self.campaign = campaign
+        self._attempts = attempts
 
     def enrol(
         self, name: str, traces: str, units: Sequence[tuple[str, bytes]], own: Sequence[str] = ()

@@ -138,7 +138,8 @@ class Document(msgspec.Struct, kw_only=True):
 def document(result: Result, settings: Settings) -> Document:
     """Return the summary of a campaign."""
     totals, progress, digest = result
-    mutant, canary = totals.planned.canary.mutant, totals.canary
+    mutant = totals.planned.canary.mutant
+    canary = totals.canary
     return Document(
         name=totals.planned.name,
         campaign=totals.planned.id,
@@ -199,9 +200,14 @@ def _subject(subject: Subject) -> SubjectRow:
 
 
 def _finding(one: Distinct, store: Store) -> FindingRow:
-    small, finding = one.small, one.small.finding
-    place, operations, replay, unread = store.place(small.trace), 0, "", ""
-    paired, cold = finding.checker == DIFFERENTIAL, one.suite == COLD
+    small = one.small
+    finding = one.small.finding
+    place = store.place(small.trace)
+    operations = 0
+    replay = ""
+    unread = ""
+    paired = finding.checker == DIFFERENTIAL
+    cold = one.suite == COLD
     try:
         operations = len(traces.parse(store.get(small.trace).splitlines(), small.trace).ops)
         replay = replay_command(Path(place), one.engines[0].spec(), differential=paired, cold=cold)
@@ -233,14 +239,13 @@ def keep(result: Result, settings: Settings, whole: Document, folder: Path, most
     Those of other classes come first. Returns why a trace or a history is not there, a line for
     each.
     """
-    store, problems = opened(settings.traces), []
+    store = opened(settings.traces)
+    problems = []
     for row in of_each_class(whole.findings)[:most]:
         one = result.totals.distinct[row.signature]
         try:
-            small, spec = (
-                traces.parse(store.get(one.small.trace).splitlines(), one.small.trace),
-                one.engines[0].spec(),
-            )
+            small = traces.parse(store.get(one.small.trace).splitlines(), one.small.trace)
+            spec = one.engines[0].spec()
         except UsageError as error:
             problems.append(f"{row.signature}: {error}")
             continue

@@ -185,10 +185,8 @@ class Subject(msgspec.Struct, kw_only=True):
             " refused it in another"
             for height, name in sorted((self.ran_on & self.refused_on) - self.told_on)
         ]
-        ran, refused = (
-            sum(one.ran for one in self.streams.values()),
-            sum(one.refused for one in self.streams.values()),
-        )
+        ran = sum(one.ran for one in self.streams.values())
+        refused = sum(one.refused for one in self.streams.values())
         if ran < RAN_LEAST * (ran + refused):
             lines.append(
                 f"the engine refused {refused:,} of {ran + refused:,} drawn configurations"
@@ -288,10 +286,8 @@ class Totals:
         """Add a finding that was shrunk; one that is as another one was is the same."""
         if outcome.crashed or outcome.wrong or outcome.small is None:
             if unit.canary:
-                self.canary, self.canary_not_shrunk = (
-                    None,
-                    outcome.crashed or outcome.wrong or "it came to nothing",
-                )
+                self.canary = None
+                self.canary_not_shrunk = outcome.crashed or outcome.wrong or "it came to nothing"
             elif outcome.crashed:
                 self._subject(unit).add(unit, Outcome(crashed=outcome.crashed))
             return

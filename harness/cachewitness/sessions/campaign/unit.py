@@ -178,7 +178,8 @@ class Outcome(msgspec.Struct, kw_only=True, omit_defaults=True):
         return not self.unkept and (not in_vain or bool(self.met))
 
 
-_UNIT, _OUTCOME = msgspec.json.Decoder(Unit), msgspec.json.Decoder(Outcome)
+_UNIT = msgspec.json.Decoder(Unit)
+_OUTCOME = msgspec.json.Decoder(Outcome)
 
 
 def entered(unit: Unit) -> tuple[str, bytes]:

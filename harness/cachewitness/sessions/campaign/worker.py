@@ -82,7 +82,8 @@ def _traces_of(queue: Queue, database: Database) -> str:
     """Return where the campaign keeps its traces, once somebody drives it; say so if nobody
     does.
     """
-    began, said = time.monotonic(), False
+    began = time.monotonic()
+    said = False
     while (traces := queue.traces) is None:
         if not said and time.monotonic() >= began + MISSED:
             said = True
@@ -100,7 +101,9 @@ def _worked_off(queue: Queue, store: Store, given: Given) -> int:
     """Work until the campaign is over. One that is over from the first may be about to go on, if
     somebody drives it again.
     """
-    entered, idle, began = 0, IDLE_MIN, time.monotonic()
+    entered = 0
+    idle = IDLE_MIN
+    began = time.monotonic()
     while True:
         leased = queue.lease(given.worker, given.lease)
         if leased is not None:
@@ -135,7 +138,8 @@ def carry_out(leased: Leased, queue: Queue, store: Store, given: Given) -> bool:
     except UsageError as error:
         if not outcome.met or of_canary(unit):
             raise
-        finding, named = outcome.met[0].finding, f"{unit.engine.text}, {unit.policy}: {unit.name}"
+        finding = outcome.met[0].finding
+        named = f"{unit.engine.text}, {unit.policy}: {unit.name}"
         told = f"{finding.anomaly} by {finding.checker}: {finding.sentence}"
         raise FindingsLost(
             f"{error}; findings of {named} could not be entered, the first being {told}"
@@ -146,7 +150,9 @@ class _Heart:
     """Renews a lease now and then, in a thread, and ends the process if the unit takes too long."""
 
     def __init__(self, leased: Leased, given: Given) -> None:
-        self._leased, self._given, self._over = leased, given, threading.Event()
+        self._leased = leased
+        self._given = given
+        self._over = threading.Event()
         self._until = time.monotonic() + given.deadline
         self._thread = threading.Thread(target=self._beat, daemon=True)
 
@@ -166,7 +172,8 @@ class _Heart:
         )  # it may be waiting for a server that is away; what it still renews is done by then
 
     def _beat(self) -> None:
-        given, held = self._given, True
+        given = self._given
+        held = True
         database: Database | None = None
         while not self._over.wait(
             min(given.lease / BEATS, max(0.0, self._until - time.monotonic()))

@@ -137,7 +137,8 @@ class Campaign:
 
         Raises EngineBroken if the engine cannot be built, BadEvents if its header is none.
         """
-        started, trials = time.perf_counter(), Trials(self.engine, self.plan, self.beside)
+        started = time.perf_counter()
+        trials = Trials(self.engine, self.plan, self.beside)
         try:
             for number in range(first, last):
                 self._take(trials.run(number))
@@ -194,7 +195,8 @@ class Campaign:
                 self._fail(judged.name, judged.trace, *weighed)
 
     def _count(self, judged: Judged) -> None:
-        suite, report = self._suites[judged.height], self.report
+        suite = self._suites[judged.height]
+        report = self.report
         suite.traces, suite.seconds = suite.traces + 1, suite.seconds + judged.seconds
         suite.activity.add(judged.activity)
         suite.tallies = merge_tallies([*suite.tallies, *judged.tallies])

@@ -109,7 +109,8 @@ def run_canary(plan: Plan) -> CanaryResult | None:
     configuration expresses one.
     """
     plan = replace(plan, stream="canary")
-    source, names = Seeded(f"canary/{plan.seed}"), sorted(CANARIES)
+    source = Seeded(f"canary/{plan.seed}")
+    names = sorted(CANARIES)
     drawn = [_drawn(plan, number) for number in range(DRAWN_MAX)]
     while names:
         names.remove(name := source.choice(names))
@@ -123,7 +124,8 @@ def planted(plan: Plan, name: str) -> CanaryResult:
     """Plant one fault, and run what can express it until it is reported or the canary's
     operations are spent.
     """
-    mutant, operations = fitting(POLICY)[name], 0
+    mutant = fitting(POLICY)[name]
+    operations = 0
     expressing = filter(None, (_expresses(name, _drawn(plan, number)) for number in count()))
     for trace in islice(expressing, OPERATIONS_MAX):
         engine = parse(f"reference:mutant={name}").open(trace.header)

@@ -117,10 +117,8 @@ def bound_of(text: str) -> Bound:
                 "--bound: there is no bound"
                 f" {name!r}{nearest(name, list(Bound.__dataclass_fields__))}"
             )
-        least, digits = (
-            2 if name == "pages" else 1,
-            value.isascii() and value.isdigit() and len(value) < 5,
-        )
+        least = 2 if name == "pages" else 1
+        digits = value.isascii() and value.isdigit() and len(value) < 5
         if not equals or not digits or not least <= int(value) <= BOUND_MAX:
             raise UsageError(
                 f"--bound: {part!r} is not of the form {name}=N with a whole number N from {least}"
@@ -170,7 +168,8 @@ def _asked(engine: EngineSpec, scopes: Sequence[Scope]) -> tuple[list[Scope], li
     """Return the scopes that the engine takes, and what is not run: scopes that it refuses, and
     what it cannot be asked.
     """
-    taken, told = [], Counter[tuple[str, str]]()
+    taken = []
+    told = Counter[tuple[str, str]]()
     for scope in scopes:
         try:
             opened = engine.open(scope.header())
@@ -265,7 +264,8 @@ class _Tasks:
             (covered, first) for covered in coverage.covered for first in covered.scope.first()
         ]
         self.all = [_Task(number, *pair) for number, pair in enumerate(pairs)]
-        self._engine, self._deadline = engine, deadline
+        self._engine = engine
+        self._deadline = deadline
         self._failed: Any = context().Array(
             "b", len(pairs), lock=False
         )  # whoever dies holds no lock
@@ -305,7 +305,8 @@ def _search(
         for number, task in crew.in_order(range(len(tasks.all))):
             while not task.wait(TELL_S):
                 _tell(told, coverage, number, tasks)
-            found, covered = task.result(), tasks.all[number].covered
+            found = task.result()
+            covered = tasks.all[number].covered
             covered.add(found)
             left[id(covered)] -= 1
             _tell(told, coverage, number + 1, tasks)

@@ -59,8 +59,10 @@ class Watched:
     """An engine in some state of a scope, and those who judge it."""
 
     def __init__(self, engine: Engine) -> None:
-        self.engine, header = engine, engine.describe()
-        self._worker, self._applicable = Worker(header), Applicable()
+        self.engine = engine
+        header = engine.describe()
+        self._worker = Worker(header)
+        self._applicable = Applicable()
         self.checkers = [kind() for kind in OF_PAGES]
         self._observer = Observer(header, self.checkers, keep=False)
         self._count = 0
@@ -116,7 +118,8 @@ class Position:
     """
 
     def __init__(self, spec: EngineSpec, scope: Scope) -> None:
-        self._scope, header = scope, scope.header()
+        self._scope = scope
+        header = scope.header()
         self._judged = Watched(spec.open(header))
         self._named = self._judged if read_off(spec) else Watched(parse("reference").open(header))
         self._capabilities = self._judged.engine.describe().capabilities
@@ -196,7 +199,9 @@ class _Walk:
             if len(path) < len(self.paths[name]):
                 self.paths[name] = path
             return False
-        self.paths[name], self.untried[name], self.leads[name] = path, position.offered()[::-1], []
+        self.paths[name] = path
+        self.untried[name] = position.offered()[::-1]
+        self.leads[name] = []
         self._waiting.append(name)
         return True
 
@@ -237,7 +242,8 @@ def explore(
     From a state the search walks on as long as there is something new to try near it, and then
     begins again. `on_merge` is shown two paths to what is taken to be one state.
     """
-    found, walk = Found(), _Walk()
+    found = Found()
+    walk = _Walk()
     position = reached(spec, scope, start)
     position.rest()
     if not position.findings:

@@ -65,7 +65,8 @@ class _View:
     """Reads a state; pages get their names from the order in which it comes to them."""
 
     def __init__(self, engine: Any, ledger: Ledger, *, last: bool) -> None:
-        self._engine, self._ledger = engine, ledger
+        self._engine = engine
+        self._ledger = ledger
         self._live = (
             [request.nodes[-1] for request in ledger.requests.values() if request.live]
             if last

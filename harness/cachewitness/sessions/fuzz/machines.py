@@ -166,7 +166,8 @@ class Machine(RuleBasedStateMachine):
     smallest: ClassVar[dict[str, Trace]]
     """The shrunk trace of each anomaly that was found."""
 
-    live, said = Bundle("live"), Bundle("said")
+    live = Bundle("live")
+    said = Bundle("said")
     """Requests that may still do something, and all that there ever were."""
 
     def __init__(self) -> None:
@@ -195,11 +196,9 @@ class Machine(RuleBasedStateMachine):
             reject()
         described = self._engine.describe()
         self.capabilities = frozenset(described.capabilities)
-        self._worker, self._observer, self._applicable = (
-            Worker(described),
-            Observer(described, keep=False),
-            Applicable(),
-        )
+        self._worker = Worker(described)
+        self._observer = Observer(described, keep=False)
+        self._applicable = Applicable()
 
     def _named(self, shape: Shape, pages: int) -> TraceHeader:
         return TraceHeader(
@@ -372,7 +371,8 @@ class Machine(RuleBasedStateMachine):
         """Shrink the trace, unless the anomaly was found before, and return the witness of what
         is left.
         """
-        whole, anomaly = self._trace(), finding.anomaly
+        whole = self._trace()
+        anomaly = finding.anomaly
         if anomaly not in self.smallest:
             self.smallest[anomaly] = shrink(whole, partial(self._fails_at, anomaly))
         trace = self.smallest[anomaly]

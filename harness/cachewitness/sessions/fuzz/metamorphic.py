@@ -79,7 +79,8 @@ def split(trace: Trace, submit: Submit, chunks: Iterable[int]) -> Trace:
     """Return the trace that computes one prompt in chunks of so many tokens, then ends, what it
     stores slowly included.
     """
-    manager, options = trace.header.height == "manager", trace.header.options
+    manager = trace.header.height == "manager"
+    options = trace.header.options
     steps = [Step(run=[(submit.r, count)]) if manager else Step(budget=count) for count in chunks]
     delay = options.get("tier_delay", 0)
     return trace.with_ops(
@@ -106,10 +107,8 @@ def splits_agree(
         _prefilled(run(open_engine, split(trace, submit, c))) for c in (one, other)
     )
     described = open_engine(trace.header).describe()
-    computed, common = (
-        min(max(my_ends), max(their_ends), length_of(submit.prompt)),
-        my_ends & their_ends,
-    )
+    computed = min(max(my_ends), max(their_ends), length_of(submit.prompt))
+    common = my_ends & their_ends
 
     def compared(key: tuple[int, int]) -> bool:
         group, length = key
@@ -361,7 +360,8 @@ def _published(history: History) -> set[Key]:
     keys: set[Key] = set()
     for event in history.events:
         if isinstance(event, Submitted):
-            tokens[event.r], identity[event.r] = list(event.tokens), event
+            tokens[event.r] = list(event.tokens)
+            identity[event.r] = event
         elif isinstance(event, Accept):
             tokens[event.r] += event.tokens
         elif isinstance(event, Publish):

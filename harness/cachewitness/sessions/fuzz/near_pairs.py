@@ -42,7 +42,8 @@ class NearPairs:
         self._late.append(event)
 
     def _beside(self, other: Submitted, event: Submitted) -> Iterator[str]:
-        ours, theirs = (event.salt, event.adapter), (other.salt, other.adapter)
+        ours = (event.salt, event.adapter)
+        theirs = (other.salt, other.adapter)
         if ours != theirs:
             yield from _names(ours, theirs)
         elif event.media != other.media:
@@ -69,7 +70,8 @@ def _names(ours: tuple[str, str], theirs: tuple[str, str]) -> Iterator[str]:
         yield "salt and adapter exchanged"
     if {"".join(ours), "".join(ours[::-1])} & {"".join(theirs), "".join(theirs[::-1])}:
         yield "names that join alike"
-    (salt, adapter), (other, beside) = ours, theirs
+    (salt, adapter) = ours
+    (other, beside) = theirs
     if adapter == beside and salt and other and salt[:-1] == other[:-1] and len(salt) == len(other):
         yield "names in one bit"
 

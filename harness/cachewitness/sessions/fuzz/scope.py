@@ -80,10 +80,8 @@ class Scope:
         """Whether it is searched unless everything is asked for: no second tier, and at manager
         height one group alone.
         """
-        groups, tier = (
-            self.configuration.layout.groups,
-            self.configuration.options.get("tier_pages"),
-        )
+        groups = self.configuration.layout.groups
+        tier = self.configuration.options.get("tier_pages")
         return not tier and (self.height == "scheduler" or len(groups) == 1)
 
     def header(self) -> TraceHeader:
@@ -160,7 +158,8 @@ class Scope:
         Of budgets: a block of all groups, one token more, and enough for everybody.
         """
         if self.height == "scheduler":
-            unit, enough = self.configuration.shape(self.height).unit, 2 * self.bound.model_len
+            unit = self.configuration.shape(self.height).unit
+            enough = 2 * self.bound.model_len
             if live:
                 yield from (Step(budget=budget) for budget in (unit, unit + 1, enough))
                 yield from (Step(budget=enough, withdraw=[r]) for r in live)
@@ -188,10 +187,8 @@ def _layout(name: str, *groups: GroupSpec) -> Layout:
     )
 
 
-_FULL, _STATE = (
-    GroupSpec(kind="full", block_size=BLOCK),
-    GroupSpec(kind="recurrent", block_size=BLOCK),
-)
+_FULL = GroupSpec(kind="full", block_size=BLOCK)
+_STATE = GroupSpec(kind="recurrent", block_size=BLOCK)
 _WINDOW = GroupSpec(kind="sliding", block_size=BLOCK, window=3)
 
 CONFIGURATIONS: tuple[Configuration, ...] = (

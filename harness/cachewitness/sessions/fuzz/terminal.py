@@ -106,10 +106,8 @@ def print_coverage(
         counts = (f"{len(one.states):,}", f"{one.transitions:,}", str(one.depth))
         table.add_row(Text(one.scope.name), *counts, "complete" if one.complete else "not complete")
     print_table(table, out)
-    states, transitions = (
-        sum(len(one.states) for one in coverage.covered),
-        sum(one.transitions for one in coverage.covered),
-    )
+    states = sum(len(one.states) for one in coverage.covered)
+    transitions = sum(one.transitions for one in coverage.covered)
     _say("", out)
     _say(f"{states:,} states, {transitions:,} transitions in {coverage.seconds:.1f} s", out)
     _print_list("not run", [f"{one.what}: {one.why}" for one in coverage.not_run], out)

@@ -131,7 +131,8 @@ class Trials:
         """Run one trace. Raises EngineBroken if the engine cannot be built, BadEvents if its
         header is none.
         """
-        trial, began = Trial(), time.perf_counter()
+        trial = Trial()
+        began = time.perf_counter()
         try:
             configuration, trace = self.plan.draw(number)
         except UsageError as error:
@@ -143,7 +144,8 @@ class Trials:
             raise
         except UsageError as error:
             trial.left_out.append(("configurations", str(error)))
-            trial.refused, trial.startup_seconds = True, time.perf_counter() - began
+            trial.refused = True
+            trial.startup_seconds = time.perf_counter() - began
             trial.missing = str(error) if isinstance(error, EngineMissing) else ""
             return trial
         header = described(engine, trace.header)
@@ -153,7 +155,8 @@ class Trials:
                 (f"{need} in a trace", header.not_applicable.get(need, "the engine cannot"))
             )
         trace, marks = within(trace, header.capabilities), Counter[str]()
-        run, watch = lockstep if self._paired(trace, header, trial) else drive, Watch(header, marks)
+        run = lockstep if self._paired(trace, header, trial) else drive
+        watch = Watch(header, marks)
         result, bad = attempt(lambda: run(trace, engine, checkers=[*fresh(), watch], keep=False))
         if result.activity.lookups and not result.counted:
             trial.left_out.append(UNCOUNTED)

@@ -110,7 +110,8 @@ class Watch(Checker):
 
     def on_hit(self, ledger: Ledger, event: Hit) -> None:
         """Look at where a hit ends, and on whose pages."""
-        request, at = ledger.requests[event.r], event.resume
+        request = ledger.requests[event.r]
+        at = event.resume
         if not at:
             self._mark("miss")
             return
@@ -169,7 +170,8 @@ class Watch(Checker):
 
     def on_publish(self, ledger: Ledger, event: Publish) -> None:
         """Look at what is kept and why."""
-        group, request = ledger.groups[event.group], ledger.requests[event.r]
+        group = ledger.groups[event.group]
+        request = ledger.requests[event.r]
         if self._tiers[group.pool] != "local":
             self._mark("stored in tier")
             return
@@ -232,10 +234,8 @@ class Watch(Checker):
             later = event.step > self._copies_begun.pop(event.id, event.step)
             for move in event.moves:
                 load = self._tiers[move.dst_pool] == "local"
-                what, holders = (
-                    "load" if load else "store",
-                    ledger.records[move.dst_pool][move.dst].holders,
-                )
+                what = "load" if load else "store"
+                holders = ledger.records[move.dst_pool][move.dst].holders
                 if event.phase == "fail":
                     self._mark(f"{what} failed")
                     self._unlucky.update(holders)
@@ -307,7 +307,8 @@ class Watch(Checker):
         run = self._drafting.pop((event.step, event.r), None)
         if run is None:
             return
-        stood, drafts = len(event.tokens) - 1, len(run.drafts)
+        stood = len(event.tokens) - 1
+        drafts = len(run.drafts)
         outcome = (
             "drafts all stood"
             if stood == drafts
@@ -399,7 +400,8 @@ class Watch(Checker):
         )
         self._mark("reset beside a transfer", ledger.contents.copying)
         self._mark("reset with requests", any(request.live for request in ledger.requests.values()))
-        kept, published = self._aside and event.tier == "local" and event.ok, ledger.keys.published
+        kept = self._aside and event.tier == "local" and event.ok
+        published = ledger.keys.published
         self._mark(
             "tier kept in a reset",
             kept and any(published[group.id] for group in ledger.groups if group.of >= 0),

@@ -77,7 +77,8 @@ def _tensor(mutant: Mutant, seconds: float) -> str:
         return NOT_RUN
     from cachewitness.parity.tensors import judge
 
-    spec, started = parse(f"toy:mutant={mutant.name}"), time.process_time()
+    spec = parse(f"toy:mutant={mutant.name}")
+    started = time.process_time()
     configurations = get(mutant.policy).cold_configurations()
     streams = [
         cold_traces(configuration, 0, [BY_NAME[name]])

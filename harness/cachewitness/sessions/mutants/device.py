@@ -142,7 +142,8 @@ def rows_of_a_batch_swapped(engine: Any) -> None:
     def swap(states: list[_States]) -> None:
         for one, other in pairwise(states):
             if one.run is not other.run and one.view is other.view and one.write != other.write:
-                kept, theirs = one.content(one.write), one.content(other.write)
+                kept = one.content(one.write)
+                theirs = one.content(other.write)
                 one.put(one.write, theirs)
                 one.put(other.write, kept)
                 return
@@ -252,7 +253,8 @@ class _States:
 
 
 def _states(engine: Any, begin: StepBegin, withdrawn: Any) -> list[_States]:
-    pools, found = engine.tensors.pools, []
+    pools = engine.tensors.pools
+    found = []
     for run in begin.runs:
         tables = engine.tensors.tables(run)
         for g, (group, view) in enumerate(zip(pools.groups, pools.views, strict=True)):

@@ -127,7 +127,9 @@ def _segments(
     first: Any, segments: Any, stops: Any, saves: Any, longest: int
 ) -> Iterator[tuple[int, int, int]]:
     """Yield begin, stop and page of the segments that are kept."""
-    bounds, ends, pages = segments.tolist(), stops.tolist(), saves.tolist()
+    bounds = segments.tolist()
+    ends = stops.tolist()
+    pages = saves.tolist()
     for row, begin in enumerate(first.tolist()[:-1]):
         for segment in range(bounds[row], bounds[row + 1]):
             if pages[segment] >= 0:

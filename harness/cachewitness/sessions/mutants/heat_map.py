@@ -22,7 +22,8 @@ WIDTH_MIN = 460
 """What the headline needs."""
 SHADES = 8
 NAMESPACE = 'xmlns="http://www.w3.org/2000/svg"'
-LIGHT, DARK = ((226, 236, 246), (16, 66, 120)), ((24, 44, 66), (126, 186, 245))
+LIGHT = ((226, 236, 246), (16, 66, 120))
+DARK = ((24, 44, 66), (126, 186, 245))
 """Where few and where all of a mechanism's faults are seen, on a white page and on a dark one."""
 
 Colour = tuple[int, int, int]
@@ -71,10 +72,8 @@ def _drawn(seen: Faults, of: Mapping[str, Sequence[str]]) -> str:
         *(detector for detector in DETECTORS if detector in named),
     ]
     rows = [letter for letter in GROUPS if of.get(letter)]
-    width, height = (
-        max(WIDTH_MIN, LEFT + CELL_WIDTH * len(columns) + 60),
-        TOP + CELL_HEIGHT * len(rows) + 16,
-    )
+    width = max(WIDTH_MIN, LEFT + CELL_WIDTH * len(columns) + 60)
+    height = TOP + CELL_HEIGHT * len(rows) + 16
     title = (
         f"{sum(map(len, of.values()))} seeded faults by mechanism, and how many of them each"
         " checker or detector sees"
@@ -117,13 +116,15 @@ def _row(
     cells: Sequence[Sequence[str]],
     columns: Sequence[str],
 ) -> list[str]:
-    words, base = f"{letter}: {GROUPS[letter]}", y + CELL_HEIGHT - 8
+    words = f"{letter}: {GROUPS[letter]}"
+    base = y + CELL_HEIGHT - 8
     parts = [
         f'<text x="16" y="{base}">{escape(_short(words))}<title>{escape(words)}</title></text>',
         f'<text class="soft" x="{LEFT - 8}" y="{base}" text-anchor="end">{len(faults)}</text>',
     ]
     for place, (found, name) in enumerate(zip(cells, columns, strict=True)):
-        x, share = LEFT + CELL_WIDTH * place, len(found) / len(faults)
+        x = LEFT + CELL_WIDTH * place
+        share = len(found) / len(faults)
         told = f"{letter}, {name}: {len(found)} of {len(faults)}" + "".join(
             f"\n{fault}" for fault in found
         )
@@ -203,7 +204,8 @@ def _read(page: str) -> tuple[Faults, dict[str, list[str]]]:
     of: dict[str, list[str]] = {}
     for line in lines[lines.index(head) + 1 :]:
         cells = dict(zip(head, line, strict=True))
-        fault, letter = cells["fault"].split("`")[1], cells["group"]
+        fault = cells["fault"].split("`")[1]
+        letter = cells["group"]
         of.setdefault(letter, []).append(fault)
         for name in _seeing(cells):
             seen.setdefault(letter, {}).setdefault(name, []).append(fault)

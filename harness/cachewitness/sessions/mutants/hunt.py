@@ -51,10 +51,8 @@ def judged(mutant: Mutant, trace: Trace, *, faulty: bool = True, whole: bool = F
     reports such events.
     """
     spec = parse(f"{mutant.engine}:mutant={mutant.name}" if faulty else mutant.engine)
-    engine, until = (
-        spec.open(trace.header),
-        (partial(named, mutant) if faulty and not whole else None),
-    )
+    engine = spec.open(trace.header)
+    until = partial(named, mutant) if faulty and not whole else None
     if not faulty:
         return drive(trace, engine, keep=False)
     return attempt(lambda: drive(trace, engine, until=until, keep=False))[0]
@@ -70,7 +68,9 @@ def killed(mutant: Mutant, trace: Trace) -> Finding | None:
 
 def hunt(mutant: Mutant, budget: float, seed: int = 0) -> Hunt:
     """Run the workloads until the fault is killed, or so many seconds of CPU time are spent."""
-    started, operations, traces = time.process_time(), 0, 0
+    started = time.process_time()
+    operations = 0
+    traces = 0
     alarms: list[str] = []
 
     def spent() -> float:

@@ -188,7 +188,8 @@ def _first_chunks_after_hits(engine: Any) -> set[str]:
     """Return the requests of the step under way that run for the first time and not from their
     first token; kept up to date.
     """
-    seen, resumed = set[str](), set[str]()
+    seen = set[str]()
+    resumed = set[str]()
 
     def execute(original: Any, begin: StepBegin, withdrawn: Any, tokens: Any) -> Any:
         runs = [run for run in begin.runs if run.r not in withdrawn]

@@ -51,7 +51,8 @@ def faults() -> str:
 
 def summary(matrix: Matrix) -> str:
     """Return one line: how many, how fast, how small."""
-    figures, count = matrix.figures, sum(row.killed for row in matrix.rows)
+    figures = matrix.figures
+    count = sum(row.killed for row in matrix.rows)
     hunted = sum(not row.not_run for row in matrix.rows)
     return (
         f"{count} of {hunted} faults killed, under {_seeds(matrix)}; CPU seconds to a kill: median"

@@ -70,7 +70,8 @@ def of_hunt(hunt: Hunt) -> bytes:
 
 
 def _meaning(hunt: Hunt, made: Matrix) -> str:
-    survivors, open_ = len(made.survivors), sum(bool(row.not_run) for row in hunt.rows)
+    survivors = len(made.survivors)
+    open_ = sum(bool(row.not_run) for row in hunt.rows)
     hunted = len(hunt.rows) - open_
     return {
         EXIT_PASS: (

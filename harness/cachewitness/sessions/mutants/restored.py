@@ -125,7 +125,8 @@ def _at_first_steps(engine: Any, damage: Callable[[_Held], None]) -> None:
 
     def chunk(original: Any, run: Run, tokens: Any) -> Any:
         if run.start and run.r not in seen:
-            tables, pools = engine.tensors.tables(run), engine.tensors.pools
+            tables = engine.tensors.tables(run)
+            pools = engine.tensors.pools
             for g in range(
                 len(pools.groups)
             ):  # groups of a second tier come behind them, and nobody computes from those
@@ -137,14 +138,17 @@ def _at_first_steps(engine: Any, damage: Callable[[_Held], None]) -> None:
 
 
 def _held(pools: Any, g: int, table: Sequence[int], start: int) -> _Held:
-    size, layer_type = pools.groups[g].block_size, pools.kinds[g]
+    size = pools.groups[g].block_size
+    layer_type = pools.kinds[g]
     if layer_type == "sliding_attention":
         columns = range(max(0, start - pools.config.sliding_window + 1) // size, start // size)
         kind = "sliding"
     elif layer_type == "full_attention":
-        columns, kind = range(start // size), "full"
+        columns = range(start // size)
+        kind = "full"
     else:
-        columns, kind = range(-(-start // size) - 1, -(-start // size)), "recurrent"
+        columns = range(-(-start // size) - 1, -(-start // size))
+        kind = "recurrent"
     pages = [page for page in table[columns.start : columns.stop] if pools.writable(page)]
     return _Held(kind, pools.views[g], pages)
 

@@ -39,7 +39,8 @@ def height_of(mutant: Mutant) -> Height:
 
 def workloads(mutant: Mutant, seed: int = 0) -> Iterator[Trace]:
     """Yield traces without end. The caller leaves out those that an engine refuses (UsageError)."""
-    height, policy = height_of(mutant), policies.get(mutant.policy)
+    height = height_of(mutant)
+    policy = policies.get(mutant.policy)
     configurations = [
         configuration for configuration in policy.configurations() if configuration.runs_at(height)
     ]

@@ -186,10 +186,13 @@ class Follower:
         """Let the engine's page be this one of the reference; what was its partner before goes
         to who had this one.
         """
-        former, other = self._ours.get((pool, theirs), theirs), self._theirs.get((pool, mine), mine)
+        former = self._ours.get((pool, theirs), theirs)
+        other = self._theirs.get((pool, mine), mine)
         if former != mine:
-            self._ours[pool, theirs], self._theirs[pool, mine] = mine, theirs
-            self._ours[pool, other], self._theirs[pool, former] = former, other
+            self._ours[pool, theirs] = mine
+            self._theirs[pool, mine] = theirs
+            self._ours[pool, other] = former
+            self._theirs[pool, former] = other
 
 
 def _taken(event: Take | StepBegin) -> list[Page]:

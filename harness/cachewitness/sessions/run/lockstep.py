@@ -114,7 +114,8 @@ def lockstep(
     release.
     """
     header = described(engine, trace.header)
-    reference, tally = Follower(trace, header), Tally(checker=NAME)
+    reference = Follower(trace, header)
+    tally = Tally(checker=NAME)
     facts = _Facts(header)
 
     def compare(_: int, op: Op, theirs: list[Event]) -> Finding | None:
@@ -154,15 +155,14 @@ class _Facts:
     def __init__(self, header: Header) -> None:
         self._null = _null(header)
         self._prefixes = Prefixes()
-        self._theirs, self._ours = _Books(self._prefixes), _Books(self._prefixes)
+        self._theirs = _Books(self._prefixes)
+        self._ours = _Books(self._prefixes)
 
     def difference(self, theirs: Sequence[Event], ours: Sequence[Event]) -> tuple[str, str] | None:
         """Return the name of the fact that differs first, and a sentence; None if nothing does."""
         self._prefixes.learn(theirs)
-        engine, reference = (
-            _facts(theirs, self._null, self._theirs),
-            _facts(ours, self._null, self._ours),
-        )
+        engine = _facts(theirs, self._null, self._theirs)
+        reference = _facts(ours, self._null, self._ours)
         for (what, a), (_, b) in zip(engine, reference, strict=True):
             if a != b:
                 return what.partition(" (")[0].replace(" ", "-"), _sentence(

@@ -17,7 +17,9 @@ class Progress:
 
     def __init__(self, planned: Mapping[str, int | None], timed: set[str], share: float) -> None:
         self.suite, self.begun = "", 0
-        self._planned, self._timed, self._share = planned, timed, share
+        self._planned = planned
+        self._timed = timed
+        self._share = share
         self._names = list(planned)
         self._started = 0.0
         self._counted = 0
@@ -27,7 +29,9 @@ class Progress:
     def enter(self, suite: str) -> None:
         """Begin a suite."""
         self._leave()
-        self.suite, self.begun, self._started = suite, 0, monotonic()
+        self.suite = suite
+        self.begun = 0
+        self._started = monotonic()
 
     def _leave(self) -> None:
         if self.suite and self.suite not in self._timed:
@@ -56,9 +60,11 @@ class Progress:
         """Return the seconds that the rest will take at the pace so far; None if that is not
         known.
         """
-        rest, here = self._names[self.number - 1 :], monotonic() - self._started
+        rest = self._names[self.number - 1 :]
+        here = monotonic() - self._started
         clock = self._share * sum(name in self._timed for name in rest)
-        counted, counting = self._counted, self._counting
+        counted = self._counted
+        counting = self._counting
         if self.suite in self._timed:
             clock -= min(here, self._share)
         else:

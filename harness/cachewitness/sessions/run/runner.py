@@ -149,11 +149,9 @@ class Runner:
             if why := self._over() or reasons[suite.name]:
                 self._skip(f"suite {suite.name}", why)
             else:
-                report, tallies, started = (
-                    SuiteReport(name=suite.name),
-                    list[Tally](),
-                    time.perf_counter(),
-                )
+                report = SuiteReport(name=suite.name)
+                tallies = list[Tally]()
+                started = time.perf_counter()
                 self._report.suites.append(report)
                 if self._progress:
                     self._progress.enter(suite.name)
@@ -287,10 +285,8 @@ class Runner:
         """Return the traces of a suite; of an endless one only so many for each configuration,
         if it has no deadline.
         """
-        streams, taken = (
-            self._whole_streams(suite),
-            Sample(suite.sampled, partial(self._leave_out, suite)),
-        )
+        streams = self._whole_streams(suite)
+        taken = Sample(suite.sampled, partial(self._leave_out, suite))
         for index, stream in enumerate(streams):
             if self._short:
                 stream.traces = taken.of(stream.traces, index)
@@ -439,7 +435,8 @@ class Runner:
             raise refusal
         self._skip(f"configuration {stream.configuration.name}", str(refusal))
         self.missing = str(refusal) if isinstance(refusal, EngineMissing) else self.missing
-        stream.refused, where = True, (suite.height, stream.configuration.name)
+        stream.refused = True
+        where = (suite.height, stream.configuration.name)
         if not stream.control:
             self.refusals.add(where)
         if stream.ran or (where in self.ran and not stream.control):
@@ -458,7 +455,8 @@ class Runner:
         entry.count += 1
 
     def _judge(self, suite: Suite, stream: Stream, result: Result, report: SuiteReport) -> None:
-        trace, engine = result.trace, stream.engine
+        trace = result.trace
+        engine = stream.engine
         assert trace is not None
         name = f"{suite.name}:{trace.header.name}@{stream.name}"
         if result.activity.unexercised and not suite.endless and not stream.control:

@@ -82,7 +82,8 @@ class Sample:
     """
 
     def __init__(self, one_in: int, leave_out: Callable[[], None]) -> None:
-        self._one_in, self._leave_out = one_in, leave_out
+        self._one_in = one_in
+        self._leave_out = leave_out
         self._seen: set[str] = set()
 
     def of(self, traces: Iterator[Trace], offset: int) -> Iterator[Trace]:

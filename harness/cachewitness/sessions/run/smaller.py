@@ -62,7 +62,8 @@ def smallest(
         )
         return Smallest(trace, finding, f"not shrunk, since {why}")
     begin_afresh()  # so that it is the same processes that count, whoever found it
-    begun, hurried = started(), engine.hurried() if finding.anomaly == "hung" else engine
+    begun = started()
+    hurried = engine.hurried() if finding.anomaly == "hung" else engine
 
     def fails(candidate: Trace) -> int:
         if started() - begun >= PROCESSES or avoiding(candidate, avoid) != candidate:

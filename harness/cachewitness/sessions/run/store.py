@@ -101,7 +101,9 @@ class Keeper:
     def __init__(self, engine: EngineSpec, folder: Path, *, everything: bool = False) -> None:
         self.stored: dict[str, Stored] = {}
         self.problems: list[str] = []
-        self._engine, self._folder, self._everything = engine, folder, everything
+        self._engine = engine
+        self._folder = folder
+        self._everything = everything
         self._first: dict[str, str] = {}
 
     def take(self, failure: Failure, final: bool) -> None:
@@ -141,7 +143,8 @@ def keep_as(
     if it is another one than that which replays the trace.
     """
     stem = f"{_plain(name)}-{sha256(name.encode('utf-8', 'replace')).hexdigest()[:8]}"
-    path, happened = folder / f"{stem}{TRACE}", folder / f"{stem}{HISTORY}"
+    path = folder / f"{stem}{TRACE}"
+    happened = folder / f"{stem}{HISTORY}"
     stored = Stored(trace=str(path), replay=replay)
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -206,7 +209,8 @@ def _keep(failure: Failure, engine: EngineSpec, folder: Path, *, whole: bool) ->
     stem = f"{_plain(failure.id)}-{digest}"
     path = folder / f"{stem}{TRACE}"
     files.write(path, [content])
-    paired, cold = failure.finding.checker == DIFFERENTIAL, failure.id.startswith(f"{COLD}:")
+    paired = failure.finding.checker == DIFFERENTIAL
+    cold = failure.id.startswith(f"{COLD}:")
     stored = Stored(
         trace=str(path), replay=replay_command(path, engine, differential=paired, cold=cold)
     )
@@ -215,10 +219,12 @@ def _keep(failure: Failure, engine: EngineSpec, folder: Path, *, whole: bool) ->
         files.write(printed, [failure.finding.output.encode()])
         stored.output = str(printed)
     if whole:
-        before, happened = folder / f"{stem}{WHOLE}", folder / f"{stem}{HISTORY}"
+        before = folder / f"{stem}{WHOLE}"
+        happened = folder / f"{stem}{HISTORY}"
         trace.save(failure.trace, before)
         history.save(explained(engine, differential=paired)(failure.shrunk).history, happened)
-        stored.whole_trace, stored.history = str(before), str(happened)
+        stored.whole_trace = str(before)
+        stored.history = str(happened)
     return stored
 
 

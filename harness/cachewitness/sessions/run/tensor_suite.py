@@ -21,7 +21,8 @@ from cachewitness.report.compared import NAME
 from cachewitness.sessions.run.suites import Stream, Suite, Tensors, scenario_traces
 from cachewitness.workloads.configurations import Configuration
 
-EXACT, ROUNDED = "float64", ("float32", "bf16-state")
+EXACT = "float64"
+ROUNDED = ("float32", "bf16-state")
 ROUNDED_ARMS = tuple(BY_NAME[name] for name in ("off-again", "hit", "tier", "preempted"))
 DTYPE = "dtype"
 

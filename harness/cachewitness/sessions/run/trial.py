@@ -126,7 +126,9 @@ class InTurn:
     def __init__(
         self, crew: Crew[Asked, Trial], suite: Suite, engine: EngineSpec, streams: Sequence[Stream]
     ) -> None:
-        self._crew, self._suite, self._engine = crew, suite, engine
+        self._crew = crew
+        self._suite = suite
+        self._engine = engine
         self._begun: dict[int, deque[tuple[Trace, Task[Asked, Trial]]]] = {
             id(stream): deque() for stream in streams
         }

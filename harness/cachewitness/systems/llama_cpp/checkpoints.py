@@ -84,7 +84,8 @@ class Checkpoints:
         self._leaving: Slot | None = None
         """The idle slot that is being cleared for that."""
         self._found: Prompt | None = None
-        self._due, self._list = 0, list[int]()
+        self._due = 0
+        self._list = list[int]()
         """How many prompts are listed, and the lengths of those that were."""
         self._slot_lines = _compiled(
             ("selected slot by", self._is_concerned),
@@ -114,7 +115,8 @@ class Checkpoints:
     def number(self, r: str, prompt: list[int]) -> int:
         """Return the number of a request that is about to be sent."""
         number = FIRST + len(self._names)
-        self._names[number], self._prompts[r] = r, prompt
+        self._names[number] = r
+        self._prompts[r] = prompt
         return number
 
     def resumed(self, r: str) -> list[Resumed]:
@@ -147,11 +149,14 @@ class Checkpoints:
         gets it back from a file.
         """
         if slot is self._leaving:
-            slot.cells, slot.checkpoints = NOTHING, []
+            slot.cells = NOTHING
+            slot.checkpoints = []
         self._leaving = None
 
     def _launched(self, slot: Slot) -> None:
-        slot.r, slot.begins, slot.restored = self._names.get(self._number, ""), True, None
+        slot.r = self._names.get(self._number, "")
+        slot.begins = True
+        slot.restored = None
 
     def _restored(self, slot: Slot, first: int, last: int, taken: int) -> None:
         same = [kept for kept in slot.checkpoints if (kept.first, kept.taken) == (first, taken)]
@@ -204,7 +209,8 @@ class Checkpoints:
         return all(a == b for a, b in zip(computed, self._prompts.get(other, ()), strict=False))
 
     def _look(self) -> None:
-        self._offered, self._found = [], None
+        self._offered = []
+        self._found = None
 
     def _next(self, tokens: int, same: int, *likeness: int) -> None:
         self._offered.append((tokens, same, likeness))
@@ -217,7 +223,9 @@ class Checkpoints:
         length, most = 1, -1
         for prompt, (tokens, same, alike) in zip(self._host, self._offered, strict=False):
             if alike == likeness and same > most and same * length > most * tokens:
-                best, length, most = prompt, tokens, same
+                best = prompt
+                length = tokens
+                most = same
         self._found = best
 
     def _not_loaded(self, slot: Slot) -> None:
@@ -227,10 +235,12 @@ class Checkpoints:
     def _settled(self, prompts: int) -> None:
         """Give the slot what was found for it; what else is on the host is listed now."""
         if self._found is not None:
-            self._slot.cells, self._slot.checkpoints = self._found.cells, self._found.checkpoints
+            self._slot.cells = self._found.cells
+            self._slot.checkpoints = self._found.checkpoints
             self._host.remove(self._found)
             self._found = None
-        self._due, self._list = prompts, []
+        self._due = prompts
+        self._list = []
         self._compare()
 
     def _listed(self, tokens: int) -> None:

@@ -42,8 +42,12 @@ class Completion:
         heard: Callable[[], None],
         marked: Mapping[str, int] | None = None,
     ) -> None:
-        self.r, self.over, self.tokens = asked.r, False, list[int]()
-        self._asked, self._heard, self._logprobs = asked, heard, list[float | None]()
+        self.r = asked.r
+        self.over = False
+        self.tokens = list[int]()
+        self._asked = asked
+        self._heard = heard
+        self._logprobs = list[float | None]()
         self._restored, self._full, self._gone = -1, False, False
         self._failed = ""
         body = json.dumps({**_body(asked, caching=caching), **(marked or {})}).encode()

@@ -37,7 +37,8 @@ class LlamaCpp(HeardEngine[Completion]):
         """Start a server. `keeps`: states, windows of BLOCK tokens, or keys and values alone.
         `log`: follow what it writes.
         """
-        self._settings, self._caching = settings_of(header, caching), caching == "on"
+        self._settings = settings_of(header, caching)
+        self._caching = caching == "on"
         self._checkpoints = Checkpoints()
         with ExitStack() as opened:
             folder = opened.enter_context(TemporaryDirectory(prefix="cachewitness-"))

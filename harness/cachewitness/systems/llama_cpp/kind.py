@@ -23,10 +23,12 @@ MODELS = "CACHEWITNESS_LLAMA_CPP_MODELS"
 CHILD = "cachewitness.engines.isolation.serve"
 """What runs where an engine has a process of its own; elsewhere its twin writes to the same log,
 which is left unread."""
-CACHING, LOG = ("on", "off", "alone"), ("followed", "unread")
+CACHING = ("on", "off", "alone")
+LOG = ("followed", "unread")
 INSTALL, MODELS_MADE = "pip install 'cachewitness[llama-cpp]'", "ci/stage_llama_cpp.sh"
 STATES = ("qwen3-next", "qwen35", "granite-hybrid", "falcon-h1", "lfm2", "jamba", "nemotron-h")
-WINDOWS, ATTENTION = ("gemma3", "gpt-oss"), "qwen3"
+WINDOWS = ("gemma3", "gpt-oss")
+ATTENTION = "qwen3"
 ALL = (*STATES, *WINDOWS, ATTENTION)
 SHRINKING = 400
 """Traces that are tried in search of a smaller one."""
@@ -39,7 +41,8 @@ def open_engine(header: TraceHeader, options: Mapping[str, str]) -> Engine:
     take.
     """
     model = chosen(NAME, options, "model", ALL)
-    caching, log = chosen(NAME, options, "caching", CACHING), chosen(NAME, options, "log", LOG)
+    caching = chosen(NAME, options, "caching", CACHING)
+    log = chosen(NAME, options, "log", LOG)
     folder = options.get("models") or os.environ.get(MODELS, "")
     path = Path(folder) / f"{model}.gguf"
     if not folder or not path.is_file():

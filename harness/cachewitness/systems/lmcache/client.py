@@ -46,7 +46,8 @@ class Client:
     """Set once there is a device."""
 
     def __init__(self, server: Server) -> None:
-        self.server, self.outages = server, Outages()
+        self.server = server
+        self.outages = Outages()
         self._heartbeats: list[Heartbeat] = []
         self._unasked: list[tuple[Any, Callable[[], Any]]] = []
         """What was asked while the server was away: the future of its answer, and what answers."""
@@ -157,7 +158,9 @@ def _late() -> Any:
 
         def __init__(self, outages: Outages, transfer: Transfer, pending: Pending) -> None:
             super().__init__()
-            self._outages, self._transfer, self._pending = outages, transfer, pending
+            self._outages = outages
+            self._transfer = transfer
+            self._pending = pending
 
         def query(self) -> bool:
             """Whether the answer is there."""

@@ -93,7 +93,8 @@ class _Pending:
     """A copy of LMCache's as a job of the device."""
 
     def __init__(self, copies: CopiesOf, job: Job) -> None:
-        self._copies, self._job = copies, job
+        self._copies = copies
+        self._job = job
 
     def query(self) -> bool:
         """Whether it is over."""
@@ -122,7 +123,8 @@ class LMCache:
         self._client: Client
         (self._client,) = connector.scheduler_adapter.req_clients.values()
         self._server: Server = self._client.server
-        self._worker, self._config = worker, connector._kv_cache_config
+        self._worker = worker
+        self._config = connector._kv_cache_config
         self._client.outages.how = (
             connector._vllm_config.kv_transfer_config.kv_connector_extra_config.get(OUTAGE, "")
         )
@@ -158,10 +160,8 @@ class LMCache:
 
     def _begin(self, transfer: Transfer, stores: bool) -> _Pending:
         """Begin the copies of the ledger's that a transfer of LMCache's is."""
-        blocks, pages = (
-            [copy.block for copy in transfer.copied],
-            [copy.page for copy in transfer.copied],
-        )
+        blocks = [copy.block for copy in transfer.copied]
+        pages = [copy.page for copy in transfer.copied]
         steps = FOR_EVER if self.away else 0
         if stores:
             job = self._copies.begin(blocks, pages, stores=True, steps=steps)
@@ -180,8 +180,10 @@ class LMCache:
         """
         self._finish()
         self._server.evict()
-        moment, how = self._client.step(), self._client.outages.how
-        self._holds, self._hides = self.away or moment.back, self.away and not moment.goes
+        moment = self._client.step()
+        how = self._client.outages.how
+        self._holds = self.away or moment.back
+        self._hides = self.away and not moment.goes
         if moment.noticed and how == "dies":
             self._lose()
         if moment.back and how == "stalls":
@@ -191,7 +193,8 @@ class LMCache:
     def _lose(self) -> None:
         """Have the copies under way come to nothing: who made them is dead."""
         for job, _ in self._jobs:
-            job.failed, job.steps_left = set(job.numbers), 1
+            job.failed = set(job.numbers)
+            job.steps_left = 1
         self._jobs.clear()
 
     def books(self) -> Books:

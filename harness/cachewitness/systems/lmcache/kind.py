@@ -114,7 +114,8 @@ def _taken(header: TraceHeader, named: Mapping[str, str]) -> tuple[TraceHeader, 
 
     Raises UsageError for a wrong value.
     """
-    options, given = dict(header.options), dict[str, Any]()
+    options = dict(header.options)
+    given = dict[str, Any]()
     for name, (least, what) in OWN.items():
         text = named.get(name, "")
         said = (

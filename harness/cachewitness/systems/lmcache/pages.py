@@ -92,7 +92,8 @@ class Pages:
         in them, [row, number].
         """
         said = torch.zeros((rows.shape[1], LEAST), dtype=rows.dtype)
-        said[:, 2], said[:, 3] = torch.arange(rows.shape[1]), layer + 1
+        said[:, 2] = torch.arange(rows.shape[1])
+        said[:, 3] = layer + 1
         return said
 
     def write(self, group: int, page: int) -> None:
@@ -102,11 +103,9 @@ class Pages:
             for layer, (said, rows) in enumerate(
                 zip(self._fresh[group], groups[group], strict=True)
             ):
-                said[:, 0], said[:, 1], said[:, 3] = (
-                    self._count % HALF,
-                    self._count // HALF,
-                    mark + layer + 1,
-                )
+                said[:, 0] = self._count % HALF
+                said[:, 1] = self._count // HALF
+                said[:, 3] = mark + layer + 1
                 rows[page, :, :LEAST] = said
 
     def held(self, group: int, page: int, worker: int = 0) -> int:

@@ -77,7 +77,8 @@ class Level:
     """
 
     def __init__(self, store: Store, pages: int) -> None:
-        self._store, self._total = store, pages
+        self._store = store
+        self._total = pages
         self._free = [PageId(page) for page in range(pages)][::-1]
         self.objects: dict[Any, Resident] = {}
         self.staging: dict[tuple[Any, str], MemoryObj] = {}
@@ -159,7 +160,9 @@ class RealServer:
         watermark: float,
         ratio: float,
     ) -> None:
-        self.groups, self.device, self._setting = groups, device, setting
+        self.groups = groups
+        self.device = device
+        self._setting = setting
         self._stores = 0
         apart = len(groups.object_groups) > 1
         self.store_of = Store(
@@ -251,7 +254,8 @@ class RealServer:
         """Let go of the chunks of a look-up that end within the first `num_tokens` tokens, or of
         all of them.
         """
-        held, locked = self._locked.get(request_id, range(0)), self.sessions[request_id].locked
+        held = self._locked.get(request_id, range(0))
+        locked = self.sessions[request_id].locked
         stop = (
             held.stop
             if num_tokens is None

@@ -61,7 +61,8 @@ class Server:
     """The modules of a server, with one engine."""
 
     def __init__(self, sizes: Sizes) -> None:
-        self.sizes, self._modules = sizes, start(sizes)
+        self.sizes = sizes
+        self._modules = start(sizes)
         manager = self._modules.context.storage_manager
         self._level = manager._l1_manager
         self._infos: Sequence[Any] = ()
@@ -80,7 +81,8 @@ class Server:
 
     def register(self, instance: int, *told: Any) -> None:
         """Register an engine's caches, as its worker tells of them (`register_kv_cache`)."""
-        self._instance, self._infos = instance, told[-1]
+        self._instance = instance
+        self._infos = told[-1]
         self._modules.transfers.register_kv_cache(instance, *told)
 
     def close(self) -> None:
@@ -209,7 +211,8 @@ class Server:
         """Return for each object that a key names the length of the prefix that a block of a
         group ends.
         """
-        size, places = self.sizes.chunk, dict[Any, dict[tuple[int, int], int]]()
+        size = self.sizes.chunk
+        places = dict[Any, dict[tuple[int, int], int]]()
         manager = self._modules.transfers._cache_contexts[
             self._instance
         ].cache_context.kv_layer_groups_manager

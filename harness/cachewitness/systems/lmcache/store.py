@@ -68,7 +68,9 @@ class Store:
         """By share: how LMCache's keys name it."""
 
     def _register(self, groups: Sequence[Group], tensors: Sequence[Sequence[Any]]) -> None:
-        info, infos, first = part("v1.multiprocess.group_view", "EngineGroupInfo"), [], 0
+        info = part("v1.multiprocess.group_view", "EngineGroupInfo")
+        infos = []
+        first = 0
         for index, group in enumerate(groups):
             layers = tuple(range(first, first + len(group.tensors)))
             infos.append(info(index, layers, group.block_size, group.window, 0, group.recurrent))
@@ -166,7 +168,8 @@ class Store:
         """Tell LMCache that a worker's copies are over, until it has been told of everything
         that was copied so far.
         """
-        self._passed, late = False, time.monotonic() + DEADLINE
+        self._passed = False
+        late = time.monotonic() + DEADLINE
         self._submit(self._streams[worker], "harness_has_waited", 1)
         while not self._passed:
             self.transfers._device_host_func_dispatcher._drain_once()

@@ -71,7 +71,8 @@ class Server:
     """
 
     def __init__(self, model: str, *, caching: bool, chunk: int, segment: int) -> None:
-        self.name, self.segment = model, segment
+        self.name = model
+        self.segment = segment
         self.store = LRUPromptCache(KEPT) if caching else None
         with native():
             self.batch = BatchGenerator(
@@ -86,7 +87,8 @@ class Server:
     def submit(self, op: Submit) -> None:
         """Look a prompt up and put the request into the batch."""
         prompt = list(op.tokens)
-        cache, rest = None, prompt
+        cache = None
+        rest = prompt
         if self.store is not None:
             with native():
                 cache, rest = self.store.fetch_nearest_cache(self.name, prompt)

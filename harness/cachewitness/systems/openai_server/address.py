@@ -86,7 +86,8 @@ def address_of(options: Mapping[str, str], name: str) -> Address:
     Raises UsageError if it is none, or holds a password, or the variable is not set; the password
     is not repeated.
     """
-    url, variable = options[name], options.get("key", "")
+    url = options[name]
+    variable = options.get("key", "")
     if "@" in url:
         raise UsageError(
             f"--engine {NAME}: {name} holds a user or password; name a variable that holds the key,"

@@ -89,10 +89,8 @@ class Asker:
 
         Raises UsageError if it does not answer, or not what was asked.
         """
-        submit, over = (
-            Submit(r="a first question", prompt="", tokens=prompt, generate=TOKENS),
-            Event(),
-        )
+        submit = Submit(r="a first question", prompt="", tokens=prompt, generate=TOKENS)
+        over = Event()
         content = body(self.model, submit, stream=self.stream, **fields)
         request = Request(
             self.address,
@@ -212,7 +210,8 @@ def _cached(warm: Asker, block: int) -> tuple[list[int], str, bool]:
 
 def _asked_twice(warm: Asker, length: int) -> tuple[list[int], str, int, int]:
     """Ask a prompt twice; return it, its salt, and how many tokens were restored each time."""
-    prompt, salt = warm.prompt(length), new_salt()
+    prompt = warm.prompt(length)
+    salt = new_salt()
     first, second = (warm.restored(prompt, cache_salt=salt) for _ in range(2))
     if first > 0:
         raise warm.refused(

@@ -99,13 +99,12 @@ class Said:
 
     def _take(self, told: _Logprobs) -> None:
         if told.content is not None:
-            ids, logprobs = (
-                [token.id for token in told.content],
-                [token.logprob for token in told.content],
-            )
+            ids = [token.id for token in told.content]
+            logprobs = [token.logprob for token in told.content]
         else:
             names = told.tokens or []
-            ids, logprobs = [_id(name) for name in names], told.token_logprobs or []
+            ids = [_id(name) for name in names]
+            logprobs = told.token_logprobs or []
             if len(logprobs) != len(names):
                 raise Unreadable(f"sends {len(logprobs)} logprobs for {len(names)} tokens")
         self.logprobs += logprobs

@@ -82,17 +82,13 @@ class OpenAiServer(HeardEngine[Request | NotSent]):
     """
 
     def __init__(self, header: TraceHeader, settings: Settings, *, caching: bool) -> None:
-        self._known, self._stream, self._caching, self._salt = (
-            known(settings),
-            settings.stream,
-            caching,
-            new_salt(),
-        )
+        self._known = known(settings)
+        self._stream = settings.stream
+        self._caching = caching
+        self._salt = new_salt()
         elsewhere = settings.cold if not caching else None
-        self._address, self._manner = (
-            elsewhere or settings.warm,
-            (None if elsewhere else self._known.manner),
-        )
+        self._address = elsewhere or settings.warm
+        self._manner = None if elsewhere else self._known.manner
         salted = self._known.manner.salted
         texts = "" if salted else f"{secrets.token_hex(4)}."
         rules = Rules(
@@ -103,7 +99,8 @@ class OpenAiServer(HeardEngine[Request | NotSent]):
             f"{self._known.model} at {settings.warm.base},"
             f" {self._known.version or 'which names no version'}"
         )
-        self._shortest, self._absences = settings.shortest, Absences()
+        self._shortest = settings.shortest
+        self._absences = Absences()
         super().__init__(declared(NAME, header, rules, version=version, salt=salted))
 
     def request(self, op: Submit) -> Request | NotSent:

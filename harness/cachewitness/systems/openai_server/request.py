@@ -41,7 +41,8 @@ class NotSent:
 
     def __init__(self, r: str, heard: Callable[[], None]) -> None:
         self.over = False
-        self._r, self._heard = r, heard
+        self._r = r
+        self._heard = heard
 
     def send(self) -> None:
         """Do not send it."""
@@ -77,16 +78,22 @@ class Request:
         unsaid: int = -1,
         absences: Absences | None = None,
     ) -> None:
-        self._model, self._cold, self._unsaid, self._absences = (
-            model,
-            cold,
-            unsaid,
-            absences or Absences(),
-        )
-        r, self._prompt, generate = asked.r, len(asked.tokens), asked.generate
-        self.r, self.over, self.said = r, False, Said()
-        self._address, self._body, self._generate, self._heard = address, body, generate, heard
-        self._sent, self._gone = Event(), Event()
+        self._model = model
+        self._cold = cold
+        self._unsaid = unsaid
+        self._absences = absences or Absences()
+        r = asked.r
+        self._prompt = len(asked.tokens)
+        generate = asked.generate
+        self.r = r
+        self.over = False
+        self.said = Said()
+        self._address = address
+        self._body = body
+        self._generate = generate
+        self._heard = heard
+        self._sent = Event()
+        self._gone = Event()
         self._connection = address.connection()
         self._failed: Exception | None = None
         self._refused = ""

@@ -52,7 +52,8 @@ def _derived(model: str, config: Mapping[str, Any]) -> Mapping[str, Any]:
         raise UsageError(told["refused"])
     if told["grown"] != told["bytes"]:
         raise CannotAsk(GROWS)
-    states, (kv, la) = told["states"], weights
+    states = told["states"]
+    (kv, la) = weights
     blocks, rest = divmod(told["bytes"] - states * la, kv)
     if rest:
         raise RuntimeError(
@@ -82,10 +83,8 @@ def _ask_only_what_the_engine_refuses_itself(fields: dict[str, Any]) -> None:
     here = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     if memory is not None and fields.get("cache_size", 0) << 30 <= max(memory, here):
         raise CannotAsk("machines with less memory than this one")
-    multiplier, blocks = (
-        fields.get("cache_interval_multiplier") or 0,
-        fields.get("num_kv_blocks", 0),
-    )
+    multiplier = fields.get("cache_interval_multiplier") or 0
+    blocks = fields.get("num_kv_blocks", 0)
     if (1 << 31 <= multiplier * KV_BLOCK < 1 << 64) or blocks > 1 << 31:
         raise CannotAsk(
             "numbers that the engine takes, and that overflow later (docs/engine-openvino-genai.md)"

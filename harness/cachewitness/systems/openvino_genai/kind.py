@@ -29,12 +29,14 @@ from cachewitness.workloads.configurations import Configuration
 MODELS = "CACHEWITNESS_OPENVINO_MODELS"
 """The environment variable that names the folder of the models."""
 INSTALL, MODELS_MADE = "pip install 'cachewitness[openvino]'", "ci/stage_openvino.sh"
-HYBRID, ATTENTION = ("qwen3-next", "lfm2"), "llama"
+HYBRID = ("qwen3-next", "lfm2")
+ATTENTION = "llama"
 SIZED = ("qwen3-next-wide", "llama-narrow")
 """Models whose blocks weigh what the published vectors of `sizing` say: a hybrid one, and one of
 attention alone."""
 ATTENTION_ALONE = (ATTENTION, "llama-narrow")
-KNOWN, POLICY = (*HYBRID, ATTENTION, *SIZED), "openvino_genai"
+KNOWN = (*HYBRID, ATTENTION, *SIZED)
+POLICY = "openvino_genai"
 SETTINGS = ("usual", "more")
 SHRINKING = 250
 """Traces that are tried in search of a smaller one: each opens a pipeline, which takes a third of a

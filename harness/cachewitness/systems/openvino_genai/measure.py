@@ -87,7 +87,10 @@ def _ask(pipeline: Any, prompt: list[int], steps: int = 1 << 16) -> int:
     if that is not known.
     """
     how = genai.GenerationConfig()
-    how.max_new_tokens, how.ignore_eos, how.logprobs, how.echo = GENERATED, True, 1, True
+    how.max_new_tokens = GENERATED
+    how.ignore_eos = True
+    how.logprobs = 1
+    how.echo = True
     ids = openvino.Tensor(np.asarray([prompt], dtype=np.int64) % VOCABULARY)
     asked = Asked(pipeline.add_request(next(NUMBERS), ids, how), len(prompt))
     while steps and pipeline.has_non_finished_requests():
@@ -100,6 +103,7 @@ def _ask(pipeline: Any, prompt: list[int], steps: int = 1 << 16) -> int:
 
 if __name__ == "__main__":
     question = json.load(sys.stdin)
-    prompted, probed = question.pop("prompt"), question.pop("probe")
+    prompted = question.pop("prompt")
+    probed = question.pop("probe")
     told = measured(sys.argv[1], question, prompted, probed)
     print("\n" + json.dumps(told))

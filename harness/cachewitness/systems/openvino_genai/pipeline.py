@@ -122,7 +122,9 @@ class Pipeline:
 
     def _submit(self, op: Submit) -> None:
         asked = genai.GenerationConfig()
-        asked.max_new_tokens, asked.ignore_eos, asked.do_sample = op.generate, True, False
+        asked.max_new_tokens = op.generate
+        asked.ignore_eos = True
+        asked.do_sample = False
         asked.logprobs, asked.echo = 1, True
         self._count += 1
         ids = openvino.Tensor(np.asarray([op.tokens], dtype=np.int64))

@@ -46,7 +46,9 @@ class Cache:
     def take(self) -> Page:
         """Return an empty page, held once. Raises Full."""
         page = self.free.pop() if self.free else self.evict()
-        page.keys, page.state, page.users = [], (), 1
+        page.keys = []
+        page.state = ()
+        page.users = 1
         return page
 
     def evict(self) -> Page:
@@ -67,7 +69,8 @@ class Cache:
     def publish(self, page: Page, name: Name) -> None:
         """Name a page, unless another has that name."""
         if self.enabled and page.name is None and name not in self.named:
-            self.named[name], page.name = page, name
+            self.named[name] = page
+            page.name = name
 
     def find(self, name: Name) -> Page | None:
         """Return the page of a name."""

@@ -32,8 +32,10 @@ class Model:
     def __init__(self, *, recurrent: bool = True) -> None:
         drawn = random.Random(7)
         rows = [[drawn.gauss(0, 1) for _ in range(WIDTH)] for _ in range(4 * VOCABULARY)]
-        self._into_state, self._into_key = rows[:VOCABULARY], rows[VOCABULARY : 2 * VOCABULARY]
-        self._of_state, self._of_sum = rows[2 * VOCABULARY : 3 * VOCABULARY], rows[3 * VOCABULARY :]
+        self._into_state = rows[:VOCABULARY]
+        self._into_key = rows[VOCABULARY : 2 * VOCABULARY]
+        self._of_state = rows[2 * VOCABULARY : 3 * VOCABULARY]
+        self._of_sum = rows[3 * VOCABULARY :]
         self._decay = [0.5 + 0.49 * index / (WIDTH - 1) for index in range(WIDTH)]
         self.recurrent = recurrent
         self.empty: State = (0.0,) * WIDTH

@@ -67,11 +67,15 @@ class Server:
         noise: float = 0.0,
         tells: bool = False,
     ) -> None:
-        self.model, self.cache, self.block, self.chunk = model, cache, block, chunk
+        self.model = model
+        self.cache = cache
+        self.block = block
+        self.chunk = chunk
         self.waiting: list[Request] = []
         self.running: list[Request] = []
         self.ended: list[Event] = []
-        self._noise, self.tells = noise, tells
+        self._noise = noise
+        self.tells = tells
 
     def name(self, request: Request, what: str, length: int) -> Name:
         """Return the name of a page of a request: of what, up to which length."""
@@ -116,7 +120,9 @@ class Server:
         """
         while self.waiting and len(self.running) < SLOTS:
             request = self.waiting.pop(0)
-            request.computed, request.state, request.total = 0, self.model.empty, self.model.empty
+            request.computed = 0
+            request.state = self.model.empty
+            request.total = self.model.empty
             self.resume(request)
             if request.computed and self.tells:
                 of, taken = (request.states[0] if self.model.recurrent else request.keys[-1]).seen
@@ -152,7 +158,8 @@ class Server:
     def let_go(self, request: Request) -> None:
         """Give a request's pages back."""
         self.cache.release([*request.keys, *request.states])
-        request.keys, request.states = [], []
+        request.keys = []
+        request.states = []
 
     def preempt(self, request: Request) -> None:
         """Take a request's pages away; it computes again what it has, from what the cache still
@@ -190,7 +197,8 @@ class Server:
         """Compute the next token of a request: its key, the state after it, and at the end of a
         block what is kept of both.
         """
-        at, block = request.computed, self.block
+        at = request.computed
+        block = self.block
         if at // block == len(request.keys):
             request.keys.append(self.cache.take())
         if (at + 1) % block == 0 and self.cache.enabled:

@@ -62,7 +62,8 @@ def _swapped(engine: Any) -> None:
     """Of two requests that resume in one step, each gets the other's state."""
 
     def admit(original: Any) -> None:
-        server, before = engine.server, list(engine.server.running)
+        server = engine.server
+        before = list(engine.server.running)
         original()
         resumed = [one for one in server.running if one not in before and one.computed]
         if len(resumed) > 1:
@@ -92,7 +93,8 @@ def _half(engine: Any) -> None:
             stop = (request.computed // server.block + 1) * server.block
             if stop <= len(request.tokens) and (server.cache.free or server.cache.idle):
                 snapshot = server.cache.take()
-                snapshot.state, snapshot.seen = request.state, (request.r, stop)
+                snapshot.state = request.state
+                snapshot.seen = (request.r, stop)
                 request.states.append(snapshot)
                 server.cache.publish(request.keys[-1], server.name(request, "keys", stop))
                 server.cache.publish(snapshot, server.name(request, "state", stop))

@@ -111,7 +111,8 @@ def _hybrid(source: Source, asked: Asked, states: StatePool) -> Any:
 
     class Hybrid(base):  # type: ignore[misc]
         def _init_mamba_pool(self, *args: Any, **kwargs: Any) -> None:
-            self.mamba_pool, self.mamba_ckpt_pool = states, None
+            self.mamba_pool = states
+            self.mamba_ckpt_pool = None
             self.short_conv_pool = self.ngram_pool = SimpleNamespace(clear=lambda: None)
             self.mamba_allocator = slots(size=asked.states, device="cpu")
             rows = self.req_to_token.shape[0]
@@ -134,9 +135,13 @@ def _allocator(source: Source, asked: Asked, requests: Any, torch: Any) -> Any:
             req_to_token_pool=requests,
         )
     if asked.page_size == 1:
-        name, module, sizes = "TokenToKVPoolAllocator", "token", {}
+        name = "TokenToKVPoolAllocator"
+        module = "token"
+        sizes = {}
     else:
-        name, module, sizes = "PagedTokenToKVPoolAllocator", "paged", {"page_size": asked.page_size}
+        name = "PagedTokenToKVPoolAllocator"
+        module = "paged"
+        sizes = {"page_size": asked.page_size}
     allocator = source.part(f"mem_cache.allocator.{module}", name)
     return allocator(
         tokens, **sizes, dtype=torch.float16, device="cpu", kvcache=None, need_sort=False

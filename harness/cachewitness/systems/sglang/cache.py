@@ -44,7 +44,8 @@ class SglangCache(Adapter):
     samples = True
 
     def __init__(self, source: Source, built: Built, groups: dict[str, int]) -> None:
-        self.source, self.built = source, built
+        self.source = source
+        self.built = built
         self.shown = Shown(built, groups)
         self._groups = groups
         self.max_model_len = built.asked.max_model_len
@@ -90,7 +91,9 @@ class SglangCache(Adapter):
         """
         if RECURRENT not in self._groups:
             return []
-        group, step, before = self._groups[RECURRENT], self.diff.step, self._pins
+        group = self._groups[RECURRENT]
+        step = self.diff.step
+        before = self._pins
         self._pins = now = self.shown.pinned()
         gone = [(name, slot) for name, slot in before.items() if now.get(name) != slot]
         come = [(name, slot) for name, slot in now.items() if before.get(name) != slot]
@@ -235,7 +238,8 @@ class SglangCache(Adapter):
         return start, start + 1
 
     def _extend(self, req: Any, tokens: int, scheduled: Scheduled) -> tuple[int, int] | None:
-        tree, joins = self.built.tree, not req.kv.holds_kv
+        tree = self.built.tree
+        joins = not req.kv.holds_kv
         if joins:
             if self._room.states_left() < 2:
                 return None
@@ -268,7 +272,8 @@ class SglangCache(Adapter):
         self.source.part("mem_cache.allocation", "alloc_for_extend")(batch)
         req.extend_batch_idx += 1
         if joins:
-            size, length = self.built.asked.page_size, req.prefix_len
+            size = self.built.asked.page_size
+            length = req.prefix_len
             tables = self.tables(req.rid)
             pages = [table[: length // size] for table in tables]
             if RECURRENT in self._groups:
@@ -283,7 +288,8 @@ class SglangCache(Adapter):
         prompt: in one chunk with it, SGLang would keep the window in front of the chunk's end
         alone, and nobody could resume at the prompt's.
         """
-        size, start = self.built.asked.page_size, req.prefix_len
+        size = self.built.asked.page_size
+        start = req.prefix_len
         prompt = len(req.origin_input_ids) // size * size
         if self.built.asked.window and start < prompt < stop // size * size:
             return prompt

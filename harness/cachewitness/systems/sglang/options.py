@@ -36,7 +36,9 @@ def read(header: TraceHeader) -> Asked:
     """Return what a trace asks for. Raises UsageError for what SGLang's cache has not."""
     options = dict(header.options)
     groups = {kind: _one(header, kind) for kind in ("full", "sliding", "recurrent")}
-    full, sliding, recurrent = groups["full"], groups["sliding"], groups["recurrent"]
+    full = groups["full"]
+    sliding = groups["sliding"]
+    recurrent = groups["recurrent"]
     if full is None or any(group.kind not in groups for group in header.layout.groups):
         raise UsageError(
             f"layout {header.layout.name!r}: SGLang's unified cache has one group of full"

@@ -18,14 +18,17 @@ class Room:
     """
 
     def __init__(self, built: Built, shown: Shown, groups: dict[str, int]) -> None:
-        self._built, self._shown, self._groups = built, shown, groups
+        self._built = built
+        self._shown = shown
+        self._groups = groups
         self.extending: set[str] = set()
 
     def fits(self, req: Any, tokens: int) -> bool:
         """Whether so many tokens more can be given slots, a page more for each request counted
         as SGLang does.
         """
-        tree, asked = self._built.tree, self._built.asked
+        tree = self._built.tree
+        asked = self._built.asked
         need = (
             tokens
             if asked.page_size == 1

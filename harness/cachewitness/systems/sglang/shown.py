@@ -38,7 +38,8 @@ class Shown:
     """
 
     def __init__(self, built: Built, groups: dict[str, int]) -> None:
-        self._built, self._groups = built, groups
+        self._built = built
+        self._groups = groups
         self._kinds = {str(part): part for part in built.tree.tree_components}
         self.requests: dict[str, Any] = {}
         """SGLang's records of those who have come and not ended."""
@@ -88,11 +89,9 @@ class Shown:
         if req.lock is None or req.lock.swa_released:
             return 0
         core = self._built.tree.tree_core
-        node, end, covered = (
-            core.node_by_id(req.lock.node),
-            req.lock.receipt.component_lock_uuids.get(kind),
-            0,
-        )
+        node = core.node_by_id(req.lock.node)
+        end = req.lock.receipt.component_lock_uuids.get(kind)
+        covered = 0
         while node.parent is not None:
             covered += len(node.key)
             if end is not None and node.component_data[kind].metadata.get("uuid") == end:
@@ -148,14 +147,15 @@ class Shown:
         nodes = sorted(self.nodes())
         if nodes != self._nodes:
             known = self._keys
-            self._nodes, self._keys = (
-                nodes,
-                KeysByEntry((node, known.get(node) or self._claims(node)) for node in nodes),
+            self._nodes = nodes
+            self._keys = KeysByEntry(
+                (node, known.get(node) or self._claims(node)) for node in nodes
             )
         return self._keys
 
     def _claims(self, node: Node) -> dict[KeyId, Claim]:
-        size, found = self._built.asked.page_size, dict[KeyId, Claim]()
+        size = self._built.asked.page_size
+        found = dict[KeyId, Claim]()
         for name, slots in ((FULL, node.full), (SLIDING, node.sliding)):
             for offset in range(0, len(slots), size):
                 length = node.start + offset + size
@@ -170,7 +170,8 @@ class Shown:
         """Return the books of every pool: free by its allocator; held by locks and by requests;
         kept in the tree alone.
         """
-        tree, size = self._built.tree, self._built.asked.page_size
+        tree = self._built.tree
+        size = self._built.asked.page_size
         requests = [req.kv for req in self.requests.values()]
         own = sum(
             -(-kv.kv_allocated_len // size) - kv.cache_protected_len // size
@@ -179,26 +180,27 @@ class Shown:
         )
         found = {}
         if SLIDING not in self._groups:
-            free, evictable = self._built.allocator.available_size(), tree.full_evictable_size()
+            free = self._built.allocator.available_size()
+            evictable = tree.full_evictable_size()
             found[self._groups[FULL]] = Count(
                 free // size, tree.full_protected_size() // size + own, evictable // size
             )
         else:
             allocator = self._built.allocator
-            free, evictable = allocator.full_available_size(), tree.full_evictable_size()
+            free = allocator.full_available_size()
+            evictable = tree.full_evictable_size()
             found[self._groups[FULL]] = Count(
                 free // size, tree.full_protected_size() // size + own, evictable // size
             )
             gone = sum(self._given_back(kv) for kv in requests if kv.holds_kv)
-            free, evictable = allocator.swa_available_size(), tree.swa_evictable_size()
+            free = allocator.swa_available_size()
+            evictable = tree.swa_evictable_size()
             held = tree.swa_protected_size() // size + own - gone
             found[self._groups[SLIDING]] = Count(free // size, held, evictable // size)
         if RECURRENT in self._groups:
             slots = sum(kv.holds_mamba for kv in requests)
-            free, evictable = (
-                self._built.requests.mamba_allocator.available_size(),
-                tree.mamba_evictable_size(),
-            )
+            free = self._built.requests.mamba_allocator.available_size()
+            evictable = tree.mamba_evictable_size()
             found[self._groups[RECURRENT]] = Count(
                 free, tree.mamba_protected_size() + slots, evictable
             )

@@ -100,7 +100,8 @@ _ZAMBA2 = {
     "use_mem_rope": True,
 }
 
-_STEPS, _SMALL_STEPS = {"dt_bias": 0.0}, {"dt_bias": -7.0}
+_STEPS = {"dt_bias": 0.0}
+_SMALL_STEPS = {"dt_bias": -7.0}
 """Time steps of a Mamba-2 layer: about 0.7, and about the least of 0.001 that `time_step_min`
 allows."""
 _INKLING2 = {

@@ -41,4 +41,6 @@ class TransformersEngine(SteppedEngine[Server]):
 
     def close(self) -> None:
         """Let go of the caches."""
-        self.server.running, self.server.waiting, self.server.store = [], [], None
+        self.server.running = []
+        self.server.waiting = []
+        self.server.store = None

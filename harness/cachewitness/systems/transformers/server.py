@@ -74,7 +74,9 @@ class Server:
     """
 
     def __init__(self, model: Model, store: PrefixStore | None, ways: Ways) -> None:
-        self.model, self.store, self.ways = model, store, ways
+        self.model = model
+        self.store = store
+        self.ways = ways
         self.waiting: list[Request] = []
         self.running: list[Request] = []
         self.ended: list[Event] = []

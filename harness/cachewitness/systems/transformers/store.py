@@ -27,7 +27,9 @@ class PrefixStore:
         """Say with `crop` whether caches are cropped: `on`, `off`, or `again`: though that ended
         the past that was recorded.
         """
-        self._blocks, self._block, self._crop = blocks, block, crop
+        self._blocks = blocks
+        self._block = block
+        self._crop = crop
         self._kept: dict[Prefix, Any] = {}
 
     def keep(self, identity: str, tokens: Sequence[int], cache: Any) -> None:

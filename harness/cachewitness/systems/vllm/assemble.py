@@ -77,7 +77,8 @@ def manager_engine(
 
     `full`: key events tell of hits as well. Raises UsageError for what this release cannot do.
     """
-    clock, interval = Clock(), interval_of(header, options, source)
+    clock = Clock()
+    interval = interval_of(header, options, source)
     if sized:
         header, options, config, whole = size(source, header, options, interval, sized)
         sizes = block_sizes(source, config, whole)
@@ -125,14 +126,13 @@ def scheduler_engine(
         dataclasses.replace(options, num_speculative_tokens=most_drafts(options)),
         request_options(header),
     )
-    clock, interval = Clock(), interval_of(header, options, source)
+    clock = Clock()
+    interval = interval_of(header, options, source)
     if sized:
         header, options, config, whole = size(source, header, options, interval, sized)
     else:
-        config, whole = (
-            cache_config(source, header, options, interval),
-            engine_config(source, header, options),
-        )
+        config = cache_config(source, header, options, interval)
+        whole = engine_config(source, header, options)
     if special.prefill_checkpoints:
         config = with_checkpoints(source, config, special.prefill_checkpoints)
     if connector is not None:
@@ -188,10 +188,8 @@ def described_by(
     """Return what vLLM declares; the block of a ring is as long as the model. `windows` are
     those over answers, by group.
     """
-    described, length = (
-        describe(header, "vllm", source.version, rules, options),
-        options.max_model_len,
-    )
+    described = describe(header, "vllm", source.version, rules, options)
+    length = options.max_model_len
     pairs = zip(described.groups, header.layout.groups, strict=True)
     groups = [
         replace(group, block_size=length) if is_ring(spec) else group for group, spec in pairs
@@ -214,7 +212,8 @@ def _refuse(header: TraceHeader, options: Options, source: Source, connector: As
             "option 'tier_pages': vLLM's second tier is a connector; name one, --engine"
             " vllm:connector=simple"
         )
-    drafts, limit = most_drafts(options), options.max_num_batched_tokens
+    drafts = most_drafts(options)
+    limit = options.max_num_batched_tokens
     if limit <= drafts:
         raise UsageError(
             f"option 'max_num_batched_tokens' ({limit}): vLLM admits a decoding request with all"

@@ -291,14 +291,10 @@ def request_maker(
     hasher = fill(source, source.utils.get_request_block_hasher, hasher_arguments, hasher_arguments)
     sampling = source.part("sampling_params", "SamplingParams")
     asks = {"extra_args": {"kv_cache_report_mode": "full"}} if full else {}
-    plain, constraint = (
-        sampling(max_tokens=options.max_model_len, **asks),
-        source.part("sampling_params", "StructuredOutputsParams"),
-    )
-    sent, taken = (
-        source.part("v1.engine", "EngineCoreRequest"),
-        source.request.Request.from_engine_core_request,
-    )
+    plain = sampling(max_tokens=options.max_model_len, **asks)
+    constraint = source.part("sampling_params", "StructuredOutputsParams")
+    sent = source.part("v1.engine", "EngineCoreRequest")
+    taken = source.request.Request.from_engine_core_request
     adapters: dict[str, Any] = {}
 
     def wants(op: Submit) -> dict[str, Any]:

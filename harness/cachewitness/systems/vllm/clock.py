@@ -76,7 +76,8 @@ class TimedManager:
     """vLLM's cache manager, `timed`, whose calls a clock counts."""
 
     def __init__(self, timed: Any, clock: Clock) -> None:
-        self.timed, self.clock = timed, clock
+        self.timed = timed
+        self.clock = clock
         for name in TIMED:
             if hasattr(timed, name):
                 setattr(self, name, clock.inside(late(timed, name)))

@@ -28,10 +28,8 @@ def further_configurations() -> list[Configuration]:
     full, window, state, unequal = (
         layouts.load(name) for name in ("full", "full-swa", "full-mamba", "full-mamba-unequal")
     )
-    three, chunked = (
-        layouts.load("full-swa-mamba"),
-        Layout("full-chunked", CHUNKED, story="chunks of 64", source="Llama 4"),
-    )
+    three = layouts.load("full-swa-mamba")
+    chunked = Layout("full-chunked", CHUNKED, story="chunks of 64", source="Llama 4")
     alone = Layout("mamba", ALONE, story="recurrent states alone", source="Mamba")
     ring = Layout(
         "full-ring", RING, story="a ring of one block beside full attention", source="DeepSeek-V4.1"

@@ -34,13 +34,11 @@ class Flight:
     def __init__(
         self, chunk: tuple[int, int], drafts: list[int], rows: Tables, *, admitted: bool
     ) -> None:
-        (self.start, self.stop), self.drafts, self.rows, self.admitted, self.fell = (
-            chunk,
-            drafts,
-            rows,
-            admitted,
-            0,
-        )
+        (self.start, self.stop) = chunk
+        self.drafts = drafts
+        self.rows = rows
+        self.admitted = admitted
+        self.fell = 0
         self.in_vain = False
 
     @property

@@ -161,7 +161,8 @@ def _give_encoder_budget(scheduler: Any, config: Any, tokens: int) -> None:
 
     vLLM asks the model's processor for its longest item.
     """
-    limits, longest = config.scheduler_config, config.model_config.max_model_len
+    limits = config.scheduler_config
+    longest = config.model_config.max_model_len
     scheduler.max_num_encoder_input_tokens = tokens or max(
         limits.max_num_encoder_input_tokens, longest
     )

@@ -64,7 +64,8 @@ def _group(index: int, spec: GroupSpec, options: Options) -> Group:
     """Return a group as the worker sees it. In mode `none` one block holds the state of a whole
     request.
     """
-    recurrent, mode = spec.kind == "recurrent", options.mamba_cache_mode
+    recurrent = spec.kind == "recurrent"
+    mode = options.mamba_cache_mode
     return Group(
         id=index,
         kind=spec.kind,

@@ -149,7 +149,8 @@ def _computing(header: TraceHeader, options: Mapping[str, str]) -> OnTensors:
 def _built(header: TraceHeader, options: Mapping[str, str]) -> VllmEngine:
     begun = perf_counter()
     source = load(options.get("source", ""))
-    asked, full = read_options(header, source), options["key_events"] == "full"
+    asked = read_options(header, source)
+    full = options["key_events"] == "full"
     sized = options.get("sized", "")
     if "hisparse" in options:
         eager = chosen("vllm", options, "hisparse", WAYS) == "eager"
@@ -175,7 +176,8 @@ def _limited(
     trace: TraceHeader, header: Header, options: Mapping[str, str], source: Source
 ) -> Header:
     """Return the header less what this vLLM is not asked to do, with the reasons."""
-    capabilities, limits = header.capabilities, dict(header.not_applicable)
+    capabilities = header.capabilities
+    limits = dict(header.not_applicable)
     if why := _withdraws_not(trace, options):
         capabilities = [name for name in capabilities if name != "withdraw"]
         limits["withdraw"] = why

@@ -193,7 +193,8 @@ def _in_place_of_a_model(
         get_mamba_state_shape_from_config=lambda _: state["shapes"],
         get_mamba_state_dtype_from_config=lambda _: state["dtypes"],
     )
-    registry, layers = source.part("model_executor.models", "ModelRegistry"), _module(source)
+    registry = source.part("model_executor.models", "ModelRegistry")
+    layers = _module(source)
     grid = getattr(layers, GRID, None)
     registry.resolve_model_cls = lambda *_, **__: (asked, "")
     if grid is not None:

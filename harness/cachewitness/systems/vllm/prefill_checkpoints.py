@@ -92,7 +92,8 @@ class PrefillCheckpoints:
             and drafter.use_eagle_block_drop()
             and not config.num_hash_lookahead_tokens
         )
-        self._sizes, self._match_unit = sizes, config.cache_config.prefix_match_unit
+        self._sizes = sizes
+        self._match_unit = config.cache_config.prefix_match_unit
 
     def of(self, chunk: tuple[int, int], rows: Tables, null: int) -> Iterator[tuple[int, int, int]]:
         """Yield (group, page, length) of what is saved on the way through tokens [start, stop) of a
@@ -130,7 +131,8 @@ def net(events: Iterable[Any]) -> list[Any]:
     stored: dict[tuple[Any, Any], Any] = {}
     left = list[Any]()
     for told in events:
-        event, kind = copy(told), type(told).__name__
+        event = copy(told)
+        kind = type(told).__name__
         left.append(event)
         if kind == "BlockStored":
             stored |= {(event.group_idx, name): event for name in event.block_hashes}

@@ -61,13 +61,12 @@ class RealScheduler(Driven):
         clock: Clock,
         options: Options,
     ) -> None:
-        self.source, self.scheduler, self.manager, self.new_request = (
-            source,
-            scheduler,
-            manager,
-            new_request,
-        )
-        self.max_model_len, self.depth = options.max_model_len, options.async_depth
+        self.source = source
+        self.scheduler = scheduler
+        self.manager = manager
+        self.new_request = new_request
+        self.max_model_len = options.max_model_len
+        self.depth = options.async_depth
         self.drafts = most_drafts(options)
         self._least = 1 + self.drafts
         """The smallest budget of a step: with less, vLLM admits no request that decodes, since it
@@ -124,7 +123,8 @@ class RealScheduler(Driven):
             append(token)
 
         request.append_output_token_ids = noted
-        request.priority, request.arrival_time = submit.priority, float(self._came)
+        request.priority = submit.priority
+        request.arrival_time = float(self._came)
         self._came += 1
         if submit.grammar:
             self._grammars.compile(request, submit.grammar)
@@ -231,7 +231,8 @@ class RealScheduler(Driven):
         )
         output = self._schedule()
         scheduler.max_num_scheduled_tokens = limit
-        starts, counts = self.worker.update(output), output.num_scheduled_tokens
+        starts = self.worker.update(output)
+        counts = output.num_scheduled_tokens
         zeros = output.new_block_ids_to_zero
         scheduled = Scheduled(
             chunks={r: (starts[r], starts[r] + count) for r, count in counts.items()},
@@ -264,7 +265,8 @@ class RealScheduler(Driven):
         """
         flights = {}
         for r, chunk in scheduled.chunks.items():
-            drafts, rows = scheduled.drafts.get(r, []), self.worker.whole(r)
+            drafts = scheduled.drafts.get(r, [])
+            rows = self.worker.whole(r)
             flight = flights[r] = Flight(chunk, drafts, rows, admitted=r in self.worker.admitted)
             if (
                 not flight.start
@@ -275,11 +277,9 @@ class RealScheduler(Driven):
         self._flights.begin(flights)
 
     def _unknown(self, r: str, flight: Flight) -> str:
-        start, stop, awaited = (
-            flight.start - flight.fell,
-            flight.stop - flight.fell,
-            self._flights.awaited(r),
-        )
+        start = flight.start - flight.fell
+        stop = flight.stop - flight.fell
+        awaited = self._flights.awaited(r)
         what = f"[{start}, {stop}) of {r}, the last {len(flight.drafts)} of them drafts"
         return (
             f"had tokens {what} computed; it has {self.requests[r].num_tokens}, and {awaited} may"
@@ -417,7 +417,8 @@ class Publisher:
 
     def __init__(self, manager: ObservedManager, clock: Clock) -> None:
         self.mixed = False
-        self._manager, self._given = manager, set[int]()
+        self._manager = manager
+        self._given = set[int]()
         self.publish = clock.outside(self._publish)
 
     def given(self, events: list[Any]) -> list[Any]:
@@ -437,7 +438,8 @@ class ReportingManager:
 
     def __init__(self, adapter: RealScheduler, clock: Clock) -> None:
         self.reason: UnpublishReason = "reset"
-        self._adapter, self._manager = adapter, adapter.manager
+        self._adapter = adapter
+        self._manager = adapter.manager
         for name in (
             "get_computed_blocks",
             "get_computed_blocks_for_connector",

@@ -56,10 +56,8 @@ class Sessions:
 
     def __init__(self, source: Source, max_model_len: int) -> None:
         self._waiting = source.part("v1.request", "RequestStatus")["WAITING_FOR_STREAMING_REQ"]
-        self._sampling, self._max_model_len = (
-            source.part("sampling_params", "SamplingParams"),
-            max_model_len,
-        )
+        self._sampling = source.part("sampling_params", "SamplingParams")
+        self._max_model_len = max_model_len
         self._of: dict[str, _Session] = {}
 
     def add(self, submit: Submit, request: Any, sampler: Sampler) -> None:
@@ -121,5 +119,6 @@ class Sessions:
         if session is None or request.num_prompt_tokens == session.prompt:
             return
         keep = request.num_tokens - session.queued.popleft()
-        session.prompt, session.paused = request.num_prompt_tokens, False
+        session.prompt = request.num_prompt_tokens
+        session.paused = False
         engine.extended(r, keep, [*request.all_token_ids[keep:]], step)

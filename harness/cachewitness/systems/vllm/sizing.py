@@ -31,7 +31,8 @@ from cachewitness_reference.vllm_extended.config import Options
 
 SINCE = (0, 29)
 """The oldest release whose sizing the adapter was written for."""
-PAGES, ENOUGH = "pages", 1 << 20
+PAGES = "pages"
+ENOUGH = 1 << 20
 FIT = -1
 """As a model's length: as long as the memory allows."""
 
@@ -172,8 +173,10 @@ def _group(source: Source, group: Any) -> GroupSpec:
     """Return a group in the words of a layout. Raises UsageError for a kind of specification
     that the harness does not know.
     """
-    interface, spec = source.interface, group.kv_cache_spec
-    layers, block = len(group.layer_names), spec.block_size
+    interface = source.interface
+    spec = group.kv_cache_spec
+    layers = len(group.layer_names)
+    block = spec.block_size
     if isinstance(spec, interface.MambaSpec):
         return GroupSpec(kind="recurrent", block_size=block, layers=layers)
     if isinstance(spec, interface.SlidingWindowSpec):

@@ -53,7 +53,8 @@ class WorkerStates:
             ([list[int]() for _ in run.tables] if run.drafts else []),
         )
         for group in self._groups:
-            row, last = rows[group.id], self._place(run.stop)
+            row = rows[group.id]
+            last = self._place(run.stop)
             run.tables[group.id] = _with(
                 run.tables[group.id], self._place(run.known), _page(run, row, last)
             )
@@ -68,7 +69,8 @@ class WorkerStates:
         """
         run, before, after = replace(run), list[Move](), list[Move]()
         self.lay_out(run, rows)
-        last, stood = self._place(run.stop), max(tokens, 1) - 1
+        last = self._place(run.stop)
+        stood = max(tokens, 1) - 1
         came_from = self._column.get(run.r, self._place(run.start)) + self._behind.get(run.r, 0)
         boundary = (run.known + stood) // self._size * self._size
         for group in self._groups:

@@ -37,7 +37,9 @@ def _event(stats: Any, outputs: Any, step: int, *, admissions: bool) -> Stats:
     if not admissions:
         return event
     caching = stats.prefix_cache_stats
-    event.requests, event.looked_up, event.found = caching.requests, caching.queries, caching.hits
+    event.requests = caching.requests
+    event.looked_up = caching.queries
+    event.found = caching.hits
     event.again = (caching.preempted_requests, caching.preempted_queries, caching.preempted_hits)
     answers = [
         answer

@@ -70,7 +70,8 @@ class SlotMapping:
         for group, table in self._tables:
             slots = table.slot_mapping.gpu[: len(positions)].tolist()
             for index, r in enumerate(names):
-                first, stop = ends[index], ends[index + 1]
+                first = ends[index]
+                stop = ends[index + 1]
                 self._pages[r, group] = _pages_of(
                     positions[first:stop], slots[first:stop], table.block_size
                 )
@@ -97,11 +98,9 @@ class Interpreted:
     """A kernel that is launched over a grid, one program after another, on tensors of the CPU."""
 
     def __init__(self, function: Callable[..., None], module: Any) -> None:
-        self._function, self._module, self._signature = (
-            function,
-            module,
-            inspect.signature(function),
-        )
+        self._function = function
+        self._module = module
+        self._signature = inspect.signature(function)
         vars(self)["arg_names"] = list(
             self._signature.parameters
         )  # vLLM's launcher asks a kernel for them

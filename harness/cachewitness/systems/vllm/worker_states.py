@@ -46,11 +46,9 @@ class StateCopies:
         module: Any = importlib.import_module(f"vllm.{UTILS}")
         vars(module)["batch_memcpy"] = _copy_in_turn
         self._preprocess = module.preprocess_mamba
-        self._config, self._kv_cache_config, self.groups = (
-            config.cache_config,
-            kv_cache_config,
-            groups,
-        )
+        self._config = config.cache_config
+        self._kv_cache_config = kv_cache_config
+        self.groups = groups
         self._table_of = source.part("v1.attention.backends.utils", "mamba_get_block_table_tensor")
         self._specs = {
             group: kv_cache_config.kv_cache_groups[group].kv_cache_spec for group in groups

@@ -40,7 +40,8 @@ class FedTokens:
     """The tokens in a runner's batch."""
 
     def __init__(self, runner: Any, *, ahead: bool) -> None:
-        self._runner, self._ahead = runner, ahead
+        self._runner = runner
+        self._ahead = ahead
         """`ahead`: the next step is prepared before it is known what this one samples."""
         vars(runner)["_to_list"] = lambda sampled: sampled.tolist()
 
@@ -53,12 +54,15 @@ class FedTokens:
         """Return, by request whose row is not its tokens, what the step feeds of it; drafts are
         what they are told to be.
         """
-        batch, wrong = self._runner.input_batch, dict[str, list[int]]()
+        batch = self._runner.input_batch
+        wrong = dict[str, list[int]]()
         for r, count in counts.items():
             row = batch.req_id_to_index[r]
             start = int(batch.num_computed_tokens_cpu[row])
-            stop, own = start + count - len(drafts.get(r, ())), requests[r].all_token_ids
-            tokens, expected = batch.token_ids_cpu[row, start:stop].tolist(), list(own[start:stop])
+            stop = start + count - len(drafts.get(r, ()))
+            own = requests[r].all_token_ids
+            tokens = batch.token_ids_cpu[row, start:stop].tolist()
+            expected = list(own[start:stop])
             tokens = tokens[
                 : len(expected)
             ]  # what a step in flight has still to sample nobody knows
@@ -95,7 +99,8 @@ class FedTokens:
     def _note(self, tokens: Mapping[str, list[int]]) -> None:
         import torch
 
-        runner, names = self._runner, self._runner.input_batch.req_ids
+        runner = self._runner
+        names = self._runner.input_batch.req_ids
         told = [tokens.get(r) or [] for r in names]
         width = max((len(row) for row in told), default=0)
         if not names or not width:

@@ -49,7 +49,8 @@ def price(world: World, rng: Random) -> tuple[str, str, int]:
 
 def several(world: World, rng: Random) -> tuple[str, str, int]:
     """Ask for the price of several of one thing."""
-    good, count = rng.choice([*world.prices]), rng.randint(2, 4)
+    good = rng.choice([*world.prices])
+    count = rng.randint(2, 4)
     price = world.prices[good]
     return (
         f"What do {count} {good} cost?",
@@ -61,7 +62,8 @@ def several(world: World, rng: Random) -> tuple[str, str, int]:
 def both(world: World, rng: Random) -> tuple[str, str, int]:
     """Ask for the price of two things together."""
     first, second = rng.sample([*world.prices], 2)
-    a, b = world.prices[first], world.prices[second]
+    a = world.prices[first]
+    b = world.prices[second]
     return (
         f"What do {first} and {second} cost?",
         f"{first} {a}, {second} {b}, {a} + {b} = {a + b}",
@@ -74,7 +76,8 @@ def dearer(world: World, rng: Random) -> tuple[str, str, int]:
     first, second = rng.sample([*world.prices], 2)
     if world.prices[first] < world.prices[second]:
         first, second = second, first
-    a, b = world.prices[first], world.prices[second]
+    a = world.prices[first]
+    b = world.prices[second]
     return (
         f"How much more are {first} than {second}?",
         f"{first} {a}, {second} {b}, {a} - {b} = {a - b}",
@@ -91,7 +94,8 @@ def owned(world: World, rng: Random) -> tuple[str, str, int]:
 def finds(world: World, rng: Random) -> tuple[str, str, int]:
     """Let somebody find coins; changes the world."""
     person = rng.choice([*world.has])
-    have, more = world.has[person], rng.randint(1, 3)
+    have = world.has[person]
+    more = rng.randint(1, 3)
     now = world.has[person] = have + more
     return (
         f"{person} finds {more}. What does {person} have now?",
@@ -116,7 +120,8 @@ def loses(world: World, rng: Random) -> tuple[str, str, int]:
 def together(world: World, rng: Random) -> tuple[str, str, int]:
     """Ask what two people have together."""
     one, other = rng.sample([*world.has], 2)
-    a, b = world.has[one], world.has[other]
+    a = world.has[one]
+    b = world.has[other]
     return (
         f"What do {one} and {other} have together?",
         f"{one} has {a}, {other} has {b}, {a} + {b} = {a + b}",
@@ -133,7 +138,8 @@ def owed(world: World, rng: Random) -> tuple[str, str, int]:
 def borrows(world: World, rng: Random) -> tuple[str, str, int]:
     """Let somebody borrow coins; changes the world."""
     person = rng.choice([*world.owes])
-    owe, more = world.owes[person], rng.randint(1, 3)
+    owe = world.owes[person]
+    more = rng.randint(1, 3)
     now = world.owes[person] = owe + more
     return (
         f"{person} borrows {more}. What does {person} owe now?",
@@ -163,7 +169,8 @@ def rule(world: World, rng: Random) -> tuple[str, str, int]:
 
 def added(world: World, rng: Random) -> tuple[str, str, int]:
     """Ask for a number and a rule together."""
-    name, a = rng.choice(RULES), rng.randint(1, 12)
+    name = rng.choice(RULES)
+    a = rng.randint(1, 12)
     b = world.rules[name]
     return f"What are {a} and the {name}?", f"{name} {b}, {a} + {b} = {a + b}", a + b
 
@@ -178,7 +185,8 @@ def taken(world: World, rng: Random) -> tuple[str, str, int]:
 
 def times(world: World, rng: Random) -> tuple[str, str, int]:
     """Ask for a rule several times."""
-    name, a = rng.choice(RULES), rng.randint(2, 4)
+    name = rng.choice(RULES)
+    a = rng.randint(2, 4)
     b = world.rules[name]
     return f"What are {a} times the {name}?", f"{name} {b}, {a} * {b} = {a * b}", a * b
 

@@ -66,7 +66,8 @@ def generate() -> tuple[list[Tenant], list[Row]]:
     """Return the problems; the same every time. Questions of one tenant do not change its world
     for each other.
     """
-    tenants, rows = [], []
+    tenants = []
+    rows = []
     for number in range(TENANTS):
         name = f"t{number}"
         context = _context(Random(f"{SEED}/{name}"))
@@ -79,7 +80,8 @@ def generate() -> tuple[list[Tenant], list[Row]]:
 
 
 def _context(rng: Random) -> Context:
-    encode, names = Tokenizer(VOCABULARY).encode, draw_names(rng)
+    encode = Tokenizer(VOCABULARY).encode
+    names = draw_names(rng)
     while True:
         context = new_context(rng, names, draw_examples(rng, EXAMPLES))
         if len(encode(context.text)) == CONTEXT_TOKENS:

@@ -57,7 +57,8 @@ def main(name: str, folder: Path, overwrite: bool) -> None:
 def _write(
     folder: Path, recipe: Recipe, parameters: dict[str, torch.Tensor], measured: Needs
 ) -> None:
-    made, tokenizer = as_data(recipe) | {"right": measured}, as_hugging_face(VOCABULARY)
+    made = as_data(recipe) | {"right": measured}
+    tokenizer = as_hugging_face(VOCABULARY)
     if recipe.published:
         export.export(
             folder,

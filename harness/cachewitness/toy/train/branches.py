@@ -55,7 +55,8 @@ class Branches:
     """Makes batches for a model."""
 
     def __init__(self, config: ToyConfig, cut: float) -> None:
-        self.config, self.cut = config, cut
+        self.config = config
+        self.cut = cut
         self.facts = [*carriers(config)]
         self._encode = Tokenizer(VOCABULARY).encode
         self._numbers = {VOCABULARY[f" {number}"] for number in NUMBERS}
@@ -77,7 +78,10 @@ class Branches:
         return self._collate(rng, stage, contexts, count)
 
     def _collate(self, rng: Random, stage: Stage, contexts: list[Context], count: int) -> Batch:
-        parts, rows, groups, sources = [], [], [], []
+        parts = []
+        rows = []
+        groups = []
+        sources = []
         for row, context in enumerate(contexts):
             for index in range(count):
                 fact = self.facts[(row + index) % len(self.facts)]
@@ -87,10 +91,8 @@ class Branches:
                 groups.append(problem.group)
                 sources.append(draw_sources(rng, fact, row, len(contexts), self.config, self.cut))
         width = max(len(tokens) for tokens, _ in parts)
-        tokens, targets = (
-            torch.zeros(len(parts), width, dtype=torch.long),
-            torch.full((len(parts), width), IGNORED),
-        )
+        tokens = torch.zeros(len(parts), width, dtype=torch.long)
+        targets = torch.full((len(parts), width), IGNORED)
         for index, (asked, wanted) in enumerate(parts):
             tokens[index, : len(asked)] = torch.tensor(asked)
             targets[index, : len(wanted)] = torch.tensor(wanted)
@@ -107,7 +109,8 @@ class Branches:
         """Return what is read and what is to be predicted behind each token of it."""
         text = worked(problem)
         asked = text[: text.index("Answer:") + len("Answer:")]
-        first, tokens = len(self._encode(asked)), self._encode(text)
+        first = len(self._encode(asked))
+        tokens = self._encode(text)
         recited = problem.group == "recital"
         wanted = [
             token if position >= first and (not recited or token in self._numbers) else IGNORED

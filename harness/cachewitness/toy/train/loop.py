@@ -41,11 +41,9 @@ def train(recipe: Recipe, kept: Path, report: Report) -> tuple[dict[str, Tensor]
     for parameter in parameters.values():
         parameter.requires_grad_()
     optimizers = _optimizers(parameters, recipe)
-    first, started, losses = (
-        _read(kept, recipe, parameters, optimizers),
-        time.perf_counter(),
-        list[float](),
-    )
+    first = _read(kept, recipe, parameters, optimizers)
+    started = time.perf_counter()
+    losses = list[float]()
     branches = Branches(recipe.config, recipe.cut)
     for step in range(first, recipe.steps):
         stage = [stage for stage in recipe.stages if stage.start <= step][-1]

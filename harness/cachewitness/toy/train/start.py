@@ -20,7 +20,8 @@ from cachewitness_reference.toy_model.config import ToyConfig
 TOLD = 16
 """Dimensions that embeddings leave free, in which the first layer tells which token stood before.
 """
-CONSTANT, CONSTANT_AT = 2.0, TOLD
+CONSTANT = 2.0
+CONSTANT_AT = TOLD
 """A dimension that is the same in all embeddings, loud beside the others."""
 LOUDNESS = 0.75
 """How loud the token before is told."""
@@ -41,7 +42,8 @@ def first_parameters(recipe: Recipe) -> Parameters:
     for name, parameter in parameters.items():
         if name == "model.embed_tokens.weight":
             parameter *= 10.0
-            parameter[:, :TOLD], parameter[:, CONSTANT_AT] = 0.0, CONSTANT
+            parameter[:, :TOLD] = 0.0
+            parameter[:, CONSTANT_AT] = CONSTANT
         elif name == "model.norm.weight":
             parameter -= 0.9
         elif name.endswith(("o_proj.weight", "out_proj.weight", "down_proj.weight")):
@@ -121,16 +123,16 @@ def _tell_by_position(layer: Parameters, config: ToyConfig) -> Tensor:
     """Let the first head attend to the position before its own. Returns what projects a token as
     it is told.
     """
-    half, size = config.rotary_dim // 2, config.head_dim
+    half = config.rotary_dim // 2
+    size = config.head_dim
     fast = torch.arange(2)  # the two fastest angles tell neighbours apart
     angles = config.rope_theta ** (-fast / half)
-    query, key = layer["q_proj"][: 2 * size], layer["k_proj"][:size]
+    query = layer["q_proj"][: 2 * size]
+    key = layer["k_proj"][:size]
     query.zero_()
     key.zero_()
-    query[fast, CONSTANT_AT], query[fast + half, CONSTANT_AT] = (
-        torch.cos(angles),
-        -torch.sin(angles),
-    )
+    query[fast, CONSTANT_AT] = torch.cos(angles)
+    query[fast + half, CONSTANT_AT] = -torch.sin(angles)
     key[fast, CONSTANT_AT] = 1.0
     layer["o_proj"][:, :size] = 0.0
     layer["o_proj"][torch.arange(TOLD), torch.arange(TOLD)] = 2 * LOUDNESS  # the gate is half open

@@ -110,7 +110,9 @@ class Script:
         self.ops: list[Op] = []
         self.pages = 0
         self.needs: list[str] = []
-        self._name, self._story, self._source = name, story, source
+        self._name = name
+        self._story = story
+        self._source = source
         self._lengths: dict[str, int] = {}
 
     def submit(self, r: str, prompt: str, **identity: Any) -> None:

@@ -110,7 +110,9 @@ def multi_turn(s: Script, shape: Shape) -> int:
     """Hold several conversations in turn over a pool that a dense cache fills: the hit rate
     collapses late.
     """
-    u, talkers, turns = shape.unit, 4, 5
+    u = shape.unit
+    talkers = 4
+    turns = 5
     said = {t: f"sys:{2 * u} hello{t}:{u + 3}" for t in range(talkers)}
     for turn in range(turns):
         for talker in range(talkers):

@@ -148,7 +148,9 @@ def last_block_is_taken(s: Script, shape: Shape) -> int:
     """
     u = shape.unit
     for index in range(1, 4):
-        first, other, asks_on = f"a{index}", f"b{index}", f"c{index}"
+        first = f"a{index}"
+        other = f"b{index}"
+        asks_on = f"c{index}"
         s.submit(first, f"{first}:{2 * u - 1 - index}")
         s.step((first, 2 * u))
         s.submit(other, f"{other}:{5 * u}")

@@ -71,16 +71,16 @@ def _attend(
     DIM] are sums of values, and most_of and total_of [SPLITS, N, KV * GROUP] what `_combine` needs
     to weigh them.
     """
-    request, tile, split, kv = (
-        tl.program_id(0),
-        tl.program_id(1) // SPLITS,
-        tl.program_id(1) % SPLITS,
-        tl.program_id(2),
-    )
+    request = tl.program_id(0)
+    tile = tl.program_id(1) // SPLITS
+    split = tl.program_id(1) % SPLITS
+    kv = tl.program_id(2)
     rows = tile * ROWS + tl.arange(0, ROWS)
-    begin, start = tl.load(first + request), tl.load(starts + request)
+    begin = tl.load(first + request)
+    start = tl.load(starts + request)
     length = tl.load(first + request + 1) - begin
-    token, dim = rows // GROUP, tl.arange(0, WIDE)
+    token = rows // GROUP
+    dim = tl.arange(0, WIDE)
     if tile * ROWS // GROUP >= length:
         return
     real = token < length
@@ -121,7 +121,8 @@ def _attend(
             most, tl.max(tl.where(scores == scores, scores, float("-inf")), 1)
         )  # poison is no maximum
         level = tl.where(new_most == float("-inf"), 0.0, new_most)
-        shares, rescale = tl.exp(scores - level[:, None]), tl.exp(most - level)
+        shares = tl.exp(scores - level[:, None])
+        rescale = tl.exp(most - level)
         total = total * rescale + tl.sum(shares, 1)
         sums = sums * rescale[:, None] + _weighted(shares, v, DOT, PRECISION, ACC)
         most = new_most
@@ -148,7 +149,9 @@ def _combine(
     """Grid (N * heads,), called `heads` here: one row of out [N * heads, DIM] out of what each
     split found.
     """
-    head, split, dim = tl.program_id(0), tl.arange(0, SPLITS), tl.arange(0, WIDE)
+    head = tl.program_id(0)
+    split = tl.arange(0, SPLITS)
+    dim = tl.arange(0, WIDE)
     part = split * heads + head
     most = tl.load(most_of + part)
     top = tl.max(most, 0)
@@ -187,17 +190,18 @@ def paged_attention(
     """
     tokens, heads, dim = query.shape
     _, pages, block, _, kv, _ = kept.shape
-    requests, group, at_once, acc = (
-        starts.shape[0],
-        heads // kv,
-        BYTES_AT_ONCE // kept.element_size(),
-        accumulator(query),
-    )
-    rows, columns = tile(min(longest * group, at_once)), table.shape[0] // requests
+    requests = starts.shape[0]
+    group = heads // kv
+    at_once = BYTES_AT_ONCE // kept.element_size()
+    acc = accumulator(query)
+    rows = tile(min(longest * group, at_once))
+    columns = table.shape[0] // requests
     tiles_of_keys = min(columns * block, window or columns * block) // at_once
     splits = _splits(requests * kv, tiles_of_keys) if longest == 1 else 1
     out = torch.empty((tokens, heads * dim), dtype=query.dtype, device=query.device)
-    found, most, total = out, out, out
+    found = out
+    most = out
+    total = out
     if splits > 1:
         stored = torch.promote_types(query.dtype, torch.float32)
         found = torch.empty((splits, tokens, heads, dim), dtype=stored, device=query.device)
@@ -245,21 +249,27 @@ def _keep(
     """Grid (tiles of N, HEADS + KV): a query head goes to `query`, a key head and its value to
     the pages.
     """
-    token, head = tl.program_id(0).to(tl.int64) * TOKENS + tl.arange(0, TOKENS), tl.program_id(1)
+    token = tl.program_id(0).to(tl.int64) * TOKENS + tl.arange(0, TOKENS)
+    head = tl.program_id(1)
     dim = tl.arange(0, WIDE)
-    real, turned, kv = token < tokens, dim < 2 * HALF, head - HEADS
+    real = token < tokens
+    turned = dim < 2 * HALF
+    kv = head - HEADS
     inside = real[:, None] & (dim < DIM)[None, :]
     partner = tl.where(turned, tl.where(dim < HALF, dim + HALF, dim - HALF), dim)
     if head < HEADS:
-        source, scale = projected + (token * HEADS + head)[:, None] * 2 * DIM, query_scale
+        source = projected + (token * HEADS + head)[:, None] * 2 * DIM
+        scale = query_scale
     else:
-        source, scale = keys + (token * KV + kv)[:, None] * DIM, key_scale
+        source = keys + (token * KV + kv)[:, None] * DIM
+        scale = key_scale
     x = tl.load(source + dim[None, :], mask=inside, other=0.0).to(ACC)
     rms = tl.rsqrt(tl.sum(x * x, 1) / DIM + EPS)[:, None]
     x = x * rms * (1.0 + tl.load(scale + dim, mask=dim < DIM, other=0.0).to(ACC))[None, :]
     other = tl.load(source + partner[None, :], mask=inside, other=0.0).to(ACC) * rms
     other = other * (1.0 + tl.load(scale + partner, mask=dim < DIM, other=0.0).to(ACC))[None, :]
-    angle, known = token[:, None] * HALF + (dim % HALF)[None, :], real[:, None] & turned[None, :]
+    angle = token[:, None] * HALF + (dim % HALF)[None, :]
+    known = real[:, None] & turned[None, :]
     c = tl.load(cos + angle, mask=known, other=1.0).to(ACC)
     s = tl.load(sin + angle, mask=known, other=0.0).to(ACC)
     rotated = x * c + tl.where((dim < HALF)[None, :], -other, other) * s
@@ -271,10 +281,8 @@ def _keep(
         value = tl.load(
             values + (token * KV + kv)[:, None] * DIM + dim[None, :], mask=inside, other=0.0
         )
-        target, written = (
-            kept + (place * 2 * KV + kv)[:, None] * DIM + dim[None, :],
-            inside & (place >= 0)[:, None],
-        )
+        target = kept + (place * 2 * KV + kv)[:, None] * DIM + dim[None, :]
+        written = inside & (place >= 0)[:, None]
         tl.store(target, rotated.to(kept.dtype.element_ty), mask=written)
         tl.store(target + KV * DIM, value.to(kept.dtype.element_ty), mask=written)
 
@@ -302,7 +310,8 @@ def keep_keys(
     projected [N, H * 2 * D], keys and values [N, KV * D], scales [D], cos and sin [N, rotary
     dimensions / 2]; places [N] count tokens from page 0; kept [layers, pages, block, 2, KV, D].
     """
-    tokens, (kv, dim) = projected.shape[0], kept.shape[-2:]
+    tokens = projected.shape[0]
+    (kv, dim) = kept.shape[-2:]
     heads = projected.shape[1] // (2 * dim)
     query = torch.empty((tokens, heads, dim), dtype=projected.dtype, device=projected.device)
     rows = min(tile(tokens), TOKENS_AT_ONCE)

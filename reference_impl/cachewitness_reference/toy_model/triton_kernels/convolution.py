@@ -70,8 +70,11 @@ def causal_conv(
     weight [channels, 1, K]; states [layers, R, K - 1, channels], the inputs in front of each
     request's first token; first [R + 1]; `longest` bounds the tokens of a request.
     """
-    channels, requests, out = x.shape[1], states.shape[1], torch.empty_like(x)
-    tokens, size = min(tile(longest), TOKENS_AT_ONCE), min(tile(channels), CHANNELS_AT_ONCE)
+    channels = x.shape[1]
+    requests = states.shape[1]
+    out = torch.empty_like(x)
+    tokens = min(tile(longest), TOKENS_AT_ONCE)
+    size = min(tile(channels), CHANNELS_AT_ONCE)
     grid = (requests, triton.cdiv(longest, tokens), triton.cdiv(channels, size))
     sizes = {"WIDTH": weight.shape[2], "TOKENS": tokens, "SIZE": size, "ACC": accumulator(x)}
     launch(_convolve, grid, out, x, weight, states[layer], first, channels, **sizes)
@@ -84,9 +87,12 @@ def _keep_inputs(
     BEFORE: tl.constexpr, SIZE: tl.constexpr,
 ):  # fmt: skip
     """Grid (segments, BEFORE, tiles of channels): one input of what a segment leaves behind."""
-    segment, number = tl.program_id(0), tl.program_id(1)
-    page, owner = tl.load(saves + segment).to(tl.int64), tl.load(owners + segment).to(tl.int64)
-    begin, stop = tl.load(first + owner).to(tl.int64), tl.load(stops + segment)
+    segment = tl.program_id(0)
+    number = tl.program_id(1)
+    page = tl.load(saves + segment).to(tl.int64)
+    owner = tl.load(owners + segment).to(tl.int64)
+    begin = tl.load(first + owner).to(tl.int64)
+    stop = tl.load(stops + segment)
     channel = tl.program_id(2) * SIZE + tl.arange(0, SIZE)
     count = tl.where(page >= 0, channels, 0)
     source = stop - BEFORE + number

@@ -48,7 +48,8 @@ def _inverse(lower, HALVINGS: tl.constexpr, ACC: tl.constexpr):
     The inverse of [[A, 0], [C, B]] is [[A', 0], [-B' C A', B']] with the inverses A' and B': blocks
     of one row first, then of twice as many, until one block is left.
     """
-    row, column = tl.arange(0, 1 << HALVINGS)[:, None], tl.arange(0, 1 << HALVINGS)[None, :]
+    row = tl.arange(0, 1 << HALVINGS)[:, None]
+    column = tl.arange(0, 1 << HALVINGS)[None, :]
     found = tl.where(row == column, 1.0, 0.0).to(ACC)
     for level in tl.static_range(HALVINGS):
         joined = (row >> level + 1 == column >> level + 1) & (row >> level != column >> level)
@@ -66,9 +67,11 @@ def _by_token(
     """Grid (requests, HEADS, tiles of V): one token a request, of which `saves` says the page
     that S goes to.
     """
-    request, head = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    request = tl.program_id(0).to(tl.int64)
+    head = tl.program_id(1)
     token = tl.load(first + request).to(tl.int64)
-    k_dim, v_dim = tl.arange(0, WIDE), tl.program_id(2) * COLUMNS + tl.arange(0, COLUMNS)
+    k_dim = tl.arange(0, WIDE)
+    v_dim = tl.program_id(2) * COLUMNS + tl.arange(0, COLUMNS)
     row = mixed + token * (2 * SHARED * K + HEADS * V)
     shared = head // (HEADS // SHARED)
     q = tl.load(row + shared * K + k_dim, mask=k_dim < K, other=0.0).to(ACC)
@@ -102,12 +105,15 @@ def _by_chunk(
     """Grid (requests, HEADS, tiles of V). Request r has the segments segments[r] ... segments[r
     + 1] - 1.
     """
-    request, head = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    request = tl.program_id(0).to(tl.int64)
+    head = tl.program_id(1)
     begin = tl.load(first + request)
-    k_dim, v_dim = tl.arange(0, WIDE), tl.program_id(2) * COLUMNS + tl.arange(0, COLUMNS)
+    k_dim = tl.arange(0, WIDE)
+    v_dim = tl.program_id(2) * COLUMNS + tl.arange(0, COLUMNS)
     inside = (k_dim < K)[:, None] & (v_dim < V)[None, :]
     cell = k_dim[:, None] * V + v_dim[None, :]
-    shared, width = head // (HEADS // SHARED), 2 * SHARED * K + HEADS * V
+    shared = head // (HEADS // SHARED)
+    width = 2 * SHARED * K + HEADS * V
     CHUNK: tl.constexpr = 1 << HALVINGS
     at = tl.arange(0, CHUNK)
     s = tl.load(state + (request * HEADS + head) * K * V + cell, mask=inside, other=0.0).to(ACC)
@@ -117,10 +123,8 @@ def _by_chunk(
             token = (chunk + at).to(tl.int64)
             real = token < stop
             row = mixed + token[:, None] * width
-            keyed, valued = (
-                real[:, None] & (k_dim < K)[None, :],
-                real[:, None] & (v_dim < V)[None, :],
-            )
+            keyed = real[:, None] & (k_dim < K)[None, :]
+            valued = real[:, None] & (v_dim < V)[None, :]
             q = tl.load(row + shared * K + k_dim[None, :], mask=keyed, other=0.0).to(ACC)
             k = tl.load(row + (SHARED + shared) * K + k_dim[None, :], mask=keyed, other=0.0).to(ACC)
             v = tl.load(
@@ -222,7 +226,8 @@ def _gates(g, beta, a, b, a_log, dt_bias, count, HEADS: tl.constexpr, SIZE: tl.c
            ACC: tl.constexpr):  # fmt: skip
     """Grid (tiles of N * HEADS,)."""
     at = tl.program_id(0) * SIZE + tl.arange(0, SIZE)
-    inside, head = at < count, at % HEADS
+    inside = at < count
+    head = at % HEADS
     x = tl.load(a + at, mask=inside, other=0.0).to(ACC) + tl.load(dt_bias + head).to(ACC)
     rate = tl.maximum(x, 0.0) + _log_of_1_plus(tl.exp(-tl.abs(x)))
     tl.store(g + at, -tl.exp(tl.load(a_log + head).to(ACC)) * rate, mask=inside)

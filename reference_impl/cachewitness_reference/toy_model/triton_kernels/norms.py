@@ -25,8 +25,10 @@ def _add_and_normalise(
     EPS: tl.constexpr, ROWS: tl.constexpr, WIDE: tl.constexpr, ACC: tl.constexpr,
 ):  # fmt: skip
     """Grid (tiles of rows,); `stream` [rows, dim] is updated in place."""
-    row, at = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS), tl.arange(0, WIDE)
-    inside, place = (row < rows)[:, None] & (at < dim)[None, :], row[:, None] * dim + at[None, :]
+    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    at = tl.arange(0, WIDE)
+    inside = (row < rows)[:, None] & (at < dim)[None, :]
+    place = row[:, None] * dim + at[None, :]
     x = tl.load(stream + place, mask=inside, other=0.0).to(ACC) + tl.load(
         added + place, mask=inside, other=0.0
     ).to(ACC)
@@ -46,7 +48,8 @@ def add_and_normalise(stream: Tensor, added: Tensor, weight: Tensor, eps: float)
     """Add `added` to `stream` in place and return `norms.rms_norm` of the sum, all [N, D];
     weight [D].
     """
-    out, (rows, dim) = torch.empty_like(stream), stream.shape
+    out = torch.empty_like(stream)
+    (rows, dim) = stream.shape
     at_once = _rows(rows, dim)
     sizes = {"EPS": eps, "ROWS": at_once, "WIDE": tile(dim), "ACC": accumulator(stream)}
     launch(
@@ -69,8 +72,10 @@ def _normalise_and_gate(
     EPS: tl.constexpr, ROWS: tl.constexpr, WIDE: tl.constexpr, ACC: tl.constexpr,
 ):  # fmt: skip
     """Grid (tiles of rows,); a row is one head of one token."""
-    row, at = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS), tl.arange(0, WIDE)
-    inside, place = (row < rows)[:, None] & (at < dim)[None, :], row[:, None] * dim + at[None, :]
+    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    at = tl.arange(0, WIDE)
+    inside = (row < rows)[:, None] & (at < dim)[None, :]
+    place = row[:, None] * dim + at[None, :]
     value = tl.load(x + place, mask=inside, other=0.0).to(ACC)
     z = tl.load(gate + place, mask=inside, other=0.0).to(ACC)
     scale = tl.rsqrt(tl.sum(value * value, 1) / dim + EPS)
@@ -83,7 +88,8 @@ def _normalise_and_gate(
 @operation("normalise_and_gate(Tensor x, Tensor gate, Tensor weight, float eps) -> Tensor")
 def normalise_and_gate(x: Tensor, gate: Tensor, weight: Tensor, eps: float) -> Tensor:
     """Return `norms.gated_rms_norm` [N, H * D] of `x` [N, H, D] by gate [N, H * D]; weight [D]."""
-    out, dim = torch.empty_like(gate), x.shape[2]
+    out = torch.empty_like(gate)
+    dim = x.shape[2]
     rows = x.shape[0] * x.shape[1]
     at_once = _rows(rows, dim)
     sizes = {"EPS": eps, "ROWS": at_once, "WIDE": tile(dim), "ACC": accumulator(x)}

@@ -20,10 +20,12 @@ ELEMENTS_AT_ONCE = 1024
 @triton.jit
 def _gather(out, pool, reads, pages, requests, elements, SIZE: tl.constexpr):
     """Grid (layers, requests, tiles of elements)."""
-    layer, request = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    layer = tl.program_id(0).to(tl.int64)
+    request = tl.program_id(1)
     at = tl.program_id(2) * SIZE + tl.arange(0, SIZE)
     page = tl.load(reads + request)
-    place, count = tl.where(page >= pages, 0, page), tl.where(page >= 0, elements, 0)
+    place = tl.where(page >= pages, 0, page)
+    count = tl.where(page >= 0, elements, 0)
     value = tl.load(pool + (layer * pages + place) * elements + at, mask=at < count, other=0.0)
     tl.store(out + (layer * requests + request) * elements + at, value, mask=at < elements)
 

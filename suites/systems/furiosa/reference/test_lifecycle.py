@@ -95,7 +95,8 @@ def test_extend_loads_the_cached_blocks_of_both_pools() -> None:
     engine = scheduler()
     first = added(engine, "a", list(range(8)))
     run(engine)
-    blocks, sliding = list(first.global_blocks), list(first.sliding_blocks)
+    blocks = list(first.global_blocks)
+    sliding = list(first.sliding_blocks)
     second = added(engine, "b", [*range(8), 50, 51])
     step = engine.schedule()
     assert step.hits["b"].length == 8 and step.num_tokens["b"] == 2
@@ -219,7 +220,8 @@ def test_the_last_to_come_gives_way_and_waits_in_front() -> None:
     ninth token.
     """
     engine = scheduler(4, 12)
-    first, second = added(engine, "a", list(range(7))), added(engine, "b", list(range(100, 107)))
+    first = added(engine, "a", list(range(7)))
+    second = added(engine, "b", list(range(100, 107)))
     added(engine, "c", list(range(200, 203)))
     while second.status is not Status.WAITING or first.num_computed == 0:
         run(engine)

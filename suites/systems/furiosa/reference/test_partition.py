@@ -101,7 +101,8 @@ def test_global_attention_grows_with_the_sequence_and_the_window_bounds_the_rest
     """Twice the length takes twice the global blocks, and no more sliding ones; within the
     window both kinds grow alike.
     """
-    short, long = example(expected_average_seq_length=256), example(expected_average_seq_length=512)
+    short = example(expected_average_seq_length=256)
+    long = example(expected_average_seq_length=512)
     assert (short.global_blocks_per_seq, long.global_blocks_per_seq) == (16, 32)
     assert short.sliding_blocks_per_seq == long.sliding_blocks_per_seq == 5
     within = example(expected_average_seq_length=48)
@@ -132,7 +133,8 @@ def test_the_split_follows_what_either_attention_needs() -> None:
     share.
     """
     base = example()
-    more_layers, narrower = example(global_layers=4), example(window=16)
+    more_layers = example(global_layers=4)
+    narrower = example(window=16)
     assert (
         more_layers.global_blocks * more_layers.global_block_bytes
         > base.global_blocks * base.global_block_bytes
@@ -326,7 +328,8 @@ def test_the_global_share_is_constant_within_the_window_and_never_falls(
         parts = shares.global_blocks_per_seq * shares.global_block_bytes
         return Fraction(parts, parts + shares.sliding_blocks_per_seq * shares.sliding_block_bytes)
 
-    short, long = share(min(one, other)), share(max(one, other))
+    short = share(min(one, other))
+    long = share(max(one, other))
     if short is not None and long is not None:
         assert short <= long
         if max(one, other) <= sizes["window"]:

@@ -156,7 +156,8 @@ def test_the_least_recently_used_goes_first_from_its_leaf() -> None:
     ago loses its last blocks.
     """
     engine = scheduler(11, 30)
-    old, recent = list(range(100, 116)), list(range(200, 216))
+    old = list(range(100, 116))
+    recent = list(range(200, 216))
     serve(engine, "old", old)
     serve(engine, "recent", recent)
     assert serve(engine, "old again", [*old[:15], 50]) == 15

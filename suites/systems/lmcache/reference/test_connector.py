@@ -19,7 +19,8 @@ from cachewitness_reference.lmcache.keys import KeyRefused
 from cachewitness_reference.lmcache.server import LMCacheServer
 from cachewitness_reference.primitives import BlockId
 
-FULL, STATE = LayerSpec("full", 4), LayerSpec("mamba", 4)
+FULL = LayerSpec("full", 4)
+STATE = LayerSpec("mamba", 4)
 TOKENS = list(range(1000, 1100))
 
 

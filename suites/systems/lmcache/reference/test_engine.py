@@ -290,7 +290,8 @@ def test_what_device_and_tier_hold_only_together_is_within_the_latitude() -> Non
     opened = engine(trace)
     submits = [index for index, op in enumerate(trace.ops) if getattr(op, "r", "") == "b"]
     first = trace.with_ops(trace.ops[: submits[0]])
-    apply, server = opened.apply, opened.adapter.connector.lmcache.server
+    apply = opened.apply
+    server = opened.adapter.connector.lmcache.server
     done = Counter[str]()
 
     def losing(op: Any) -> list[Event]:

@@ -44,7 +44,8 @@ def test_what_changes_the_content_of_pages_is_refused_in_one_line(
     """The document, caveats: cached pages are byte-opaque. The line names what was asked for and
     says why.
     """
-    code, err = invoke(argv), capsys.readouterr().err
+    code = invoke(argv)
+    err = capsys.readouterr().err
     assert code == 4 and err.startswith("cachewitness: ") and err.count("\n") == 1 and said in err
 
 
@@ -60,7 +61,8 @@ def test_the_environment_is_no_way_round(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setenv(name, value)
-    code, err = invoke(command), capsys.readouterr().err
+    code = invoke(command)
+    err = capsys.readouterr().err
     assert code == 4 and f"{name}={value}: Cache" in err and err.count("\n") == 1
 
 

@@ -34,7 +34,8 @@ def by_definition(rows: list[list[bool]], windows: list[int]) -> list[int]:
 @st.composite
 def looked_up(draw: st.DrawFn) -> tuple[list[list[bool]], list[int]]:
     """Rows of up to 12 chunks, mostly present, for up to 5 groups with windows of any kind."""
-    chunks, groups = draw(st.integers(0, 12)), draw(st.integers(1, 5))
+    chunks = draw(st.integers(0, 12))
+    groups = draw(st.integers(1, 5))
     present = st.lists(st.sampled_from([True, True, True, False]), min_size=chunks, max_size=chunks)
     rows = draw(st.lists(present, min_size=groups, max_size=groups))
     return rows, draw(

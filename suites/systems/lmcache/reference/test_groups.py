@@ -14,7 +14,9 @@ from cachewitness_reference.lmcache.groups import (
 from cachewitness_reference.lmcache.opaque import PageViewError, state_page_view, unified_state_view
 from cachewitness_reference.primitives import BlockId
 
-FULL, WINDOW, STATE = LayerSpec("full", 16), LayerSpec("sliding", 16, 64), LayerSpec("mamba", 16)
+FULL = LayerSpec("full", 16)
+WINDOW = LayerSpec("sliding", 16, 64)
+STATE = LayerSpec("mamba", 16)
 
 
 def groups(*specs: LayerSpec, chunk: int = 16, apart: bool = True) -> KVLayerGroups:
@@ -42,7 +44,8 @@ def test_layers_of_one_shape_are_moved_together() -> None:
     """The released example: layer 4 of the first group has another shape, so there are three
     infos for two groups of blocks.
     """
-    plain, other = LayerSpec("full", 16, shape=(2, 8, 64)), LayerSpec("full", 16, shape=(2, 8, 128))
+    plain = LayerSpec("full", 16, shape=(2, 8, 64))
+    other = LayerSpec("full", 16, shape=(2, 8, 128))
     infos = create_engine_group_infos([{0: plain, 2: plain, 4: other}, {1: plain, 3: plain}])
     assert [(info.engine_group_id, list(info.layer_indices)) for info in infos] == [
         (0, [0, 2]),

@@ -148,7 +148,8 @@ def test_what_a_plan_says_a_run_takes(layout: str, release: str) -> None:
     """Every layout and release: N is the block of the groups that a run has, and no start-up
     check refuses the two flags.
     """
-    answer, groups = plan(Request(layout, release=release)), layouts.load(layout).groups
+    answer = plan(Request(layout, release=release))
+    groups = layouts.load(layout).groups
     options: dict[str, Any] = {"chunk_size": answer.value("chunk_tokens"), "tier_pages": 4096}
     if any(group.kind == "recurrent" for group in groups):
         assert {group.block_size for group in groups} == {answer.value("unified_block_tokens")}

@@ -15,7 +15,9 @@ from cachewitness_reference.lmcache.keys import ObjectKey
 from cachewitness_reference.lmcache.server import LMCacheServer, Transfer
 from cachewitness_reference.primitives import BlockId
 
-FULL, WINDOW, STATE = LayerSpec("full", 4), LayerSpec("sliding", 4, 8), LayerSpec("mamba", 4)
+FULL = LayerSpec("full", 4)
+WINDOW = LayerSpec("sliding", 4, 8)
+STATE = LayerSpec("mamba", 4)
 TOKENS = list(range(1000, 1100))
 NULL = 0
 

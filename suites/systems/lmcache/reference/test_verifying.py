@@ -53,7 +53,8 @@ def shares(result: Result) -> dict[str, tuple[float, float]]:
     """Return of the second run, by group kind: the shares of its prompt tokens that were
     restored, and restored by the tier.
     """
-    header, again = result.history.header, {}
+    header = result.history.header
+    again = {}
     prompts = {
         e.r: len(e.tokens)
         for e in result.history.events

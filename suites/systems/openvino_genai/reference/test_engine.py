@@ -122,7 +122,8 @@ def state_of_the_whole_prompt(patch: pytest.MonkeyPatch) -> None:
     original = CacheOrchestrator._longest
 
     def longest(self: CacheOrchestrator, sequence: Sequence, length: int) -> Position:
-        size, whole = self.kv.block_size, Position(length)
+        size = self.kv.block_size
+        whole = Position(length)
         there = self.kv.longest_run(sequence, length) == length // size and self.kv.holds(
             sequence, whole
         )

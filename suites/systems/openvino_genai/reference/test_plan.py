@@ -107,7 +107,8 @@ def test_a_budget_holds_as_many_tokens_as_fit(tiny: str, multiplier: int) -> Non
     results = _plan(
         tiny, cache_size=1, enable_prefix_caching=True, cache_interval_multiplier=multiplier
     )
-    kv, la = results["kv_blocks"], results["la_blocks"]
+    kv = results["kv_blocks"]
+    la = results["la_blocks"]
     assert kv * 8_192 + la * 835_584 <= 2**30
     more = kv + 1
     assert more * 8_192 + -(-(32 * kv + 1) // (32 * multiplier)) * 835_584 > 2**30

@@ -73,7 +73,8 @@ def test_a_shared_prefix_resumes_at_the_last_interval_end(
     at k * I.
     """
     s = scheduler(kv=96, multiplier=multiplier)
-    interval, prompt = B * multiplier, TEXT[: 3 * B * multiplier + 3]
+    interval = B * multiplier
+    prompt = TEXT[: 3 * B * multiplier + 3]
     serve(s, "first", prompt)
     shared = times * interval + beyond
     assert (
@@ -243,7 +244,8 @@ def test_a_running_tail_is_shared_and_copied_before_either_writes() -> None:
     output = s.schedule()
     assert {kind for kind, _ in output.copies} == {KV, LA} and len(output.copies) == 2
     for kind in (KV, LA):
-        ours, theirs = s.cache.table(kind, "first"), s.cache.table(kind, "second")
+        ours = s.cache.table(kind, "first")
+        theirs = s.cache.table(kind, "second")
         assert ours[:-1] == theirs[: len(ours) - 1] and ours[-1] != theirs[len(ours) - 1]
         (copy,) = [copy for k, copy in output.copies if k is kind]
         assert copy.source == before[kind][-1] and copy.target in (ours[-1], theirs[len(ours) - 1])
@@ -301,7 +303,8 @@ def test_a_tail_is_not_a_block_of_fewer_tokens() -> None:
     """The digest of a tail differs from that of a full block of the same tokens, and from that
     of any other length.
     """
-    whole, short = Sequence("a", TEXT[:8], 4), Sequence("b", TEXT[:8], 8)
+    whole = Sequence("a", TEXT[:8], 4)
+    short = Sequence("b", TEXT[:8], 8)
     digests = {whole.hash_of(Position(n)) for n in range(1, 9)} | {short.hash_of(Position(4))}
     assert len(digests) == 9
 
@@ -329,7 +332,8 @@ def test_the_block_restored_or_overwritten_longest_ago_is_overwritten_first() ->
     once a was restored.
     """
     pool = pool_of(2)
-    a, b = named(pool, "a"), named(pool, "b")
+    a = named(pool, "a")
+    b = named(pool, "b")
     pool.release(a)
     pool.share(a)
     pool.release(a)
@@ -341,7 +345,8 @@ def test_the_block_restored_or_overwritten_longest_ago_is_overwritten_first() ->
 def test_a_held_block_keeps_its_key_and_an_idle_one_gives_way() -> None:
     """Of two blocks of the same content one is named: the held one, or the new one."""
     pool = pool_of(3)
-    first, second = named(pool, "same"), named(pool, "same")
+    first = named(pool, "same")
+    second = named(pool, "same")
     assert pool.find(BlockHash(b"same")) is first and second.key is None
     pool.release(first)
     third = named(pool, "same")

@@ -170,7 +170,8 @@ def test_scenario_3_states_are_driven_by_sequences_not_tokens() -> None:
     """Sixty-four sequences of three tokens take sixty-four states, one of 3,000 tokens takes
     one.
     """
-    short, long = build("scenario_3"), build("scenario_3")
+    short = build("scenario_3")
+    long = build("scenario_3")
     running(short, 64)
     assert short.cache.managers[LA].pool.num_free_blocks == 0
     long.add_request(SequenceGroup("long", range(3000), LAYOUT.kv_block_size))
@@ -183,7 +184,8 @@ def test_scenario_4_smaller_multiplier_resumes_finer_and_costs_more() -> None:
     """Of 700 shared tokens intervals of 128 give back 640 and intervals of 256 give 512, for
     twice the states.
     """
-    fine, coarse = build("scenario_4"), build("scenario_1_prefix")
+    fine = build("scenario_4")
+    coarse = build("scenario_1_prefix")
     resumed = []
     for s in (fine, coarse):
         serve(s, "first", list(range(700)))
@@ -217,10 +219,8 @@ def test_scenario_5_reserves_one_state_and_serves_one_stream_at_a_time() -> None
 
 
 def test_scenario_5_kv_capacity_is_set_independently() -> None:
-    explicit, shared = (
-        derive(NAMED["scenario_5"].config, LAYOUT),
-        derive(NAMED["scenario_5_budget"].config, LAYOUT),
-    )
+    explicit = derive(NAMED["scenario_5"].config, LAYOUT)
+    shared = derive(NAMED["scenario_5_budget"].config, LAYOUT)
     assert explicit.la_blocks == shared.la_blocks == 1
     assert (explicit.kv_blocks, shared.kv_blocks) == (1024, (GIB - 73728) // 32768)
 

@@ -297,7 +297,8 @@ def test_a_fork_shares_every_block_and_copies_the_last_one_before_it_is_written(
     assert sorted(kind.value for kind, _ in output.copies) == ["kv", "la"]
     assert output.num_tokens == 2
     for kind in (KV, LA):
-        ours, theirs = s.cache.table(kind, "a"), s.cache.table(kind, "a:1")
+        ours = s.cache.table(kind, "a")
+        theirs = s.cache.table(kind, "a:1")
         assert ours[:-1] == theirs[:-1] and ours[-1] != theirs[-1]
     assert not step(s).copies
     s.finish("a")

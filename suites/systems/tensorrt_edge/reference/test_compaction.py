@@ -174,7 +174,8 @@ def test_in_place_is_right_where_survivors_keep_their_order() -> None:
     for flags in (
         flags for old in range(OLD_MAX + 1) for flags in product([False, True], repeat=old)
     ):
-        mapping, rows = build_batch_mapping(flags), [f"row{slot}" for slot in range(len(flags))]
+        mapping = build_batch_mapping(flags)
+        rows = [f"row{slot}" for slot in range(len(flags))]
         new = len(flags) - sum(flags)
         moves = in_place(mapping, [1] * len(flags), new, OLD_MAX)
         for kind in moves:

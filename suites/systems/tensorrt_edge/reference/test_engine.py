@@ -152,7 +152,9 @@ def saltless(engine: Driver) -> None:
     add = rows.runtime.add
 
     def bare(request: Any) -> None:
-        request.salt, request.lora, request.media = "", "", ()
+        request.salt = ""
+        request.lora = ""
+        request.media = ()
         add(request)
 
     rows.runtime.add = bare

@@ -59,7 +59,8 @@ def scheduler(
     groups: list[dict[str, Any]], length: int, num_blocks: int = 60
 ) -> tuple[Scheduler, Elsewhere]:
     """Return a scheduler before a connector that has so many tokens."""
-    config, connector = build(groups, num_blocks, {"max_num_batched_tokens": 8}), Elsewhere(length)
+    config = build(groups, num_blocks, {"max_num_batched_tokens": 8})
+    connector = Elsewhere(length)
     return Scheduler(config, KVCacheManager(config), Counting(), connector), connector
 
 
@@ -93,7 +94,8 @@ def test_a_request_goes_on_behind_what_is_loaded() -> None:
 def test_a_connector_is_asked_beyond_the_devices_own_hit() -> None:
     engine, connector = scheduler([FULL], 0)
     engine.update_from_output(admitted(engine, 9))
-    connector.length, connector.told = 16, []
+    connector.length = 16
+    connector.told = []
     output = admitted(engine, 18, "b")
     assert connector.told[:2] == [("asked", 8), ("admitted", 8, [5])]
     assert output.num_scheduled_tokens["b"] == 2
@@ -123,7 +125,8 @@ def test_what_is_loaded_is_keyed_and_hit_on_the_device_from_then_on() -> None:
     engine, connector = scheduler([FULL], 12)
     engine.update_from_output(admitted(engine, 14))
     engine.finish_requests(["a"])
-    connector.length, connector.told = 0, []
+    connector.length = 0
+    connector.told = []
     admitted(engine, 14, "b")
     assert connector.told[0] == ("asked", 12)
 

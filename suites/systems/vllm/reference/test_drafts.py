@@ -67,7 +67,8 @@ def copies(output: SchedulerOutput) -> list[tuple[int, int]]:
 
 def keyed(engine: Scheduler, request: Request, group: int) -> list[int]:
     """Return the lengths of prefixes of the request under which its group has a key."""
-    pool, size = engine.kv_cache_manager.block_pool, engine.config.hash_block_size
+    pool = engine.kv_cache_manager.block_pool
+    size = engine.config.hash_block_size
     hashes = enumerate(request.block_hashes, start=1)
     return [size * n for n, digest in hashes if pool.get_cached_block(digest, [group])]  # type: ignore[list-item]
 

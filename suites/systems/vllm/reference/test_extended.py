@@ -102,7 +102,8 @@ def test_a_queue_in_order_of_return_does_not_look_at_keys() -> None:
     for free_list in orders:
         p = OrderedPool(8, 4, free_list=free_list)
         _, blocks = keyed(p)
-        scratch, (other,) = p.get_new_blocks(2), p.get_new_blocks(1)
+        scratch = p.get_new_blocks(2)
+        (other,) = p.get_new_blocks(1)
         p.free_blocks([scratch[1], blocks[1], scratch[0], blocks[0]])
         p.free_blocks([other])
         waiting[free_list] = list(p.free_block_queue)

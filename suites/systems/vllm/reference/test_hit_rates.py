@@ -32,7 +32,8 @@ def test_dense_at_small_blocks_falls_late(shown: dict[Arm, Served]) -> None:
     """In the first half of the turns level with large blocks, in the last turn far behind;
     attention was evicted by then.
     """
-    small, large = rates(shown[SMALL]), rates(shown[LARGE])
+    small = rates(shown[SMALL])
+    large = rates(shown[LARGE])
     assert all(one >= other - PARITY for one, other in zip(small[:HALF], large[:HALF], strict=True))
     assert small[-1] < large[-1] - FALL
     assert sum(turn.evicted_attention for turn in shown[SMALL].turns[:-1]) > 0
@@ -66,7 +67,9 @@ def made_up(*hits: int) -> Served:
     return Served("none", [Turn(looked_up=100, hit=hit) for hit in hits], [])
 
 
-FLAT, FALLEN, LOW = made_up(80, 80, 80, 80), made_up(80, 80, 80, 20), made_up(20, 20, 20, 20)
+FLAT = made_up(80, 80, 80, 80)
+FALLEN = made_up(80, 80, 80, 20)
+LOW = made_up(20, 20, 20, 20)
 
 
 @pytest.mark.parametrize(

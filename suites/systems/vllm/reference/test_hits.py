@@ -34,7 +34,8 @@ def compute(m: KVCacheManager, r: Request, *chunk_ends: int) -> int:
             assert m.allocate_slots(r, end - hit, hit, blocks) is not None
         else:
             assert m.allocate_slots(r, end - r.num_computed_tokens) is not None
-        r.num_computed_tokens, r.status = end, RequestStatus.RUNNING
+        r.num_computed_tokens = end
+        r.status = RequestStatus.RUNNING
     return hit
 
 

@@ -34,7 +34,8 @@ def test_a_token_is_scheduled_before_it_is_known() -> None:
     """
     engine = scheduler([FULL])
     request = add(engine, PROMPT[:6])
-    first, second = engine.schedule(), engine.schedule()
+    first = engine.schedule()
+    second = engine.schedule()
     assert (first.num_scheduled_tokens, second.num_scheduled_tokens) == ({"r": 6}, {"r": 1})
     assert (request.num_tokens, request.num_computed_tokens, request.num_output_placeholders) == (
         6,
@@ -56,7 +57,8 @@ def test_a_block_is_keyed_when_its_last_token_is_known() -> None:
     """
     engine = scheduler([FULL])
     request = add(engine, PROMPT[:3])
-    first, second = engine.schedule(), engine.schedule()
+    first = engine.schedule()
+    second = engine.schedule()
     lengths = []
     for output in (first, second):
         engine.update_from_output(output)
@@ -107,7 +109,8 @@ def test_nothing_is_scheduled_past_the_model_s_length() -> None:
     """Seven of eight are known and the eighth is on its way: there is no ninth to compute."""
     engine = scheduler([FULL], max_model_len=8)
     request = add(engine, PROMPT[:7])
-    first, second = engine.schedule(), engine.schedule()
+    first = engine.schedule()
+    second = engine.schedule()
     assert second.num_scheduled_tokens == {}
     engine.update_from_output(first)
     engine.update_from_output(second)
@@ -148,7 +151,8 @@ def test_what_the_older_of_two_steps_in_flight_reads_is_not_given_back() -> None
     engine = scheduler([WINDOW], max_num_batched_tokens=4, async_depth=2)
     add(engine, PROMPT[:20])
     table = engine.kv_cache_manager.get_block_ids  # type: ignore[attr-defined]
-    older, newer = engine.schedule(), engine.schedule()
+    older = engine.schedule()
+    newer = engine.schedule()
     engine.update_from_output(older)
     newest = engine.schedule()
     engine.schedule()

@@ -102,7 +102,8 @@ def test_a_hit_is_at_most_an_interval_coarser(interval: int) -> None:
     """Wherever a sibling parts, dense retention resumes it at the last block, and sparse at the
     last kept boundary before.
     """
-    dense, sparse = scheduler(None), scheduler(interval)
+    dense = scheduler(None)
+    sparse = scheduler(interval)
     for engine in (dense, sparse):
         serve(engine, "cold", PROMPT)
     boundaries = [0, *range(interval, 200, interval), 192]
@@ -170,7 +171,8 @@ def test_the_live_footprint_stays_at_two_blocks_while_the_cached_one_grows_with_
     """Over 80 generated tokens the request holds two states at most, and five more are cached."""
     engine = scheduler(None)
     request = serve(engine, "cold", PROMPT, finish=False)
-    before, manager = len(kept(engine)), engine.kv_cache_manager
+    before = len(kept(engine))
+    manager = engine.kv_cache_manager
     assert isinstance(manager, KVCacheManager)
     states = manager.coordinator.single_type_managers[STATES]
     for _ in range(80):

@@ -191,7 +191,8 @@ def test_a_withdrawn_request_waits_in_front_and_its_keys_are_gone() -> None:
 
 def test_reset_fails_while_somebody_runs_unless_they_are_preempted() -> None:
     engine = scheduler([FULL])
-    first, second = add(engine, "r", PROMPT[:64]), add(engine, "s", PROMPT[64:72])
+    first = add(engine, "r", PROMPT[:64])
+    second = add(engine, "s", PROMPT[64:72])
     step(engine)
     assert engine.reset_prefix_cache() is False
     assert engine.reset_prefix_cache(reset_running_requests=True) is True

@@ -83,7 +83,8 @@ def test_a_request_waits_for_its_loads_while_others_run() -> None:
     """
     engine = scheduler([FULL])
     kept_aside(engine, PROMPT[:10])
-    warm, other = ask(engine, "warm", PROMPT[:10]), ask(engine, "other", PROMPT[50:55])
+    warm = ask(engine, "warm", PROMPT[:10])
+    other = ask(engine, "other", PROMPT[50:55])
     ran = [step(engine).num_scheduled_tokens for _ in range(3)]
     assert ran == [{"other": 5}, {"other": 1}, {"other": 1, "warm": 2}]
     assert (warm.num_tokens, other.num_tokens) == (11, 8)
@@ -202,7 +203,8 @@ def test_who_runs_waits_for_loads_and_then_takes_blocks_from_who_was_loaded() ->
     """
     engine = scheduler([FULL], num_blocks=7, tier_delay=6)
     kept_aside(engine, PROMPT[:13])
-    runs, warm = ask(engine, "runs", PROMPT[50:58]), ask(engine, "warm", PROMPT[:13])
+    runs = ask(engine, "runs", PROMPT[50:58])
+    warm = ask(engine, "warm", PROMPT[:13])
     ran = [step(engine).num_scheduled_tokens for _ in range(7)]
     assert ran == [{"runs": 8}, *[{"runs": 1}] * 4, {}, {"runs": 1}]
     assert (runs.num_preemptions, warm.num_preemptions) == (0, 1)

@@ -60,22 +60,26 @@ def serve(engine: Scheduler, name: str, tokens: list[int]) -> tuple[int, list[Sc
 def block(number: int) -> KVCacheBlock:
     """Return a block of the device under a key of its own."""
     one = KVCacheBlock(BlockId(number))
-    one.block_hash, one.block_hash_num_tokens = BlockHashWithGroupId(bytes([number])), 4
+    one.block_hash = BlockHashWithGroupId(bytes([number]))
+    one.block_hash_num_tokens = 4
     return one
 
 
 def test_what_was_used_longest_ago_gives_way() -> None:
     """Of two places, the one that was asked for again stays."""
-    tier, (a, b, c) = PlainTier(2), (block(number) for number in (1, 2, 3))
+    tier = PlainTier(2)
+    (a, b, c) = (block(number) for number in (1, 2, 3))
     assert a.block_hash and b.block_hash and c.block_hash
-    first, second = tier.store("r", a), tier.store("r", b)
+    first = tier.store("r", a)
+    second = tier.store("r", b)
     assert first is not None and tier.store("r", a) is None, "it is there already"
     assert tier.store("r", c) is second
     assert [tier.get(one.block_hash) for one in (a, b, c)] == [first, None, second]  # type: ignore[arg-type]
 
 
 def test_a_place_that_is_being_loaded_does_not_give_way() -> None:
-    tier, (a, b) = PlainTier(1), (block(number) for number in (1, 2))
+    tier = PlainTier(1)
+    (a, b) = (block(number) for number in (1, 2))
     place = tier.store("r", a)
     assert place is not None
     tier.fetch(place, block(9))
@@ -168,10 +172,8 @@ def test_a_place_of_the_tier_is_no_block_of_the_device_of_the_same_number() -> N
     assert output.num_scheduled_tokens == {"0 again": 2, "1 again": 2}
     manager = engine.kv_cache_manager
     assert isinstance(manager, TieredManager)
-    into, place = (
-        manager.get_block_ids("0 again")[0][0],
-        manager.tier.get(manager.block_pool.blocks[3].block_hash),
-    )  # type: ignore[arg-type]
+    into = manager.get_block_ids("0 again")[0][0]  # type: ignore[arg-type]
+    place = manager.tier.get(manager.block_pool.blocks[3].block_hash)  # type: ignore[arg-type]
     assert into == 1 == place.block_id and manager.get_block_ids("1 again")[0][0] == 3  # type: ignore[union-attr]
     engine.withdraw(output, ["0 again"])
     assert list(output.num_scheduled_tokens) == ["1 again"]

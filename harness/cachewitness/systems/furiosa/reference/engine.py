@@ -107,7 +107,8 @@ def open_engine(header: TraceHeader, options: Mapping[str, str]) -> Driver:
 
 def describe(trace: TraceHeader, config: CacheConfig) -> Header:
     """Return the history header: two pools without a null block, one group in each."""
-    layers, options = config.layers, config.options
+    layers = config.layers
+    options = config.options
     window = layers.window + (options.window_tail == "W")
     everywhere, sliding = _evictions(options)
     return Header(
@@ -167,7 +168,8 @@ class Furiosa(Adapter):
     def attach(self, engine: Host) -> None:
         """Take note of the driver, which the manager reports to."""
         super().attach(engine)
-        self.manager.diff, self.manager.engine = engine.diff, engine
+        self.manager.diff = engine.diff
+        self.manager.engine = engine
 
     # --- life of a request ------------------------------------------------------------------------
 
@@ -252,9 +254,9 @@ class Furiosa(Adapter):
         ]
         if shape != self._shape:
             known = self._keys
-            self._shape, self._keys = (
-                shape,
-                KeysByEntry((place, known.get(place) or self._claims_of(place)) for place in shape),
+            self._shape = shape
+            self._keys = KeysByEntry(
+                (place, known.get(place) or self._claims_of(place)) for place in shape
             )
         return self._keys
 
@@ -262,7 +264,8 @@ class Furiosa(Adapter):
         start, stop, global_block, sliding_block = place
         size = self.config.layers.block_size
         unit = size if self.config.options.hit_granularity == "block" else 1
-        column, own = start // size * size, (start // unit + 1) * unit
+        column = start // size * size
+        own = (start // unit + 1) * unit
         assert global_block is not None
         found: dict[KeyId, Claim] = {
             (GLOBAL, global_block, length): Claim(length)
@@ -300,7 +303,8 @@ class ObservedManager(HybridCacheManager):
 
     def prefill(self, request: Request, hit: Hit, num_tokens: int) -> None:
         """Report the hit, and what is held until it is copied."""
-        r, (global_hit, sliding_hit) = request.request_id, self.columns(hit)
+        r = request.request_id
+        (global_hit, sliding_hit) = self.columns(hit)
         window = [ABSENT] * (len(global_hit) - len(sliding_hit)) + list(sliding_hit)
         self.diff.hit(r, hit.length, [list(global_hit), window])
         if hit.length % self.block_size:

@@ -27,7 +27,8 @@ def window_matched_short(engine: Driver) -> None:
     manager = _manager(engine)
 
     def match(original: Any, request: Any) -> Any:
-        limit, options = request.num_tokens - 1, manager.config.options
+        limit = request.num_tokens - 1
+        options = manager.config.options
         path = manager.tree.match(request.identity, request.symbols, limit)
         return usable(
             path,
@@ -267,7 +268,8 @@ def partial_chunks_not_stored(engine: Driver) -> None:
     """A chunk that ends inside a block is not stored, and what is computed behind it has nothing
     to hang on.
     """
-    manager, refused = _manager(engine), set[str]()
+    manager = _manager(engine)
+    refused = set[str]()
 
     def store(original: Any, request: Any) -> None:
         if request.num_computed % manager.block_size:

@@ -78,7 +78,8 @@ class Connector:
     """LMCache's connector as vLLM's scheduler calls it, and what it finds and keeps as events."""
 
     def __init__(self, lmcache: LMCacheMPConnector, front: ObservedFront, groups: int) -> None:
-        self.lmcache, self.front = lmcache, front
+        self.lmcache = lmcache
+        self.front = front
         self.store = ObservedStore(lmcache, groups)
         self.reset_reason: Any = lambda: "reset"
         self._requests: dict[str, tuple[Request, int]] = {}
@@ -234,7 +235,8 @@ def build_connector(
     """Return a connector to a server of its own, which `make` makes. Raises UsageError with what
     LMCache says at start-up.
     """
-    release, mode = spec.RELEASES[own.release], config.options.mamba_cache_mode
+    release = spec.RELEASES[own.release]
+    mode = config.options.mamba_cache_mode
     separate = (
         release.separate_object_groups
         if own.separate_object_groups is None

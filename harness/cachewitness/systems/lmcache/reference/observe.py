@@ -36,7 +36,9 @@ class ObservedStore:
     """The first level of a server, observed."""
 
     def __init__(self, connector: LMCacheMPConnector, groups: int) -> None:
-        self._l1, self._infos, self._groups = connector.server.l1, connector.infos, groups
+        self._l1 = connector.server.l1
+        self._infos = connector.infos
+        self._groups = groups
         self._found: dict[ObjectKey, MemoryObj] = {}
         self._staged: dict[tuple[ObjectKey, str], tuple[MemoryObj, str]] = {}
         self._ends: dict[int, tuple[int, int]] = {}
@@ -98,7 +100,8 @@ class ObservedStore:
             ]
         for name in [name for name in now if name not in self._staged]:
             self._stores += 1
-            memory, holder = now[name], f"store:{self._stores}"
+            memory = now[name]
+            holder = f"store:{self._stores}"
             self._staged[name] = (memory, holder)
             takes += [
                 Take(step=step, pool=TIER, group=self._ends[p][0], pages=[p], holder=holder)
@@ -110,7 +113,8 @@ class ObservedStore:
         ended: list[Event] = []
         begun: list[Event] = []
         for key in self._changed:
-            old, resident = self._found.pop(key, None), self._l1.objects.get(key)
+            old = self._found.pop(key, None)
+            resident = self._l1.objects.get(key)
             new = resident.memory if resident is not None else None
             if new is not None:
                 self._found[key] = new
@@ -162,10 +166,8 @@ class ObservedFront(ObservedManager):
         blocks: list[Any] = []
         takes: list[Event] = []
         for copy in copies:
-            holder, group = (
-                self._pins.next_copy(),
-                self._connector.infos[copy.kernel_group].engine_group_id,
-            )
+            holder = self._pins.next_copy()
+            group = self._connector.infos[copy.kernel_group].engine_group_id
             blocks.append(self._blocks[copy.block_id])
             takes.append(self._pins.take(copy.block_id, group, holder, self.step))
         self._pool.touch(blocks)
@@ -181,7 +183,8 @@ class ObservedFront(ObservedManager):
                 Hit(step=self.step, r=r, reported=length, resume=length, pages=pages + nothing)
             )
             return
-        tracker, resume = self._connector.trackers[r], length + external
+        tracker = self._connector.trackers[r]
+        resume = length + external
         tables = [
             [block.block_id for block in single.req_to_blocks[r]] for single in self._managers
         ]
@@ -211,10 +214,8 @@ class ObservedFront(ObservedManager):
                 server.l1.objects[key].memory.pages, placed, strict=True
             ):
                 info = self._connector.infos[kernel_group]
-                group, at = (
-                    info.engine_group_id,
-                    chunk * server.groups.blocks_per_chunk(kernel_group) + column,
-                )
+                group = info.engine_group_id
+                at = chunk * server.groups.blocks_per_chunk(kernel_group) + column
                 if at * info.tokens_per_block >= on_device and pages[group][at] != self._null:
                     places[group][at] = stored
         return places

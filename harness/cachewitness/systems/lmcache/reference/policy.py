@@ -36,7 +36,8 @@ def configurations() -> list[Configuration]:
     full, mamba, window, three = (
         layouts.load(name) for name in ("full", "full-mamba", "full-swa", "full-swa-mamba")
     )
-    unequal, fine = layouts.load("full-mamba-unequal"), layouts.load("full-swa-unequal")
+    unequal = layouts.load("full-mamba-unequal")
+    fine = layouts.load("full-swa-unequal")
     apart: dict[str, Any] = {"separate_object_groups": True}
     return [
         _configuration(full, 16),

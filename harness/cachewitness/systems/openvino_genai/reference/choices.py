@@ -45,7 +45,8 @@ def _blocks(pool: BlockPool, group: int, choices: Choices) -> None:
         return own_oldest() if victim is None else pool._store.pop(pool.blocks[victim].block_id)
 
     own_oldest = pool._oldest
-    pool.allocate, pool._oldest = allocate, oldest  # type: ignore[method-assign]
+    pool.allocate = allocate  # type: ignore[method-assign]
+    pool._oldest = oldest  # type: ignore[method-assign]
 
 
 def _keys(pool: BlockPool, group: int, choices: Choices) -> None:

@@ -196,8 +196,10 @@ class TwoPools(Adapter):
 
     def __init__(self, built: Built) -> None:
         self.scheduler = built.scheduler()
-        self.max_model_len, self.max_prompt = built.max_model_len, built.max_prompt
-        self._groups, self._block_size = built.groups, built.kv_block_size
+        self.max_model_len = built.max_model_len
+        self.max_prompt = built.max_prompt
+        self._groups = built.groups
+        self._block_size = built.kv_block_size
         self._kind: list[CacheType] = [
             LA if group.kind == "recurrent" else KV for group in built.groups
         ]

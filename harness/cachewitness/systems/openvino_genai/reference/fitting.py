@@ -190,7 +190,8 @@ def remarks(layout: Layout, options: Mapping[str, Any], release: str = "") -> li
 
 def _sized(layout: Layout, options: Mapping[str, Any], release: str) -> str:
     """Return how SchedulerConfig sizes the pools, in words."""
-    config, tokens = sizes.config_of(options), sizes.one_block_size(layout, "attention")
+    config = sizes.config_of(options)
+    tokens = sizes.one_block_size(layout, "attention")
     found = sizes.capacity_of(config, layout, options, release)
     room = "dynamic" if found.dynamic else "fixed"
     plural = "" if found.la_blocks == 1 else "s"

@@ -285,9 +285,11 @@ def _tell_requests(answer: Plan, tokens: int, size: int, capacity: Capacity, hyb
             "--request-tokens: a cache that grows holds what memory allows; give blocks or a budget"
         )
         return
-    blocks, states = -(-tokens // size), capacity.states_of(tokens)
+    blocks = -(-tokens // size)
+    states = capacity.states_of(tokens)
     answer.add("request_kv_blocks", blocks, f"ceil({tokens} / {size})")
-    fit, how = capacity.kv_blocks // blocks, f"{capacity.kv_blocks} // {blocks}"
+    fit = capacity.kv_blocks // blocks
+    how = f"{capacity.kv_blocks} // {blocks}"
     if hybrid:
         every = (
             "one, without checkpoints"
@@ -311,7 +313,8 @@ def _intervals(
     Raises UsageError where no checkpoints are kept, no blocks are known, or the length is more than
     is walked over.
     """
-    tokens, size = request.request_tokens, sizes.one_block_size(layout, "attention")
+    tokens = request.request_tokens
+    size = sizes.one_block_size(layout, "attention")
     if tokens is None or capacity.interval is None or capacity.dynamic:
         raise UsageError(
             "--intervals: give --request-tokens, a model with recurrent layers, --prefix-caching,"
@@ -326,7 +329,8 @@ def _intervals(
     for multiplier in (1 << power for power in range(MULTIPLIERS) if size << power <= tokens):
         given = {**chosen, "cache_interval_multiplier": multiplier}
         found = sizes.capacity_of(sizes.config_of(given), layout, given, request.release)
-        states, interval = found.states_of(tokens), size * multiplier
+        states = found.states_of(tokens)
+        interval = size * multiplier
         most, mean = lost_tokens(every, range(interval, tokens + 1, interval), tokens)
         fit = min(found.kv_blocks // -(-tokens // size), found.la_blocks // states)
         rows.append(

@@ -24,7 +24,8 @@ def configurations() -> list[Configuration]:
 
     The pools are a trace's own, of sizes that are named, or dynamic.
     """
-    mamba, unequal = layouts.load("full-mamba"), layouts.load("full-mamba-unequal")
+    mamba = layouts.load("full-mamba")
+    unequal = layouts.load("full-mamba-unequal")
     return [
         Configuration(layout, options, "openvino_genai")
         for layout, options in (

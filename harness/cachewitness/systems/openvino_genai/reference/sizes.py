@@ -160,7 +160,8 @@ def weights(layout: Layout, options: Mapping[str, Any], kv_block_size: int) -> L
     if named:
         if missing := [name for name in BYTES[: 1 + bool(recurrent)] if name not in named]:
             raise UsageError(f"policy openvino_genai: {named[0]}: needs {missing[0]} beside it")
-        kv, la = options["kv_block_bytes"], options.get("la_block_bytes") or 0
+        kv = options["kv_block_bytes"]
+        la = options.get("la_block_bytes") or 0
     elif not known:
         return None
     try:
@@ -175,7 +176,8 @@ def capacity_of(
     """Return the capacity of both pools on a layout in blocks of OpenVINO's size. Raises
     UsageError for what does not fit.
     """
-    tokens, memory_gib = one_block_size(layout, "attention"), options.get("memory_gib")
+    tokens = one_block_size(layout, "attention")
+    memory_gib = options.get("memory_gib")
     weighed = weights(layout, options, tokens)
     if weighed is not None:
         return capacity(config, weighed, release, memory_gib)

@@ -20,13 +20,12 @@ def steer(engine: Any, choices: Choices) -> None:
     """Have the free choices of a reference engine made by somebody else; the first group's
     places speak for all.
     """
-    prompts, aside = (
-        engine.adapter.runtime.prompts,
-        [group for group in engine.header.groups if group.of >= 0],
-    )
+    prompts = engine.adapter.runtime.prompts
+    aside = [group for group in engine.header.groups if group.of >= 0]
     if not aside:
         return
-    own, pool = prompts.reserve, aside[0].pool
+    own = prompts.reserve
+    pool = aside[0].pool
 
     def reserve(key: SystemPromptKey) -> SavedPrompt | None:
         if key not in prompts.saved:

@@ -109,8 +109,10 @@ def configure(layout: Layout, options: Mapping[str, Any]) -> Config:
     of no matter what size.
     """
     types = [_kind(group) for group in layout.groups for _ in range(group.layers)]
-    attention, mamba = types.count(LayerType.ATTENTION), types.count(LayerType.MAMBA)
-    rows, length = options["max_batch_size"], options["max_sequence_length"]
+    attention = types.count(LayerType.ATTENTION)
+    mamba = types.count(LayerType.MAMBA)
+    rows = options["max_batch_size"]
+    length = options["max_sequence_length"]
     return Config(
         layer_types=tuple(types),
         kv_config=KVConfig(attention, rows, length, (KVLayerConfig(1, 64),) * attention),
@@ -127,8 +129,10 @@ def describe(header: TraceHeader, options: Mapping[str, Any], version: str = COR
     """Return the history's header: a pool of rows for each group and, if anything is captured, a
     pool of places for each.
     """
-    layout, places = header.layout, _places(options)
-    length, count_of = options["max_sequence_length"], len(layout.groups)
+    layout = header.layout
+    places = _places(options)
+    length = options["max_sequence_length"]
+    count_of = len(layout.groups)
     groups = [
         Group(i, g.kind, length, pool=i, window=g.window, chunk=g.chunk)
         for i, g in enumerate(layout.groups)

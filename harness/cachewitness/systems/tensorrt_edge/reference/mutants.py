@@ -89,10 +89,12 @@ def last_token_of_a_capture_again(engine: Driver) -> None:
 )
 def capture_rewritten(engine: Driver) -> None:
     """A capture is written again while its request goes on."""
-    runtime, captured = _runtime(engine), dict[str, Any]()
+    runtime = _runtime(engine)
+    captured = dict[str, Any]()
 
     def schedule(original: Any, *args: Any) -> Any:
-        scheduled, aside = original(*args), _adapter(engine)._aside
+        scheduled = original(*args)
+        aside = _adapter(engine)._aside
         for request in runtime.running():
             saved = captured.get(request.request_id)
             if (

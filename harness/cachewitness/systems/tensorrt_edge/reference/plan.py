@@ -171,7 +171,9 @@ def config_of(model: Model, request: Request) -> Config:
 
 
 def _attention(answer: Plan, config: Config, request: Request) -> None:
-    kv, rows, width = config.kv_config, config.max_batch_size, BYTES[config.kv_config.kv_cache_type]
+    kv = config.kv_config
+    rows = config.max_batch_size
+    width = BYTES[config.kv_config.kv_cache_type]
     length = kv.max_sequence_length
     if request.release == PAGED:
         length = math.ceil(length / PAGE_TOKENS) * PAGE_TOKENS
@@ -182,7 +184,9 @@ def _attention(answer: Plan, config: Config, request: Request) -> None:
         )
     total = 0
     for layer in dict.fromkeys(kv.layer_configs):
-        layers, heads, dim = kv.layer_configs.count(layer), layer.num_kv_heads, layer.head_dim
+        layers = kv.layer_configs.count(layer)
+        heads = layer.num_kv_heads
+        dim = layer.head_dim
         each = rows * 2 * heads * length * dim * width
         shape = f"[{rows}, 2, {heads}, {length}, {dim}]"
         if request.release == PAGED:
@@ -197,11 +201,9 @@ def _attention(answer: Plan, config: Config, request: Request) -> None:
 
 
 def _recurrent(answer: Plan, config: Config) -> None:
-    mamba, rows, layers = (
-        config.mamba_config,
-        config.max_batch_size,
-        config.mamba_config.num_recurrent_layers,
-    )
+    mamba = config.mamba_config
+    rows = config.max_batch_size
+    layers = config.mamba_config.num_recurrent_layers
     if not layers:
         answer.add("recurrent_bytes", 0, "no recurrent layers")
         answer.add("conv_bytes", 0, "no recurrent layers")

@@ -28,7 +28,8 @@ def configurations() -> list[Configuration]:
     """Return the configurations of a run: every kind of group, rows and captures under pressure,
     each way to run.
     """
-    full, unequal = layouts.load("full"), layouts.load("full-mamba-unequal")
+    full = layouts.load("full")
+    unequal = layouts.load("full-mamba-unequal")
     three, mamba, window = (
         layouts.load(name) for name in ("full-swa-mamba", "full-mamba", "full-swa")
     )
@@ -47,7 +48,8 @@ def configurations() -> list[Configuration]:
 
 def cold_configurations() -> list[Configuration]:
     """Return the configurations on which tensors are compared."""
-    three, mamba = layouts.load("full-swa-mamba"), layouts.load("full-mamba")
+    three = layouts.load("full-swa-mamba")
+    mamba = layouts.load("full-mamba")
     return [
         _configuration(three),
         _configuration(mamba, survivors="descending"),

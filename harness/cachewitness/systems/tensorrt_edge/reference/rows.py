@@ -31,16 +31,19 @@ class Rows(Adapter):
     """The adapter: a runtime over the manager's books, and what its steps mean in slots."""
 
     def __init__(self, header: Header, runtime: Runtime, budget: int = 0) -> None:
-        self.runtime, self.budget = runtime, budget
+        self.runtime = runtime
+        self.budget = budget
         self.max_model_len = runtime.cache.config.kv_config.max_sequence_length
         self._groups = header.local_groups()
         self._aside = {group.of: group for group in header.groups if group.of >= 0}
         """Per group: the one of the other tier that keeps copies of its rows."""
-        self._rows, self._places = runtime.cache.config.max_batch_size, runtime.prompts.capacity
+        self._rows = runtime.cache.config.max_batch_size
+        self._places = runtime.prompts.capacity
         self._step: Step | None = None
         self._moving: dict[int, set[int]] = {group.id: set() for group in self._groups}
         self._captures: dict[int, str] = {}
-        self._copies, self._serial = count(1), count(1)
+        self._copies = count(1)
+        self._serial = count(1)
 
     # --- requests ---------------------------------------------------------------------------------
 

@@ -82,10 +82,12 @@ def as_test(trace: Trace, history: History, failed: Failed, options: Mapping[str
             "--export pytest: a test with HiSparse's two pools is not written; attach the trace"
             " instead"
         )
-    source, header = load(options.get("source", "")), trace.header
+    source = load(options.get("source", ""))
+    header = trace.header
     at = next((event for event in history.events if event.seq == failed.seq), None)
     until = failed if failed.anomaly != STATES or isinstance(at, Read) else failed._replace(seq=-1)
-    parts, calls = built(header, source), _Calls(trace, history, until)
+    parts = built(header, source)
+    calls = _Calls(trace, history, until)
     story = text.HEAD.format(
         story=_story(header, failed), anomaly=failed.anomaly, version=source.version
     )
@@ -146,10 +148,12 @@ def _functions(
     """Yield the functions of a test: what makes a step, with the worker in it if what is read is
     judged.
     """
-    begin, end = text.MANAGER_STEP, text.MANAGER_END
+    begin = text.MANAGER_STEP
+    end = text.MANAGER_END
     if header.height == "scheduler":
         scheduled = text.SCHEDULED_AND_READ if failed.anomaly in READS else text.SCHEDULED
-        begin, end = text.SCHEDULER_STEP + scheduled + text.SCHEDULER_RUNS, text.SCHEDULER_END
+        begin = text.SCHEDULER_STEP + scheduled + text.SCHEDULER_RUNS
+        end = text.SCHEDULER_END
     if failed.anomaly != "lost-hit":
         begin = "".join(
             line
@@ -216,7 +220,8 @@ class _Calls:
     """The calls that a history was made of, line by line."""
 
     def __init__(self, trace: Trace, history: History, failed: Failed) -> None:
-        self._trace, self._failed = trace, failed
+        self._trace = trace
+        self._failed = failed
         self._events = _until(history.events, failed.seq)
         self._numbers: dict[int, int] = {}
         self._names: dict[str, str] = {}
@@ -276,7 +281,8 @@ class _Calls:
             if event.r.isidentifier() and not keyword.iskeyword(event.r)
             else f"request_{len(self._names)}"
         )
-        self._names[event.r], self._tokens[event.r] = name, event.tokens
+        self._names[event.r] = name
+        self._tokens[event.r] = event.tokens
         salt = f", cache_salt={event.salt!r}" if event.salt else ""
         adapter = (
             f", lora_request=LoRARequest({event.adapter!r}, 1, {event.adapter!r})"

@@ -207,10 +207,8 @@ def connector_of(
     """Return the connector of a scheduler, with the worker's. `sizes` are (scheduler block size,
     hash block size) in tokens.
     """
-    runner, names = (
-        ModelRunner(source, scheduler.connector, config, kv_cache_config),
-        KeyNames(sizes[1]),
-    )
+    runner = ModelRunner(source, scheduler.connector, config, kv_cache_config)
+    names = KeyNames(sizes[1])
     mine, workers = (
         [*getattr(whole, "_connectors", (whole,))] for whole in (scheduler.connector, runner.worker)
     )

@@ -26,7 +26,10 @@ class Job:
     def __init__(
         self, numbers: list[int], moves: list[Move], steps_left: int, *, stores: bool, begun: bool
     ) -> None:
-        self.numbers, self.moves, self.steps_left, self.stores = numbers, moves, steps_left, stores
+        self.numbers = numbers
+        self.moves = moves
+        self.steps_left = steps_left
+        self.stores = stores
         self.expedited = False
         """Whether it has a stream of its own, beside that of its direction."""
         self.begun = begun
@@ -82,7 +85,8 @@ class Copies:
 
         Raises RuntimeError if there are not as many pages to copy from as to copy to.
         """
-        sources, targets = [int(page) for page in src], [int(page) for page in dst]
+        sources = [int(page) for page in src]
+        targets = [int(page) for page in dst]
         if len(sources) != len(targets):
             raise RuntimeError(
                 f"the worker is told to copy {len(sources)} pages, {sources}, into {len(targets)},"

@@ -36,7 +36,10 @@ class Stored:
     """
 
     def __init__(self, pages: list[int], job: Job, r: str, layer: str) -> None:
-        self.pages, self.job, self.r, self.layers = pages, job, r, {layer}
+        self.pages = pages
+        self.job = job
+        self.r = r
+        self.layers = {layer}
 
 
 class Files:
@@ -47,8 +50,11 @@ class Files:
     def __init__(
         self, caches: dict[str, Any], block_size: int, copies: CopiesOf, pool: Any
     ) -> None:
-        self.caches, self.folders = caches, dict[str, Stored]()
-        self._size, self._copies, self._pool = block_size, copies, pool
+        self.caches = caches
+        self.folders = dict[str, Stored]()
+        self._size = block_size
+        self._copies = copies
+        self._pool = pool
         self._own = {name: cache.clone() for name, cache in caches.items()}
         self._count = 0
         self.torch = self
@@ -59,9 +65,11 @@ class Files:
 
         Raises EngineFailure if the layers of a prompt do not lie in the same blocks.
         """
-        path, blocks = Path(filename), self._blocks(tensors["kv_cache"])
+        path = Path(filename)
+        blocks = self._blocks(tensors["kv_cache"])
         path.touch()
-        folder, known = str(path.parent), self.folders.get(str(path.parent))
+        folder = str(path.parent)
+        known = self.folders.get(str(path.parent))
         if known is None or path.name in known.layers:
             self.folders[folder] = self._stored(blocks, path.name, known)
         elif [move.src for move in known.job.moves] != blocks:

@@ -102,7 +102,8 @@ class ConnectedManager(ReportingManager):
         """Give a request blocks; if some are to be loaded, the hit is reported when the step
         says from where.
         """
-        loaded, r = kwargs.get("num_external_computed_tokens", 0), request.request_id
+        loaded = kwargs.get("num_external_computed_tokens", 0)
+        r = request.request_id
         if loaded:
             self.observed.report_no_hit(r)
         place = len(self.observed.events)
@@ -139,7 +140,8 @@ class ConnectedManager(ReportingManager):
         for r in [r for r in known if r not in live and r not in self._lingering]:
             self._count += 1
             self._lingering[r] = f"store:{self._count}"
-            null, step = self.observed.block_pool.null_block.block_id, self.observed.step
+            null = self.observed.block_pool.null_block.block_id
+            step = self.observed.step
             for group, row in enumerate(self.observed.tables(r)):
                 if pages := [page for page in row if page != null]:
                     self.observed.events += [

@@ -18,7 +18,8 @@ class CopiesOf:
     """The device's copies as one memory has them: its pages are numbered from `first` on."""
 
     def __init__(self, copies: Copies, first: int) -> None:
-        self._copies, self._first = copies, first
+        self._copies = copies
+        self._first = first
 
     def begin(
         self,
@@ -120,13 +121,15 @@ class Connector:
         chunk: int,
         least: int,
     ) -> None:
-        self._runner, self._sides, self.names, self._each = runner, sides, names, pages
-        self.chunk, self.least = chunk, least
+        self._runner = runner
+        self._sides = sides
+        self.names = names
+        self._each = pages
+        self.chunk = chunk
+        self.least = least
         self.pages = pages * len(sides)
-        self.fenced, self.unordered = (
-            any(side.fenced for side in sides),
-            all(side.unordered for side in sides),
-        )
+        self.fenced = any(side.fenced for side in sides)
+        self.unordered = all(side.unordered for side in sides)
         self.tells_failures = all(side.tells_failures for side in sides)
         self.once = any(side.once for side in sides)
         self.waits = max(side.waits for side in sides)

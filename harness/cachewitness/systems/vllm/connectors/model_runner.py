@@ -42,7 +42,8 @@ class ModelRunner:
         """Do a step of the scheduler's, in which the device is given time by `run`; return what
         the scheduler is told.
         """
-        worker, meta = self.worker, output.kv_connector_metadata
+        worker = self.worker
+        meta = output.kv_connector_metadata
         worker.handle_preemptions(meta)
         worker.bind_connector_metadata(meta)
         self._pass()
@@ -59,7 +60,8 @@ class ModelRunner:
         return told
 
     def _pass(self) -> None:
-        worker, forward = self.worker, self.forward
+        worker = self.worker
+        forward = self.forward
         worker.start_load_kv(forward and forward.context)
         if forward is not None:
             forward.loaded()

@@ -39,7 +39,8 @@ class CopyWorker:
     """What vLLM's worker has for `CPUOffloadingWorker`: it keeps the copies in mind."""
 
     def __init__(self, source: Source, copies: CopiesOf, blocks: int) -> None:
-        self._copies, self._blocks = copies, blocks
+        self._copies = copies
+        self._blocks = blocks
         self._result = source.part("v1.kv_offload.base", "TransferResult")
         self.jobs: dict[int, Job] = {}
         """By vLLM's number of a job."""
@@ -84,7 +85,8 @@ class CopyWorker:
         follow it without a gap. Raises EngineFailure if there are not as many chunks as the blocks
         lie in: vLLM's worker asserts that.
         """
-        left, pages = [int(chunk) for chunk in chunks], list[int]()
+        left = [int(chunk) for chunk in chunks]
+        pages = list[int]()
         for count, first in zip(blocks.group_sizes, blocks.block_indices, strict=True):
             skipped = first % self._blocks if count else 0
             span = -(-(skipped + count) // self._blocks)
@@ -124,7 +126,9 @@ class Offloading(VllmSide):
     null: Sequence[int] = ()
 
     def __init__(self, source: Source, connector: Any, worker: Any, names: KeyNames) -> None:
-        self._source, self._connector_worker, self._names = source, worker.connector_worker, names
+        self._source = source
+        self._connector_worker = worker.connector_worker
+        self._names = names
         self._manager = connector.connector_scheduler.manager
         config = connector.connector_scheduler.config
         self._blocks = config.blocks_per_chunk
@@ -167,7 +171,8 @@ class Offloading(VllmSide):
         """Return the keys of a chunk's pages that were filled: each names the prefix that ends
         with its block.
         """
-        group, (length, r, _) = self._group_of(key), self._names.claim(self._hash_of(key))
+        group = self._group_of(key)
+        (length, r, _) = self._names.claim(self._hash_of(key))
         for left, page in enumerate(reversed(pages)):
             if page in self._worker.filled:
                 yield (group, page, key), Claim(length - left * self._sizes[group], r)

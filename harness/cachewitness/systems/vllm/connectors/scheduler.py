@@ -56,7 +56,8 @@ class ConnectedScheduler(RealScheduler):
         connector: Connector,
     ) -> None:
         super().__init__(source, scheduler, manager, new_request, clock, options)
-        self.connector, self._copies = connector, Copies(options.tier_delay)
+        self.connector = connector
+        self._copies = Copies(options.tier_delay)
         self.held = ConnectedManager(self, clock)
         self.view = scheduler.kv_cache_manager = self.held
         self._groups = len(manager.coordinator.single_type_managers)
@@ -95,11 +96,9 @@ class ConnectedScheduler(RealScheduler):
         copies = self._copies
         self._note_groups()
         scheduled.copies += copies.before
-        scheduled.begun, scheduled.ended, scheduled.failed = (
-            copies.begun,
-            copies.ended,
-            copies.failed,
-        )
+        scheduled.begun = copies.begun
+        scheduled.ended = copies.ended
+        scheduled.failed = copies.failed
         scheduled.flushed = copies.flushed
         if self.sync_failures:
             lacking = self.held.who_has(copies.lost)
@@ -166,7 +165,8 @@ class ConnectedScheduler(RealScheduler):
 
     def worker_tables(self, r: str) -> Tables:
         """Return the rows that the worker was told, and none for the connector's memory."""
-        held, null = self.manager.tables(r), self.manager.block_pool.null_block.block_id
+        held = self.manager.tables(r)
+        null = self.manager.block_pool.null_block.block_id
         return self.worker.rows(r, held[: self._groups], null) + held[self._groups :]
 
     # --- requests ---------------------------------------------------------------------------------
@@ -274,7 +274,8 @@ class ConnectedScheduler(RealScheduler):
         }
         events = self.manager.events
         for r, (place, length) in reversed(self.held.take_hits().items()):
-            last, rows = self.scheduler.requests[r].num_tokens - 1, self.held.blocks_of(r, length)
+            last = self.scheduler.requests[r].num_tokens - 1
+            rows = self.held.blocks_of(r, length)
             fetched = [[places.get(page, NOT_FROM_THERE) for page in row] for row in rows]
             tier = SECOND if any(place >= 0 for row in fetched for place in row) else "local"
             self.manager.diff.hit(r, length, rows + fetched, resume=min(length, last), tier=tier)

@@ -46,7 +46,8 @@ class _Event:
     """The event of a stream behind a copy."""
 
     def __init__(self, copies: CopiesOf, job: Job) -> None:
-        self._copies, self._job = copies, job
+        self._copies = copies
+        self._job = job
 
     def query(self) -> bool:
         """Whether the copy is over."""
@@ -65,7 +66,9 @@ class SimpleOffload(VllmSide):
     forward = None
 
     def __init__(self, source: Source, connector: Any, worker: Any, names: KeyNames) -> None:
-        self._connector, self._handler, self._names = connector, worker.worker_handler, names
+        self._connector = connector
+        self._handler = worker.worker_handler
+        self._names = names
         self._scheduler = connector.scheduler_manager
         self._looks_ahead = self._scheduler._target_free if self._scheduler._lazy_mode else 0
         """How many blocks, of those that are evicted next, are stored in time; 0 where it is not

@@ -40,7 +40,8 @@ class TierState:
     """
 
     def __init__(self, memory: Memory, groups: int) -> None:
-        self._memory, self._groups = memory, groups
+        self._memory = memory
+        self._groups = groups
         self._keys: dict[KeyId, Claim] = {}
         """A key stays what it was published as."""
         self.look()
@@ -152,7 +153,8 @@ class KeyNames:
     def learn(self, requests: Iterable[Any]) -> None:
         """Note the hashes that requests have got."""
         for request in requests:
-            hashes, seen = request.block_hashes, self._seen.get(request.request_id, 0)
+            hashes = request.block_hashes
+            seen = self._seen.get(request.request_id, 0)
             for index in range(seen, len(hashes)):
                 self._named[hashes[index]] = Claim((index + 1) * self._unit, request.request_id)
             self._seen[request.request_id] = len(hashes)

@@ -33,15 +33,15 @@ class Books:
     """The two pools of a scheduler's cache manager, as one cache of the ledger's."""
 
     def __init__(self, source: Source, scheduler: Any, places: Places, names: KeyNames) -> None:
-        self._scheduler, self._places, self._names = scheduler, places, names
+        self._scheduler = scheduler
+        self._places = places
+        self._names = names
         self._managers = scheduler.kv_cache_manager.coordinator.single_type_managers
         self._resident = [self._managers[index] for index in places.resident]
         self._hot = [self._managers[index] for index in places.hot]
         self._host = self._managers[places.source]
-        self._device_pool, self._host_pool = (
-            scheduler.kv_cache_manager.block_pool,
-            self._host.block_pool,
-        )
+        self._device_pool = scheduler.kv_cache_manager.block_pool
+        self._host_pool = self._host.block_pool
         self.coordinator = self._host.coordinator
         self._hash_of = source.utils.get_block_hash
         self.in_flight: deque[set[Holding]] = deque()
@@ -145,7 +145,8 @@ class Books:
 
     def counts(self) -> Mapping[int, Count]:
         """Return the books of both pools, added: a block of the host is a page for each part."""
-        owners, parts = self.coordinator._owners, len(self._places.resident)
+        owners = self.coordinator._owners
+        parts = len(self._places.resident)
         read = {block for block, readers in owners.items() if readers}
         device = _count(
             self._device_pool, read.union(self.coordinator._copy_by_block, self._still_read)
@@ -163,11 +164,9 @@ class Books:
 
     def all_references(self) -> list[int]:
         """Return the same of every page."""
-        owners, readable, still = (
-            self.coordinator._owners,
-            self.coordinator._copy_by_block,
-            self._still_read,
-        )
+        owners = self.coordinator._owners
+        readable = self.coordinator._copy_by_block
+        still = self._still_read
         counted = [block.ref_cnt for block in self._device_pool.blocks]
         for page in {*owners, *readable, *still}:
             counted[page] += len(owners.get(page, ())) + (page in readable) + still[page]

@@ -46,18 +46,18 @@ def hisparse_engine(
     Raises UsageError for what this release cannot do, or the adapter does not play.
     """
     _refuse(header, options, source)
-    clock, interval, special = (
-        Clock(),
-        interval_of(header, options, source),
-        request_options(header),
-    )
+    clock = Clock()
+    interval = interval_of(header, options, source)
+    special = request_options(header)
     header, options, config, whole = size_hisparse(source, header, options, interval, eager=eager)
     sizes = block_sizes(source, config, whole)
     tell_sizes(source, config, whole, sizes)
     with retaining(source, interval), variable(RUNNER_VARIABLE, "1"):
         scheduler = build_scheduler(source, whole, config, sizes, special.encoder_budget)
         check_depth(source, whole, options)
-    places, names, core = Places.of(source, config), KeyNames(sizes[1]), scheduler.kv_cache_manager
+    places = Places.of(source, config)
+    names = KeyNames(sizes[1])
+    core = scheduler.kv_cache_manager
     timed = TimedManager(core, clock)
     books = Books(source, scheduler, places, names)
     observed = ObservedTiers(timed, source.utils.get_group_id, books, places)

@@ -43,7 +43,8 @@ class HoldingsDiff(BlockTableDiff):
     def __init__(self, books: Books, places: Places) -> None:
         pools = [POOL] * (len(places.parts) + 1)
         super().__init__(books, pools, {POOL: places.null()})
-        self._books, self._pools_of = books, pools
+        self._books = books
+        self._pools_of = pools
         self._whole = WholeAccounts(books, pools)
         self._holdings = books.holdings()
         self._references = books.all_references()
@@ -59,7 +60,9 @@ class HoldingsDiff(BlockTableDiff):
         """Report how the pools changed in the call that has just returned; see
         `BlockTableDiff.settle`. All are looked at.
         """
-        call, before, now = (self.step, served, reason), self._holdings, self._books.holdings()
+        call = (self.step, served, reason)
+        before = self._holdings
+        now = self._books.holdings()
         self._whole.compare_keys(call, [self._held_before()])
         differing = {holding for holding, _ in before.items() ^ now.items()}
         gone = Counter(
@@ -90,7 +93,8 @@ class HoldingsDiff(BlockTableDiff):
             if old != new
         }
         changed |= {page for _, _, page in differing}
-        self._holdings, self._references = now, references
+        self._holdings = now
+        self._references = references
         events = self._whole.around(call, moves, [(POOL, page) for page in changed])
         if events:
             self.events += _keys_of_nobodys_first(events, {page for _, _, page in now})
@@ -162,7 +166,8 @@ class ObservedTiers(ObservedManager):
                 self.events.append(event)
 
     def _hit(self, r: str, length: int, found: Any) -> None:
-        places, columns = self._places, -(-length // self._places.block_size)
+        places = self._places
+        columns = -(-length // self._places.block_size)
         host = [block.block_id for block in found.blocks[places.source]][:columns]
         indexer = [block.block_id for block in found.blocks[places.indexer]][:columns]
         self.diff.hit(

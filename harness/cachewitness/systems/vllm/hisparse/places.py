@@ -33,7 +33,8 @@ class Places(NamedTuple):
     @staticmethod
     def of(source: Source, config: Any) -> Places:
         """Return where the blocks of a KVCacheConfig of vLLM's lie."""
-        interface, groups = source.interface, config.kv_cache_groups
+        interface = source.interface
+        groups = config.kv_cache_groups
         specs = [group.kv_cache_spec for group in groups]
         roles = [group.role for group in groups]
         return Places(

@@ -42,7 +42,9 @@ class HiSparseScheduler(RealScheduler):
         books: Books,
     ) -> None:
         super().__init__(source, scheduler, manager, new_request, clock, options)
-        self.tiers, self._names, self._books = manager, names, books
+        self.tiers = manager
+        self._names = names
+        self._books = books
         books.clients = self.requests
         self.view = scheduler.kv_cache_manager = _ReportingTiers(self, clock)
         self.worker: HiSparseWorker

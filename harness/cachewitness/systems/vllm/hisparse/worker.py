@@ -55,7 +55,9 @@ class HiSparseWorker(WorkerTables):
         import torch
 
         super().__init__()
-        self._places, self._eager, self._delay = places, eager, delay
+        self._places = places
+        self._eager = eager
+        self._delay = delay
         self._flatten = source.part(WORKER, "_flatten_row_mirrors")
         self._select = source.part(WORKER, "_select_written_row_mirrors")
         self._update_residency = source.part("v1.hisparse.runtime", "update_hisparse_residency")
@@ -86,7 +88,8 @@ class HiSparseWorker(WorkerTables):
         for r in {*output.finished_req_ids, *(output.preempted_req_ids or ())}:
             self._leave(r)
         starts = super().update(output)
-        meta, counts = output.kv_connector_metadata, output.num_scheduled_tokens
+        meta = output.kv_connector_metadata
+        counts = output.num_scheduled_tokens
         for r in self.admitted:
             self._leave(r)
             self._states[r] = self._free_states.pop()
@@ -127,8 +130,11 @@ class HiSparseWorker(WorkerTables):
 
         A block that the step writes into one place, and reads from another, has no place.
         """
-        places, rows = self._places, self.whole(r)
-        (start, stop), host, size = self._ran[r], rows[places.source], places.block_size
+        places = self._places
+        rows = self.whole(r)
+        (start, stop) = self._ran[r]
+        host = rows[places.source]
+        size = places.block_size
         tables: Tables = []
         for part, group in enumerate(places.resident):
             resident = self.residency[part, self._states[r]].tolist()

@@ -60,12 +60,11 @@ def _duplicates(manager: Any, pool: BlockPool, choices: Choices) -> None:
     A block that nobody holds takes a place in the free queue when it is hit, and one that this step
     writes cannot be copied: so the choice decides whether the request gets its slots now.
     """
-    index, look_up, allocate = (
-        pool.cached_block_hash_to_block,
-        manager.get_computed_blocks,
-        manager.allocate_slots,
-    )
-    served, chosen = [""], set[str]()
+    index = pool.cached_block_hash_to_block
+    look_up = manager.get_computed_blocks
+    allocate = manager.allocate_slots
+    served = [""]
+    chosen = set[str]()
 
     def get_computed_blocks(request: Any) -> Any:
         served[0] = request.request_id
@@ -79,7 +78,8 @@ def _duplicates(manager: Any, pool: BlockPool, choices: Choices) -> None:
         return allocate(request, *args, **kwargs)
 
     def get_one_block(key: Any, default: None = None) -> KVCacheBlock | None:
-        first, later = index._first.get(key), index._later.get(key)
+        first = index._first.get(key)
+        later = index._later.get(key)
         if first is None or not later:
             return first
         blocks: dict[int, KVCacheBlock] = {
@@ -88,13 +88,15 @@ def _duplicates(manager: Any, pool: BlockPool, choices: Choices) -> None:
         chosen.add(served[0])
         return blocks[choices.duplicate(served[0], get_group_id(key), [*blocks])]
 
-    manager.get_computed_blocks, manager.allocate_slots = get_computed_blocks, allocate_slots
+    manager.get_computed_blocks = get_computed_blocks
+    manager.allocate_slots = allocate_slots
     index.get_one_block = get_one_block  # type: ignore[assignment]
 
 
 def _places(tier: PlainTier, choices: Choices) -> None:
     """Have the place that a store takes chosen."""
-    own, store = tier._evict, tier.store
+    own = tier._evict
+    store = tier.store
 
     def evict() -> TierBlock | None:
         idle = {place.block_id: key for key, place in tier._cached.items() if place.num_copies == 0}
@@ -109,4 +111,5 @@ def _places(tier: PlainTier, choices: Choices) -> None:
             tier._free.sort(key=lambda place: place.block_id == wanted)
         return store(request_id, block)
 
-    tier.store, tier._evict = choosing, evict  # type: ignore[method-assign]
+    tier.store = choosing  # type: ignore[method-assign]
+    tier._evict = evict  # type: ignore[method-assign]

@@ -81,7 +81,8 @@ def _options(
     source: Source, layout: Layout, height: Height, *, historic: bool
 ) -> Iterator[Options]:
     sizes = [group.block_size for group in layout.groups]
-    unit, common = lcm(*sizes), gcd(*sizes)
+    unit = lcm(*sizes)
+    common = gcd(*sizes)
     older = historic and source.chance(20)
     if older:
         yield source.choice(_OLDER)

@@ -164,13 +164,12 @@ def _tell_shared(answer: Plan, of: Pool, blocks: int, each: int, shared: int) ->
             f"--shared-prefix: {shared} tokens are not fewer than the {of.tokens} of a request"
         )
     if of.pins_shared:
-        hit, how = (
-            shared // of.alignment * of.alignment,
-            "from the third request on: the second keeps the shared boundary",
-        )
+        hit = shared // of.alignment * of.alignment
+        how = "from the third request on: the second keeps the shared boundary"
     else:
         ends = [end for end in of.kept(of.interval).hits if end <= shared]
-        hit, how = max(ends, default=0), "the last boundary that is kept within it"
+        hit = max(ends, default=0)
+        how = "the last boundary that is kept within it"
     saved = sum(hit // group.block_size for group in of.groups if group.kind == "full")
     answer.add("shared_hit_tokens", hit, how)
     answer.add("shared_blocks", saved, "of full attention, held once for all")
@@ -185,7 +184,8 @@ def intervals(of: Pool) -> list[Interval]:
     Of those that keep what dense retention keeps, as an interval below a window does, only the
     longest is told.
     """
-    dense, length = of.kept(None), of.lengths.computed_tokens
+    dense = of.kept(None)
+    length = of.lengths.computed_tokens
     steps = [
         of.alignment << power
         for power in range(length.bit_length())

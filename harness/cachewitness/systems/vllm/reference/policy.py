@@ -38,7 +38,8 @@ def default_configurations() -> list[Configuration]:
         "full-swa-unequal",
     ):
         configurations += variants(layouts.load(name))
-    mamba, window = layouts.load("full-mamba"), layouts.load("full-swa")
+    mamba = layouts.load("full-mamba")
+    window = layouts.load("full-swa")
     configurations += [
         Configuration(mamba, {"retention_interval": 0, "hash_block_size": 4}),
         Configuration(mamba, {"retention_interval": None, "hash_block_size": 4}),
@@ -57,7 +58,8 @@ def scheduler_configurations() -> list[Configuration]:
     scheduler height.
     """
     full, mamba, window = (layouts.load(name) for name in ("full", "full-mamba", "full-swa"))
-    three, unequal = layouts.load("full-swa-mamba"), layouts.load("full-mamba-unequal")
+    three = layouts.load("full-swa-mamba")
+    unequal = layouts.load("full-mamba-unequal")
     return [
         Configuration(full, {"num_speculative_tokens": 3}),
         Configuration(mamba, {"retention_interval": 0, "num_speculative_tokens": 3}),

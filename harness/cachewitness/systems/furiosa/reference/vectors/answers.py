@@ -53,7 +53,8 @@ def answer_sizing(question: SizingInput) -> SizingExpected:
 def answer_lookup(question: LookupInput) -> LookupExpected:
     """Store a sequence, take the sliding blocks away that are gone, and match a request."""
     manager = _manager(question.groups, question.config)
-    tokens, (stored, sliding) = list(range(1, BLOCKS * 16)), question.cached
+    tokens = list(range(1, BLOCKS * 16))
+    (stored, sliding) = question.cached
     if stored:
         _compute(
             manager, Request("writer", tokens[: stored[-1]]), stored[-1], stored[-1], free=True

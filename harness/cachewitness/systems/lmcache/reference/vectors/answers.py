@@ -37,7 +37,8 @@ from cachewitness_reference.primitives import BlockId
 PAGES = 256
 """Pages of the server's memory where a look-up is asked: enough for any of them."""
 VALUES = ("block_size", "chunk_size", "budget", "budget_least", "budget_most")
-NULL, WRITTEN = BlockId(0), BlockId(1)
+NULL = BlockId(0)
+WRITTEN = BlockId(1)
 """A block without content, and one with: which is of no account."""
 
 
@@ -85,10 +86,8 @@ def answer_lookup(question: LookupInput) -> LookupExpected:
     """Store the chunks that are there, leave the others null, and let the connector look a
     request up.
     """
-    chunk, separate = (
-        question.config["chunk_size"],
-        question.config.get("separate_object_groups", True),
-    )
+    chunk = question.config["chunk_size"]
+    separate = question.config.get("separate_object_groups", True)
     release = RELEASES[question.config.get("release", NEWEST)]
     groups = _groups(question.groups, chunk, separate=separate)
     server = LMCacheServer(groups, PAGES)

@@ -65,7 +65,8 @@ CHUNK_REFUSED = (
 )
 """LMCache's own words."""
 
-FULL_544, STATE_544 = GroupSpec("full", 544), GroupSpec("recurrent", 544)
+FULL_544 = GroupSpec("full", 544)
+STATE_544 = GroupSpec("recurrent", 544)
 """The groups of a model whose unified block is 544 tokens."""
 
 
@@ -229,7 +230,8 @@ def _sizing_windows() -> list[Case]:
 
 
 def _sizing_sizes_refused() -> list[Case]:
-    hybrid, field = [FULL_544, STATE_544], "max_num_batched_tokens"
+    hybrid = [FULL_544, STATE_544]
+    field = "max_num_batched_tokens"
     unequal = [GroupSpec("full", 16), GroupSpec("full", 24)]
     return [
         _sizing_start(
@@ -350,7 +352,8 @@ def _sizing_groups_refused() -> list[Case]:
 
 
 CHUNK = 16
-FULL, STATE = GroupSpec("full", CHUNK), GroupSpec("recurrent", CHUNK)
+FULL = GroupSpec("full", CHUNK)
+STATE = GroupSpec("recurrent", CHUNK)
 
 
 def lookup_cases() -> list[Case]:
@@ -552,7 +555,8 @@ def _lookup_windows() -> list[Case]:
 
 
 def _lookup_merged() -> list[Case]:
-    groups, config = [FULL, STATE], {"separate_object_groups": False}
+    groups = [FULL, STATE]
+    config = {"separate_object_groups": False}
     return [
         _lookup(
             "merged/all-there",

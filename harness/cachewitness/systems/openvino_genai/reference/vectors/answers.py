@@ -35,7 +35,8 @@ ROOM = 64
 def answer_sizing(question: SizingInput) -> SizingExpected:
     """Return the capacity of both pools."""
     given = dict(question.config)
-    release, memory = given.pop("release", NEWEST), given.pop("total_memory_bytes", None)
+    release = given.pop("release", NEWEST)
+    memory = given.pop("total_memory_bytes", None)
     weights = {name: given.pop(name) for name in BYTES if name in given}
     try:
         capacity = derive(SchedulerConfig(**given), LayoutBytes(**weights), release, memory)

@@ -86,7 +86,8 @@ def drafts_published(engine: Driver) -> None:
     ) -> Any:
         given = original(request, num_new_tokens, *args, **kwargs)
         if given is not None and request.spec_token_ids:
-            known, hashed = request.num_tokens, len(request.block_hashes)
+            known = request.num_tokens
+            hashed = len(request.block_hashes)
             request.append_output_token_ids(request.spec_token_ids)
             manager.cache_blocks(request, request.num_tokens)
             del request.all_token_ids[known:], request.block_hashes[hashed:]

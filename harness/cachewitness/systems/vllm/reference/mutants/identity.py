@@ -32,7 +32,8 @@ def hash_without_parent(engine: Driver) -> None:
         request = original(*args)
 
         def hash_new_blocks() -> None:
-            size, tokens = request.hash_block_size, request.all_token_ids
+            size = request.hash_block_size
+            tokens = request.all_token_ids
             while (len(request.block_hashes) + 1) * size <= len(tokens):
                 start = len(request.block_hashes) * size
                 keys = request.extra_keys(start, start + size)
@@ -134,7 +135,8 @@ def image_at_the_end_left_out(engine: Driver) -> None:
 
     def new_request(original: Any, *args: Any) -> Any:
         request = original(*args)
-        features, extra_keys = request.mm_features, request.extra_keys
+        features = request.mm_features
+        extra_keys = request.extra_keys
 
         def keys(start: int, end: int) -> Any:
             request.mm_features = [

@@ -23,7 +23,8 @@ def hit_is_maximum_over_groups(engine: Driver) -> None:
     Report the longest hit of any group and let the others start there with null columns.
     """
     manager = core(engine)
-    pool, coordinator = manager.block_pool, manager.coordinator
+    pool = manager.block_pool
+    coordinator = manager.coordinator
 
     def find_longest_cache_hit(original: Any, block_hashes: Any, max_length: int) -> Any:
         blocks, hit, further = original(block_hashes, max_length)
@@ -79,7 +80,8 @@ def lookup_one_unit_short(engine: Driver) -> None:
 )
 def window_looked_up_short(engine: Driver) -> None:
     """A hit is content with one block less than the window reaches into."""
-    pool, coordinator = core(engine).block_pool, core(engine).coordinator
+    pool = core(engine).block_pool
+    coordinator = core(engine).coordinator
     windows = [
         group
         for group, single in enumerate(coordinator.single_type_managers)

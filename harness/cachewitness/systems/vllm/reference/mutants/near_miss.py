@@ -20,7 +20,8 @@ fault = partial(mutant, group="I", engines=REFERENCE)
 tokens_confused = partial(fault, anomaly="stale-hit", checker="safety-law")
 identity_confused = partial(fault, anomaly="cross-identity-hit", checker="identity")
 
-BASE, MODULUS = 31, (1 << 61) - 1
+BASE = 31
+MODULUS = (1 << 61) - 1
 CHAINED_BLOCKS = 3
 NAME_FIELD = 24
 """Bytes of a field of fixed width, into which a name is put."""
@@ -37,7 +38,8 @@ def _rehashed(engine: Driver, link: Link) -> None:
         request = original(*args)
 
         def hash_new_blocks() -> None:
-            size, hashes = request.hash_block_size, request.block_hashes
+            size = request.hash_block_size
+            hashes = request.block_hashes
             while (stop := (len(hashes) + 1) * size) <= request.num_tokens:
                 hashes.append(link(request, hashes[-1] if hashes else GENESIS, stop - size, stop))
 
@@ -200,7 +202,8 @@ def first_image_of_a_block_alone(engine: Driver) -> None:
     """Of several images in one block the first alone is part of its key."""
 
     def keys(request: Request, start: int, stop: int) -> tuple[object, ...] | None:
-        found, images = [], 0
+        found = []
+        images = 0
         for key in request.extra_keys(start, stop) or ():
             images += isinstance(key, tuple) and key[0] == "mm"
             if images < 2 or not (isinstance(key, tuple) and key[0] == "mm"):

@@ -39,14 +39,16 @@ def window_freed_early(engine: Driver) -> None:
 def touch_after_allocate(engine: Driver) -> None:
     """Blocks that were hit are held only after new ones were allocated."""
     manager = core(engine)
-    pool, late = manager.block_pool, []
+    pool = manager.block_pool
+    late = []
 
     def touch(original: Any, blocks: Any) -> None:
         late.extend(blocks)
 
     def allocate_new_blocks(original: Any, *args: Any, **kwargs: Any) -> Any:
         new = original(*args, **kwargs)
-        held, late[:] = list(late), []
+        held = list(late)
+        late[:] = []
         hold(held)
         return new
 
@@ -85,7 +87,8 @@ def shared_block_freed_twice(engine: Driver) -> None:
 )
 def negative_count_inflates_free(engine: Driver) -> None:
     """A request that holds more than it needs makes so many blocks free in the pool's own books."""
-    manager, owed = core(engine), [0]
+    manager = core(engine)
+    owed = [0]
 
     def allocate_new_blocks(original: Any, request_id: str, num_tokens: int, *further: Any) -> Any:
         for single in manager.coordinator.single_type_managers:

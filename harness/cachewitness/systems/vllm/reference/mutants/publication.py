@@ -225,10 +225,12 @@ def snapshot_keyed_a_block_late(engine: Driver) -> None:
     recurrent = {manager.kv_cache_group_id for manager in groups(engine, "Mamba")}
 
     def cache_full_blocks(original: Any, request: Any, *args: Any) -> Any:
-        group, size = args[4], args[3]
+        group = args[4]
+        size = args[3]
         if group not in recurrent:
             return original(request, *args)
-        scale, late = size // pool.hash_block_size, copy(request)
+        scale = size // pool.hash_block_size
+        late = copy(request)
         late.block_hashes = request.block_hashes[scale:] + request.block_hashes[-1:] * scale
         return original(late, *args)
 
@@ -251,7 +253,8 @@ def hashes_in_anothers_units(engine: Driver) -> None:
     pool = core(engine).block_pool
 
     def cache_full_blocks(original: Any, request: Any, *args: Any) -> Any:
-        scale, coarse = args[3] // pool.hash_block_size, copy(request)
+        scale = args[3] // pool.hash_block_size
+        coarse = copy(request)
         coarse.block_hashes = [key for key in request.block_hashes for _ in range(scale)]
         return original(coarse, *args)
 

@@ -99,7 +99,8 @@ def interval_in_anothers_units(engine: Driver) -> None:
 
     def plant(manager: Any) -> None:
         def reachable_block_mask(original: Any, columns: range, reachable: Any) -> Any:
-            config, interval = manager.config, manager.config.prefix_cache_retention_interval
+            config = manager.config
+            interval = manager.config.prefix_cache_retention_interval
             manager.config = (
                 replace(config, prefix_cache_retention_interval=interval // 2)
                 if interval

@@ -77,7 +77,8 @@ def split_returns_nothing(engine: Driver) -> None:
     """What is left of a prompt is rounded down to nothing, step after step."""
 
     def split(original: Any, request: Any, tokens: int, hit: int) -> int:
-        start, kept = request.num_computed_tokens + hit, int(original(request, tokens, hit))
+        start = request.num_computed_tokens + hit
+        kept = int(original(request, tokens, hit))
         size = max(single.block_size for single in core(engine).coordinator.single_type_managers)
         return (start + kept) // size * size - start if start < request.num_prompt_tokens else kept
 
@@ -145,7 +146,8 @@ def busy_pool_taken_for_a_small_one(engine: Driver) -> None:
     """A request is given up if its prompt does not fit the blocks that are free when it comes,
     instead of waiting for them.
     """
-    manager, driven = core(engine), adapter(engine)
+    manager = core(engine)
+    driven = adapter(engine)
 
     def add(original: Any, submit: Any, tokens: Any, shared: int) -> None:
         needed = sum(

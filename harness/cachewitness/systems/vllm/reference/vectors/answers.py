@@ -62,16 +62,19 @@ class _Asked:
     """An engine, opened anew for each question."""
 
     def __init__(self, open_engine: Callable[[TraceHeader], Engine], one_release: bool) -> None:
-        self._open, self._one_release = open_engine, one_release
+        self._open = open_engine
+        self._one_release = one_release
 
     def sizing(self, question: SizingInput) -> SizingExpected:
         """Return the sizes that the manager settles on, and the blocks that a new request of
         `tokens` tokens needs.
         """
         config = dict(question.config)
-        pages, tokens = config.pop("pages", PAGES), config.pop("tokens", 0)
+        pages = config.pop("pages", PAGES)
+        tokens = config.pop("tokens", 0)
         engine = self._engine(question.groups, config, pages)
-        rules, coordinator = engine.header.rules, core(engine).coordinator
+        rules = engine.header.rules
+        coordinator = core(engine).coordinator
         values = {
             "alignment": rules.alignment,
             "eagle_drop_tokens": rules.eagle_drop_tokens,

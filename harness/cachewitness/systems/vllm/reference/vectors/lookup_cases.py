@@ -77,7 +77,8 @@ def _full() -> list[Case]:
 
 
 def _states() -> list[Case]:
-    groups, deep = [full(), recurrent()], upto(96)
+    groups = [full(), recurrent()]
+    deep = upto(96)
     return [
         _case(
             "state/at-the-end",
@@ -126,7 +127,8 @@ def _states() -> list[Case]:
 
 
 def _states_and_attention() -> list[Case]:
-    groups, deep = [full(), recurrent()], upto(96)
+    groups = [full(), recurrent()]
+    deep = upto(96)
     return [
         _case(
             "state/beyond-attention",
@@ -288,7 +290,8 @@ def _windows() -> list[Case]:
 
 
 def _three() -> list[Case]:
-    groups, deep = [full(), sliding(33), recurrent()], upto(128)
+    groups = [full(), sliding(33), recurrent()]
+    deep = upto(128)
     return [
         _case(
             "three/agree",
@@ -345,7 +348,8 @@ def _three() -> list[Case]:
 
 
 def _unequal() -> list[Case]:
-    wide, fine = [full(), recurrent(64)], upto(192)
+    wide = [full(), recurrent(64)]
+    fine = upto(192)
     return [
         _case(
             "unequal/aligned",
@@ -388,7 +392,8 @@ def _unequal() -> list[Case]:
 
 
 def _inside() -> list[Case]:
-    groups, config = [full(), recurrent()], {"hash_block_size": 4}
+    groups = [full(), recurrent()]
+    config = {"hash_block_size": 4}
     tail = [16, 20]
     return [
         *(
@@ -442,7 +447,8 @@ def _inside() -> list[Case]:
 
 
 def _eagle() -> list[Case]:
-    groups, config = [full(), recurrent()], {"use_eagle": True, "retention_interval": None}
+    groups = [full(), recurrent()]
+    config = {"use_eagle": True, "retention_interval": None}
     return [
         _case(
             "eagle/gives-back",
