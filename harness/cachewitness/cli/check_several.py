@@ -86,8 +86,8 @@ def _weighed(files: Sequence[Path], known: Expectations, jobs: int) -> Iterator[
 
 
 def _line(one: Weighed) -> str:
-        result = one.result
-        told = one.bad or "; ".join(one.told)
+    result = one.result
+    told = one.bad or "; ".join(one.told)
     if result is None or one.bad:
         counted = engine = ""
     else:
