@@ -8,7 +8,7 @@
 # Who         Whoever expects a prefix cache to serve a chat: the long part that all requests have in common is computed for every
 #             turn again, and no two conversations share it. A router that looks at the messages, where the system prompt is
 #             first, foresees hits that cannot be.
-# Documented  The code says so ("before the last user message"); the chat API shows the system message first.
+# Documented  In docstrings of the tokenizers (tools "are encoded in the last user message"); a chat request has the system first.
 # Upstream    By design of these formats; no report known that names the cache.
 set -euo pipefail
 work=$(mktemp -d)
