@@ -9,7 +9,8 @@
 # Who         Whoever uses a rewind as a prefix cache of one conversation: branches, retries, rejected drafts, scores of alternatives at a
 #             position. The answers look sound, since they go on well from a token that nobody asked for.
 # Documented  No; `Generator.rewind_to` has no text beyond its signature.
-# Upstream    No report known.
+# Upstream    microsoft/onnxruntime-genai pull request #2555 says that the token is queued for generation to replay it, and would have
+#             `get_logits()` replay it as well.
 set -euo pipefail
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT

@@ -52,9 +52,9 @@ except TypeError as error:
     cleared = f"TypeError: {error}"
 print("vllm", version("vllm"))
 print("expected: what all workers reported, in the order and as often as each of them did\n")
-print(f"{'events':42}{'expected':16}{'common, as it is':16}")
+print(f"{'events':42}{'expected':16}common, as it is")
 for label, seen, expected, before in rows:
-    print(f"{label:42}{' '.join(expected) or 'none':16}{' '.join(seen) or 'none':16}")
+    print(f"{label:42}{' '.join(expected) or 'none':16}{' '.join(seen) or 'none'}")
 print(f"{'AllBlocksCleared':42}{'counted':16}{cleared}")
 changed = [label for label, seen, _, before in rows if seen != before]
 if changed or "unhashable" not in cleared:
