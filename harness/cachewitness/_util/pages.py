@@ -35,9 +35,9 @@ def _filled(paragraph: str) -> str:
     )
 
 
-def folder() -> Path:
-    """Return the folder `docs`. Raises UsageError outside a checkout."""
-    docs = data.fixtures().parent / "docs"
+def folder(below: str = "") -> Path:
+    """Return the folder `docs`, or one below it. Raises UsageError outside a checkout."""
+    docs = data.fixtures().parent / "docs" / below
     if not docs.is_dir():
         raise UsageError(
             f"{docs} is missing; pages are written in a checkout of the repository alone"
