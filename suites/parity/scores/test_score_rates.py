@@ -1,4 +1,4 @@
-"""The gate errs as rarely as docs/score.md says: simulated runs, with fixed seeds, through the
+"""The gate errs as rarely as docs/results/score.md says: simulated runs, with fixed seeds, through the
 code that judges real ones.
 """
 
