@@ -41,8 +41,8 @@ ROOT = Path(__file__).resolve().parents[1]
 KNOWN = "fixtures/expected/vllm-0.33.txt"
 KNOWN_OF_CONNECTORS = "fixtures/expected/vllm-0.33-connectors.txt"
 KNOWN_TO_FUZZ = ("stale-hit", "partial-commit", "uncommitted-hit", "divergence")
-"""Anomalies in vLLM 0.33 (docs/systems/vllm-notes.md) behind which a campaign goes on, so that it lasts as
-long as it is to last."""
+"""Anomalies in vLLM 0.33 (docs/systems/vllm-notes.md) behind which a campaign goes on, so that
+it lasts as long as it is to last."""
 CONNECTORS = (
     "simple",
     "simple-lazy",

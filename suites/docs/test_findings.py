@@ -1,5 +1,5 @@
-"""docs/results/findings.md is what the register of findings makes, and the register names every file of
-its folder.
+"""docs/results/findings.md is what the register of findings makes, and the register names every
+file of its folder.
 """
 
 from __future__ import annotations

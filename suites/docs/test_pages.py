@@ -35,7 +35,11 @@ def test_list_of_faults_is_fresh() -> None:
     """The end of the kill matrix, which no hunt changes. If not: `cachewitness mutants --seeds 5
     --write`.
     """
-    assert (DOCS / "results" / "kill-matrix.md").read_text(encoding="utf-8").endswith(kill_matrix.faults())
+    assert (
+        (DOCS / "results" / "kill-matrix.md")
+        .read_text(encoding="utf-8")
+        .endswith(kill_matrix.faults())
+    )
 
 
 def test_picture_of_a_failure_is_fresh() -> None:

@@ -219,8 +219,8 @@ def test_a_schema_knows_every_operation_and_every_event() -> None:
 
 
 def test_the_documented_formats_name_every_operation_event_and_field() -> None:
-    """docs/reference/formats.md is read by people who write histories; nothing that a line may contain is
-    missing there.
+    """docs/reference/formats.md is read by people who write histories; nothing that a line may
+    contain is missing there.
     """
     path = data.fixtures().parent / "docs" / "reference" / "formats.md"
     text = path.read_text(encoding="utf-8")

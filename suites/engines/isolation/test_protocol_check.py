@@ -264,7 +264,9 @@ def tell(source: str, mistake: Mistake, folder: Path, capsys: pytest.CaptureFixt
     assert "protocol-check: 1 problem in " in out and err == ""
     (wrong,) = re.findall(r"^  but       (.*)$", out, re.MULTILINE)
     assert mistake.said in wrong
-    (section,) = re.findall(r"^  read      docs/reference/protocol.md, section (.*)$", out, re.MULTILINE)
+    (section,) = re.findall(
+        r"^  read      docs/reference/protocol.md, section (.*)$", out, re.MULTILINE
+    )
     assert section == mistake.section and re.search(f"^##+ {section}$", PAGE, re.MULTILINE)
     assert (
         section == "Ready"

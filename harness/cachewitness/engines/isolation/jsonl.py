@@ -83,7 +83,10 @@ def _misshapen(layout: Layout, names: list[str], index: int) -> str:
 
 ENGINE = EngineKind(
     name="jsonl",
-    summary="a program of yours, in any language, that answers in JSON lines (docs/reference/protocol.md)",
+    summary=(
+        "a program of yours, in any language, that answers in JSON lines"
+        " (docs/reference/protocol.md)"
+    ),
     heights=("manager", "scheduler", "answers"),
     open=open_engine,
     options={

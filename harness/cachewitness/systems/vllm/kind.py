@@ -307,8 +307,8 @@ ENGINE = EngineKind(
         ),
         "hisparse": (
             "`eager` or `lazy`: at scheduler height, sparse attention whose blocks lie on the host,"
-            " copies of some on the device (docs/systems/vllm-notes.md); decoded rows go to the host in"
-            " their step, or when their block is full"
+            " copies of some on the device (docs/systems/vllm-notes.md); decoded rows go to the"
+            " host in their step, or when their block is full"
         ),
         "withdraw": (
             "`yes`: also run traces that withdraw a request from its step, which vLLM does not"
