@@ -8,13 +8,13 @@ import re
 class Pool:
     def __init__(self, trace):
         (group,) = trace["layout"]["groups"]
-        if group["kind"] != "full" or trace["options"] or trace["height"] != "manager":
+        if group["kind"] != "full" or trace["options"] or trace["level"] != "manager":
             raise ValueError("this engine has one group, of full attention, no options, and no scheduler")
         self.size, self.pages, self.free = group["block_size"], trace["pages"], list(range(trace["pages"]))
         self.step, self.texts, self.live = 0, {}, {}
         self.header = {
             "engine": "jsonl sample",
-            "height": "manager",
+            "level": "manager",
             "pools": [{"id": 0, "pages": trace["pages"]}],
             "groups": [{"id": 0, "kind": "full", "block_size": self.size}],
             "rules": {"caching": False},
@@ -85,7 +85,7 @@ def answer(pools, question):
         return {"is": "refused", "message": str(error)}
 
 
-KIND = {"heights": ["manager"], "layouts": [{"name": "full-16", "groups": [{"kind": "full", "block_size": 16}]}]}
+KIND = {"levels": ["manager"], "layouts": [{"name": "full-16", "groups": [{"kind": "full", "block_size": 16}]}]}
 
 with os.fdopen(int(os.environ["CACHEWITNESS_ASKED"])) as asked, os.fdopen(int(os.environ["CACHEWITNESS_ANSWERS"]), "w") as told:
     print(json.dumps({"is": "ready", "protocol": "cachewitness.engine", "version": 1, **KIND}), file=told, flush=True)

@@ -51,7 +51,7 @@ def test_a_trace_is_drawn_on_the_engine_that_is_named(capsys: pytest.CaptureFixt
     assert "nothing is wrong with it" in capsys.readouterr().out
 
 
-def test_a_trace_at_answers_height_is_run_as_one(
+def test_a_trace_at_answers_level_is_run_as_one(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """With prompts spelled, beside the uncached twin: a right engine is not said to die of it."""

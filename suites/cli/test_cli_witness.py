@@ -277,7 +277,7 @@ def test_a_trace_that_needs_more_than_the_engine_has_is_not_run(
 
 
 MACHINE = (
-    '{"e":"header","engine":"mine","height":"manager","pools":[{"id":0,"pages":4,"null":[0]}],'
+    '{"e":"header","engine":"mine","level":"manager","pools":[{"id":0,"pages":4,"null":[0]}],'
     '"groups":[{"id":0,"kind":"full","block_size":4}]}\n'
 )
 SUBMIT = '{"e":"submit","r":"a","tokens":[1,2,3,4]}\n'

@@ -24,7 +24,7 @@ from cachewitness.core.stored import save
 from cachewitness.core.trace_format import Op, Preempt, Step, Submit, Trace
 from cachewitness.engines.policy import names
 from cachewitness.engines.registry import parse
-from cachewitness.sessions.fuzz.campaign import heights_of
+from cachewitness.sessions.fuzz.campaign import levels_of
 from cachewitness.sessions.fuzz.draw import Restriction
 from cachewitness.sessions.fuzz.trial import Plan
 from cachewitness.workloads.configurations import Configuration
@@ -456,7 +456,7 @@ def test_what_the_references_record_can_be_checked(
     run.
     """
     spec = parse("reference")
-    plan = Plan(policy, heights_of(spec, policy), Restriction(), seed=7)
+    plan = Plan(policy, levels_of(spec, policy), Restriction(), seed=7)
     for number in range(6):
         _, trace = plan.draw(number)
         save(drive(trace, spec.open(trace.header)).history, tmp_path / "history.jsonl")

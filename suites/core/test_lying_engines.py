@@ -165,9 +165,9 @@ DECLARED: dict[str, tuple[Say, str]] = {
         pools(pages=1 << 22),
         "4,194,304 pages of pool 0 - at `$.pools`; the trace gives the engine",
     ),
-    "another height": (
-        says(height="answers"),
-        "'answers' - at `$.height`; the trace has height 'manager'",
+    "another level": (
+        says(level="answers"),
+        "'answers' - at `$.level`; the trace has level 'manager'",
     ),
     "a verdict in its name": (
         says(engine="mine\nverdict: pass"),

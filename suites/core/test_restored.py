@@ -15,7 +15,7 @@ WIDE = Group(id=2, kind="full", block_size=8)
 def header(*groups: Group) -> Header:
     """Return a device whose page 0 is the null block, and a tier beside it."""
     pools = [Pool(id=0, pages=10, null=[0]), Pool(id=1, pages=10, tier="cpu")]
-    return Header(engine="by hand", height="scheduler", pools=pools, groups=list(groups))
+    return Header(engine="by hand", level="scheduler", pools=pools, groups=list(groups))
 
 
 @pytest.mark.parametrize(

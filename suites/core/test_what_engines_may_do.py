@@ -178,7 +178,7 @@ def test_what_has_grown_as_long_as_the_engine_lets_it_ends_lawfully() -> None:
     engine ends it.
     """
     header = TraceHeader(
-        "grown", FULL.layout, pages=20, height="scheduler", options={"max_model_len": 100}
+        "grown", FULL.layout, pages=20, level="scheduler", options={"max_model_len": 100}
     )
     result = drive(Trace(header, [Submit("a", "doc:99"), Step(), Step()]), opened(header))
     assert [event.by_engine for event in result.history.events if isinstance(event, Finished)] == [

@@ -183,7 +183,7 @@ def test_tokens_may_be_submitted_and_a_sampler_of_one_s_own_continues_them() -> 
         name="service",
         layout=layouts.load("full-mamba"),
         pages=30,
-        height="scheduler",
+        level="scheduler",
         options={"num_speculative_tokens": 2},
     )
     sampler = Repeating()

@@ -35,8 +35,8 @@ from cachewitness.core.events import Preempted as Lost
 from cachewitness.core.trace_format import (
     Finish,
     GroupSpec,
-    Height,
     Layout,
+    Level,
     Preempt,
     Reset,
     Step,
@@ -145,7 +145,7 @@ class Bump(Adapter):
         return sum(page in tables[pool] for tables in self.held.values())
 
 
-def header(height: Height = "manager") -> Header:
+def header(level: Level = "manager") -> Header:
     """Return two pools: eight blocks of attention, two states."""
     groups = [
         Group(id=0, kind="full", block_size=SIZE),
@@ -153,15 +153,15 @@ def header(height: Height = "manager") -> Header:
     ]
     return Header(
         engine="bump",
-        height=height,
+        level=level,
         pools=[Pool(id=0, pages=8), Pool(id=1, pages=2)],
         groups=groups,
     )
 
 
-def engine(height: Height = "manager") -> Driver:
+def engine(level: Level = "manager") -> Driver:
     """Return an engine over a new policy."""
-    return Driver(header(height), Bump(header(height)))
+    return Driver(header(level), Bump(header(level)))
 
 
 def test_a_step_is_told_as_hit_takes_keys_and_counts() -> None:

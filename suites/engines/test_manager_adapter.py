@@ -1,4 +1,4 @@
-"""At manager height the harness schedules as vLLM does: what a trace asks becomes steps, tokens
+"""At manager level the harness schedules as vLLM does: what a trace asks becomes steps, tokens
 and lives of requests.
 """
 

@@ -197,7 +197,7 @@ def test_suites_that_the_fork_cannot_run_are_listed(clean: Path) -> None:
     assert "not run:" in done.out
     refused = (
         r"suite scheduler, suite scheduler-random[^:]*: engine fork does not run at scheduler"
-        r" height"
+        r" level"
     )
     assert re.search(refused, " ".join(done.out.split())), done.out
 

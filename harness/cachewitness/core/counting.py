@@ -36,7 +36,7 @@ class Counting:
 
     def __init__(self, header: Header, requests: Mapping[str, RequestRecord]) -> None:
         self.activity = Activity()  # where there are no pages to be counted
-        self.counted = header.height == "answers"  # where there are no pages to be counted
+        self.counted = header.level == "answers"  # where there are no pages to be counted
         self._requests = requests
         self._recurrent = {group.id for group in header.groups if group.kind == "recurrent"}
         local = header.local_groups()

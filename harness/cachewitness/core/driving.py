@@ -136,7 +136,7 @@ class Observer:
     ) -> None:
         self.history = History(header, [], [])
         self.findings: list[Finding] = []
-        self.panel = Panel(header, fresh(header.height) if checkers is None else checkers)
+        self.panel = Panel(header, fresh(header.level) if checkers is None else checkers)
         self._counting = Counting(header, self.panel.ledger.requests)
         self.panel.show_after(self._counting.handlers)
         self._keep = keep
@@ -151,7 +151,7 @@ class Observer:
     def intake(self) -> Intake:
         """Where the events of a live engine come in."""
         header = self.history.header
-        return AnswerIntake(header) if header.height == "answers" else Intake(header)
+        return AnswerIntake(header) if header.level == "answers" else Intake(header)
 
     def see(self, events: Iterable[Event], op: int) -> None:
         """Take in all that one operation made happen."""

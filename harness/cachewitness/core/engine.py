@@ -54,7 +54,7 @@ class Device(Protocol):
 
 
 class Stepping(Protocol):
-    """An engine at scheduler height that lets a device compute its steps and a sampler say what
+    """An engine at scheduler level that lets a device compute its steps and a sampler say what
     comes of them.
 
     `events` are those of the operation under way, so far.

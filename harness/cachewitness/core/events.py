@@ -14,7 +14,7 @@ from typing import Literal
 
 import msgspec
 
-from cachewitness.core.trace_format import GroupKind, Height, Media
+from cachewitness.core.trace_format import GroupKind, Level, Media
 
 FORMAT = "cachewitness.history"
 VERSION = 2
@@ -153,7 +153,7 @@ Resumes = Literal["", "recurrent", "sliding", "full"]
 
 
 class Answering(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What an engine says of its answers, at answers height.
+    """What an engine says of its answers, at answers level.
 
     `dtype` is what it computes in, by which rounding is judged. Token ids of prompts are 0 to
     `vocabulary` − 1; ids behind them may be the model's special ones. `texts` is put in front of
@@ -190,7 +190,7 @@ class Rules(msgspec.Struct, frozen=True, omit_defaults=True):
     many tokens; 0: any number for which the pools have room. `gives_up`: where nobody can go on for
     want of room, requests are given up that would run alone. `idle_resets`: a reset is refused
     while a request is there, even one that waits. `key_events` is set if the engine tells routers
-    of its keys, `stats` if it tells operators of its use, `answering` at answers height alone.
+    of its keys, `stats` if it tells operators of its use, `answering` at answers level alone.
     `late_keys`: a key may begin steps behind the one that wrote its page.
     """
 
@@ -219,11 +219,11 @@ class Header(msgspec.Struct, frozen=True, tag_field="e", tag="header"):
     """The first line of a history: the machine that it happened on. `not_applicable` maps an
     invariant to why.
 
-    At answers height there are no pools and no groups, and `answering` says what the answers are.
+    At answers level there are no pools and no groups, and `answering` says what the answers are.
     """
 
     engine: str
-    height: Height
+    level: Level
     pools: list[Pool]
     groups: list[Group]
     rules: Rules = Rules()
@@ -454,7 +454,7 @@ class Submitted(_Event, tag="submit", gc=False):
     """A request entered the engine. Its first `shared` tokens are a part that others have too; 0:
     nobody said.
 
-    At answers height it is to generate so many tokens (`generate`). A `session` waits for more
+    At answers level it is to generate so many tokens (`generate`). A `session` waits for more
     input when its answer is over.
     """
 

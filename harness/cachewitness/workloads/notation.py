@@ -37,7 +37,7 @@ Events follow. Pages stand behind bars, group 0 first; what follows `#` is a com
     stats 0: usage 0.5 admitted 1 of 9 found 8        operators are told; `… again 1 of 9 found 8 restored r1=8`
     died 4 AssertionError: no block
 
-A history at answers height begins with a line of its own, and has no pages and no steps::
+A history at answers level begins with a line of its own, and has no pages and no steps::
 
     answers float32 vocabulary 100
     submit r1 sys:8 generate=2

@@ -116,7 +116,7 @@ def test_a_lawful_cache_passes_even_if_it_does_not_say_how_its_keys_end(policy: 
     """No order of eviction, no handing out of pages is unlawful for an engine that declared
     none.
     """
-    plan = Plan(policy, policies.get(policy).heights, Restriction([], {}, historic=False), 7)
+    plan = Plan(policy, policies.get(policy).levels, Restriction([], {}, historic=False), 7)
     operations = 0
     opportunities = 0
     for number in count():

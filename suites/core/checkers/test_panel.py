@@ -295,7 +295,7 @@ def test_without_caching_there_is_nothing_to_retain_or_reuse(name: str) -> None:
 
 
 def test_every_anomaly_has_one_checker() -> None:
-    """At its height, but for what no history shows: the engine's death or silence, and the
+    """At its level, but for what no history shows: the engine's death or silence, and the
     difference from the reference.
     """
     for kinds in (OF_PAGES, [kind for kind in ALL if kind not in OF_PAGES]):

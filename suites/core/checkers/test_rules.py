@@ -503,7 +503,7 @@ def test_a_page_that_changed_groups_is_needed_by_nobody_for_what_it_held() -> No
         "moved page",
         layouts.load("full-swa-unequal"),
         pages=10,
-        height="scheduler",
+        level="scheduler",
         options={"async_depth": 1, "max_num_batched_tokens": 2048, "retention_interval": None},
     )
     engine = registry.parse("reference").open(header)

@@ -272,12 +272,12 @@ def test_a_question_that_nobody_reads_is_a_hang(driver: Path) -> None:
         [Step([("a", 1)]), Submit("b", " ".join(f"t{place}:1" for place in range(40_000)))],
     )
     program = driver.with_name("deaf.py")
-    ready = '{"is":"ready","protocol":"cachewitness.engine","version":1,"heights":["manager"]}'
+    ready = '{"is":"ready","protocol":"cachewitness.engine","version":1,"levels":["manager"]}'
     program.write_text(
         "import json, os, time\nanswers = os.fdopen(int(os.environ['CACHEWITNESS_ANSWERS']),"
         f" 'w')\nasked = os.fdopen(int(os.environ['CACHEWITNESS_ASKED']))\nprint('{ready}',"
         " file=answers, flush=True)\nasked.readline()\nheader = {'e': 'header', 'engine': 'deaf',"
-        " 'height': 'manager', 'pools': [{'id': 0, 'pages': 9}],\n  'groups': [{'id': 0,"
+        " 'level': 'manager', 'pools': [{'id': 0, 'pages': 9}],\n  'groups': [{'id': 0,"
         " 'kind': 'full', 'block_size': 16}]}\nprint(json.dumps({'is': 'opened', 'header':"
         " header}), file=answers, flush=True)\ntime.sleep(600)\n"
     )

@@ -40,7 +40,7 @@ from suites.support.sampled import chosen
 
 CONFIGURATION = sample.configurations()[0]
 TRACE = write(CONFIGURATION.shape("answers"), "cancelled", 0)
-OF_ANSWERS = [suite for suite in SUITES if suite.height == "answers"]
+OF_ANSWERS = [suite for suite in SUITES if suite.level == "answers"]
 Say = Callable[[Answer], Any]
 
 
@@ -350,13 +350,13 @@ def test_garbage_on_its_pipe_is_one_line() -> None:
 
 REFUSED = {
     '{"op":"submit","r":"a","prompt":"x:4"}': (
-        "0 - at `$.generate`; at answers height a request generates at least one token"
+        "0 - at `$.generate`; at answers level a request generates at least one token"
     ),
     '{"op":"submit","r":"a","prompt":"x:4","generate":2,"tokens":[1,2]}': (
         "ids - at `$.tokens`; the harness fills them in"
     ),
-    '{"op":"step","run":[["a",4]]}': "at answers height the engine schedules",
-    '{"op":"preempt","r":"a"}': "at answers height nobody is preempted by request",
+    '{"op":"step","run":[["a",4]]}': "at answers level the engine schedules",
+    '{"op":"preempt","r":"a"}': "at answers level nobody is preempted by request",
 }
 
 
@@ -376,19 +376,19 @@ def test_a_trace_that_asks_for_what_there_is_not_is_refused(line: str, told: str
     assert str(refused.value).startswith(f"{path}:{len(lines)}: ") and told in str(refused.value)
 
 
-def test_generate_is_refused_at_other_heights(tmp_path) -> None:
+def test_generate_is_refused_at_other_levels(tmp_path) -> None:
     """There a request generates as long as the trace has steps for it."""
-    header = changed(TRACE.header, height="scheduler", policy="vllm")
+    header = changed(TRACE.header, level="scheduler", policy="vllm")
     path = tmp_path / "t.jsonl"
     traces.save(traces.Trace(header, [traces.Submit("a", "x:4", generate=2), Finish("a")]), path)
-    with pytest.raises(UsageError, match="only at answers height requests end by themselves"):
+    with pytest.raises(UsageError, match="only at answers level requests end by themselves"):
         validate.load_trace(path)
 
 
 def test_an_event_of_pages_is_refused() -> None:
-    """An engine that tells pages is judged by them, at another height."""
+    """An engine that tells pages is judged by them, at another level."""
     header = sample.SampleEngine(TRACE.header, {}).describe()
-    with pytest.raises(BadEvents, match="an engine at answers height tells no pages"):
+    with pytest.raises(BadEvents, match="an engine at answers level tells no pages"):
         runs(TRACE, EngineSpec(replace(sample.ENGINE, open=lambda *_: Paged(header)), {}, "sample"))
 
 
@@ -407,7 +407,7 @@ class Paged:
 def test_the_command_line_runs_and_replays(
     tmp_path, monkeypatch: pytest.MonkeyPatch, capsys
 ) -> None:
-    """`run` picks the suites by height, keeps the failure, and the command that it prints
+    """`run` picks the suites by level, keeps the failure, and the command that it prints
     replays it.
     """
     monkeypatch.chdir(tmp_path)

@@ -79,7 +79,7 @@ kernels."""
 
 UNFELT = {
     "chunk-ends-off-the-grid": (
-        "the engine's own scheduler cuts the chunks, and there is nothing to plant at its height"
+        "the engine's own scheduler cuts the chunks, and there is nothing to plant at its level"
     ),
     "replay-boundary-masked": "less is kept; what is found is right",
     "denser-than-interval": "more is kept; what is found is right",

@@ -34,7 +34,7 @@ from cachewitness.core.result import (
     EXIT_UNKNOWN,
     EXIT_USAGE,
 )
-from cachewitness.core.trace_format import Finish, Height, Op, Step, Submit, Trace, TraceHeader
+from cachewitness.core.trace_format import Finish, Level, Op, Step, Submit, Trace, TraceHeader
 from cachewitness.engines.isolation.engine import Isolation
 from cachewitness.engines.registry import EngineSpec, parse
 from cachewitness.sessions.fuzz import exhaustive
@@ -65,7 +65,7 @@ def apart(engine: str) -> EngineSpec:
 
 
 def test_the_clean_reference_is_complete_within_a_bound() -> None:
-    """Every configuration, at both heights; the same numbers with one process as with two."""
+    """Every configuration, at both levels; the same numbers with one process as with two."""
     every = CONFIGURATIONS
     some = CONFIGURATIONS[:: fewer(1, 3)]
     two, one = (
@@ -164,7 +164,7 @@ def test_planted_fault_is_found(mutant: str, anomaly: str, configuration: int) -
         parse(f"reference:mutant={mutant}"),
         HYBRID.bound,
         [CONFIGURATIONS[configuration]],
-        [HYBRID.height],
+        [HYBRID.level],
     )
     assert coverage.failure is not None and not coverage.complete
     assert coverage.failure.finding.anomaly == anomaly
@@ -172,7 +172,7 @@ def test_planted_fault_is_found(mutant: str, anomaly: str, configuration: int) -
 
 
 @pytest.mark.parametrize(
-    ("configuration", "height", "options"),
+    ("configuration", "level", "options"),
     [
         (0, "manager", {}),
         (2, "scheduler", {}),
@@ -183,12 +183,12 @@ def test_planted_fault_is_found(mutant: str, anomaly: str, configuration: int) -
     ],
 )
 def test_states_taken_to_be_one_behave_alike(
-    configuration: int, height: Height, options: dict[str, int]
+    configuration: int, level: Level, options: dict[str, int]
 ) -> None:
     """Whatever is asked next of either of two such states, the same is offered and the same
     state comes of it.
     """
-    scope = Scope(with_options(configuration, **options), height, SMALL)
+    scope = Scope(with_options(configuration, **options), level, SMALL)
     spec = parse("reference")
     merged: list[tuple[Path, Path]] = []
     found = explore(spec, scope, on_merge=lambda one, other: merged.append((one, other)))
@@ -201,7 +201,7 @@ def test_states_taken_to_be_one_behave_alike(
             assert ways[0].fingerprint() == ways[1].fingerprint(), (one, other, op)
 
 
-ORDERED: list[tuple[int, Height]] = [
+ORDERED: list[tuple[int, Level]] = [
     (4, "scheduler"),
     (3, "manager"),
     (0, "scheduler"),
@@ -212,17 +212,17 @@ ORDERED_BOUND = Bound(pages=fewer(5, 3))
 
 
 @pytest.mark.parametrize(
-    ("configuration", "height"), chosen([*ORDERED, (5, "scheduler")], (4, "scheduler"))
+    ("configuration", "level"), chosen([*ORDERED, (5, "scheduler")], (4, "scheduler"))
 )
 def test_the_order_of_a_search_does_not_matter(
-    configuration: int, height: Height, monkeypatch: pytest.MonkeyPatch
+    configuration: int, level: Level, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The newest states first: by other ways to the same states, with the same operations in them.
 
     If two states that differ were taken for one, what lies behind the one that came later would be
     missing.
     """
-    scope = Scope(CONFIGURATIONS[configuration], height, ORDERED_BOUND)
+    scope = Scope(CONFIGURATIONS[configuration], level, ORDERED_BOUND)
     spec = parse("reference")
     first = list(scope.first())[-1]
 
@@ -296,7 +296,7 @@ def test_a_page_that_was_merely_looked_at_does_not_make_another_state() -> None:
 
 
 @of_all("a search of many seconds, for the numbers on a page alone")
-@pytest.mark.parametrize("name", ["small-window[retention_interval=None] at scheduler height"])
+@pytest.mark.parametrize("name", ["small-window[retention_interval=None] at scheduler level"])
 def test_the_page_has_what_the_default_bound_covers(name: str) -> None:
     """A change that makes the bound smaller, so that less is covered under the same name, is
     seen here.
@@ -377,8 +377,8 @@ def test_command_says_that_it_was_complete(capsys: pytest.CaptureFixture[str]) -
     assert invoke(["fuzz", "--exhaustive", "--seconds", "0.01"]) == EXIT_UNKNOWN
 
 
-def test_a_height_may_be_chosen(capsys: pytest.CaptureFixture[str]) -> None:
-    """Options of schedulers are searched at scheduler height, whichever is named first."""
+def test_a_level_may_be_chosen(capsys: pytest.CaptureFixture[str]) -> None:
+    """Options of schedulers are searched at scheduler level, whichever is named first."""
     begun = [
         "fuzz",
         "--exhaustive",
@@ -388,25 +388,25 @@ def test_a_height_may_be_chosen(capsys: pytest.CaptureFixture[str]) -> None:
         "0.01",
         "--json",
     ]
-    for words, heights in (
-        (["--height", "manager"], ["manager"]),
-        (["--height", "manager", "--height", "scheduler"], ["manager", "scheduler"]),
+    for words, levels in (
+        (["--level", "manager"], ["manager"]),
+        (["--level", "manager", "--level", "scheduler"], ["manager", "scheduler"]),
         (
-            ["--height", "manager", "--height", "scheduler", "--option", "tier_pages=3"],
+            ["--level", "manager", "--level", "scheduler", "--option", "tier_pages=3"],
             ["scheduler"],
         ),
     ):
         assert invoke([*begun, *words]) == EXIT_UNKNOWN
         covered = json.loads(capsys.readouterr().out)["covered"]
         assert {one["configuration"].split(" at ")[1] for one in covered} == {
-            f"{height} height" for height in heights
+            f"{level} level" for level in levels
         }
 
 
 def test_what_is_left_out_unless_all_is_asked_for_is_told(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """And nothing is, if a layout, an option or a height is named."""
+    """And nothing is, if a layout, an option or a level is named."""
     begun = [
         "fuzz",
         "--exhaustive",
@@ -417,7 +417,7 @@ def test_what_is_left_out_unless_all_is_asked_for_is_told(
         "--json",
     ]
     searched = {}
-    for words in ([], ["--full"], ["--height", "scheduler"]):
+    for words in ([], ["--full"], ["--level", "scheduler"]):
         assert invoke([*begun, *words]) == EXIT_UNKNOWN
         said = json.loads(capsys.readouterr().out)
         searched[" ".join(words)] = (
@@ -430,7 +430,7 @@ def test_what_is_left_out_unless_all_is_asked_for_is_told(
         and len(covered) == 7
         and len(left_out) == 7
     )
-    assert searched["--height scheduler"] == (
+    assert searched["--level scheduler"] == (
         {one for one in covered | left_out if "scheduler" in one},
         set(),
     )
@@ -444,9 +444,9 @@ def test_what_is_left_out_unless_all_is_asked_for_is_told(
         ["--exhaustive", "--bound", "cats=3"],
         ["--exhaustive", "--option", "tier_pages=4", "--option", "tier_delay=1"],
         ["--exhaustive", "--policy", "furiosa"],
-        ["--exhaustive", "--height", "manager", "--option", "tier_pages=3"],
+        ["--exhaustive", "--level", "manager", "--option", "tier_pages=3"],
         ["--bound", "pages=4"],
-        ["--height", "manager"],
+        ["--level", "manager"],
         ["--full"],
         ["--engine", "nothing"],
     ],

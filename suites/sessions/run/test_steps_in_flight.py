@@ -48,7 +48,7 @@ def run(*ops: Op, **options: object) -> Result:
         "t",
         Layout("t", [FULL, STATE]),
         12,
-        height="scheduler",
+        level="scheduler",
         options={"async_depth": 1, **options},
     )
     return drive(Trace(header, [*PREFILLED, *ops]), parse("reference").open(header))
@@ -81,8 +81,8 @@ def test_a_reset_does_not_wait_for_a_step_in_flight() -> None:
 
 
 def scheduled(group: GroupSpec, pages: int, **options: object) -> TraceHeader:
-    """Return the header of a trace at scheduler height over one group."""
-    return TraceHeader("t", Layout("t", [group]), pages, height="scheduler", options=options)
+    """Return the header of a trace at scheduler level over one group."""
+    return TraceHeader("t", Layout("t", [group]), pages, level="scheduler", options=options)
 
 
 def attention(pages: int, ops: list[Op], **options: object) -> Result:

@@ -73,7 +73,7 @@ def traces(configuration: Configuration) -> list[Trace]:
 
 def tell(ops: list[Op], layout: str = "full", **options: object) -> Result:
     header = TraceHeader(
-        "t", layouts.load(layout), 60, height="scheduler", policy="lmcache", options=dict(options)
+        "t", layouts.load(layout), 60, level="scheduler", policy="lmcache", options=dict(options)
     )
     return drive(Trace(header, ops), parse(NAME).open(header))
 
@@ -238,7 +238,7 @@ class TestInstalled:
             tell([], **{name: value})
 
     def test_the_engine_s_name_may_say_them(self) -> None:
-        header = TraceHeader("t", layouts.load("full"), 60, height="scheduler", policy="lmcache")
+        header = TraceHeader("t", layouts.load("full"), 60, level="scheduler", policy="lmcache")
         engine: Any = parse(f"{NAME}:workers=2,latent=true").open(header)
         assert len(engine.device.workers) == 2
         engine.close()

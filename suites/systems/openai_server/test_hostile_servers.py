@@ -18,7 +18,7 @@ import pytest
 
 from cachewitness._util.errors import UsageError
 from cachewitness.cli import invoke
-from cachewitness.core.trace_format import Height, Submit, Trace
+from cachewitness.core.trace_format import Level, Submit, Trace
 from cachewitness.engines import retries
 from cachewitness.engines.isolation.engine import Isolation
 from cachewitness.engines.registry import EngineSpec, parse
@@ -64,13 +64,13 @@ def spec_of(double: Double, **options: str) -> EngineSpec:
 def run(spec: EngineSpec, *stories: str) -> Report:
     """Run some stories, or two."""
 
-    def traces(configuration: Configuration, height: Height, seed: int) -> Iterator[Trace]:
+    def traces(configuration: Configuration, level: Level, seed: int) -> Iterator[Trace]:
         return (
-            write(configuration.shape(height), name, seed)
+            write(configuration.shape(level), name, seed)
             for name in stories or ("single-tokens", "siblings")
         )
 
-    suite = replace(next(suite for suite in SUITES if suite.height == "answers"), traces=traces)
+    suite = replace(next(suite for suite in SUITES if suite.level == "answers"), traces=traces)
     spec = replace(spec, kind=replace(spec.kind, controls={}, shrinking=1))
     return Runner(spec, spec.kind.configurations()).run([suite])
 

@@ -76,7 +76,7 @@ def test_what_is_waited_for_is_over_before_the_runs_and_so_is_what_began_before_
 def test_the_worker_ends_a_flushed_copy_before_anybody_runs() -> None:
     header = Header(
         engine="t",
-        height="scheduler",
+        level="scheduler",
         pools=[Pool(id=0, pages=8, null=[0]), Pool(id=1, pages=8, tier="cpu")],
         groups=[
             Group(id=0, kind="full", block_size=4),
@@ -167,7 +167,7 @@ def stored(*, fenced: bool, flushed: bool) -> bool:
     """
     header = Header(
         engine="t",
-        height="scheduler",
+        level="scheduler",
         pools=[Pool(id=0, pages=8, null=[0]), Pool(id=1, pages=8, tier="cpu")],
         groups=[
             Group(id=0, kind="full", block_size=4),

@@ -50,7 +50,7 @@ VARIANTS = ["simple-lazy", "offloading-chunks", "offloading-outputs", "offloadin
 def tell(
     connector: str, ops: list[Op], layout: str = "full", pages: int = 40, **options: Any
 ) -> Result:
-    header = TraceHeader("t", layouts.load(layout), pages, height="scheduler", options=options)
+    header = TraceHeader("t", layouts.load(layout), pages, level="scheduler", options=options)
     return drive(
         Trace(header, ops), parse(f"vllm:source={SOURCE},connector={connector}").open(header)
     )
@@ -507,7 +507,7 @@ def test_with_steps_in_flight_vllm_cannot_reset_over_the_requests_that_it_preemp
         "t",
         layouts.load("full"),
         40,
-        height="scheduler",
+        level="scheduler",
         options={"async_depth": depth, "tier_pages": 40},
     )
     engine: Any = parse(f"vllm:source={SOURCE},connector=offloading").open(header)

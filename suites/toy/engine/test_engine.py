@@ -223,6 +223,6 @@ def test_page_is_free_when_nobody_holds_it_and_no_key_names_it() -> None:
 
 def test_model_gets_a_second_attention_layer_where_none_stands_before_it() -> None:
     layout = Layout("l", [GroupSpec("full", 4), GroupSpec("sliding", 4, window=8)])
-    engine = parse("toy").open(TraceHeader(name="t", layout=layout, pages=20, height="scheduler"))
+    engine = parse("toy").open(TraceHeader(name="t", layout=layout, pages=20, level="scheduler"))
     types = engine.tensors.model.config.layer_types  # type: ignore[attr-defined]
     assert types == ("sliding_attention", "full_attention", "sliding_attention")

@@ -133,7 +133,7 @@ class AnswersAgree(Checker):
         own = header.not_applicable.get(self.name, "")
         return (
             own
-            if header.height == "answers"
+            if header.level == "answers"
             else "the engine tells its pages, by which it is judged"
         )
 

@@ -27,7 +27,7 @@ one or two."""
 
 
 class LlamaCpp(HeardEngine[Completion]):
-    """A server as an engine at answers height. `pages` of a trace are blocks of tokens of its
+    """A server as an engine at answers level. `pages` of a trace are blocks of tokens of its
     context.
     """
 

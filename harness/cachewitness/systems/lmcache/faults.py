@@ -19,7 +19,7 @@ READERS = "v1.multiprocess.custom_types"
 TRANSFER = "v1.multiprocess.modules.lmcache_driven_transfer"
 
 
-fault = partial(edited, engine=NAME, patches=PATCHES, height="scheduler")
+fault = partial(edited, engine=NAME, patches=PATCHES, level="scheduler")
 
 FAULTS = (
     fault(

@@ -205,7 +205,7 @@ def _refuse(header: TraceHeader, options: Options, source: Source, connector: As
         since = "{}.{}".format(*SCHEDULERS_SINCE)
         raise UsageError(
             f"vLLM {source.version}: its Scheduler is driven from {since} on; run it at manager"
-            " height"
+            " level"
         )
     if options.tier_pages and not connector:
         raise UsageError(

@@ -49,7 +49,7 @@ def describe(
         not_applicable["interval-sparsity"] = _why(rules, "no group that retention prunes")
     return Header(
         engine=engine,
-        height=trace.height,
+        level=trace.level,
         pools=[Pool(id=POOL, pages=trace.pages, null=[0], eviction=eviction)],
         groups=[_group(index, spec, options) for index, spec in enumerate(trace.layout.groups)],
         rules=rules,

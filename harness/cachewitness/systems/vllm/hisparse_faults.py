@@ -20,7 +20,7 @@ MANAGERS, CONNECTOR = (
 )
 OWNER = "HiSparseCoordinator"
 
-fault = partial(edited, height="scheduler", group="K")
+fault = partial(edited, level="scheduler", group="K")
 
 EAGER: tuple[Mutant, ...] = (
     fault(

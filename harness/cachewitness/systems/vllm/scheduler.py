@@ -6,7 +6,7 @@ answers each with the tokens that a worker would have sampled; a step may be ans
 ones were scheduled (`async_depth`).
 
 The scheduler calls its cache manager through the observer, so the same events come out as at
-manager height. It is told nothing and believed in nothing: a request that gives its blocks back and
+manager level. It is told nothing and believed in nothing: a request that gives its blocks back and
 has not ended was preempted.
 
 Sources: vLLM 0.29.0 to 0.33.0, `v1/core/sched/scheduler.py`, `async_scheduler.py`;

@@ -3,7 +3,7 @@ out of its source again.
 
 Each is the source of vLLM 0.33.0 with one piece changed, so it sits where the code is that must not
 lose it; a release that does not have the piece refuses the fault. They are found at scheduler
-height.
+level.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from cachewitness.systems.vllm.modules import POOL, SCHEDULER, SINGLE
 
 OWNER = "Scheduler"
 
-fault = partial(edited, height="scheduler")
+fault = partial(edited, level="scheduler")
 
 SCHEDULED: tuple[Mutant, ...] = (
     fault(

@@ -14,7 +14,7 @@ from cachewitness.systems.vllm.modules import SCHEDULER, SINGLE
 
 OWNER = "Scheduler"
 
-fault = partial(edited, height="scheduler")
+fault = partial(edited, level="scheduler")
 
 REQUESTED: tuple[Mutant, ...] = (
     fault(

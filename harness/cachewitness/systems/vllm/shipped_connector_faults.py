@@ -21,7 +21,7 @@ OFFLOADING, OFFLOADS = (
     "OffloadingConnectorScheduler",
 )
 
-fault = partial(edited, height="scheduler")
+fault = partial(edited, level="scheduler")
 
 ON_OFFLOADING: tuple[Mutant, ...] = (
     fault(

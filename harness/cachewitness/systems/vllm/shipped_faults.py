@@ -330,7 +330,7 @@ SHIPPED: tuple[Mutant, ...] = (
         anomaly="use-after-free",
         checker="safety-law",
         group="G",
-        height="scheduler",
+        level="scheduler",
     ),
     edited(
         Edit(
@@ -349,7 +349,7 @@ SHIPPED: tuple[Mutant, ...] = (
         anomaly="fabricated-snapshot",
         checker="no-fabricated-snapshots",
         group="D",
-        height="scheduler",
+        level="scheduler",
     ),
     edited(
         Edit(

@@ -410,7 +410,7 @@ def looked_up_short(patches: Patches) -> None:
 
 
 _FORGETS = partial(
-    edited, anomaly="premature-release", checker="window-liveness", height="scheduler", group="G"
+    edited, anomaly="premature-release", checker="window-liveness", level="scheduler", group="G"
 )
 
 SIMPLE = (

@@ -249,17 +249,17 @@ def run(trace: Trace, engine: str = "reference") -> Result:
     return drive(trace, parse(engine).open(trace.header))
 
 
-def crowded(seed: int, height: Any = "scheduler") -> Trace:
-    return random_trace(configuration(DYNAMIC).shape(height), seed, withdraw=False)
+def crowded(seed: int, level: Any = "scheduler") -> Trace:
+    return random_trace(configuration(DYNAMIC).shape(level), seed, withdraw=False)
 
 
 @pytest.mark.parametrize("release", RELEASES)
-@pytest.mark.parametrize("height", ["manager", "scheduler"])
-def test_a_dynamic_cache_begins_empty_and_grows_on_demand(release: str, height: Any) -> None:
-    """At both heights; 2026.2 makes room for its first requests and then for 256 tokens at a
+@pytest.mark.parametrize("level", ["manager", "scheduler"])
+def test_a_dynamic_cache_begins_empty_and_grows_on_demand(release: str, level: Any) -> None:
+    """At both levels; 2026.2 makes room for its first requests and then for 256 tokens at a
     time.
     """
-    result = run(crowded(1, height), f"reference:release={release}")
+    result = run(crowded(1, level), f"reference:release={release}")
     assert not result.findings and [pool.pages for pool in result.history.header.pools] == [0, 0]
     grown = [event.pages for event in result.history.events if isinstance(event, Grow)]
     assert set(grown[2:]) == {16} if release == "2026.2" else not set(grown[2:]) <= {16}

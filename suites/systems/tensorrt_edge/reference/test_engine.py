@@ -28,7 +28,7 @@ from cachewitness.workloads.generate import random_trace
 from suites.support.sampled import fewer
 
 SEEDS = range(fewer(12, 6))
-HEIGHTS: tuple[Any, ...] = ("manager", "scheduler")
+LEVELS: tuple[Any, ...] = ("manager", "scheduler")
 
 
 def configuration(layout: str = "full-swa-mamba", **options: Any) -> Configuration:
@@ -38,13 +38,13 @@ def configuration(layout: str = "full-swa-mamba", **options: Any) -> Configurati
 def results(
     where: Configuration, plant: Callable[[Driver], None] | None = None, seeds: range = SEEDS
 ) -> list[tuple[Trace, Result]]:
-    """Run the random traces of a configuration, at both heights, on engines with a fault or
+    """Run the random traces of a configuration, at both levels, on engines with a fault or
     without.
     """
     found = []
-    for height in HEIGHTS:
+    for level in LEVELS:
         for seed in seeds:
-            trace = random_trace(where.shape(height), seed, withdraw=False)
+            trace = random_trace(where.shape(level), seed, withdraw=False)
             engine = assemble(trace.header)
             if plant is not None:
                 plant(engine)

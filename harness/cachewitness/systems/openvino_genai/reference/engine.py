@@ -167,7 +167,7 @@ class Built:
         return Header(
             engine="reference",
             engine_version=self.release,
-            height=header.height,
+            level=header.level,
             pools=[
                 Pool(
                     g.pool,

@@ -83,7 +83,7 @@ def shared_block_freed_twice(engine: Driver) -> None:
     checker="ownership",
     group="H",
     engines=REFERENCE,
-    height="scheduler",
+    level="scheduler",
 )
 def negative_count_inflates_free(engine: Driver) -> None:
     """A request that holds more than it needs makes so many blocks free in the pool's own books."""

@@ -200,7 +200,7 @@ def cached_blocks_are_no_room(engine: Driver) -> None:
     checker="progress",
     group="L",
     engines=REFERENCE,
-    height="scheduler",
+    level="scheduler",
 )
 def ended_request_refuses_a_reset(engine: Driver) -> None:
     """A request that has ended counts as running until the next step, and a reset is refused for
