@@ -31,6 +31,7 @@ _LEAD = re.compile(r"\s*(?:(?:[*-]|\d+\.) )?")
 _AS_IT_IS = re.compile(r"\s*(?:$|[|<]|#+ |!\[)|Written by ")
 _MARKER = re.compile(r" (?=#|(?:[*+>|-]|\d+[.)])(?: |$))")
 """A blank in front of what would begin a list, a quote, a table or a heading on its own line."""
+_CODE = re.compile(r"`[^`]{,60}`")
 _GLUE = "\0"
 
 
@@ -60,7 +61,7 @@ def _filled(paragraph: list[str]) -> list[str]:
     lead = _lead(paragraph[0])
     words = " ".join([paragraph[0][len(lead) :].strip(), *(line.strip() for line in paragraph[1:])])
     filled = textwrap.wrap(
-        _MARKER.sub(_GLUE, words),
+        _CODE.sub(lambda code: code[0].replace(" ", _GLUE), _MARKER.sub(_GLUE, words)),
         WIDTH,
         initial_indent=lead,
         subsequent_indent=" " * len(lead),
