@@ -231,7 +231,7 @@ fn ended(request: &Request) -> bool {
 
 // --- the conversation -----------------------------------------------------------------------------------------------------
 
-const READY: &str = r#"{"is":"ready","protocol":"cachewitness.engine","version":1,"levels":["answers"],"layouts":[
+const READY: &str = r#"{"is":"ready","protocol":"cachewitness.engine","version":2,"levels":["answers"],"layouts":[
 {"name":"blocks-8","groups":[{"kind":"full","block_size":8},{"kind":"recurrent","block_size":8}]},
 {"name":"blocks-16","groups":[{"kind":"full","block_size":16},{"kind":"recurrent","block_size":16}]}]}"#;
 

@@ -246,7 +246,7 @@ struct Engine {
             for (int group = FULL; group < GROUPS; group++) {
                 for (long page : request.table[group])
                     if (page != NONE) cache.hold(page);
-                say_pages("take", group, request.table[group], request.r);
+                say_pages("acquire", group, request.table[group], request.r);
             }
             const long hit = static_cast<long>(request.computed);
             say(event("hit").add("r", request.r).add("reported", hit).add("resume", hit).raw("pages", tables(request)));
@@ -271,7 +271,7 @@ struct Engine {
             taken.push_back(page);
             request.table[group].push_back(page);
         }
-        say_pages("take", group, taken, request.r);
+        say_pages("acquire", group, taken, request.r);
     }
 
     void say_pages(const std::string& kind, int group, Numbers pages, const std::string& r) {
@@ -339,7 +339,7 @@ struct Engine {
         Numbers& states = request.table[RECURRENT];
         Numbers dropped;
         for (size_t i = 0; i < (request.computed - 1) / block; i++) dropped.push_back(std::exchange(states[i], NONE));
-        say_pages("drop", RECURRENT, dropped, request.r);
+        say_pages("release", RECURRENT, dropped, request.r);
         for (long page : dropped)
             if (page != NONE) cache.release(page);
     }
@@ -348,7 +348,7 @@ struct Engine {
         for (int group = FULL; group < GROUPS; group++) {
             Numbers pages = std::exchange(request.table[group], {});
             std::reverse(pages.begin(), pages.end());  // the end of a prefix makes room first
-            say_pages("drop", group, pages, request.r);
+            say_pages("release", group, pages, request.r);
             for (long page : pages) {
                 if (page == NONE) continue;
                 if (aborted && bug == "freed-while-shared") cache.pages[page].references = 1;  // whoever else holds it
@@ -397,7 +397,7 @@ struct Engine {
 // --- the conversation -----------------------------------------------------------------------------------------------------
 
 const std::string READY =
-    R"({"is":"ready","protocol":"cachewitness.engine","version":1,"levels":["manager"],"layouts":[)"
+    R"({"is":"ready","protocol":"cachewitness.engine","version":2,"levels":["manager"],"layouts":[)"
     R"({"name":"hybrid-16","groups":[{"kind":"full","block_size":16},{"kind":"recurrent","block_size":16}]},)"
     R"({"name":"hybrid-4","groups":[{"kind":"full","block_size":4},{"kind":"recurrent","block_size":4}]}]})";
 

@@ -62,7 +62,7 @@ def test_a_trace_at_answers_level_is_run_as_one(
     }.items():
         assert invoke(["explain", str(tmp_path / "asked.jsonl"), "--engine", engine]) == 0
         out = capsys.readouterr().out
-        assert said in out and "died" not in out
+        assert said in out and "engine-crashed" not in out
 
 
 def test_a_history_is_drawn_as_well(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

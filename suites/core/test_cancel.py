@@ -7,7 +7,7 @@ from __future__ import annotations
 import pytest
 
 from cachewitness.core.driving import drive
-from cachewitness.core.events import Aborted, Drop, Finished, StepBegin, StepEnd
+from cachewitness.core.events import Aborted, Finished, Release, StepBegin, StepEnd
 from cachewitness.core.trace_format import (
     Abort,
     Finish,
@@ -70,7 +70,7 @@ def test_every_policy_survives_a_client_that_goes_away(policy: str) -> None:
         ]
         assert [event.r for event in events if isinstance(event, Aborted)] == ["a"]
         assert any(
-            isinstance(event, Drop) and event.holder == "a" for event in result.history.events
+            isinstance(event, Release) and event.holder == "a" for event in result.history.events
         )
         assert not any(
             isinstance(event, Finished) and event.r == "a" for event in result.history.events

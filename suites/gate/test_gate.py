@@ -405,7 +405,7 @@ def test_an_engine_that_ends_the_process_is_not_green(tmp_path: Path) -> None:
     judged.
     """
     quits = Bug(
-        "died",
+        "engine-crashed",
         "witness.py",
         "        media = [",
         "        __import__('os')._exit(0)\n        media = [",

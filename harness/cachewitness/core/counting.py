@@ -68,7 +68,7 @@ class Counting:
         self.activity.requests += 1
 
     def _end(self, event: Aborted | Finished) -> None:
-        self.activity.given_up += event.by_engine
+        self.activity.aborted_by_engine += event.by_engine
 
     def _unpublish(self, event: Unpublish) -> None:
         self.activity.evictions += event.reason == "evict"
@@ -114,7 +114,7 @@ class Counting:
     def _answer(self, event: Answer) -> None:
         activity = self.activity
         activity.lookups += 1
-        activity.given_up += event.ended == "refused"
+        activity.aborted_by_engine += event.ended == "refused"
         if event.restored > 0:
             activity.hits += 1
             activity.restored += 1

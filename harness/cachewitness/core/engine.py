@@ -27,7 +27,7 @@ class Engine(Protocol):
         """Carry out one operation and return what happened, in order; no `read`, `write`, `copy` or
         `zero` among it.
 
-        Raises whatever the engine raises: that is a verdict (`died`), not an error of the harness.
+        Raises whatever the engine raises: that is a verdict (`engine-crashed`), not an error of the harness.
         """
 
     def close(self) -> None:

@@ -27,7 +27,7 @@ from cachewitness._util.errors import UsageError
 from cachewitness._util.lines import shortened
 
 FORMAT = "cachewitness.trace"
-VERSION = 2
+VERSION = 3
 
 Level = Literal["manager", "scheduler", "answers"]
 GroupKind = Literal["full", "sliding", "chunked", "recurrent"]

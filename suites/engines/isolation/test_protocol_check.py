@@ -25,7 +25,7 @@ LAYOUT = {"name": "of-8", "groups": [{"kind": "full", "block_size": 8}]}
 RULES = {"answering": {"dtype": "float64", "vocabulary": 64}}
 HEADER = {"e": "header", "engine": "told", "level": "answers", "pools": [], "groups": [], "rules": RULES}
 with os.fdopen(int(os.environ["CACHEWITNESS_ASKED"])) as asked, os.fdopen(int(os.environ["CACHEWITNESS_ANSWERS"]), "w") as told:
-    say({"is": "ready", "protocol": "cachewitness.engine", "version": 1, "levels": ["answers"], "layouts": [LAYOUT]})
+    say({"is": "ready", "protocol": "cachewitness.engine", "version": 2, "levels": ["answers"], "layouts": [LAYOUT]})
     for question in map(json.loads, asked):
         if question["do"] == "open":
             fits = question["trace"]["level"] == "answers" and not question["trace"]["options"]

@@ -180,26 +180,26 @@ def test_the_page_names_what_the_code_has() -> None:
             '"protocol":"cachewitness.engine"',
         ),
         (
-            '{"is":"ready","protocol":"cachewitness.engine","version":1}',
+            '{"is":"ready","protocol":"cachewitness.engine","version":2}',
             "its `ready` names no levels",
         ),
         (
-            '{"is":"ready","protocol":"cachewitness.engine","version":1,"levels":["roof"]}',
+            '{"is":"ready","protocol":"cachewitness.engine","version":2,"levels":["roof"]}',
             "Invalid enum value 'roof'",
         ),
         (
-            '{"is":"ready","protocol":"cachewitness.engine","version":1,"levels":["answers"]}',
+            '{"is":"ready","protocol":"cachewitness.engine","version":2,"levels":["answers"]}',
             "names no layouts",
         ),
         (
             (
-                '{"is":"ready","protocol":"cachewitness.engine","version":1,"levels":["manager"],'
+                '{"is":"ready","protocol":"cachewitness.engine","version":2,"levels":["manager"],'
                 '"layouts":[{"name":"x","groups":[{"kind":"full","block_size":0}]}]}'
             ),
             "layout 'x' of its `ready`: block_size 0",
         ),
         (
-            '{"is":"ready","protocol":"cachewitness.engine","version":1,"levels":["manager"],"layouts":[{"name":"x","groups":[]}]}',
+            '{"is":"ready","protocol":"cachewitness.engine","version":2,"levels":["manager"],"layouts":[{"name":"x","groups":[]}]}',
             "it has no groups",
         ),
     ],

@@ -147,11 +147,11 @@ def test_an_answer_that_cannot_be_followed_is_one_line(say: Say, told: str) -> N
 
 
 def test_an_exception_is_a_death_and_the_run_goes_on() -> None:
-    """Every trace is run, and each fails with `died`."""
+    """Every trace is run, and each fails with `engine-crashed`."""
     spec = liar(raises)
     report = Runner(spec, [CONFIGURATION]).run(OF_ANSWERS[:1])
     assert report.exit_code == 1 and {failure.finding.anomaly for failure in report.failures} == {
-        "died"
+        "engine-crashed"
     }
     assert (
         report.suites[0].traces
@@ -256,13 +256,13 @@ def test_two_tokens_as_likely_as_each_other_have_half_at_most(
 
 
 def test_whoever_is_given_up_with_nobody_else_there_is_missing() -> None:
-    """`gives_up` says that requests end for want of room beside others."""
+    """`engine_aborts` says that requests end for want of room beside others."""
     spec = liar(lambda a: changed(a, tokens=[], logprobs=[], ended="refused") if a.restored else a)
 
     def opened(header: Any, options: Any) -> Any:
         engine = spec.kind.open(header, options)
         told = engine.describe()
-        engine.describe = lambda: changed(told, rules=changed(told.rules, gives_up=True))
+        engine.describe = lambda: changed(told, rules=changed(told.rules, engine_aborts=True))
         return engine
 
     report = Runner(
@@ -319,12 +319,18 @@ def test_an_engine_that_does_not_say_what_it_restored_has_checked_nothing() -> N
     assert report.exit_code == 5
 
 
-ENDS = {"segfault": "died", "abort": "died", "flood": "died", "exit-0": "died", "hang": "hung"}
+ENDS = {
+    "segfault": "engine-crashed",
+    "abort": "engine-crashed",
+    "flood": "engine-crashed",
+    "exit-0": "engine-crashed",
+    "hang": "hung",
+}
 
 
 @pytest.mark.usefixtures("mortal")
 @pytest.mark.parametrize(
-    ("how", "anomaly"), chosen([*ENDS.items()], ("segfault", "died"), ("hang", "hung"))
+    ("how", "anomaly"), chosen([*ENDS.items()], ("segfault", "engine-crashed"), ("hang", "hung"))
 )
 def test_an_engine_that_ends_its_process_gets_a_verdict_and_the_run_goes_on(
     how: str, anomaly: str, monkeypatch: pytest.MonkeyPatch

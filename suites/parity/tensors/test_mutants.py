@@ -153,4 +153,6 @@ def test_engine_that_dies_fails() -> None:
         compared(trace, "toy:mutant=second-preemption-crashes")
         for trace in traces("preempted/replay")
     ]
-    assert {finding.anomaly for result in results for finding in result.findings} == {"died"}
+    assert {finding.anomaly for result in results for finding in result.findings} == {
+        "engine-crashed"
+    }

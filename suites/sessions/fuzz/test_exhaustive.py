@@ -25,7 +25,7 @@ from cachewitness.core.checkers.progress import Progress
 from cachewitness.core.driving import drive
 from cachewitness.core.engine import Engine
 from cachewitness.core.engine_failure import NoAnswer
-from cachewitness.core.events import Counts, Drop, Event, StepBegin
+from cachewitness.core.events import Counts, Event, Release, StepBegin
 from cachewitness.core.result import (
     EXIT_FAIL,
     EXIT_INTERRUPTED,
@@ -152,7 +152,7 @@ PLANTED = [
     ("null-block-published", "fabricated-snapshot", 4),
     ("tail-published-early", "partial-commit", 0),
     ("replay-boundary-masked", "lost-replay-boundary", 2),
-    ("resumed-request-refused", "stuck", 0),
+    ("resumed-request-refused", "no-progress", 0),
     ("block-leaked", "leak", 3),
 ]
 
@@ -486,7 +486,7 @@ class Leaking:
         return [
             event
             for event in events
-            if not (isinstance(op, Finish) and isinstance(event, Drop | Counts))
+            if not (isinstance(op, Finish) and isinstance(event, Release | Counts))
         ]
 
 
@@ -547,8 +547,8 @@ def test_a_process_that_dies_is_replaced_and_nothing_is_lost(
     plain = exhaustive.explore
 
     def dying(*asked: Any, **more: Any) -> Any:
-        if not (tmp_path / "died").exists():
-            (tmp_path / "died").touch()
+        if not (tmp_path / "engine-crashed").exists():
+            (tmp_path / "engine-crashed").touch()
             os.kill(os.getpid(), signal.SIGKILL)
         return plain(*asked, **more)
 

@@ -42,7 +42,7 @@ class Modest:
         self._engine.close()
 
 
-ONE = "pool 0: 4 pages, null 0\ngroup 0: full block 4\nsubmit r1 a:5\ntake r1 | 1 2\n"
+ONE = "pool 0: 4 pages, null 0\ngroup 0: full block 4\nsubmit r1 a:5\nacquire r1 | 1 2\n"
 STEP = "step 1: r1 0..5 | 1 2\n"
 
 

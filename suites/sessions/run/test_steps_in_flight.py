@@ -182,7 +182,8 @@ def test_an_engine_that_takes_everybody_out_of_its_steps_is_stuck(depth: int) ->
         return drive(Trace(header, ops), engine)
 
     assert (
-        withdrawing([Submit("r", "doc:40"), *[Step()] * 12], ["r"]).findings[0].anomaly == "stuck"
+        withdrawing([Submit("r", "doc:40"), *[Step()] * 12], ["r"]).findings[0].anomaly
+        == "no-progress"
     )
     assert withdrawing([Submit("r", "doc:40"), *[Step(withdraw=["r"])] * 12], ["r"]).findings == []
 

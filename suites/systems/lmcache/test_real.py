@@ -188,7 +188,7 @@ class TestInstalled:
         (found,) = served_again(
             "a:70", second=Submit("r2", "a:70"), layout="full-mamba", **APART
         ).findings
-        assert found.anomaly == "died"
+        assert found.anomaly == "engine-crashed"
         assert (
             f"operation {step} (step)" in found.sentence and "the server is gone" in found.sentence
         )

@@ -15,7 +15,7 @@ import pytest
 from cachewitness._util.data import fixtures
 from cachewitness._util.errors import UsageError
 from cachewitness.core.driving import drive
-from cachewitness.core.events import Hit, Publish, Take
+from cachewitness.core.events import Acquire, Hit, Publish
 from cachewitness.core.trace_format import Level
 from cachewitness.engines.registry import parse
 from cachewitness.systems.vllm.build import is_ring
@@ -46,7 +46,7 @@ def test_a_ring_is_one_block_that_nobody_hits(level: Level) -> None:
         assert not result.findings
         events = result.history.events
         assert not [event for event in events if isinstance(event, Publish) and event.group == 1]
-        taken = [event for event in events if isinstance(event, Take) and event.group == 1]
+        taken = [event for event in events if isinstance(event, Acquire) and event.group == 1]
         assert taken and all(len(event.pages) == 1 for event in taken)
         hits += sum(event.resume > 0 for event in events if isinstance(event, Hit))
     assert hits > 0

@@ -12,7 +12,7 @@ import pytest
 
 from cachewitness._util.errors import UsageError
 from cachewitness.core.driving import drive
-from cachewitness.core.events import Drop, Read
+from cachewitness.core.events import Read, Release
 from cachewitness.core.result import Result
 from cachewitness.core.trace_format import (
     Extend,
@@ -61,7 +61,7 @@ def test_blocks_between_the_prompt_and_the_window_are_given_back_and_not_read(
     result = tell(answer(60), enable_caching=caching)
     assert result.findings == []
     given_back = {
-        event.step: event.pages for event in result.history.events if isinstance(event, Drop)
+        event.step: event.pages for event in result.history.events if isinstance(event, Release)
     }
     third, fourth, _ = given_back
     assert (fourth - third, [len(pages) for pages in given_back.values()]) == (16, [1, 1, 3])

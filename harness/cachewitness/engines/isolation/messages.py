@@ -16,7 +16,7 @@ from cachewitness.core.events import Header
 from cachewitness.core.trace_format import Layout, Level, Op, TraceHeader
 
 PROTOCOL = "cachewitness.engine"
-VERSION = 1
+VERSION = 2
 ASKED, ANSWERS = "CACHEWITNESS_ASKED", "CACHEWITNESS_ANSWERS"
 """The environment variables that tell a child its two file descriptors: where it is asked, and
 where it answers."""

@@ -161,4 +161,6 @@ def _still(trace: Trace, spec: EngineSpec) -> set[tuple[str, str]] | None:
     except UsageError:
         return None
     found = {(finding.anomaly, finding.r) for finding in result.findings}
-    return None if bad or any(anomaly in ("died", "hung") for anomaly, _ in found) else found
+    return (
+        None if bad or any(anomaly in ("engine-crashed", "hung") for anomaly, _ in found) else found
+    )

@@ -120,12 +120,12 @@ class _View:
                 name,
                 block.ref_cnt,
                 self._key(block),
-                self._rendered(companions),
+                self._rendered(extra_pages),
                 list(further.get(page, ())),
             )
             for page, name in self._names.items()
             for block in (self._pool.blocks[page],)
-            for companions in (getattr(block, "companions", ()),)
+            for extra_pages in (getattr(block, "extra_pages", ()),)
         ]
         return (
             requests,

@@ -131,7 +131,9 @@ def _everywhere(header: Header, group: Group, length: int) -> bool:
         for other in header.groups
         if other.kind == "recurrent" and other.snapshots == "chunk-end"
     ]
-    together = group.of >= 0 and header.rules.tier is not None and header.rules.tier.together
+    together = (
+        group.source_group >= 0 and header.rules.tier is not None and header.rules.tier.together
+    )
     return length % group.block_size == 0 and group not in states and not (together and states)
 
 

@@ -63,7 +63,7 @@ class LlamaCpp(HeardEngine[Completion]):
         return Rules(
             caching=self._caching,
             answering=answering,
-            gives_up=self._settings.switches["kv_unified"],
+            engine_aborts=self._settings.switches["kv_unified"],
         )
 
     def request(self, op: Submit) -> Completion:

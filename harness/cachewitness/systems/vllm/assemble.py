@@ -173,7 +173,7 @@ def scheduler_engine(
         )
         adapter = ConnectedScheduler(*parts, driven)
         described = connected_header(
-            described, driven, options.tier_delay, gives_up=connector.load_failure == "fail"
+            described, driven, options.tier_delay, engine_aborts=connector.load_failure == "fail"
         )
     adapter.worker = worker
     if special.prefill_checkpoints:

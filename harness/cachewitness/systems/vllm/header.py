@@ -112,7 +112,7 @@ def with_tier(header: Header, pages: int, eviction: Eviction | None = TIER_LRU) 
         return header
     count = len(header.groups)
     aside = [
-        msgspec.structs.replace(group, id=count + group.id, pool=TIER, of=group.id)
+        msgspec.structs.replace(group, id=count + group.id, pool=TIER, source_group=group.id)
         for group in header.groups
     ]
     pools = [*header.pools, Pool(id=TIER, pages=pages, tier=SECOND, eviction=eviction)]

@@ -273,7 +273,7 @@ class RealScheduler(Driven):
                 < flight.known
                 <= self.requests[r].num_tokens + self._flights.awaited(r)
             ):
-                raise EngineFailure("died", self._unknown(r, flight))
+                raise EngineFailure("engine-crashed", self._unknown(r, flight))
         self._flights.begin(flights)
 
     def _unknown(self, r: str, flight: Flight) -> str:
@@ -366,7 +366,7 @@ class RealScheduler(Driven):
         if flight.in_vain:
             return self.engine.sampler.sample(request, flight.drafts)
         if flight.known > request.num_tokens:
-            raise EngineFailure("died", self._unknown(r, flight))
+            raise EngineFailure("engine-crashed", self._unknown(r, flight))
         return (
             self.engine.sampler.sample(request, flight.drafts)
             if flight.known == request.num_tokens

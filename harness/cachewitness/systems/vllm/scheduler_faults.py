@@ -118,7 +118,7 @@ SCHEDULED: tuple[Mutant, ...] = (
             "Drafts that were rejected count as computed, and the next step goes on behind tokens"
             " that do not exist."
         ),
-        anomaly="died",
+        anomaly="engine-crashed",
         checker="engine",
         group="D",
     ),
@@ -133,7 +133,7 @@ SCHEDULED: tuple[Mutant, ...] = (
         name="vllm-resumed-before-its-output-came",
         what="A preempted request is admitted again while a step in flight still owes it a token.",
         mirrors="vLLM's test_kv_pressure_preemption_with_inflight_output",
-        anomaly="died",
+        anomaly="engine-crashed",
         checker="engine",
         group="D",
     ),
@@ -145,7 +145,7 @@ SCHEDULED: tuple[Mutant, ...] = (
             " next step starts."
         ),
         mirrors="vllm-project/vllm#29387",
-        anomaly="stuck",
+        anomaly="no-progress",
         checker="progress",
         group="O",
     ),

@@ -120,7 +120,7 @@ SHIPPED_SCHEDULER: tuple[Mutant, ...] = (
             " counts."
         ),
         mirrors="vllm-project/vllm#35755, vllm-project/vllm#52765",
-        anomaly="died",
+        anomaly="engine-crashed",
         checker="engine",
         group="C",
     ),
@@ -138,7 +138,7 @@ SHIPPED_SCHEDULER: tuple[Mutant, ...] = (
             " session goes on behind them."
         ),
         mirrors="mended in vLLM 0.33",
-        anomaly="died",
+        anomaly="engine-crashed",
         checker="engine",
         group="C",
     ),
@@ -226,7 +226,7 @@ SHIPPED_SCHEDULER: tuple[Mutant, ...] = (
             " runs."
         ),
         mirrors="vllm-project/vllm#23713",
-        anomaly="died",
+        anomaly="engine-crashed",
         checker="engine",
         group="F",
     ),

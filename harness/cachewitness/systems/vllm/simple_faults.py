@@ -179,7 +179,7 @@ def window_looked_up_short(patches: Patches) -> None:
 @mutant(
     name="vllm-hits-count-as-room",
     mirrors="",
-    anomaly="died",
+    anomaly="engine-crashed",
     checker="engine",
     group="H",
     engines=ONLY,

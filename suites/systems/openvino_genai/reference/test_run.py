@@ -13,7 +13,7 @@ import pytest
 from cachewitness._util.errors import UsageError
 from cachewitness.cli import invoke
 from cachewitness.core.driving import drive
-from cachewitness.core.events import Group, Grow, Header, Pool, Submitted, Take
+from cachewitness.core.events import Acquire, Group, Grow, Header, Pool, Submitted
 from cachewitness.core.nonsense import PAGES_MAX, Nonsense
 from cachewitness.core.result import EXIT_FAIL, EXIT_PASS, EXIT_USAGE, Result
 from cachewitness.core.trace_format import Trace, TraceHeader
@@ -331,9 +331,9 @@ def test_a_page_is_there_once_its_pool_has_grown() -> None:
     )
     followed.follow(Submitted(r="a", tokens=[1, 2]))
     with pytest.raises(Nonsense, match="page 2 does not exist"):
-        followed.follow(Take(pool=0, group=0, pages=[2], holder="a"))
+        followed.follow(Acquire(pool=0, group=0, pages=[2], holder="a"))
     followed.follow(Grow(pool=0, pages=3))
-    followed.follow(Take(pool=0, group=0, pages=[2], holder="a"))
+    followed.follow(Acquire(pool=0, group=0, pages=[2], holder="a"))
 
 
 # --- plan and run ---------------------------------------------------------------------------------

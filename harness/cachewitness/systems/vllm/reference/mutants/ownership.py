@@ -150,7 +150,7 @@ def stale_table_rows(engine: Driver) -> None:
 @mutant(
     name="evictable-hits-not-counted",
     mirrors="vllm-project/vllm#10507",
-    anomaly="died",
+    anomaly="engine-crashed",
     checker="engine",
     group="H",
     engines=REFERENCE,

@@ -216,7 +216,7 @@ def place_gives_way_while_loaded(engine: Driver) -> None:
 @mutant(
     name="loaded-requests-keep-their-blocks",
     mirrors="vllm-project/vllm#57104",
-    anomaly="stuck",
+    anomaly="no-progress",
     checker="progress",
     group="O",
     engines=REFERENCE,
