@@ -1,7 +1,7 @@
 """Three stand-ins for inference servers on this machine, and a router in front of them, for the scripts that look at a router.
 
 The stand-ins answer at once, or after 0.3 s if a prompt says "wait", and give back which of them was asked and with what body.
-"""
+"""  # noqa: E501
 
 import contextlib
 import json
@@ -34,7 +34,7 @@ class Worker(BaseHTTPRequestHandler):
             self.wfile.write(body)
 
     def do_GET(self):
-        """Answer what a router asks to know whether this is a healthy server, and of which model."""
+        """Answer what a router asks to know whether this is a healthy server, and of which model."""  # noqa: E501
         models = {"object": "list", "data": [{"id": "m", "object": "model", "max_model_len": 4096}]}
         self.answer(
             models

@@ -79,7 +79,7 @@ def test_less_than_a_chunk_beside_what_the_device_has_is_not_owed_if_the_engine_
     of 8 leaves the last 4.
     """
     kept = (
-        "submit r3 a:9\nacquire r3 | 9 10 11\npublish 0/9 r3:4\npublish 0/10 r3:8\nstep 2: r3 0..9 | 9"
+        "submit r3 a:9\nacquire r3 | 9 10 11\npublish 0/9 r3:4\npublish 0/10 r3:8\nstep 2: r3 0..9 | 9"  # noqa: E501
         " 10 11\n"
     )
     short = (

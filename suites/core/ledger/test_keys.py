@@ -76,7 +76,7 @@ def test_a_step_in_flight_brings_back_no_key_that_has_ended(
     """
     written = (
         FULL
-        + "submit r1 a:8\nacquire r1 | 1 2\nstep 1: r1 0..4 | 1 2\npublish 0/1 r1:4\nbegin 2: r1 4..8"
+        + "submit r1 a:8\nacquire r1 | 1 2\nstep 1: r1 0..4 | 1 2\npublish 0/1 r1:4\nbegin 2: r1 4..8"  # noqa: E501
         " | 1 2\n"
     )
     ledger = ledger_after(f"{written}{end}\nend 2{withdraw}")
