@@ -1,4 +1,4 @@
-"""Write docs/resumed.md: every architecture of the engine `transformers`, resumed from the
+"""Write docs/results/resumed.md: every architecture of the engine `transformers`, resumed from the
 library's caches and computed anew.
 
     python -m benchmarks.resumed
@@ -103,7 +103,7 @@ def main() -> int:
     text = pages.render(
         "resumed", rows=rows, torch=torch.__version__, transformers=transformers.__version__
     )
-    files.write(pages.folder() / "resumed.md", [text.encode()])
+    files.write(pages.folder("results") / "resumed.md", [text.encode()])
     return 0
 
 

@@ -148,7 +148,7 @@ def _anomaly(name: str) -> list[str]:
             len(faults) > FAULTS_SHOWN
         )
         lines += ["", *_example(faults)]
-    return [*lines, f"more: docs/anomalies.md#{name}"]
+    return [*lines, f"more: docs/reference/anomalies.md#{name}"]
 
 
 def _look_alikes(name: str) -> list[str]:

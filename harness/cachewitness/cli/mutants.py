@@ -78,7 +78,7 @@ _SURVIVED, _NOT_HUNTED = 1, 5
     is_flag=True,
     help=(
         "In a checkout: keep the witnesses in fixtures/traces and, if every fault was hunted, write"
-        " docs/kill-matrix.md."
+        " docs/results/kill-matrix.md."
     ),
 )
 @table_option("kills")
@@ -193,7 +193,7 @@ def _page() -> Path:
             f"--write: {docs} is missing; witnesses and page are written in a checkout of the"
             " repository alone"
         )
-    return docs / "kill-matrix.md"
+    return docs / "results" / "kill-matrix.md"
 
 
 class _ProgressPrinter:

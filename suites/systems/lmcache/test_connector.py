@@ -251,7 +251,7 @@ class TestInstalled:
                 return
         pytest.fail(f"{fault.name} survived")
 
-    # --- what was found in LMCache 0.5.6 (docs/engine-lmcache.md), each with what it passes with --
+    # --- what was found in LMCache 0.5.6 (docs/systems/lmcache-notes.md) ---
 
     def test_an_abort_that_would_stop_the_scheduler_is_told_later(self) -> None:
         """In random traces some are; the scheduler goes on, and every operation is carried out."""

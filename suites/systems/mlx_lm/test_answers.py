@@ -24,7 +24,7 @@ from cachewitness.workloads.answer_stories import write
 installed = pytest.mark.skipif(not find_spec("mlx_lm"), reason="needs mlx-lm; ci/stage_mlx.sh")
 BATCHED_WRONGLY = "jamba"
 """mlx-lm computes a shorter prompt wrongly beside a longer one, with or without a cache
-(docs/engine-mlx-lm.md)."""
+(docs/systems/mlx_lm-notes.md)."""
 
 
 def engine(**options: str) -> EngineSpec:

@@ -1,5 +1,5 @@
 """The engine `jsonl`: a program of the user's, in any language, that answers in JSON lines.
-docs/protocol.md is its manual.
+docs/reference/protocol.md is its manual.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from cachewitness.engines.isolation.messages import Ready
 from cachewitness.engines.kind import EngineKind
 from cachewitness.workloads.configurations import Configuration
 
-PAGE = "docs/protocol.md"
+PAGE = "docs/reference/protocol.md"
 UNCACHED = {"caching": "off"}
 
 
@@ -83,7 +83,10 @@ def _misshapen(layout: Layout, names: list[str], index: int) -> str:
 
 ENGINE = EngineKind(
     name="jsonl",
-    summary="a program of yours, in any language, that answers in JSON lines (docs/protocol.md)",
+    summary=(
+        "a program of yours, in any language, that answers in JSON lines"
+        " (docs/reference/protocol.md)"
+    ),
     levels=("manager", "scheduler", "answers"),
     open=open_engine,
     options={
