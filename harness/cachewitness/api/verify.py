@@ -101,4 +101,4 @@ def chosen_of(
         else EngineSpec(engine, {}, engine.name)
     )
     said = [f"{key}={json.dumps(value)}" for key, value in (options or {}).items()]
-    return spec, configurations_of(policy, layouts, said, None, spec.kind)
+    return spec, configurations_of(policy, layouts, said, None, spec)

@@ -262,14 +262,14 @@ def plan_of(
             f"--engine: {spec.kind.name} runs at no height at which this can be fuzzed; see `ls"
             " engines`"
         )
-    if spec.kind.own_layouts:
-        named = configurations_of(policy, layouts, options, release, spec.kind).configurations
+    if spec.own_layouts:
+        named = configurations_of(policy, layouts, options, release, spec).configurations
     else:
         named = [fitted(policy, name, chosen, release) for name in dict.fromkeys(layouts)]
     fixed = named[0].options if named else chosen
     of_layouts = [configuration.layout for configuration in named]
     chosen_of = Restriction(
-        of_layouts, fixed, historic=not spec.kind.replays, whole=spec.kind.own_layouts
+        of_layouts, fixed, historic=not spec.kind.replays, whole=spec.own_layouts
     )
     return Plan(policy, heights, chosen_of, seed)
 

@@ -22,8 +22,8 @@ from cachewitness.cli.json_option import print_json
 
 if TYPE_CHECKING:
     from cachewitness.core.trace_format import Layout
+    from cachewitness.engines.answers import Prompts
     from cachewitness.engines.environment import Exported
-    from cachewitness.engines.kind import Answerer, EngineKind
     from cachewitness.engines.registry import EngineSpec
     from cachewitness.engines.within import Limits
     from cachewitness.report.expected import Expectations
@@ -304,23 +304,23 @@ def _check_release(release: str, spec: EngineSpec, policy: str) -> None:
         raise UsageError(f"--release: {release!r} is unknown; known are {', '.join(known)}")
 
 
-def answerer_of(text: str, policy: str, release: str | None = None) -> tuple[EngineSpec, Answerer]:
+def answerer_of(text: str, policy: str, release: str | None = None) -> tuple[EngineSpec, Prompts]:
     """Return the engine that the user named, and how it is opened to answer prompts under a
     policy.
     """
     from cachewitness.engines.registry import kinds
 
     spec = engine_of(text, policy, release=release)
-    if spec.kind.answerer is None:
-        able = ", ".join(sorted(name for name, kind in kinds().items() if kind.answerer)) or "none"
+    if spec.kind.prompts is None:
+        able = ", ".join(sorted(name for name, kind in kinds().items() if kind.prompts)) or "none"
         raise UsageError(
             f"--engine: {spec.kind.name} answers no prompts; those that do: {able}; `score` also"
             " takes --base-url"
         )
-    return spec, spec.kind.answerer
+    return spec, spec.kind.prompts
 
 
-def interpreter_of(kind: EngineKind, engines: str = "") -> str:
+def interpreter_of(spec: EngineSpec, engines: str = "") -> str:
     """Return the Python that a file names for an engine; empty if none does. `engines` is the
     file that the user named.
     """
@@ -329,9 +329,11 @@ def interpreter_of(kind: EngineKind, engines: str = "") -> str:
     from cachewitness.engines.registry import GROUP
 
     file = file_of(engines)
-    found = interpreters(file, plugins.registered(GROUP)).get(kind.name, "") if file else ""
-    if found and kind.command:
-        raise UsageError(f"{file}: [{kind.name}] is started by its command; name the Python there")
+    found = interpreters(file, plugins.registered(GROUP)).get(spec.kind.name, "") if file else ""
+    if found and spec.command:
+        raise UsageError(
+            f"{file}: [{spec.kind.name}] is started by its command; name the Python there"
+        )
     return found
 
 
@@ -341,14 +343,14 @@ def _held(spec: EngineSpec, isolate: Isolate) -> EngineSpec:
 
     from cachewitness.engines.isolation.engine import Isolation
 
-    python = interpreter_of(spec.kind, isolate.engines)
+    python = interpreter_of(spec, isolate.engines)
     if python and isolate.asked == "no":
         raise UsageError(
             f"--isolate no: {spec.kind.name} has a Python of its own, {python}; leave one of"
             " them out"
         )
     apart = spec.held_apart or bool(python) if isolate.asked is None else isolate.asked == "yes"
-    if not apart and spec.kind.command:
+    if not apart and spec.command:
         raise UsageError(
             f"--isolate no: {spec.kind.name} is a program, which has a process of its own; leave"
             " it out"
@@ -385,7 +387,7 @@ def _held(spec: EngineSpec, isolate: Isolate) -> EngineSpec:
             isolation, deadline=isolate.deadline, opening=_opening(isolate.deadline)
         )
     spec = spec.isolated(isolation)
-    if spec.kind.command and spec.isolation:
+    if spec.command and spec.isolation:
         from cachewitness.engines.isolation.jsonl import introduced
 
         spec = replace(spec, kind=introduced(spec.kind, spec.text, spec.isolation))
@@ -428,7 +430,7 @@ def configurations_of(
     layouts: Sequence[str],
     options: Sequence[str],
     release: str | None = None,
-    engine: EngineKind | None = None,
+    engine: EngineSpec | None = None,
 ) -> Chosen:
     """Return the configurations of a policy to run on, in a release if one is named, and those that
     are an engine's own.
@@ -445,7 +447,7 @@ def configurations_of(
 
     kind = policies.get(policy)
     chosen = options_of(options)
-    own = engine.configurations() if engine else []
+    own = engine.configurations if engine else []
     if (
         engine
         and own

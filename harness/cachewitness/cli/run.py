@@ -158,7 +158,7 @@ def run(
     ]
     exported = exported_of(policy, said)
     said += [one.setting for one in exported]
-    configurations, named, exact = configurations_of(policy, layouts, said, release, spec.kind)
+    configurations, named, exact = configurations_of(policy, layouts, said, release, spec)
     _ready(junit, table)
     report_ready(folder)
     kept = keeper_of(spec, folder)

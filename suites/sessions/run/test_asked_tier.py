@@ -17,6 +17,7 @@ from cachewitness.core.result import Activity
 from cachewitness.engines.kind import EngineKind
 from cachewitness.engines.reference import ENGINE
 from cachewitness.engines.registry import EngineSpec, parse
+from cachewitness.engines.second_tier import SecondTier
 from cachewitness.report.summary import SuiteReport
 from cachewitness.sessions.campaign.held import Held
 from cachewitness.sessions.campaign.totals import Totals
@@ -31,7 +32,7 @@ from cachewitness.workloads.configurations import Configuration
 from suites.support.campaigns import planned
 
 NOTHING = "nothing was loaded by release 0.33"
-ASKS: EngineKind = dataclasses.replace(ENGINE, loads_by="release")
+ASKS: EngineKind = dataclasses.replace(ENGINE, tier=SecondTier(option="release"))
 SPEC = EngineSpec(ASKS, {"release": "0.33"}, "reference:release=0.33")
 TIERS = pytest.mark.parametrize(("options", "loads"), [({}, False), ({"tier_pages": 48}, True)])
 SUITE = """

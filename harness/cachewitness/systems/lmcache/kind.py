@@ -21,10 +21,15 @@ from cachewitness.core.events import Header
 from cachewitness.core.trace_format import Layout, TraceHeader
 from cachewitness.engines.adapter import Driven
 from cachewitness.engines.answering import chosen
+from cachewitness.engines.answers_level import Controls
 from cachewitness.engines.driver import Driver
-from cachewitness.engines.kind import EngineKind, WrittenFor
+from cachewitness.engines.kind import EngineKind
 from cachewitness.engines.mutant import Mutant
 from cachewitness.engines.observe_tier import TIER
+from cachewitness.engines.own_configurations import OwnConfigurations
+from cachewitness.engines.own_process import OwnProcess
+from cachewitness.engines.second_tier import SecondTier
+from cachewitness.engines.written_for import WrittenFor
 from cachewitness.systems.lmcache.faults import FAULTS, NAME, PATCHES
 from cachewitness.systems.lmcache.modules import part
 from cachewitness.systems.lmcache.pages import Pages
@@ -182,13 +187,12 @@ ENGINE = EngineKind(
         **{name: f"{what}; an option of a trace too" for name, (_, what) in OWN.items()},
         "mutant": "a seeded fault patched into it (see `ls mutants`)",
     },
-    configurations=configurations,
-    controls={"uncached": {"caching": "off"}},
-    controlled=("scheduler",),
-    tier="LMCache",
+    configurations=OwnConfigurations(lambda options: configurations()),
+    controls=Controls({"uncached": {"caching": "off"}}, heights=("scheduler",)),
+    tier=SecondTier("LMCache"),
     policies=("lmcache",),
     replays=False,
-    isolated=True,
+    process=OwnProcess(),
     written_for=WrittenFor("LMCache", "lmcache", spec.NEWEST, spec.NEWEST),
     faults=_faults,
 )

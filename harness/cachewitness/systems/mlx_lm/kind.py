@@ -8,8 +8,12 @@ from cachewitness._util.errors import UsageError
 from cachewitness.core.engine import Engine
 from cachewitness.core.trace_format import GroupSpec, Layout, TraceHeader
 from cachewitness.engines.answering import chosen, chunk_of, needs, takes
-from cachewitness.engines.kind import EngineKind, WrittenFor
+from cachewitness.engines.answers_level import AnswersLevel, Controls
+from cachewitness.engines.kind import EngineKind
 from cachewitness.engines.mutant import Mutant
+from cachewitness.engines.own_configurations import OwnConfigurations
+from cachewitness.engines.own_process import OwnProcess
+from cachewitness.engines.written_for import WrittenFor
 from cachewitness.systems.mlx_lm.architectures import ARCHITECTURES, CONTROL
 from cachewitness.workloads.configurations import Configuration
 
@@ -80,12 +84,10 @@ ENGINE = EngineKind(
     },
     policies=None,
     replays=False,
-    configurations=configurations,
+    configurations=OwnConfigurations(lambda options: configurations()),
     faults=faults,
-    cold={"caching": "off"},
-    controls={"uncached": {"caching": "off"}, "attention-only": {"model": CONTROL}},
-    shrinking=SHRINKING,
-    isolated=True,
-    imports=("cachewitness.systems.mlx_lm.engine",),
+    answers_level=AnswersLevel(uncached={"caching": "off"}, shrinking=SHRINKING),
+    controls=Controls({"uncached": {"caching": "off"}, "attention-only": {"model": CONTROL}}),
+    process=OwnProcess(imports=("cachewitness.systems.mlx_lm.engine",)),
     written_for=WrittenFor("mlx-lm", "mlx-lm", "0.32", "0.32"),
 )

@@ -11,7 +11,11 @@ from cachewitness.core.engine import Engine
 from cachewitness.core.trace_format import GroupSpec, Layout, TraceHeader
 from cachewitness.engines import policy as policies
 from cachewitness.engines.answering import chosen, needs
-from cachewitness.engines.kind import Answer, EngineKind, WrittenFor
+from cachewitness.engines.answers_level import AnswersLevel, Controls
+from cachewitness.engines.kind import Answer, EngineKind
+from cachewitness.engines.own_configurations import OwnConfigurations
+from cachewitness.engines.own_process import OwnProcess
+from cachewitness.engines.written_for import WrittenFor
 from cachewitness.systems.openvino_genai.capacity import derives
 from cachewitness.systems.openvino_genai.settings import (
     KV_BLOCK,
@@ -136,7 +140,6 @@ ENGINE = EngineKind(
     summary="the installed OpenVINO GenAI's continuous batching on tiny hybrid models",
     heights=("answers",),
     open=open_engine,
-    reads=(MODELS,),
     options={
         "model": (
             f"{', '.join(HYBRID)} (default: the first), {ATTENTION}: attention alone; for vectors"
@@ -152,11 +155,9 @@ ENGINE = EngineKind(
     policies=None,
     replays=False,
     answers=answer_vectors,
-    configurations=configurations,
-    configured=chosen_configurations,
-    cold={"caching": "off"},
-    controls={"uncached": {"caching": "off"}, "attention-only": {"model": ATTENTION}},
-    shrinking=SHRINKING,
-    isolated=True,
-    written_for=WrittenFor("OpenVINO GenAI", "openvino-genai", "2026.4", "2026.4"),
+    configurations=OwnConfigurations(chosen_configurations),
+    answers_level=AnswersLevel(uncached={"caching": "off"}, shrinking=SHRINKING),
+    controls=Controls({"uncached": {"caching": "off"}, "attention-only": {"model": ATTENTION}}),
+    process=OwnProcess(),
+    written_for=WrittenFor("OpenVINO GenAI", "openvino-genai", "2026.4", "2026.4", (MODELS,)),
 )

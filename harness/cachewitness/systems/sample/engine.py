@@ -9,8 +9,10 @@ from cachewitness.core.engine import Engine
 from cachewitness.core.events import Answering, Resumes, Rules
 from cachewitness.core.trace_format import GroupSpec, Layout, TraceHeader
 from cachewitness.engines.answering import SteppedEngine, chosen, chunk_of, declared, takes
+from cachewitness.engines.answers_level import AnswersLevel, Controls
 from cachewitness.engines.kind import EngineKind
 from cachewitness.engines.mutant import Mutant
+from cachewitness.engines.own_configurations import OwnConfigurations
 from cachewitness.systems.sample.cache import Cache
 from cachewitness.systems.sample.model import VOCABULARY, Model
 from cachewitness.systems.sample.server import Server
@@ -98,8 +100,8 @@ ENGINE = EngineKind(
     },
     policies=None,
     replays=False,
-    configurations=configurations,
+    configurations=OwnConfigurations(lambda options: configurations()),
     faults=faults,
-    cold={"caching": "off"},
-    controls={"uncached": {"caching": "off"}, "attention-only": {"model": "attention"}},
+    answers_level=AnswersLevel(uncached={"caching": "off"}),
+    controls=Controls({"uncached": {"caching": "off"}, "attention-only": {"model": "attention"}}),
 )

@@ -13,8 +13,11 @@ from cachewitness.core.trace_format import Op, TraceHeader
 from cachewitness.engines.answering import chosen
 from cachewitness.engines.drift import Drift, drift
 from cachewitness.engines.driver import Driver
-from cachewitness.engines.kind import EngineKind, WrittenFor
+from cachewitness.engines.kind import EngineKind
 from cachewitness.engines.mutant import Mutant
+from cachewitness.engines.own_configurations import OwnConfigurations
+from cachewitness.engines.own_process import OwnProcess
+from cachewitness.engines.written_for import WrittenFor
 from cachewitness.systems.sglang.build import build
 from cachewitness.systems.sglang.cache import SglangCache
 from cachewitness.systems.sglang.configurations import configurations
@@ -74,11 +77,10 @@ ENGINE = EngineKind(
     heights=("manager",),
     open=open_engine,
     faults=_faults,
-    configurations=configurations,
-    own_layouts=True,
+    configurations=OwnConfigurations(lambda options: configurations(), alone=True),
     policies=None,
     replays=False,
-    isolated=True,
+    process=OwnProcess(),
     written_for=WrittenFor("SGLang", "sglang", KNOWN, KNOWN),
     options={
         "source": "a folder that holds `sglang`: a wheel unpacked",
