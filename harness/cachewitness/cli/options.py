@@ -456,12 +456,16 @@ def configurations_of(
         return _own([replace(one, policy=one.policy and policy) for one in own], layouts, chosen)
     if layouts:
         names = list(dict.fromkeys(layouts))
-        if chosen or kind.variants is None:
+        if chosen or kind.layouts.variants is None:
             return Chosen(
                 [fitted(policy, name, chosen, release) for name in names], named=True, exact=True
             )
         return Chosen(
-            [configuration for name in names for configuration in kind.variants(load(name))],
+            [
+                configuration
+                for name in names
+                for configuration in kind.layouts.variants(load(name))
+            ],
             named=True,
         )
     if not chosen:
@@ -510,14 +514,14 @@ def fitted(
     if isinstance(layout, str):
         asked = layouts.load(layout)
         model = layouts.model(layout) if layouts.has_model(layout) else None
-        if kind.fit is not None:
-            asked, options = kind.fit(asked, model, options, release or "")
+        if kind.layouts.fit is not None:
+            asked, options = kind.layouts.fit(asked, model, options, release or "")
     else:
         asked = layout
-        if kind.fit is not None:
+        if kind.layouts.fit is not None:
             with suppress(UsageError):
-                asked, options = kind.fit(asked, None, options, release or "")
-    return Configuration(asked, options, policy, kind.least_pages)
+                asked, options = kind.layouts.fit(asked, None, options, release or "")
+    return Configuration(asked, options, policy, kind.layouts.least_pages)
 
 
 def replaced_by(
@@ -528,14 +532,14 @@ def replaced_by(
     """
     from cachewitness.engines import policy as policies
 
-    kind = policies.get(policy)
-    if kind.remarks is None or not all(configuration.policy for configuration in configurations):
+    remarks = policies.get(policy).layouts.remarks
+    if remarks is None or not all(configuration.policy for configuration in configurations):
         return []
     lines: dict[str, None] = {}
     for configuration in configurations:
         with suppress(UsageError):
             lines |= dict.fromkeys(
-                kind.remarks(configuration.layout, configuration.options, release or "")
+                remarks(configuration.layout, configuration.options, release or "")
             )
     return list(lines)
 

@@ -211,7 +211,7 @@ def score(**options: Any) -> int:
     from cachewitness.parity.scores.gate import Rules
     from cachewitness.parity.scores.pairs import Unpaired, near_tie_of
 
-    tiered = policies.get(options["policy"]).tiered
+    tiered = policies.get(options["policy"]).tensors.tiered
     chosen = arms.named(arms.usual(tiered=tiered) if options["arms"] is None else options["arms"])
     known = expectations_of(options["expected"], options["strict_expected"])
     engine = _engine(options)

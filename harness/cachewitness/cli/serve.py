@@ -81,7 +81,7 @@ def serve(
             "--tier: there is no second tier without a cache; leave --no-cache or --tier out"
         )
     spec, prompts = answerer_of(engine, policy, release)
-    tier = tier or (policies.get(policy).tiered and not no_cache)
+    tier = tier or (policies.get(policy).tensors.tiered and not no_cache)
     chosen = Opening(caching=not no_cache, tier=tier, policy=policy, **opening)
     backend = prompts.open(spec.options, chosen)
     try:

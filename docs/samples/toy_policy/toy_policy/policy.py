@@ -12,6 +12,7 @@ from cachewitness.engines.driver import Driver
 from cachewitness.engines.fault_tools import wrap
 from cachewitness.engines.mutant import mutant
 from cachewitness.engines.policy import AXES, PolicyKind, Rule
+from cachewitness.engines.sizing import Sizing
 from cachewitness.plan import options
 from cachewitness.plan.result import Plan
 from cachewitness.vectors.case import Questions
@@ -72,7 +73,7 @@ POLICY = PolicyKind(
     configurations=configurations,
     not_applicable=full_attention.NO_STATES,
     mutants=lambda: (salt_left_out,),
-    plan=lambda: plan,
+    sizing=Sizing(lambda: plan),
     questions=lambda: Questions(
         {"lifecycle": lambda: replays(*configurations(), "manager", (16, 17), ["last-token"])},
         {"last-token": Flag("a whole prompt is taken from the cache")},
