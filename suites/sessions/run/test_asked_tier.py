@@ -58,7 +58,7 @@ def test_only_an_engine_that_was_asked_for_a_tier_has_to_load_from_it() -> None:
 
 
 def test_an_engine_that_always_has_a_tier_has_to_load_from_it() -> None:
-    has = EngineSpec(dataclasses.replace(ENGINE, tier="a store"), {}, "reference")
+    has = EngineSpec(dataclasses.replace(ENGINE, tier=SecondTier("a store")), {}, "reference")
     report = Runner(has, [Configuration(layouts.load("full"))]).run(
         [suite for suite in SUITES if suite.name == "scheduler-random"]
     )

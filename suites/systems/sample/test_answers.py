@@ -246,7 +246,7 @@ def test_a_fault_that_needs_a_deep_hit_is_reached() -> None:
     """By a default run, in every configuration; where blocks are large, a prefix has fewer of
     them.
     """
-    kind = replace(sample.ENGINE, name="deep", open=WrongWhenDeep, controls={})
+    kind = replace(sample.ENGINE, name="deep", open=WrongWhenDeep, controls=None)
     report = Runner(EngineSpec(kind, {}, "deep"), configurations(), shrunk=0).run(OF_ANSWERS[:1])
     assert {failure.id for failure in report.failures} == {
         f"answers:replays@{one.name}" for one in configurations()
