@@ -7,6 +7,7 @@ from __future__ import annotations
 import signal
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, fields, replace
 from functools import wraps
 from math import isfinite
 from pathlib import Path
@@ -84,8 +85,102 @@ release_option: Callable[[Any], Any] = click.option(
 )
 
 
+def gather(**parts: type[Any]) -> Callable[[Callable[..., int]], Callable[..., int]]:
+    """Have a command take some of its options together: `chosen=Selection` are the options that are
+    called as the fields of the dataclass `Selection`.
+    """
+
+    def gathered(command: Callable[..., int]) -> Callable[..., int]:
+        @wraps(command)
+        def with_parts(**values: Any) -> int:
+            made = {
+                name: kind(**{one.name: values.pop(one.name) for one in fields(kind)})
+                for name, kind in parts.items()
+            }
+            return command(**made, **values)
+
+        return with_parts
+
+    return gathered
+
+
+@dataclass(frozen=True)
+class Selection:
+    """What is run, as the user named it: an engine, a policy and its release, layouts by name or
+    path, and options of the policy as `KEY=VALUE`.
+    """
+
+    engine: str
+    isolate: Isolate
+    policy: str
+    release: str | None
+    layouts: tuple[str, ...]
+    options: tuple[str, ...]
+
+    def spec(self, device: str | None = None) -> EngineSpec:
+        """Return the engine, able to follow the policy. Raises UsageError for what does not fit."""
+        return engine_of(self.engine, self.policy, device, self.isolate, self.release)
+
+    def exported(self) -> list[Exported]:
+        """Return the variables of the environment that say what no option does."""
+        return exported_of(self.policy, self.options)
+
+    def also(self, settings: Sequence[str]) -> Selection:
+        """Return the selection with further options."""
+        return replace(self, options=(*self.options, *settings))
+
+    def configurations(self, spec: EngineSpec) -> Chosen:
+        """Return the configurations to run the engine on."""
+        return configurations_of(self.policy, self.layouts, self.options, self.release, spec)
+
+
+def selection_options(
+    *, layouts: str, options: str
+) -> Callable[[Callable[..., int]], Callable[..., int]]:
+    """Return the options of a `Selection`, which a command takes as `chosen`; with the help of
+    `--layout` and `--option`.
+    """
+    given = [
+        engine_option,
+        isolation_options,
+        policy_option,
+        release_option,
+        click.option(
+            "--layout",
+            "layouts",
+            multiple=True,
+            shell_complete=completion.of("layouts"),
+            metavar="NAME|PATH",
+            help=layouts,
+        ),
+        click.option("--option", "options", multiple=True, metavar="KEY=VALUE", help=options),
+    ]
+
+    def with_selection(command: Callable[..., int]) -> Callable[..., int]:
+        command = gather(chosen=Selection)(command)
+        for option in reversed(given):
+            command = option(command)
+        return command
+
+    return with_selection
+
+
+@dataclass(frozen=True)
+class ExpectedFailures:
+    """The file of expected failures, if the user named one, and whether a stale entry fails."""
+
+    expected: Path | None
+    strict_expected: bool
+
+    def load(self) -> Expectations:
+        """Return what the file lists. Raises UsageError if it cannot be read, or there is none to
+        be strict about.
+        """
+        return expectations_of(self.expected, self.strict_expected)
+
+
 def expected_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a command `--expected` and `--strict-expected`, which `expectations_of` reads."""
+    """Give a command `--expected` and `--strict-expected`, which `ExpectedFailures` gathers."""
     strict = (
         "Fail if an entry of --expected is stale: nothing failed as it says, or it fits nothing"
         " that ran."
@@ -338,7 +433,6 @@ def interpreter_of(spec: EngineSpec, engines: str = "") -> str:
 
 
 def _held(spec: EngineSpec, isolate: Isolate) -> EngineSpec:
-    from dataclasses import replace
     from sys import platform
 
     from cachewitness.engines.isolation.engine import Isolation
@@ -440,8 +534,6 @@ def configurations_of(
     refuse them are left out and told, since an option such as a retention interval has no effect on
     some layouts.
     """
-    from dataclasses import replace
-
     from cachewitness.engines import policy as policies
     from cachewitness.workloads.layouts import load
 
@@ -492,8 +584,6 @@ def _own(
     if not layouts and not options:
         return Chosen(configurations)
     asked = [one for one in configurations if not layouts or one.layout.name in layouts]
-    from dataclasses import replace
-
     chosen = [replace(one, options={**one.options, **options}) for one in asked]
     return Chosen(chosen, named=bool(layouts), exact=bool(layouts))
 
