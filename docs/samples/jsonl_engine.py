@@ -10,13 +10,13 @@ CAPABILITIES = ["abort", "adapter", "media", "preempt", "reset", "salt", "update
 class Pool:
     def __init__(self, trace):
         (group,) = trace["layout"]["groups"]
-        if group["kind"] != "full" or trace["options"] or trace["height"] != "manager":
+        if group["kind"] != "full" or trace["options"] or trace["level"] != "manager":
             raise ValueError("this engine has one group, of full attention, and no options")
         self.size, self.pages = group["block_size"], trace["pages"]
         self.free, self.step, self.texts, self.live = list(range(trace["pages"])), 0, {}, {}
         self.header = {
             "engine": "jsonl sample",
-            "height": "manager",
+            "level": "manager",
             "pools": [{"id": 0, "pages": trace["pages"]}],
             "groups": [{"id": 0, "kind": "full", "block_size": self.size}],
             "rules": {"caching": False},
@@ -61,7 +61,7 @@ class Pool:
             if stop > start and new <= len(self.free):
                 pages, self.free = self.free[:new], self.free[new:]
                 request["pages"], request["computed"] = request["pages"] + pages, stop
-                self.say("take", pool=0, group=0, pages=pages, holder=request["r"])
+                self.say("acquire", pool=0, group=0, pages=pages, holder=request["r"])
                 run = {"r": request["r"], "start": start, "stop": stop}
                 runs.append({**run, "tables": [request["pages"]]})
         self.say("step_begin", asked=asked, runs=runs)
@@ -73,7 +73,7 @@ class Pool:
                 self.say("accept", r=request["r"], upto=len(request["tokens"]), tokens=[token])
 
     def release(self, request):
-        self.say("drop", pool=0, group=0, pages=request["pages"], holder=request["r"])
+        self.say("release", pool=0, group=0, pages=request["pages"], holder=request["r"])
         self.free, request["pages"] = self.free + request["pages"], []
 
     def say(self, event, **fields):
@@ -96,7 +96,7 @@ def answer(pools, question):
 
 
 LAYOUTS = [{"name": "full-16", "groups": [{"kind": "full", "block_size": 16}]}]
-READY = {"is": "ready", "protocol": "cachewitness.engine", "version": 1, "heights": ["manager"]}
+READY = {"is": "ready", "protocol": "cachewitness.engine", "version": 2, "levels": ["manager"]}
 ASKED, ANSWERS = (int(os.environ[f"CACHEWITNESS_{name}"]) for name in ("ASKED", "ANSWERS"))
 
 with os.fdopen(ASKED) as asked, os.fdopen(ANSWERS, "w") as told:

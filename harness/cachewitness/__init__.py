@@ -7,7 +7,7 @@ are called. `python -m cachewitness` is the command line.
 * What is asked: a `Trace` (`random_trace` draws one) of operations such as `Submit` and `Step`,
   under a `TraceHeader`; a `Configuration` of a `Layout` of `GroupSpec`s (`load_layout`).
 * What happened: a `History` (`parse_history` reads one as text) of a `Header`, with its `Rules` and
-  `Eviction`, and of events such as `Take` and `Drop`. A `Checker` of your own sees these.
+  `Eviction`, and of events such as `Acquire` and `Release`. A `Checker` of your own sees these.
 * An engine: an `EngineKind` opens an `Engine`. A `Driver` is one over an adapter, which is written
   from `Adapter` or `FirstCome` (requests are served in the order in which they came) in terms of
   `Asked`, `Scheduled`, `Refused`, `Tables`, `KeyId`, `Claim`, `Count` and `UnpublishReason`;
@@ -40,12 +40,12 @@ if TYPE_CHECKING:
     from cachewitness.core.driving import drive
     from cachewitness.core.engine import Engine
     from cachewitness.core.events import (
-        Drop,
+        Acquire,
         Eviction,
         Header,
         History,
+        Release,
         Rules,
-        Take,
         UnpublishReason,
     )
     from cachewitness.core.result import Activity, Result
@@ -101,7 +101,15 @@ _HOMES = {
     "core.checkers.protocol": ("Checker",),
     "core.driving": ("drive",),
     "core.engine": ("Engine",),
-    "core.events": ("Drop", "Eviction", "Header", "History", "Rules", "Take", "UnpublishReason"),
+    "core.events": (
+        "Acquire",
+        "Eviction",
+        "Header",
+        "History",
+        "Release",
+        "Rules",
+        "UnpublishReason",
+    ),
     "core.result": ("Activity", "Result"),
     "core.trace_format": ("GroupSpec", "Layout", "Step", "Submit", "Trace", "TraceHeader"),
     "engines.adapter": ("Adapter", "Asked", "Refused", "Scheduled"),
@@ -149,6 +157,7 @@ _HOME = {
 __all__ = [
     "AXES",
     "NO_STATES",
+    "Acquire",
     "Activity",
     "Adapter",
     "AnswersLevel",
@@ -161,7 +170,6 @@ __all__ = [
     "Count",
     "Drawing",
     "Driver",
-    "Drop",
     "Engine",
     "EngineKind",
     "EngineMissing",
@@ -187,6 +195,7 @@ __all__ = [
     "Prompts",
     "Questions",
     "Refused",
+    "Release",
     "Report",
     "Result",
     "Rule",
@@ -197,7 +206,6 @@ __all__ = [
     "Step",
     "Submit",
     "Tables",
-    "Take",
     "Tally",
     "Trace",
     "TraceHeader",

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from cachewitness.core.trace_format import Height
+    from cachewitness.core.trace_format import Level
     from cachewitness.engines.registry import EngineSpec
     from cachewitness.report.summary import Stored
     from cachewitness.sessions.fuzz.campaign import Campaign
@@ -57,11 +57,11 @@ class Budget:
 
 @dataclass(frozen=True)
 class Search:
-    """An exhaustive search, if one is asked for: its bound (`KEY=N,…`), and at which heights."""
+    """An exhaustive search, if one is asked for: its bound (`KEY=N,…`), and at which levels."""
 
     exhaustive: bool
     bound: str
-    heights: tuple[Height, ...]
+    levels: tuple[Level, ...]
     full: bool
 
 
@@ -108,18 +108,18 @@ class Search:
     ),
 )
 @click.option(
-    "--height",
-    "heights",
+    "--level",
+    "levels",
     multiple=True,
     type=click.Choice(["manager", "scheduler"]),
-    help="A height of --exhaustive; may be repeated. Left out: each that the engine has.",
+    help="A level of --exhaustive; may be repeated. Left out: each that the engine has.",
 )
 @click.option(
     "--full",
     is_flag=True,
     help=(
-        "With --exhaustive: every configuration at each height; without it, and without --layout,"
-        " --option and --height, those that take a minute or two."
+        "With --exhaustive: every configuration at each level; without it, and without --layout,"
+        " --option and --level, those that take a minute or two."
     ),
 )
 @json_option("fuzz` or, with --exhaustive, `search")
@@ -145,8 +145,8 @@ def fuzz(
     if search.exhaustive:
         _nothing_drawn(budget, listed, folder)
         return _exhaustive(chosen, search, budget, as_json=as_json)
-    if search.bound or search.heights or search.full:
-        which = "bound" if search.bound else "height" if search.heights else "full"
+    if search.bound or search.levels or search.full:
+        which = "bound" if search.bound else "level" if search.levels else "full"
         raise UsageError(f"--{which}: belongs to --exhaustive")
     from cachewitness.report import terminal
     from cachewitness.sessions.fuzz import terminal as told
@@ -254,18 +254,18 @@ def plan_of(
     """Return what is drawn for an engine under a policy. Raises UsageError if it cannot be
     fuzzed, or for what is unknown.
     """
-    from cachewitness.sessions.fuzz.campaign import heights_of
+    from cachewitness.sessions.fuzz.campaign import levels_of
     from cachewitness.sessions.fuzz.draw import Restriction
     from cachewitness.sessions.fuzz.trial import Plan
     from cachewitness.workloads.configurations import SCHEDULER_OPTIONS
 
     chosen = options_of(options)
-    heights = heights_of(spec, policy)
+    levels = levels_of(spec, policy)
     if any(chosen.get(name) for name in SCHEDULER_OPTIONS):
-        heights = tuple(height for height in heights if height == "scheduler")
-    if not heights:
+        levels = tuple(level for level in levels if level == "scheduler")
+    if not levels:
         raise UsageError(
-            f"--engine: {spec.kind.name} runs at no height at which this can be fuzzed; see `ls"
+            f"--engine: {spec.kind.name} runs at no level at which this can be fuzzed; see `ls"
             " engines`"
         )
     if spec.own_layouts:
@@ -277,14 +277,14 @@ def plan_of(
     chosen_of = Restriction(
         of_layouts, fixed, historic=not spec.kind.replays, whole=spec.own_layouts
     )
-    return Plan(policy, heights, chosen_of, seed)
+    return Plan(policy, levels, chosen_of, seed)
 
 
 def _exhaustive(chosen: Selection, asked: Search, budget: Budget, *, as_json: bool) -> int:
     from cachewitness.report import terminal
     from cachewitness.sessions.fuzz import terminal as told
     from cachewitness.sessions.fuzz.canary import sought
-    from cachewitness.sessions.fuzz.exhaustive import HEIGHTS, bound_of, check, search
+    from cachewitness.sessions.fuzz.exhaustive import LEVELS, bound_of, check, search
     from cachewitness.sessions.fuzz.scope import CONFIGURATIONS
     from cachewitness.sessions.run import store
     from cachewitness.workloads.configurations import Configuration
@@ -296,9 +296,9 @@ def _exhaustive(chosen: Selection, asked: Search, budget: Budget, *, as_json: bo
     configurations = configurations or [
         Configuration(one.layout, one.options | options) for one in CONFIGURATIONS if options
     ]
-    heights = tuple(dict.fromkeys(asked.heights)) or HEIGHTS
-    check(spec, chosen.policy, configurations, heights)
-    full = asked.full or bool(configurations or asked.heights)
+    levels = tuple(dict.fromkeys(asked.levels)) or LEVELS
+    check(spec, chosen.policy, configurations, levels)
+    full = asked.full or bool(configurations or asked.levels)
     configurations = configurations or list(CONFIGURATIONS)
     limits = bound_of(asked.bound)
     canary = sought()
@@ -319,7 +319,7 @@ def _exhaustive(chosen: Selection, asked: Search, budget: Budget, *, as_json: bo
             spec,
             limits,
             configurations,
-            heights,
+            levels,
             full=full,
             seconds=budget.seconds,
             told=tell,

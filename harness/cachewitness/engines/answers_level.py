@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from cachewitness.core.trace_format import Height
+from cachewitness.core.trace_format import Level
 from cachewitness.workloads.shrink import ATTEMPTS
 
 
@@ -35,8 +35,8 @@ class AnswersLevel:
 class Controls:
     """Runs in which nothing may be found: `options` of the engine's name by the control's name.
 
-    Some traces of every run at one of `heights` are run again with each of them.
+    Some traces of every run at one of `levels` are run again with each of them.
     """
 
     options: Mapping[str, Mapping[str, str]]
-    heights: tuple[Height, ...] = ("answers",)
+    levels: tuple[Level, ...] = ("answers",)

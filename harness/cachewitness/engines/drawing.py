@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from cachewitness.core.trace_format import Height, Layout, TraceHeader
+from cachewitness.core.trace_format import Layout, Level, TraceHeader
 from cachewitness.workloads.source import Source
 
 
@@ -14,7 +14,7 @@ class Draw(Protocol):
     """How a fuzzer draws a policy's configurations."""
 
     def __call__(
-        self, source: Source, layout: Layout | None, height: Height, *, historic: bool
+        self, source: Source, layout: Layout | None, level: Level, *, historic: bool
     ) -> tuple[Layout, Iterable[dict[str, Any]]]:
         """Return a layout, the given one if there is one, and bundles of options, of which those
         that are refused are left out.

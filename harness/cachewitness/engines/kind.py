@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from cachewitness.core.engine import Engine
-from cachewitness.core.trace_format import Height, TraceHeader
+from cachewitness.core.trace_format import Level, TraceHeader
 from cachewitness.engines.answers import Prompts
 from cachewitness.engines.answers_level import AnswersLevel, Controls
 from cachewitness.engines.export import Exporter
@@ -33,7 +33,7 @@ class CannotAsk(Exception):
 
 @dataclass(frozen=True)
 class EngineKind:
-    """A kind of engine: what it is, at which heights it runs, which options its name takes, and how
+    """A kind of engine: what it is, at which levels it runs, which options its name takes, and how
     one is opened. What only some engines have is a part of its own, None for the others.
 
     `open(header, options)` builds an engine for one trace; it raises UsageError for options that do
@@ -49,7 +49,7 @@ class EngineKind:
 
     name: str
     summary: str
-    heights: tuple[Height, ...]
+    levels: tuple[Level, ...]
     open: Open
     options: Mapping[str, str] = field(default_factory=dict)
     policies: tuple[str, ...] | None = ("vllm",)

@@ -75,7 +75,7 @@ def served_plainly(policy: str, layout: Layout, serving: Serving, **options: Any
         name="service",
         layout=layout,
         pages=serving.pages,
-        height="scheduler",
+        level="scheduler",
         policy=policy,
         options=common | options,
     )

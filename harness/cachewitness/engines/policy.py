@@ -19,7 +19,7 @@ from cachewitness._util import plugins
 from cachewitness._util.errors import UsageError
 from cachewitness._util.names import nearest
 from cachewitness.core.engine import Engine
-from cachewitness.core.trace_format import Height, Layout, TraceHeader
+from cachewitness.core.trace_format import Layout, Level, TraceHeader
 from cachewitness.engines.choices import Choices
 from cachewitness.engines.drawing import Drawing
 from cachewitness.engines.environment import Variable
@@ -64,7 +64,7 @@ class PolicyKind:
     Registering is light: what opening an engine, planting, planning or asking needs is imported
     when that is called.
 
-    `open(header, options)` builds its engine for a trace, at the height that the trace names;
+    `open(header, options)` builds its engine for a trace, at the level that the trace names;
     options are those of the engine `reference` (`mutant`, `release`), and it raises UsageError for
     one that does not fit. `configurations` are those of a run in which the user chose nothing.
     `not_applicable` maps an invariant to why it is not.
@@ -79,7 +79,7 @@ class PolicyKind:
     axes: Mapping[str, str]
     open: Callable[[TraceHeader, Mapping[str, str]], Engine]
     configurations: Callable[[], list[Configuration]]
-    heights: tuple[Height, ...] = ("manager", "scheduler")
+    levels: tuple[Level, ...] = ("manager", "scheduler")
     not_applicable: Mapping[str, str] = field(default_factory=dict)
     plants_as: str = ""
     """What mutants name in `engines` that fit it beside its own: `reference` for caches of vLLM's

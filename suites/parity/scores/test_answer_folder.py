@@ -36,7 +36,7 @@ def _stub_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stub = EngineKind(
         name="stub",
         summary="",
-        heights=(),
+        levels=(),
         open=REFERENCE.open,
         prompts=Prompts(
             lambda options, opening: Stub(knowing(PROBLEMS), opening), lambda options: True

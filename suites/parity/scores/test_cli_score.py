@@ -56,7 +56,7 @@ def _stub_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stub = EngineKind(
         name="stub",
         summary="",
-        heights=(),
+        levels=(),
         open=REFERENCE.open,
         options=options,
         prompts=Prompts(_open, lambda options: options.get("dtype", "float32") == "float32"),
@@ -265,7 +265,7 @@ def test_an_engine_that_declares_nothing_is_judged_by_its_score_unless_the_user_
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     silent = EngineKind(
-        name="stub", summary="", heights=(), open=REFERENCE.open, prompts=Prompts(_open)
+        name="stub", summary="", levels=(), open=REFERENCE.open, prompts=Prompts(_open)
     )
     only(monkeypatch, silent)
     assert [_run(capsys, *QUICK, *argv)[0] for argv in ((), ("--bit-exact",))] == [2, 0]

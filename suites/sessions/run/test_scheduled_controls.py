@@ -10,7 +10,7 @@ import dataclasses
 
 import pytest
 
-from cachewitness.core.trace_format import Height
+from cachewitness.core.trace_format import Level
 from cachewitness.engines.answers_level import Controls
 from cachewitness.engines.reference import ENGINE
 from cachewitness.engines.registry import EngineSpec
@@ -24,12 +24,12 @@ LOADS = Configuration(layouts.load("full"), {"tier_pages": 48})
 RANDOM = [suite for suite in SUITES if suite.name == "scheduler-random"]
 
 
-@pytest.mark.parametrize("heights", [("answers",), ("scheduler",)])
-def test_controls_run_at_the_heights_that_the_engine_names(heights: tuple[Height, ...]) -> None:
-    kind = dataclasses.replace(ENGINE, controls=Controls(OLDER, heights))
+@pytest.mark.parametrize("levels", [("answers",), ("scheduler",)])
+def test_controls_run_at_the_levels_that_the_engine_names(levels: tuple[Level, ...]) -> None:
+    kind = dataclasses.replace(ENGINE, controls=Controls(OLDER, levels))
     report = Runner(EngineSpec(kind, {}, "reference"), [LOADS]).run(RANDOM)
     rows = report.suites[0].controls
-    assert [row.control for row in rows] == (["older"] if heights == ("scheduler",) else [])
+    assert [row.control for row in rows] == (["older"] if levels == ("scheduler",) else [])
     assert report.suites[0].traces == 12 and report.failures == []
     for row in rows:
         assert (row.traces, row.failed) == (4, 0) and 0 < row.restored < row.answers

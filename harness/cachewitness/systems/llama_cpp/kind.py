@@ -93,7 +93,7 @@ def _layout() -> Layout:
 ENGINE = EngineKind(
     name=NAME,
     summary="the installed llama.cpp's server on tiny hybrid models",
-    heights=("answers",),
+    levels=("answers",),
     open=open_engine,
     options={
         "model": (

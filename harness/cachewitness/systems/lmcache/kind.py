@@ -178,7 +178,7 @@ ENGINE = EngineKind(
         "the installed LMCache's own look-up, store and retrieve, on a CPU, behind vLLM's reference"
         " scheduler"
     ),
-    heights=("scheduler",),
+    levels=("scheduler",),
     open=open_engine,
     options={
         "caching": (
@@ -188,7 +188,7 @@ ENGINE = EngineKind(
         "mutant": "a seeded fault patched into it (see `ls mutants`)",
     },
     configurations=OwnConfigurations(lambda options: configurations()),
-    controls=Controls({"uncached": {"caching": "off"}}, heights=("scheduler",)),
+    controls=Controls({"uncached": {"caching": "off"}}, levels=("scheduler",)),
     tier=SecondTier("LMCache"),
     policies=("lmcache",),
     replays=False,

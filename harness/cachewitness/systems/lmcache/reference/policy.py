@@ -145,7 +145,7 @@ POLICY = PolicyKind(
     configurations=configurations,
     tensors=OnTensors(cold_configurations, serve, tiered=True),
     layouts=LayoutRules(variants),
-    heights=("scheduler",),
+    levels=("scheduler",),
     plants_as="reference",
     mutants=_mutants,
     questions=_questions,
