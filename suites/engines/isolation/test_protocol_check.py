@@ -81,7 +81,7 @@ MISTAKES = {
     "a page beyond the pool": Mistake(
         'list(range(trace["pages"]))',
         'list(range(99_999, 99_999 + trace["pages"]))',
-        "event 1 (take)",
+        "event 1 (acquire)",
         "Events",
     ),
     "no submit": Mistake(

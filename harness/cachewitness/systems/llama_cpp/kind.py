@@ -8,19 +8,24 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from cachewitness._util.errors import EngineMissing
-from cachewitness.core.engine import Engine
+from cachewitness import (
+    AnswersLevel,
+    Configuration,
+    Controls,
+    Engine,
+    EngineKind,
+    EngineMissing,
+    GroupSpec,
+    Layout,
+    OwnConfigurations,
+    OwnProcess,
+    TraceHeader,
+    WrittenFor,
+)
 from cachewitness.core.events import Resumes
-from cachewitness.core.trace_format import GroupSpec, Layout, TraceHeader
 from cachewitness.engines.answering import chosen
-from cachewitness.engines.answers_level import AnswersLevel, Controls
-from cachewitness.engines.kind import EngineKind
-from cachewitness.engines.own_configurations import OwnConfigurations
-from cachewitness.engines.own_process import OwnProcess
-from cachewitness.engines.written_for import WrittenFor
 from cachewitness.systems.llama_cpp.settings import BLOCK, NAME
 from cachewitness.workloads.avoided import CHUNK
-from cachewitness.workloads.configurations import Configuration
 
 MODELS = "CACHEWITNESS_LLAMA_CPP_MODELS"
 """The environment variable that names the folder of the models."""

@@ -15,21 +15,25 @@ from typing import Any
 
 import msgspec
 
-from cachewitness._util.errors import UsageError
-from cachewitness.core.engine import Engine
-from cachewitness.core.events import Header
-from cachewitness.core.trace_format import Layout, TraceHeader
+from cachewitness import (
+    Configuration,
+    Controls,
+    Driver,
+    Engine,
+    EngineKind,
+    Header,
+    Layout,
+    OwnConfigurations,
+    OwnProcess,
+    SecondTier,
+    TraceHeader,
+    UsageError,
+    WrittenFor,
+)
 from cachewitness.engines.adapter import Driven
 from cachewitness.engines.answering import chosen
-from cachewitness.engines.answers_level import Controls
-from cachewitness.engines.driver import Driver
-from cachewitness.engines.kind import EngineKind
 from cachewitness.engines.mutant import Mutant
 from cachewitness.engines.observe_tier import TIER
-from cachewitness.engines.own_configurations import OwnConfigurations
-from cachewitness.engines.own_process import OwnProcess
-from cachewitness.engines.second_tier import SecondTier
-from cachewitness.engines.written_for import WrittenFor
 from cachewitness.systems.lmcache.faults import FAULTS, NAME, PATCHES
 from cachewitness.systems.lmcache.modules import part
 from cachewitness.systems.lmcache.pages import Pages
@@ -37,7 +41,6 @@ from cachewitness.systems.lmcache.reference.engine import assemble
 from cachewitness.systems.lmcache.reference.options import configure
 from cachewitness.systems.lmcache.server import RealServer, Setting
 from cachewitness.workloads import layouts
-from cachewitness.workloads.configurations import Configuration
 from cachewitness_reference.lmcache import spec
 from cachewitness_reference.vllm_extended.config import options_of
 

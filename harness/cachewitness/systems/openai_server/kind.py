@@ -5,17 +5,23 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from cachewitness._util.errors import EngineMissing, UsageError
-from cachewitness.core.engine import Engine
-from cachewitness.core.trace_format import GroupSpec, Layout, TraceHeader
+from cachewitness import (
+    AnswersLevel,
+    Configuration,
+    Controls,
+    Engine,
+    EngineKind,
+    EngineMissing,
+    GroupSpec,
+    Layout,
+    OwnConfigurations,
+    OwnProcess,
+    TraceHeader,
+    UsageError,
+)
 from cachewitness.engines.answering import chosen, takes
-from cachewitness.engines.answers_level import AnswersLevel, Controls
-from cachewitness.engines.kind import EngineKind
-from cachewitness.engines.own_configurations import OwnConfigurations
-from cachewitness.engines.own_process import OwnProcess
 from cachewitness.systems.openai_server.address import NAME, address_of
 from cachewitness.systems.openai_server.engine import OpenAiServer, Settings
-from cachewitness.workloads.configurations import Configuration
 
 BLOCK, VOCABULARY = 16, 256
 DTYPES = ("bfloat16", "float16", "float32")

@@ -6,16 +6,23 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from cachewitness._util.errors import EngineMissing
-from cachewitness.core.engine import Engine
-from cachewitness.core.trace_format import GroupSpec, Layout, TraceHeader
+from cachewitness import (
+    AnswersLevel,
+    Configuration,
+    Controls,
+    Engine,
+    EngineKind,
+    EngineMissing,
+    GroupSpec,
+    Layout,
+    OwnConfigurations,
+    OwnProcess,
+    TraceHeader,
+    WrittenFor,
+)
 from cachewitness.engines import policy as policies
 from cachewitness.engines.answering import chosen, needs
-from cachewitness.engines.answers_level import AnswersLevel, Controls
-from cachewitness.engines.kind import Answer, EngineKind
-from cachewitness.engines.own_configurations import OwnConfigurations
-from cachewitness.engines.own_process import OwnProcess
-from cachewitness.engines.written_for import WrittenFor
+from cachewitness.engines.kind import Answer
 from cachewitness.systems.openvino_genai.capacity import derives
 from cachewitness.systems.openvino_genai.settings import (
     KV_BLOCK,
@@ -28,7 +35,6 @@ from cachewitness.systems.openvino_genai.settings import (
     settings_of,
 )
 from cachewitness.workloads.avoided import CHUNK
-from cachewitness.workloads.configurations import Configuration
 
 MODELS = "CACHEWITNESS_OPENVINO_MODELS"
 """The environment variable that names the folder of the models."""

@@ -6,18 +6,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from cachewitness._util.errors import UsageError
-from cachewitness.core.engine import Engine
+from cachewitness import (
+    Driver,
+    Engine,
+    EngineKind,
+    OwnConfigurations,
+    OwnProcess,
+    TraceHeader,
+    UsageError,
+    WrittenFor,
+)
 from cachewitness.core.events import Event
-from cachewitness.core.trace_format import Op, TraceHeader
+from cachewitness.core.trace_format import Op
 from cachewitness.engines.answering import chosen
 from cachewitness.engines.drift import Drift, drift
-from cachewitness.engines.driver import Driver
-from cachewitness.engines.kind import EngineKind
 from cachewitness.engines.mutant import Mutant
-from cachewitness.engines.own_configurations import OwnConfigurations
-from cachewitness.engines.own_process import OwnProcess
-from cachewitness.engines.written_for import WrittenFor
 from cachewitness.systems.sglang.build import build
 from cachewitness.systems.sglang.cache import SglangCache
 from cachewitness.systems.sglang.configurations import configurations

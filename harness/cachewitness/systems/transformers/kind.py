@@ -4,18 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from cachewitness._util.errors import UsageError
-from cachewitness.core.engine import Engine
-from cachewitness.core.trace_format import GroupSpec, Layout, TraceHeader
+from cachewitness import (
+    AnswersLevel,
+    Configuration,
+    Controls,
+    Engine,
+    EngineKind,
+    GroupSpec,
+    Layout,
+    OwnConfigurations,
+    OwnProcess,
+    TraceHeader,
+    UsageError,
+    WrittenFor,
+)
 from cachewitness.engines.answering import chosen, chunk_of, needs, takes
-from cachewitness.engines.answers_level import AnswersLevel, Controls
-from cachewitness.engines.kind import EngineKind
 from cachewitness.engines.mutant import Mutant
-from cachewitness.engines.own_configurations import OwnConfigurations
-from cachewitness.engines.own_process import OwnProcess
-from cachewitness.engines.written_for import WrittenFor
 from cachewitness.systems.transformers.architectures import ARCHITECTURES, CONTROL, UNSPLIT
-from cachewitness.workloads.configurations import Configuration
 
 NAME = "transformers"
 INSTALL = "pip install 'cachewitness[transformers]'"
