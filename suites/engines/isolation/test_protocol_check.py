@@ -62,7 +62,7 @@ MISTAKES = {
         "gave no answer within 3 seconds",
         "Ready",
     ),
-    "another version": Mistake('"version": 2', '"version": 3', 'must be {"is":"ready"', "Ready"),
+    "another version": Mistake('"version": 2', '"version": 9', 'must be {"is":"ready"', "Ready"),
     "no levels": Mistake(
         '"levels": ["manager"]', '"levels": []', "its `ready` names no levels", "Ready"
     ),
