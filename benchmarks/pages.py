@@ -28,8 +28,8 @@ from cachewitness.workloads import anomaly_examples
 def main() -> int:
     """Write every page and return the exit code."""
     for name, text in rendered().items():
-        files.write(pages.folder() / f"{name}.md", [text.encode()])
-        print(f"docs/{name}.md")
+        files.write(pages.folder("reference") / f"{name}.md", [text.encode()])
+        print(f"docs/reference/{name}.md")
     return 0
 
 
@@ -44,7 +44,7 @@ def rendered() -> dict[str, str]:
 
 
 def public_names() -> str:
-    """Return docs/api.md: every public name with its own docstring."""
+    """Return docs/reference/api.md: every public name with its own docstring."""
     groups = (inspect.getdoc(cachewitness) or "").partition("\n\n")[2].rpartition("\n\n")[0]
     names = sorted(
         {*cachewitness.__all__} - {"__version__"}, key=lambda name: groups.index(f"`{name}`")
@@ -104,7 +104,7 @@ def _signature(name: str, function: Callable[..., object]) -> str:
 
 
 def command_line() -> str:
-    """Return docs/cli.md: the options of every command are those of its `--help`."""
+    """Return docs/reference/cli.md: the options of every command are those of its `--help`."""
     context = click.Context(cli)
     commands = {name: cli.get_command(context, name) for name in cli.list_commands(context)}
     options = {
@@ -129,7 +129,7 @@ def _option(option: click.Option) -> list[str]:
 
 
 def policy_tables() -> str:
-    """Return docs/policies.md: what each policy of this repository says of itself."""
+    """Return docs/reference/policies.md: what each policy of this repository says of itself."""
     own = data.fixtures().parent / "reference_impl" / "cachewitness_reference"
     kinds = [policies.get(name) for name in policies.names() if (own / name).is_dir()]
     axes = [
@@ -150,7 +150,7 @@ def policy_tables() -> str:
 
 
 def _row(kind: policies.PolicyKind) -> Iterator[str]:
-    yield f"[`{kind.name}`](../reference_impl/cachewitness_reference/{kind.name}/__init__.py)"
+    yield f"[`{kind.name}`](../../reference_impl/cachewitness_reference/{kind.name}/__init__.py)"
     yield kind.summary
     yield f"<{kind.source}>"
     yield kind.pinned[:10]

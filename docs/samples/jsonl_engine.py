@@ -1,4 +1,4 @@
-"""A sample: a paged pool without prefix caching, which answers in JSON lines (docs/protocol.md)."""
+"""A sample: a paged pool without prefix caching; it answers as docs/reference/protocol.md says."""
 
 import json
 import os

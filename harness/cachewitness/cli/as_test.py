@@ -15,7 +15,7 @@ from cachewitness._util import files
 from cachewitness._util.errors import UsageError
 from cachewitness._util.names import identifier
 from cachewitness.engines.export import Failed
-from cachewitness.engines.isolation.surroundings import passed
+from cachewitness.engines.isolation.child_env import passed
 
 if TYPE_CHECKING:
     from cachewitness.core.result import Result

@@ -37,8 +37,8 @@ if TYPE_CHECKING:
     from cachewitness.engines.registry import EngineSpec
     from cachewitness.report.summary import Stored
     from cachewitness.sessions.fuzz.campaign import Campaign
-    from cachewitness.sessions.fuzz.canary import CanaryResult
     from cachewitness.sessions.fuzz.exhaustive import Coverage
+    from cachewitness.sessions.fuzz.self_test import CanaryResult
     from cachewitness.sessions.fuzz.trial import Plan
 
 
@@ -151,12 +151,12 @@ def fuzz(
     from cachewitness.report import terminal
     from cachewitness.sessions.fuzz import terminal as told
     from cachewitness.sessions.fuzz.campaign import Campaign
-    from cachewitness.sessions.fuzz.canary import POLICY, run_canary
+    from cachewitness.sessions.fuzz.self_test import POLICY, run_self_test
 
     spec = chosen.spec()
     plan = plan_of(spec, chosen.policy, chosen.layouts, chosen.options, budget.seed, chosen.release)
     ready(folder)
-    canary = run_canary(
+    self_test = run_self_test(
         plan
         if chosen.policy == POLICY
         else plan_of(engine_of("reference"), POLICY, (), (), budget.seed)
@@ -166,7 +166,7 @@ def fuzz(
     known = listed.load()
 
     def tell(campaign: Campaign) -> None:
-        status.tell(lambda: _said(campaign, budget.seconds, budget.operations))
+        status.tell(lambda: _progress_text(campaign, budget.seconds, budget.operations))
 
     campaign = Campaign(
         spec,
@@ -194,14 +194,14 @@ def fuzz(
         beside=beside,
     )
     if as_json:
-        _print_campaign(campaign, canary, kept.stored, again)
+        _print_campaign(campaign, self_test, kept.stored, again)
     else:
-        told.print_campaign(campaign, canary, kept.stored, again, terminal.console())
+        told.print_campaign(campaign, self_test, kept.stored, again, terminal.console())
     files, problems = files_of(
-        told.proved(campaign, canary), kept.stored, [], chosen.policy, folder
+        told.proved(campaign, self_test), kept.stored, [], chosen.policy, folder
     )
     return finish(
-        told.exit_code(campaign, canary), files, [*kept.problems, *problems], quiet=as_json
+        told.exit_code(campaign, self_test), files, [*kept.problems, *problems], quiet=as_json
     )
 
 
@@ -224,19 +224,19 @@ def _nothing_drawn(budget: Budget, listed: ExpectedFailures, folder: Path | None
 
 
 def _print_campaign(
-    campaign: Campaign, canary: CanaryResult | None, stored: Mapping[str, Stored], again: str
+    campaign: Campaign, self_test: CanaryResult | None, stored: Mapping[str, Stored], again: str
 ) -> None:
     from cachewitness.cli import documents
     from cachewitness.report import jsonreport
-    from cachewitness.sessions.fuzz import marks
+    from cachewitness.sessions.fuzz import coverage_points
     from cachewitness.sessions.fuzz import terminal as told
 
     fuzzed = documents.Fuzzed(
         report=jsonreport.document(campaign.report, stored, [], campaign.plan.policy),
-        exit_code=told.exit_code(campaign, canary),
-        reasons=told.reasons(campaign, canary),
-        canary=canary,
-        marks={name: campaign.marks[name] for name in marks.ALL},
+        exit_code=told.exit_code(campaign, self_test),
+        reasons=told.reasons(campaign, self_test),
+        self_test=self_test,
+        marks={name: campaign.marks[name] for name in coverage_points.ALL},
         again=again,
         digest=campaign.digest,
     )
@@ -283,9 +283,9 @@ def plan_of(
 def _exhaustive(chosen: Selection, asked: Search, budget: Budget, *, as_json: bool) -> int:
     from cachewitness.report import terminal
     from cachewitness.sessions.fuzz import terminal as told
-    from cachewitness.sessions.fuzz.canary import sought
     from cachewitness.sessions.fuzz.exhaustive import LEVELS, bound_of, check, search
     from cachewitness.sessions.fuzz.scope import CONFIGURATIONS
+    from cachewitness.sessions.fuzz.self_test import sought
     from cachewitness.sessions.run import store
     from cachewitness.workloads.configurations import Configuration
     from cachewitness.workloads.layouts import load
@@ -301,7 +301,7 @@ def _exhaustive(chosen: Selection, asked: Search, budget: Budget, *, as_json: bo
     full = asked.full or bool(configurations or asked.levels)
     configurations = configurations or list(CONFIGURATIONS)
     limits = bound_of(asked.bound)
-    canary = sought()
+    self_test = sought()
     status = StatusLine(anywhere=True)
     started = monotonic()
 
@@ -331,17 +331,17 @@ def _exhaustive(chosen: Selection, asked: Search, budget: Budget, *, as_json: bo
     kept = store.Keeper(spec, store.DEFAULT_FOLDER)
     if coverage.failure:
         kept.take(coverage.failure, final=True)
-    code, reasons = told.judged(coverage, canary)
+    code, reasons = told.judged(coverage, self_test)
     if as_json:
-        _print_search(coverage, canary, spec, kept.stored, code, reasons)
+        _print_search(coverage, self_test, spec, kept.stored, code, reasons)
     else:
-        told.print_coverage(coverage, canary, spec, kept.stored, terminal.console())
+        told.print_coverage(coverage, self_test, spec, kept.stored, terminal.console())
     return finish(code, {}, kept.problems)
 
 
 def _print_search(
     coverage: Coverage,
-    canary: CanaryResult,
+    self_test: CanaryResult,
     spec: EngineSpec,
     stored: Mapping[str, Stored],
     code: int,
@@ -368,7 +368,7 @@ def _print_search(
         exit_code=code,
         reasons=reasons,
         bound=asdict(coverage.bound),
-        canary=canary,
+        self_test=self_test,
         covered=covered,
         failure=jsonreport.entry(failure, stored.get(failure.id)) if failure else None,
         not_run=coverage.not_run,
@@ -377,7 +377,7 @@ def _print_search(
     print_json(search)
 
 
-def _said(campaign: Campaign, seconds: float, operations: int) -> str:
+def _progress_text(campaign: Campaign, seconds: float, operations: int) -> str:
     """Return how far a campaign is that ends after so many seconds or operations, 0: neither."""
     marks = sum(map(bool, campaign.marks.values()))
     spent = max(campaign.report.seconds, 0.001)

@@ -162,7 +162,9 @@ def run(chosen: Selection, work: Work, listed: ExpectedFailures, output: Output)
         fail_fast=work.fail_fast,
         jobs=jobs_of(spec, work.jobs),
         on_died=died,
-        on_trace=(lambda progress: status.tell(lambda: _said(progress))) if status.shown else None,
+        on_trace=(lambda progress: status.tell(lambda: _progress_text(progress)))
+        if status.shown
+        else None,
         on_failure=kept.take,
     )
     try:
@@ -242,7 +244,7 @@ def _files(made: _Made, output: Output) -> tuple[dict[Path, bytes], list[str]]:
     return files, problems
 
 
-def _said(progress: Progress) -> str:
+def _progress_text(progress: Progress) -> str:
     """Return how far a run is, and how long the rest takes."""
     begun = (
         f"{progress.begun:,}" if progress.of is None else f"{progress.begun:,} of {progress.of:,}"

@@ -19,16 +19,16 @@ from cachewitness._util import plugins
 from cachewitness._util.errors import EngineBroken, EngineMissing, UsageError
 from cachewitness._util.names import nearest
 from cachewitness.core.engine import Engine
-from cachewitness.core.engine_failure import EngineFailure, NoAnswer, told
+from cachewitness.core.engine_failure import EngineFailure, NoAnswer, describe_error
 from cachewitness.core.intake import BadEvents
 from cachewitness.core.trace_format import TraceHeader
 from cachewitness.engines import import_probe
+from cachewitness.engines.deadline import Limits, opened
 from cachewitness.engines.faults import plant
 from cachewitness.engines.isolation.engine import Isolated, Isolation
 from cachewitness.engines.kind import EngineKind
 from cachewitness.engines.own_process import OwnProcess
 from cachewitness.engines.second_tier import SecondTier
-from cachewitness.engines.within import Limits, opened
 from cachewitness.workloads.configurations import Configuration
 
 GROUP = "cachewitness.engines"
@@ -216,7 +216,7 @@ class EngineSpec:
         return replace(self, isolation=replace(isolation, command=command))
 
     @property
-    def _told(self) -> dict[str, str]:
+    def _passed_options(self) -> dict[str, str]:
         """The options that its process is told of: all but the command that started it."""
         return {name: value for name, value in self.options.items() if name != self.command}
 
@@ -239,7 +239,7 @@ class EngineSpec:
         try:
             if self.isolation is not None:
                 fixed = self.kind.process.fixed if self.kind.process else ()
-                return Isolated(self.text, header, self.isolation, self._told, fixed)
+                return Isolated(self.text, header, self.isolation, self._passed_options, fixed)
             return (
                 opened(header, self.within, lambda: self._built(header))
                 if self.within
@@ -250,7 +250,11 @@ class EngineSpec:
         except UsageError:
             raise
         except Exception as error:
-            what = str(error) if isinstance(error, EngineFailure) else f"raised {told(error)}"
+            what = (
+                str(error)
+                if isinstance(error, EngineFailure)
+                else f"raised {describe_error(error)}"
+            )
             python = (
                 f" (in {self.isolation.python}, see `doctor`)"
                 if self.isolation and self.isolation.python

@@ -1,5 +1,5 @@
 """The engine `jsonl`: a program of the user's, in any language, that answers in JSON lines.
-docs/protocol.md is its manual.
+docs/reference/protocol.md is its manual.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from dataclasses import replace
 from cachewitness._util.errors import EngineBroken, UsageError
 from cachewitness.core.engine import Engine
 from cachewitness.core.engine_failure import EngineFailure
-from cachewitness.core.nonsense import spans_problem
+from cachewitness.core.malformed import spans_problem
 from cachewitness.core.trace_format import Layout, TraceHeader
 from cachewitness.engines.answers_level import AnswersLevel, Controls
 from cachewitness.engines.isolation import engine as child
@@ -21,8 +21,8 @@ from cachewitness.engines.own_configurations import OwnConfigurations
 from cachewitness.engines.own_process import OwnProcess
 from cachewitness.workloads.configurations import Configuration
 
-PAGE = "docs/protocol.md"
-TWIN = {"caching": "off"}
+PAGE = "docs/reference/protocol.md"
+UNCACHED = {"caching": "off"}
 
 
 def open_engine(header: TraceHeader, options: Mapping[str, str]) -> Engine:
@@ -85,7 +85,10 @@ def _misshapen(layout: Layout, names: list[str], index: int) -> str:
 
 ENGINE = EngineKind(
     name="jsonl",
-    summary="a program of yours, in any language, that answers in JSON lines (docs/protocol.md)",
+    summary=(
+        "a program of yours, in any language, that answers in JSON lines"
+        " (docs/reference/protocol.md)"
+    ),
     levels=("manager", "scheduler", "answers"),
     open=open_engine,
     options={
@@ -93,13 +96,13 @@ ENGINE = EngineKind(
             "the command that starts it; words are split at blanks, quotes hold them together"
         ),
         "caching": (
-            "what it is told: on (default), or off, the uncached twin of an engine that only"
+            "what it is told: on (default), or off, the uncached baseline of an engine that only"
             " answers"
         ),
     },
     policies=None,
     replays=False,
     process=OwnProcess(command="command"),
-    answers_level=AnswersLevel(uncached=TWIN),
-    controls=Controls({"uncached": TWIN}),
+    answers_level=AnswersLevel(uncached=UNCACHED),
+    controls=Controls({"uncached": UNCACHED}),
 )

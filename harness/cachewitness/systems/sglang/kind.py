@@ -19,8 +19,8 @@ from cachewitness import (
 from cachewitness.core.events import Event
 from cachewitness.core.trace_format import Op
 from cachewitness.engines.answering import chosen
-from cachewitness.engines.drift import Drift, drift
 from cachewitness.engines.mutant import Mutant
+from cachewitness.engines.version_check import Drift, drift
 from cachewitness.systems.sglang.build import build
 from cachewitness.systems.sglang.cache import SglangCache
 from cachewitness.systems.sglang.configurations import configurations
