@@ -306,7 +306,7 @@ def _configured(
     if not names:
         return []
     configurations, chosen, exact = configurations_of(
-        policy, engine.layouts, options, engine.release, spec.kind
+        policy, engine.layouts, options, engine.release, spec
     )
     pattern = SuiteUnit(
         package=package(),

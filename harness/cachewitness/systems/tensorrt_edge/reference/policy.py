@@ -10,8 +10,11 @@ import click
 
 from cachewitness.core.engine import Engine
 from cachewitness.core.trace_format import Layout, TraceHeader
+from cachewitness.engines.choices import Choices
 from cachewitness.engines.mutant import Mutant
-from cachewitness.engines.policy import Choices, PolicyKind, Rule, Serving, served_plainly
+from cachewitness.engines.on_tensors import OnTensors, Serving, served_plainly
+from cachewitness.engines.policy import PolicyKind, Rule
+from cachewitness.engines.sizing import Sizing
 from cachewitness.systems.tensorrt_edge.reference import NOT_APPLICABLE
 from cachewitness.vectors.case import Questions
 from cachewitness.workloads import layouts
@@ -115,11 +118,9 @@ POLICY = PolicyKind(
     open=_open,
     steer=_steer,
     configurations=configurations,
-    compares=cold_configurations,
-    serves=serve,
-    aliases=("tensorrt_edge_llm",),
+    tensors=OnTensors(cold_configurations, serve),
     not_applicable=NOT_APPLICABLE,
     mutants=_mutants,
     questions=_questions,
-    plan=_plan,
+    sizing=Sizing(_plan, aliases=("tensorrt_edge_llm",)),
 )
