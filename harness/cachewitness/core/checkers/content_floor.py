@@ -21,7 +21,7 @@ from cachewitness.core.checkers.finding import Finding
 from cachewitness.core.checkers.lookup import Lookup
 from cachewitness.core.checkers.protocol import Checker, Found, Handler
 from cachewitness.core.checkers.room import goes_with_its_step, spare_pages
-from cachewitness.core.checkers.wording import count
+from cachewitness.core.checkers.wording import count, named, page_list
 from cachewitness.core.events import (
     Acquire,
     Counts,
@@ -428,4 +428,11 @@ def _forgotten(ledger: Ledger, event: Hit, floor: int, needed: list[Lying]) -> F
         f" {event.resume} and computes {count(floor - event.resume, 'token')} again: a"
         " contradiction."
     )
-    return Finding(anomaly="forgotten-prefix", r=event.r, sentence=sentence, seq=event.seq)
+    lying = {lying.page for lying in needed if lying.pool == first.pool}
+    line = (
+        f"{named(event.r)} resumed at {event.resume}; {page_list(lying)} still"
+        f" hold{'s' if len(lying) == 1 else ''} what it needs to resume at {floor}"
+    )
+    return Finding(
+        anomaly="forgotten-prefix", r=event.r, sentence=sentence, line=line, seq=event.seq
+    )

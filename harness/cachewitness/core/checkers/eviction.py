@@ -12,6 +12,7 @@ from cachewitness.core.checkers.finding import Finding
 from cachewitness.core.checkers.protocol import Checker, Found, Handler
 from cachewitness.core.checkers.room import any_free, goes_with_its_step, spare_pages
 from cachewitness.core.checkers.victims import Ended, spared_instead
+from cachewitness.core.checkers.wording import named
 from cachewitness.core.events import Copy, Counts, Eviction, Header, Pool, StepBegin, Unpublish
 from cachewitness.core.ledger.ledger import Ledger
 from cachewitness.core.ledger.records import Key, PageRecord
@@ -236,7 +237,8 @@ def _needless(ledger: Ledger, eviction: Eviction, one: Ended, spare: int, used: 
         f" names it{ahead if eviction.watermark < 1 else ''}. However page {one.key.page} lost its"
         f" key, of {_prefix(ledger, one)}: a contradiction."
     )
-    return Finding(anomaly="needless-eviction", r=one.key.r, sentence=sentence)
+    line = f"page {one.key.page} lost its key while page {spare} was free"
+    return Finding(anomaly="needless-eviction", r=one.key.r, sentence=sentence, line=line)
 
 
 def _for_nobody(ledger: Ledger, one: Ended) -> Finding:
@@ -245,16 +247,19 @@ def _for_nobody(ledger: Ledger, one: Ended) -> Finding:
         f" However it lost its key, of {_prefix(ledger, one)}, and nobody was given the page for"
         " it: a contradiction."
     )
-    return Finding(anomaly="needless-eviction", r=one.key.r, sentence=sentence)
+    line = f"page {one.key.page} lost its key and no request was given the page"
+    return Finding(anomaly="needless-eviction", r=one.key.r, sentence=sentence, line=line)
 
 
 def _victim_is_held(one: Ended, r: str) -> Finding:
+    holders = sorted(one.holders & one.record.holders.keys())
     sentence = (
         f"Let page {one.key.page} of pool {one.pool} be held by"
-        f" {', '.join(sorted(one.holders & one.record.holders.keys()))}. However its key was ended,"
+        f" {', '.join(holders)}. However its key was ended,"
         f" and the page given to {r}: a contradiction."
     )
-    return Finding(anomaly="wrong-victim", r=one.key.r, sentence=sentence)
+    line = f"page {one.key.page} was evicted for {named(r)} while {named(holders[0])} holds it"
+    return Finding(anomaly="wrong-victim", r=one.key.r, sentence=sentence, line=line)
 
 
 def _wrong(ledger: Ledger, eviction: Eviction, one: Ended, other: int, why: str) -> Finding:
@@ -263,4 +268,8 @@ def _wrong(ledger: Ledger, eviction: Eviction, one: Ended, other: int, why: str)
         f" evicted in the order {eviction.order}: page {other} {why}. However page {one.key.page}"
         f" lost its key, of {_prefix(ledger, one)}, and page {other} kept its own: a contradiction."
     )
-    return Finding(anomaly="wrong-victim", r=one.key.r, sentence=sentence)
+    line = (
+        f"page {one.key.page} was evicted before page {other}, which goes first in the order"
+        f" {eviction.order}"
+    )
+    return Finding(anomaly="wrong-victim", r=one.key.r, sentence=sentence, line=line)
