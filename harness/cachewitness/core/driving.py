@@ -508,6 +508,12 @@ def _by_operations(events: Iterable[Event], observer: Observer) -> Iterator[Even
 
 
 def _ended(index: int, says: str, anomaly: str, seq: int) -> Finding:
+    what = "did not return from" if anomaly == "hung" else "failed in"
     return Finding(
-        anomaly=anomaly, checker="engine", sentence=f"{says}: a contradiction.", seq=seq, op=index
+        anomaly=anomaly,
+        checker="engine",
+        sentence=f"{says}: a contradiction.",
+        line=f"the engine {what} operation {index + 1}",
+        seq=seq,
+        op=index,
     )

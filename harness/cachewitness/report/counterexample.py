@@ -129,12 +129,22 @@ def _around(seq: int, events: Iterable[tuple[int, Event]]) -> list[tuple[int, in
     return list(islice(counted, max(0, seq - EVENTS_BEFORE), seq + EVENTS_AFTER + 1))
 
 
+def message(finding: Finding) -> str:
+    """Return the one line of a finding with its sentence below; the sentence alone if there is
+    none.
+    """
+    return f"{finding.line}\n{finding.sentence}" if finding.line else finding.sentence
+
+
 def headline(finding: Finding, name: str) -> list[str]:
-    """Return the anomaly by name, the rule that it contradicts and what follows from it."""
+    """Return the anomaly by name, what happened in one line, the rule that it contradicts and
+    what follows from it.
+    """
     anomaly = BY_NAME.get(finding.anomaly)
     lines = [
         f"FAIL  {finding.anomaly}  found by {finding.checker}" + (f" in {name}" if name else "")
     ]
+    lines += wrapped(finding.line, _INDENT)
     if anomaly:
         lines += wrapped(f"the rule: {anomaly.invariant}", _INDENT)
         lines += wrapped(f"what it implies: {anomaly.implies}", _INDENT)

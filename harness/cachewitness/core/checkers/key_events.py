@@ -22,7 +22,7 @@ from functools import partial
 from cachewitness.core.checkers.finding import Finding
 from cachewitness.core.checkers.protocol import Checker, Found, Handler
 from cachewitness.core.checkers.router_view import ANYWHERE, Meant, RouterView, Untold, UntoldKeys
-from cachewitness.core.checkers.wording import count
+from cachewitness.core.checkers.wording import count, with_detail
 from cachewitness.core.events import (
     Header,
     KeyEvents,
@@ -220,6 +220,7 @@ class KeyEventsTrue(Checker):
                     "false-key-event",
                     f"that {name!r} of group {group} is gone",
                     "no event told that it was there",
+                    f"no event stored {name!r}",
                 )
             elif self._view.remove(group, name):
                 self._may_be_stored_again(ledger, group, self._view.prefix(name))
@@ -229,6 +230,7 @@ class KeyEventsTrue(Checker):
                     "false-key-event",
                     f"that {name!r} of group {group} is gone",
                     "every page of it was told to be",
+                    f"{name!r} was removed from every page before",
                 )
 
     def _may_be_stored_again(self, ledger: Ledger, group: int, node: int) -> None:
@@ -334,7 +336,11 @@ class KeyEventsTrue(Checker):
             f"Let step {event.step} end. {count(there, 'page')} of group {group} can be hit as one"
             f" prefix of {prefix}; however routers were told of {told}{more}: a contradiction."
         )
-        return Finding(anomaly="lost-key-event", sentence=sentence, seq=event.seq)
+        line = (
+            f"{count(there, 'page')} of group {group} can be hit as a prefix of {prefix}; routers"
+            f" know {told}"
+        )
+        return Finding(anomaly="lost-key-event", sentence=sentence, line=line, seq=event.seq)
 
     def _settle(self, ledger: Ledger) -> None:
         self._view.settle(ledger)
@@ -353,10 +359,15 @@ def _stored(event: KvStored) -> str:
     return f"that group {event.group} has stored {count(len(event.tokens), 'token')} {behind}"
 
 
-def _finding_of(event: KvStored | KvRemoved, anomaly: str, what: str, why: str) -> Finding:
+def _finding_of(
+    event: KvStored | KvRemoved, anomaly: str, what: str, why: str, brief: str = ""
+) -> Finding:
+    group = f" for group {event.group}" if event.group != NO_GROUP else ""
+    line = f"the {event.__struct_config__.tag} event of step {event.step}{group} is wrong"
     return Finding(
         anomaly=anomaly,
         sentence=(
             f"Let routers be told in step {event.step} {what}; however {why}: a contradiction."
         ),
+        line=with_detail(line, brief or why),
     )

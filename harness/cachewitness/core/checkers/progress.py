@@ -98,6 +98,7 @@ class Progress(Checker):
                         r,
                         f"was asked for, with room in the pool, in {waited} steps up to step"
                         f" {event.step}",
+                        f"request {r} could run and was not scheduled for {count(waited, 'step')}",
                     ),
                 )
         return self._nobody(ledger, event, ran, limit) if not event.asked else None
@@ -178,7 +179,8 @@ class Progress(Checker):
             f" step {event.step}. Nothing stands in the way of a reset of tier {event.tier};"
             " however it was refused: a contradiction."
         )
-        return (Finding(anomaly="refused-reset", sentence=sentence),)
+        line = f"the reset of tier {event.tier} was refused; no request holds a page"
+        return (Finding(anomaly="refused-reset", sentence=sentence, line=line),)
 
     def on_copy(self, ledger: Ledger, event: Copy) -> Found:
         """Count no wait for what then failed, and note whom it was for if it may be given up."""
@@ -212,7 +214,11 @@ class Progress(Checker):
             f" would fit the pool; the engine declares that it takes {limit}. However it gave"
             f" {event.r} up, which nobody had asked for: a contradiction."
         )
-        return (Finding(anomaly="no-progress", r=event.r, sentence=sentence),)
+        line = (
+            f"request {event.r} was aborted by the engine; its prompt of {count(prompt, 'token')}"
+            " fits the pool"
+        )
+        return (Finding(anomaly="no-progress", r=event.r, sentence=sentence, line=line),)
 
     def _nobody(self, ledger: Ledger, event: StepBegin, ran: set[str], limit: int) -> Found:
         waiting = self._could_run(ledger)
@@ -226,6 +232,8 @@ class Progress(Checker):
             _stuck(
                 late[0],
                 f"could run alone, but nobody ran in {limit + 1} steps up to step {event.step}",
+                f"request {late[0]} could run and no request was scheduled for"
+                f" {count(limit + 1, 'step')}",
             ),
         )
 
@@ -275,11 +283,12 @@ def _does_something(step: StepBegin) -> bool:
     )
 
 
-def _stuck(r: str, what: str) -> Finding:
+def _stuck(r: str, what: str, line: str) -> Finding:
     return Finding(
         anomaly="no-progress",
         r=r,
         sentence=f"Let {r} be a request that {what}; however it did not advance: a contradiction.",
+        line=line,
     )
 
 

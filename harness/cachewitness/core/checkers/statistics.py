@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 from cachewitness.core.checkers.finding import Finding
 from cachewitness.core.checkers.protocol import Checker, Found, Handler
-from cachewitness.core.checkers.wording import count
+from cachewitness.core.checkers.wording import count, named
 from cachewitness.core.events import Extended, Header, Hit, Preempted, Stats, StepEnd, Submitted
 from cachewitness.core.ledger.ledger import Ledger
 
@@ -129,7 +129,11 @@ class StatisticsTrue(Checker):
                 f" {self._silent} steps in which somebody ran, up to step {event.step}, it told"
                 " nothing: a contradiction."
             )
-            yield Finding(anomaly="false-statistics", sentence=sentence)
+            line = (
+                f"requests ran in {count(self._silent, 'step')} up to step {event.step}; the engine"
+                " reported no statistics"
+            )
+            yield Finding(anomaly="false-statistics", sentence=sentence, line=line)
 
     def on_stats(self, ledger: Ledger, event: Stats) -> Iterator[Finding]:
         """Compare what is told with what is held and was admitted."""
@@ -144,7 +148,11 @@ class StatisticsTrue(Checker):
                 f"that {event.usage:.4f} of the pool is in use, {event.usage * pages:.2f} of"
                 f" {count(pages, 'page')}"
             )
-            yield _wrong("operators", event, told, f"{held} of them are held")
+            line = (
+                f"{held} of {count(pages, 'page')} are held in step {event.step}; the engine"
+                f" reports {event.usage * pages:.2f} in use"
+            )
+            yield _wrong("operators", event, told, f"{held} of them are held", line)
         if event.requests >= 0:
             yield from self._look_ups(event)
         self._first = NONE
@@ -164,7 +172,14 @@ class StatisticsTrue(Checker):
                 said[:2] != happened[:2]
                 or not (0 if self._tiered else happened.found) <= said.found <= happened.found
             ):
-                yield _wrong("operators", event, f"of {said}{whose}", f"there were {happened}")
+                line = (
+                    f"requests hit {happened.found} of {happened.tokens} tokens in"
+                    f" {count(happened.requests, 'look-up')}; the engine reports {said.found} of"
+                    f" {said.tokens} in {said.requests}"
+                )
+                yield _wrong(
+                    "operators", event, f"of {said}{whose}", f"there were {happened}", line
+                )
 
     def _restored(self, event: Stats, r: str, tokens: int) -> Iterator[Finding]:
         """Compare what the client of a request is told with its last admission before it lost
@@ -179,10 +194,11 @@ class StatisticsTrue(Checker):
                 event,
                 told,
                 f"it was admitted with {' and '.join(map(str, hits))}",
+                f"{named(r)} hit {count(hits[-1], 'token')}; its client was told {tokens}",
                 r,
             )
 
 
-def _wrong(who: str, event: Stats, what: str, why: str, r: str = "") -> Finding:
+def _wrong(who: str, event: Stats, what: str, why: str, line: str, r: str = "") -> Finding:
     sentence = f"Let {who} be told in step {event.step} {what}; however {why}: a contradiction."
-    return Finding(anomaly="false-statistics", r=r, sentence=sentence)
+    return Finding(anomaly="false-statistics", r=r, sentence=sentence, line=line)

@@ -198,12 +198,17 @@ def measured(event: Compare, restored_rows: int) -> Measured:
 
 def _silent(event: Compare, resume: int) -> Finding:
     how = f"after a hit of {resume} tokens" if resume else "without a hit"
+    rows = event.stop - event.start
     sentence = (
         f"Let {event.r} compute tokens [{event.start}, {event.stop}) in step {event.step}, {how}."
         f" Its block tables name the right pages wherever it reads; however {divergence(event)}: a"
         " contradiction."
     )
-    return Finding(anomaly=SILENT, r=event.r, sentence=sentence)
+    line = (
+        f"request {event.r} read the right pages; {event.beyond} of {rows} rows of its logits are"
+        f" wrong, first at {event.at}"
+    )
+    return Finding(anomaly=SILENT, r=event.r, sentence=sentence, line=line)
 
 
 def _unfelt(event: Compare, where: str) -> Finding:
@@ -213,4 +218,7 @@ def _unfelt(event: Compare, where: str) -> Finding:
         "however its logits are those of the definition within the tolerance "
         f"{event.tolerance:.1e} (largest difference {event.largest:.1e}): a contradiction."
     )
-    return Finding(anomaly=UNFELT, r=event.r, sentence=sentence)
+    line = (
+        f"request {event.r} read wrong pages of {where} in step {event.step}; its logits are right"
+    )
+    return Finding(anomaly=UNFELT, r=event.r, sentence=sentence, line=line)
