@@ -146,7 +146,7 @@ def test_who_has_no_place_is_not_preempted_once_more(withdraws: bool) -> None:
     assert [finding.anomaly for finding in check(history).findings] == ["no-progress"]
 
 
-@pytest.mark.parametrize(("lost", "no-progress"), [(1, []), (2, ["no-progress"])])
+@pytest.mark.parametrize(("lost", "stuck"), [(1, []), (2, ["no-progress"])])
 def test_what_was_in_flight_is_computed_again_as_well(lost: int, stuck: list[str]) -> None:
     """r1 has two tokens. A step in flight had computed a third when r1 lost its pages and, with
     them, what it generated.

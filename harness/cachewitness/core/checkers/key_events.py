@@ -362,8 +362,8 @@ def _stored(event: KvStored) -> str:
 def _finding_of(
     event: KvStored | KvRemoved, anomaly: str, what: str, why: str, brief: str = ""
 ) -> Finding:
-    group = f" for group {event.group}" if event.group != NO_GROUP else ""
-    line = f"the {event.__struct_config__.tag} event of step {event.step}{group} is wrong"
+    group = f", group {event.group}" if event.group != NO_GROUP else ""
+    line = f"wrong {event.__struct_config__.tag} event, step {event.step}{group}"
     return Finding(
         anomaly=anomaly,
         sentence=(

@@ -70,9 +70,9 @@ class FindingRow(msgspec.Struct, kw_only=True):
     this signature.
 
     `line` is what happened in one line, `sentence` the contradiction in full. `offending` is the
-    operation of it that fails, counted from 1; `stored` where the trace and its
-    history were put for a page. `unread` says why the trace cannot be read or run; then the
-    operations are 0, or the command is empty.
+    operation of it that fails, counted from 1; `stored` where the trace and its history were put
+    for a page. `unread` says why the trace cannot be read or run; then the operations are 0, or the
+    command is empty.
     """
 
     signature: str
