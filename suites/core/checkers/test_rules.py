@@ -135,7 +135,7 @@ def test_who_has_no_place_is_not_preempted_once_more(withdraws: bool) -> None:
     stuck all the same.
     """
     lost = (
-        "preempt r1 @1\ndrop r1 @1\n"
+        "preempt r1 @1\nrelease r1 @1\n"
         + "step 2:\nstep 3:\npreempt r1 @3\nstep 4:\nstep 5:\npreempt r1 @5\n"
     )
     history = parse(
@@ -157,7 +157,7 @@ def test_what_was_in_flight_is_computed_again_as_well(lost: int, stuck: list[str
     patient = FULL.replace("progress 2", "progress 4")
     resumed = "hit r1 0 |\nacquire r1 | 1\n"
     text = f"{patient}submit r1 a:3\n{resumed}begin 1: r1 0..2 | 1\nbegin 2: r1 2..3 | 1\n"
-    text += "preempt r1 @2\ndrop r1 @2\nend 1\nend 2\n"
+    text += "preempt r1 @2\nrelease r1 @2\nend 1\nend 2\n"
     for step in range(3, 3 + lost):
         text += f"{resumed}step {step}: r1 0..2 | 1\npreempt r1\nrelease r1\n"
     history = parse(
