@@ -272,6 +272,7 @@ class BatchedRun:
         """Judge the operations that wait for it. Raises BadEvents, when those before are judged,
         if one cannot be followed.
         """
+        # Emptied first, so that no operation is judged twice if one of them raises.
         waiting, self._waiting = self._waiting, []
         observer = self._observer
         followed = 0
@@ -281,6 +282,7 @@ class BatchedRun:
                 observer.intake.follow(events, op, index)
                 followed += 1
         finally:
+            # Also when one cannot be followed: what is found in the operations before it counts.
             executed = [
                 (self._worker.extend(events), index) for index, _, events in waiting[:followed]
             ]
@@ -311,6 +313,8 @@ def drive(
     header = described(engine, trace.header)
     observer = Observer(header, checkers, keep=keep)
     applicable = LiveRequests()
+    # One at a time if somebody looks on: the differential follows the engine's choices at once, and
+    # `until` has to stop it before it is carried further.
     ahead = BatchedRun(engine, header, observer, 1 if until or beside else PORTION)
     with letting_go(trace, engine, observer):
         for index, asked in enumerate(trace.ops):
@@ -488,6 +492,8 @@ def _by_operations(events: Iterable[Event], observer: Observer) -> Iterator[Even
     latest = 0
     for event in events:
         kind = type(event)
+        # A later step is certain to be behind the operation, the beginning of something is not:
+        # there only checks without ground are dropped, and none is decided.
         if event.step > latest:
             observer.operation_over(-1)
             latest = event.step

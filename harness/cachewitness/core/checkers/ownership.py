@@ -110,12 +110,14 @@ class Ownership(Checker):
                 return (_null_write(event, page),)
             record = records[page]
             times = record.holders.get(r, 0)
+            # Nearly every write: nothing below can be wrong of a page that r alone holds once.
             if times == 1 and len(record.holders) == 1:
                 continue
             others_hold = len(record.holders) > (times > 0)
             self.opportunities += others_hold or times > 1
             if (event.pool, page) in ledger.contents.filling:
                 return (_filled_meanwhile(event, page, record),)
+            # A step that its request does not outlive still writes into pages given back meanwhile.
             if not times and (event.step, r) not in ledger.requests.ended_in_flight:
                 return (_unheld_write(event, page, record),)
             doubled = times > 1 and _stands_twice(ledger, event, page)
@@ -130,6 +132,8 @@ class Ownership(Checker):
         """
         self.opportunities += 1
         self._told[event.pool] = event
+        # An engine may count before it reports what it took, so a difference is judged again when
+        # all of the operation was reported.
         if _miscounts(ledger, event):
             self.deferred.append(lambda ledger: _miscounts(ledger, event))
         return None
@@ -144,6 +148,8 @@ class Ownership(Checker):
         def judge(ledger: Ledger) -> Finding | None:
             told = self._told[pool]
             held = ledger.holdings.held[pool]
+            # A count of the step before is not stale yet: engines count once in a step, some of
+            # them before they have moved its pages.
             if told.step + 1 < event.step and told.held != held:
                 return _counts_no_more(told, held, event)
             self._moved.discard(pool)
@@ -163,6 +169,8 @@ class Ownership(Checker):
         """Remember who has to give everything back, and the last step in flight: until it ends
         an engine may wait with that.
         """
+        # A device that runs behind may still write into its pages: until the last step in flight
+        # ends it is right to keep them.
         self._ended[event.r] = max([event.step, *ledger.open_steps])
         return None
 
@@ -389,6 +397,7 @@ def _harmed(ledger: Ledger, page: int, record: PageRecord, event: Write, index: 
     lost = ledger.before(event).destroyed(
         record, max(event.start, column * size), min(event.stop, (column + 1) * size)
     )
+    # What a copy is about to replace is not read any more, so to overwrite it harms nobody.
     if lost and _filled_later(ledger, page, event):
         return ""
     for holder in record.holders if lost else ():
@@ -409,6 +418,8 @@ def _needed(
     of the lost content.
     """
     upto = request.computed
+    # A state is needed only where the request goes on: one taken earlier cannot be resumed from
+    # once the request has moved past it.
     if record.state:
         same = upto == record.stop and request.nodes[upto] == record.node
         return same and _in_place(ledger, page, record, request.r, upto)

@@ -72,6 +72,7 @@ class Progress(Checker):
         """Count how long each feasible request has been refused in a row, and how long nobody
         ran at all.
         """
+        # Before the wait: who runs in circles is scheduled in every step, so it never waits.
         if circle := self._circles.step(ledger, event, lambda r: _fits_alone(ledger, r)):
             return (_stuck(*circle),)
         ran = {run.r for run in event.runs}
@@ -86,12 +87,14 @@ class Progress(Checker):
             if r in ran:
                 self.opportunities += 1
                 continue
+            # No opportunity either: an engine that has no room for it decided nothing.
             if not _feasible(
                 ledger, r, tokens, ledger.header.rules.reserved_pages
             ) or _state_under_way(ledger, r, event.step):
                 continue
             self.opportunities += 1
             waited = self._waited[r] = self._waited.get(r, 0) + 1
+            # Equal, not more: a request that goes on waiting is found once.
             if waited == limit + 1:
                 return (
                     _stuck(
@@ -164,6 +167,7 @@ class Progress(Checker):
         to what stands in its way.
         """
         self._begin_anew()
+        # Busy pages may be in use by the device; to refuse then is what keeps the reset safe.
         if _busy(ledger):
             return None
         self.opportunities += 1
@@ -208,6 +212,8 @@ class Progress(Checker):
         if ledger.header.rules.engine_aborts:
             self.excused["engine_aborts"] += 1
             return None
+        # An engine may refuse a prompt longer than it declares; any other one that fits is owed an
+        # answer.
         limit = f"prompts of up to {count(most, 'token')}" if most else "prompts of any length"
         sentence = (
             f"Let {event.r} be a request with a prompt of {count(prompt, 'token')}, which alone"

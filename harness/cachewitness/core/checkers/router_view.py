@@ -267,12 +267,15 @@ class UntoldKeys:
         ended and begun on the same page. Then no other key is told by it, and of the names beside
         it nobody can say which keys are theirs.
         """
+        # A name that is known keeps its meaning, so it is resolved before the others share what is
+        # left.
         left = self._candidates(group, event, behind, start)
         by_name = {
             name: key for name in event.hashes for key in left if key.node == view.prefix(name)
         }
         left = [key for key in left if key not in by_name.values()]
         others = [name for name in event.hashes if name not in by_name]
+        # No more keys than names, and no name ambiguous: whichever key a name means, all are told.
         exact = len(left) <= len(others) and not any(view.is_unclear(name) for name in others)
         for name in event.hashes:
             if name in by_name:

@@ -121,6 +121,8 @@ def unfelt(ledger: Ledger, read: Read, given_back: GivenBack) -> str:
         for i in invalid
         if read.step not in given_back.get((read.pool, read.pages[i], read.r), ())
     ]
+    # First, because in flight even a page that was given to another holder still has its old
+    # content: steps are carried out in the order in which they were scheduled.
     if not bad:
         return "freed-in-flight"
     records = [ledger.record(read.group, read.pages[index]) for index in bad]
@@ -128,6 +130,8 @@ def unfelt(ledger: Ledger, read: Read, given_back: GivenBack) -> str:
         record is None or record.node == NOTHING or record.group != read.group for record in records
     ):
         return ""
+    # One column without content, or with that of another group, changes the numbers, whatever the
+    # others hold.
     spans = [span_of(group, read, index) for index in bad]
     held = [record for record in records if record is not None]
     if all(
@@ -136,6 +140,7 @@ def unfelt(ledger: Ledger, read: Read, given_back: GivenBack) -> str:
         return (
             "not-held" if all(read.r not in record.holders for record in held) else "same-content"
         )
+    # Only full attention sums over a set; a window or a state depends on the place.
     exchanged = all(
         any(_has(ledger, record, read, span, group) for record in held) for span in spans
     )
