@@ -420,7 +420,8 @@ def test_a_key_that_should_be_gone_makes_a_boundary_all_the_same(
         f"{HYBRID}rules: alignment 4, retention 0 on 1, shared-prefix-boundary\nsubmit r1 a:9\n"
         "acquire r1 | 1 2 3 | 4 5 6\npublish 0/1 r1:4\npublish 0/2 r1:8\n"
         f"step 1: r1 0..9 | 1 2 3 | 0 0 6; withdraw r1\npreempt r1\nrelease r1\n"
-        f"submit r2 a:{shared} b:{17 - shared}\nhit r2 0\nacquire r2 | 7 8 9 | 10 11\npublish 1/11 r2:8\nstep 2: r2 0..8 | 7 8 | 0 11\n"
+        f"submit r2 a:{shared} b:{17 - shared}\nhit r2 0\n"
+        "acquire r2 | 7 8 9 | 10 11\npublish 1/11 r2:8\nstep 2: r2 0..8 | 7 8 | 0 11\n"
     )
     assert _found(text) == expected
 

@@ -1,14 +1,14 @@
 """Words that the sentences and the lines of several checkers share.
 
-A line is the finding in one line of the field's words; LINE_MAX characters fit a terminal and an
-annotation.
+A line is the finding in one line of the field's words. LINE_MAX characters, indented by two, fit 100
+columns.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection
 
-LINE_MAX = 100
+LINE_MAX = 98
 PAGES_MAX = 4
 """How many pages a line names; of more it names the first ones and the number of the others."""
 
