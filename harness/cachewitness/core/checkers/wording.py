@@ -1,7 +1,7 @@
 """Words that the sentences and the lines of several checkers share.
 
-A line is the finding in one line of the field's words. LINE_MAX characters, indented by two, fit 100
-columns.
+A line is the finding in one line of the field's words. LINE_MAX characters, indented by two, fit
+100 columns.
 """
 
 from __future__ import annotations
