@@ -219,6 +219,8 @@ def _facts(events: Sequence[Event], null: Sequence[set[int]], books: _Books) -> 
     for event in events:
         if isinstance(event, Acquire):
             taken[event.group, event.holder.partition(":")[0]] += len(event.pages)
+    # Causes come before effects, since the first difference names the finding: another hit makes
+    # other runs, and those other tables, keys and counts.
     return [
         ("resets (tier, done)", resets),
         ("hits (request, tier, reported, resume)", hits),
