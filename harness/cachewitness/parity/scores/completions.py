@@ -26,10 +26,9 @@ from cachewitness.engines.answers import Answer, Ask, BackendError
 from cachewitness.engines.retries import wait_s
 from cachewitness.engines.server_words import said
 from cachewitness.parity.scores.asking import Asking
-from cachewitness.parity.scores.completion import EXTRAS, read
+from cachewitness.parity.scores.completion import ANSWER_MAX, EXTRAS, HEADERS, read
 from cachewitness.parity.scores.context import Offer
 from cachewitness.parity.scores.lm import asks_of, prefixes
-from cachewitness.parity.scores.remote import ANSWER_MAX, HEADERS
 
 REFUSED = (400, 422)
 """How a server says that a field of a request is not for it."""
@@ -157,7 +156,8 @@ class CompletionsLM(LocalCompletionsAPI):  # type: ignore[misc]
         """
         body = json.dumps(payload).encode()
         # lm-eval sends `Bearer ` where there is no key, and a value may not end in a space.
-        headers = {name: value.strip() for name, value in self.header.items()} | HEADERS
+        headers = {**self.header, **HEADERS}
+        headers = {name: value.strip() for name, value in headers.items()}
         try:
             reply = await http.post(
                 self.base_url, body, headers, within=self.timeout, most=ANSWER_MAX

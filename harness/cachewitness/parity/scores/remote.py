@@ -25,16 +25,13 @@ from cachewitness.engines.answers import Answer, Ask, Backend, BackendError, Ope
 from cachewitness.engines.retries import wait_s
 from cachewitness.engines.server_words import base_of, said
 from cachewitness.parity.scores.asking import Asking
-from cachewitness.parity.scores.completion import read
+from cachewitness.parity.scores.completion import ANSWER_MAX, HEADERS, read
 from cachewitness.parity.scores.context import TIMEOUT_S, Context, Offer
 
 LIST_TIMEOUT_S = 30
 """How long the list of models may take."""
 BODY_MAX = 1 << 16
 """Bytes of an error's body that are read."""
-ANSWER_MAX = 1 << 26
-"""Bytes of an answer that are read."""
-HEADERS = {"Content-Type": "application/json"}
 
 
 class RemoteBackend:
