@@ -26,7 +26,7 @@ CLEAN = {
     "reference_impl/cachewitness_reference/toy_model/model.py": "import torch\n",
     "reference_impl/cachewitness_reference/tensorrt_edge/tensors.py": "from torch import nn\n",
     "harness/cachewitness/__init__.py": "",
-    "harness/cachewitness/_util/names.py": "import difflib\na, b = 1, 2\na, b = b, a\nx, y = min(a, b)\n",
+    "harness/cachewitness/_util/names.py": "import difflib\na, b = 1, 2\na, b = b, a\nx, y = min(a, b)\n",  # noqa: E501
     "harness/cachewitness/core/ledger/trie.py": "import msgspec\n",
     "harness/cachewitness/core/ledger/loop.py": (
         "def f():\n    from cachewitness.core.ledger import ledger\n"

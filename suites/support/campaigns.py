@@ -129,7 +129,7 @@ class InTurn:
         place = self._one(Queue(database, given.campaign, given.attempts), given)
         database.close()
         self.died += bool(place)
-        return Ended("died") if place else None
+        return Ended("engine-crashed") if place else None
 
     def _one(self, queue: Queue, given: Given) -> str:
         """Do one unit if there is one; return where the worker dies, empty if it does not."""

@@ -32,7 +32,7 @@ from cachewitness.workloads.avoided import ROOMY
 from cachewitness.workloads.configurations import Configuration
 from suites.support.sampled import fewer, sampled
 
-OF_ANSWERS = [suite for suite in SUITES if suite.height == "answers"]
+OF_ANSWERS = [suite for suite in SUITES if suite.level == "answers"]
 SMALL = configurations()[0]
 
 

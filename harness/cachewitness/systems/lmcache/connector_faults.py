@@ -26,7 +26,7 @@ METADATA, STORES = (
 )
 OWNER, WORKER, ASKED = "LMCacheMPConnector", "LMCacheMPWorkerAdapter", "LMCacheMPRequestMetadata"
 
-fault = partial(edited, height="scheduler", group="K", patches=LMCACHE)
+fault = partial(edited, level="scheduler", group="K", patches=LMCACHE)
 
 FAULTS: tuple[Mutant, ...] = (
     fault(

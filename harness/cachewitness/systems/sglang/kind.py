@@ -71,7 +71,7 @@ def _faults() -> Mapping[str, Mutant]:
 ENGINE = EngineKind(
     name="sglang",
     summary="the installed SGLang's own unified radix cache and its allocators, on CPU",
-    heights=("manager",),
+    levels=("manager",),
     open=open_engine,
     faults=_faults,
     configurations=configurations,

@@ -83,7 +83,7 @@ def shared_block_freed_twice(engine: Driver) -> None:
     checker="ownership",
     group="H",
     engines=REFERENCE,
-    height="scheduler",
+    level="scheduler",
 )
 def negative_count_inflates_free(engine: Driver) -> None:
     """A request that holds more than it needs makes so many blocks free in the pool's own books."""
@@ -150,7 +150,7 @@ def stale_table_rows(engine: Driver) -> None:
 @mutant(
     name="evictable-hits-not-counted",
     mirrors="vllm-project/vllm#10507",
-    anomaly="died",
+    anomaly="engine-crashed",
     checker="engine",
     group="H",
     engines=REFERENCE,
