@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from cachewitness.cli.options import Isolate
     from cachewitness.report.summary import Report, Stored
-    from cachewitness.sessions.run.progress import Progress
+    from cachewitness.sessions.run.progress import RunProgress
 
 _FILE = click.Path(path_type=Path)
 
@@ -256,7 +256,7 @@ def _files(
     return made, problems
 
 
-def _said(progress: Progress) -> str:
+def _said(progress: RunProgress) -> str:
     """Return how far a run is, and how long the rest takes."""
     begun = (
         f"{progress.begun:,}" if progress.of is None else f"{progress.begun:,} of {progress.of:,}"

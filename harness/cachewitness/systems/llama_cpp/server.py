@@ -15,7 +15,7 @@ import xllamacpp
 
 from cachewitness._util import http
 from cachewitness.systems.llama_cpp.completion import HEADERS, LINE_MAX, ServerFailed
-from cachewitness.systems.llama_cpp.settings import Settings
+from cachewitness.systems.llama_cpp.settings import ServerSettings
 
 HTTP_THREADS = 16
 """Requests that are heard at once; each one under way takes a thread."""
@@ -40,7 +40,7 @@ NAMES = {
 class Server:
     """A server for one trace; `files` is a folder for the files of its slots."""
 
-    def __init__(self, model: Path, settings: Settings, files: str) -> None:
+    def __init__(self, model: Path, settings: ServerSettings, files: str) -> None:
         self._server: Any = xllamacpp.Server(_parameters(model, settings, files))
         self.address = self._server.listening_address
         self.slots()
@@ -100,7 +100,7 @@ def version() -> str:
     return f"xllamacpp {xllamacpp.__version__}"
 
 
-def _parameters(model: Path, settings: Settings, files: str) -> Any:
+def _parameters(model: Path, settings: ServerSettings, files: str) -> Any:
     """Return the parameters: one thread, and 32-bit numbers without flash attention, so that
     little is rounded.
     """
