@@ -19,7 +19,7 @@ from cachewitness.core.checkers.finding import Measured
 from cachewitness.core.result import Result
 from cachewitness.core.trace_format import Trace
 from cachewitness.engines.registry import parse
-from cachewitness.parity.answers.answers import runs
+from cachewitness.parity.answers.compare import runs
 from cachewitness.systems.transformers.architectures import ARCHITECTURES
 from cachewitness.systems.transformers.cache_faults import FAULTS
 from cachewitness.systems.transformers.kind import configurations

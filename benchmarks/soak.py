@@ -38,7 +38,7 @@ from cachewitness.engines.registry import parse
 from cachewitness.sessions.fuzz.campaign import levels_of
 from cachewitness.sessions.fuzz.draw import Restriction
 from cachewitness.sessions.fuzz.trial import Plan
-from cachewitness.workloads.capabilities import within
+from cachewitness.workloads.capabilities import fitting
 
 KNOWN = "a copy of a block that the same step fills"
 
@@ -96,7 +96,7 @@ def main() -> int:
             refused += 1
             continue
         described = engine.describe()
-        trace = within(trace, described.capabilities)
+        trace = fitting(trace, described.capabilities)
         version = f"{described.engine} {described.engine_version}".strip()
         result = drive(trace, engine, keep=False)
         whole.add(result.activity)

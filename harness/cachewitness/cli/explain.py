@@ -73,7 +73,7 @@ def _judged(path: Path, engine: str, isolate: Isolate) -> Result:
     from cachewitness.core import validate
     from cachewitness.core.driving import attempt, judge
     from cachewitness.parity.answers import causes
-    from cachewitness.parity.answers.answers import runs
+    from cachewitness.parity.answers.compare import runs
 
     if history.FORMAT.encode() in next(jsonl.lines(path), b""):
         header, read = validate.events(path)

@@ -119,7 +119,7 @@ def mutants(
         store.ready(chart, "--chart")
     chosen = _chosen(policy, names)
     target = _page() if write else None
-    told = None if as_json else _Told(len(chosen))
+    told = None if as_json else _ProgressPrinter(len(chosen))
     made = matrix.run(
         chosen, budget, tensor_seconds, seeds=seeds, write=write, jobs=jobs, told=told
     )
@@ -196,7 +196,7 @@ def _page() -> Path:
     return docs / "kill-matrix.md"
 
 
-class _Told:
+class _ProgressPrinter:
     """Prints on standard error what the hunt of each fault came to, and how long the others will
     take.
     """

@@ -697,15 +697,15 @@ class Resumed(_Event, tag="resume", gc=False):
 
 
 class Cold(_Event, tag="cold"):
-    """What the uncached twin generated after the prompt of r and the first `start` tokens of its
-    answer.
+    """What the uncached baseline generated after the prompt of r and the first `start` tokens of
+    its answer.
 
-    `restored` is what the twin says that it restored. `refused`: alone on a fresh engine with the
-    same pool the request is given up as well, so it has no answer to compare. `floor` is by how
+    `restored` is what the baseline says that it restored. `refused`: alone on a fresh engine with
+    the same pool the request is given up as well, so it has no answer to compare. `floor` is by how
     much logarithms of right computations in `dtype` differ here, `tolerance` what is made of that,
-    and `ceiling` the most that it may be. Requests to the twin were sent `again` so often since the
-    last one. `cause`: what the harness found to be behind a difference, empty if it did not look
-    for it.
+    and `ceiling` the most that it may be. Requests to the baseline were sent `again` so often since
+    the last one. `cause`: what the harness found to be behind a difference, empty if it did not
+    look for it.
     """
 
     r: str

@@ -56,7 +56,7 @@ and where it is found."""
 
 @dataclass(frozen=True)
 class AnomalyExample:
-    """One look-alike and, if `anomalous` says what is different, its illegal twin. `tempts` is
+    """One look-alike and, if `anomalous` says what is different, its illegal baseline. `tempts` is
     the checker in question.
     """
 

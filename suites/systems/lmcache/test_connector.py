@@ -26,7 +26,7 @@ from cachewitness.engines.mutant import Mutant
 from cachewitness.engines.registry import parse
 from cachewitness.systems.lmcache.connector_faults import FAULTS
 from cachewitness.workloads import layouts
-from cachewitness.workloads.capabilities import within
+from cachewitness.workloads.capabilities import fitting
 from cachewitness.workloads.configurations import Configuration
 from cachewitness.workloads.generate import random_trace
 from suites.support.real_vllm import REAL, SOURCE
@@ -74,7 +74,7 @@ def run(trace: Trace, connector: str = "lmcache", mutant: str = "") -> Result:
         f"vllm:source={SOURCE},connector={connector}{mutant and ',mutant='}{mutant}"
     ).open(trace.header)
     try:
-        return drive(within(trace, engine.describe().capabilities), engine)
+        return drive(fitting(trace, engine.describe().capabilities), engine)
     finally:
         engine.close()
 
@@ -261,7 +261,7 @@ class TestInstalled:
         ):
             engine: Any = parse(f"vllm:source={SOURCE},connector=lmcache").open(trace.header)
             engine.adapter._leaving = leaving = Leaving()
-            trace = within(trace, engine.describe().capabilities)
+            trace = fitting(trace, engine.describe().capabilities)
             result = drive(trace, engine)
             engine.close()
             assert (anomalies(result), result.activity.operations) == (set(), len(trace.ops))
@@ -355,7 +355,7 @@ class TestInstalled:
                 engine: Any = parse(f"vllm:source={SOURCE},connector=lmcache-stalls").open(
                     trace.header
                 )
-                trace = within(trace, engine.describe().capabilities)
+                trace = fitting(trace, engine.describe().capabilities)
                 result = drive(trace, engine)
                 asked += engine.adapter.connector._sides[0].asked
                 engine.close()

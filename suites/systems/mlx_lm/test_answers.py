@@ -15,7 +15,7 @@ from cachewitness._util.data import fixtures
 from cachewitness._util.errors import EngineMissing, UsageError
 from cachewitness.core.trace_format import Finish, GroupSpec, Layout, Op, Submit, Trace
 from cachewitness.engines.registry import EngineSpec, parse
-from cachewitness.parity.answers.answers import runs
+from cachewitness.parity.answers.compare import runs
 from cachewitness.systems.mlx_lm.architectures import ARCHITECTURES
 from cachewitness.systems.mlx_lm.cache_faults import FAULTS
 from cachewitness.systems.mlx_lm.kind import configurations

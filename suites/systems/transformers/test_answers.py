@@ -17,7 +17,7 @@ from cachewitness.core.result import Result
 from cachewitness.core.trace_format import Abort, Finish, GroupSpec, Layout, Op, Step, Submit, Trace
 from cachewitness.core.validate import load_trace
 from cachewitness.engines.registry import EngineSpec, parse
-from cachewitness.parity.answers.answers import runs
+from cachewitness.parity.answers.compare import runs
 from cachewitness.systems.transformers.architectures import ARCHITECTURES, CONTROL
 from cachewitness.systems.transformers.kind import configurations
 from cachewitness.workloads.answer_stories import write

@@ -43,7 +43,7 @@ from cachewitness.sessions.fuzz.draw import Restriction
 from cachewitness.sessions.fuzz.trial import Plan
 from cachewitness.systems.vllm.configurations import connector_configurations
 from cachewitness.workloads import layouts
-from cachewitness.workloads.capabilities import within
+from cachewitness.workloads.capabilities import fitting
 from cachewitness.workloads.configurations import Configuration
 from cachewitness.workloads.generate import random_trace
 from cachewitness.workloads.scenarios import SCENARIOS
@@ -331,7 +331,7 @@ def test_a_block_that_is_filled_in_the_last_step_of_its_request_is_stored(number
     assert (
         "max_model_len" in trace.header.options and "num_speculative_tokens" in trace.header.options
     )
-    assert drive(within(trace, engine.describe().capabilities), engine).findings == []
+    assert drive(fitting(trace, engine.describe().capabilities), engine).findings == []
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from dataclasses import replace
 from cachewitness._util.errors import EngineBroken, UsageError
 from cachewitness.core.engine import Engine
 from cachewitness.core.engine_failure import EngineFailure
-from cachewitness.core.nonsense import spans_problem
+from cachewitness.core.malformed import spans_problem
 from cachewitness.core.trace_format import Layout, TraceHeader
 from cachewitness.engines.isolation import engine as child
 from cachewitness.engines.isolation.engine import Isolation
@@ -19,7 +19,7 @@ from cachewitness.engines.kind import EngineKind
 from cachewitness.workloads.configurations import Configuration
 
 PAGE = "docs/protocol.md"
-TWIN = {"caching": "off"}
+UNCACHED = {"caching": "off"}
 
 
 def open_engine(header: TraceHeader, options: Mapping[str, str]) -> Engine:
@@ -91,7 +91,7 @@ ENGINE = EngineKind(
             "the command that starts it; words are split at blanks, quotes hold them together"
         ),
         "caching": (
-            "what it is told: on (default), or off, the uncached twin of an engine that only"
+            "what it is told: on (default), or off, the uncached baseline of an engine that only"
             " answers"
         ),
     },
@@ -99,6 +99,6 @@ ENGINE = EngineKind(
     replays=False,
     command="command",
     isolated=True,
-    cold=TWIN,
-    controls={"uncached": TWIN},
+    cold=UNCACHED,
+    controls={"uncached": UNCACHED},
 )

@@ -24,7 +24,7 @@ from lm_eval.models.openai_completions import LocalCompletionsAPI
 from cachewitness._util import http
 from cachewitness.engines.answers import Answer, Ask, BackendError
 from cachewitness.engines.retries import wait_s
-from cachewitness.engines.server_words import said
+from cachewitness.engines.server_errors import error_text
 from cachewitness.parity.scores.asking import Asking
 from cachewitness.parity.scores.completion import ANSWER_MAX, EXTRAS, HEADERS, read
 from cachewitness.parity.scores.context import Offer
@@ -164,7 +164,7 @@ class CompletionsLM(LocalCompletionsAPI):  # type: ignore[misc]
             )
             if reply.status != http.OK:
                 later = reply.headers.get("Retry-After", "")
-                return reply.status, said(reply.body), later
+                return reply.status, error_text(reply.body), later
             return http.OK, reply.json(), ""
         except http.NoAnswer as error:
             if not error.late:

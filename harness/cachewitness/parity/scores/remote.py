@@ -23,7 +23,7 @@ from cachewitness._util import http
 from cachewitness._util.errors import UsageError
 from cachewitness.engines.answers import Answer, Ask, Backend, BackendError, Opening
 from cachewitness.engines.retries import wait_s
-from cachewitness.engines.server_words import base_of, said
+from cachewitness.engines.server_errors import base_of, error_text
 from cachewitness.parity.scores.asking import Asking
 from cachewitness.parity.scores.completion import ANSWER_MAX, HEADERS, read
 from cachewitness.parity.scores.context import TIMEOUT_S, Context, Offer
@@ -99,7 +99,7 @@ class RemoteBackend:
                 if reply.status == http.OK:
                     return _content(reply)
                 wait = wait_s(attempt, reply.status, reply.headers.get("Retry-After", ""))
-                told = f"the server answered {reply.status}: {said(reply.body[:BODY_MAX])}"
+                told = f"the server answered {reply.status}: {error_text(reply.body[:BODY_MAX])}"
             except ValueError:
                 raise BackendError(
                     f"{what}: the server answered 200, but its body is no JSON"
@@ -221,7 +221,7 @@ def _content(reply: http.Reply) -> Any:
     ANSWER_MAX.
     """
     if reply.status != http.OK:
-        raise ValueError(f"it answers {reply.status}: {said(reply.body[:BODY_MAX])}")
+        raise ValueError(f"it answers {reply.status}: {error_text(reply.body[:BODY_MAX])}")
     if len(reply.body) > ANSWER_MAX:
         raise ValueError(f"it sends more than {ANSWER_MAX:,} bytes")
     return reply.json()

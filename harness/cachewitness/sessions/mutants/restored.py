@@ -23,7 +23,7 @@ fault = partial(mutant, anomaly="silent-divergence", checker="tensors", engines=
 def conv_state_lost(engine: Any) -> None:
     """A recurrent memory is restored without the convolution's state beside it."""
 
-    def lost(held: _Held) -> None:
+    def lost(held: _Restored) -> None:
         if held.kind == "recurrent":
             held.view[0][:, held.pages] = 0.0
 
@@ -34,7 +34,7 @@ def conv_state_lost(engine: Any) -> None:
 def memory_restored_without_a_head(engine: Any) -> None:
     """A recurrent memory is restored without its first head, in every layer."""
 
-    def lost(held: _Held) -> None:
+    def lost(held: _Restored) -> None:
         if held.kind == "recurrent":
             held.view[1][:, held.pages, 0] = 0.0
 
@@ -48,7 +48,7 @@ def oldest_block_of_window_lost(engine: Any) -> None:
     Overwrite that block by zeros. Its page stays where it is in the block table.
     """
 
-    def lost(held: _Held) -> None:
+    def lost(held: _Restored) -> None:
         if held.kind == "sliding":
             held.view[0][:, held.pages[:1]] = 0.0
 
@@ -66,7 +66,7 @@ def layers_exchanged_at_a_hit(engine: Any) -> None:
     """
     exchanged: dict[tuple[int, int], tuple[Any, int, Any]] = {}
 
-    def exchange(held: _Held) -> None:
+    def exchange(held: _Restored) -> None:
         for tensor in held.view:
             for page in held.pages:
                 if (id(tensor), page) not in exchanged:
@@ -95,7 +95,7 @@ def attention_restored_in_fp8(engine: Any) -> None:
     """
     import torch
 
-    def rounded(held: _Held) -> None:
+    def rounded(held: _Restored) -> None:
         if held.kind != "recurrent":
             kept = held.view[0][:, held.pages]
             held.view[0][:, held.pages] = kept.to(torch.float8_e4m3fn).to(kept.dtype)
@@ -104,7 +104,7 @@ def attention_restored_in_fp8(engine: Any) -> None:
 
 
 @dataclass(frozen=True)
-class _Held:
+class _Restored:
     """What a request resumes from in one cache group: `view` has the group's tensors [layers,
     pages, ...].
 
@@ -117,7 +117,7 @@ class _Held:
     pages: list[int]
 
 
-def _at_first_steps(engine: Any, damage: Callable[[_Held], None]) -> None:
+def _at_first_steps(engine: Any, damage: Callable[[_Restored], None]) -> None:
     """Damage what each request resumes from, in its first step; of a request that starts from
     nothing, nothing.
     """
@@ -130,14 +130,14 @@ def _at_first_steps(engine: Any, damage: Callable[[_Held], None]) -> None:
             for g in range(
                 len(pools.groups)
             ):  # groups of a second tier come behind them, and nobody computes from those
-                damage(_held(pools, g, tables[g], run.start))
+                damage(_restored(pools, g, tables[g], run.start))
         seen.add(run.r)
         return original(run, tokens)
 
     wrap(engine.tensors, "_chunk", chunk)
 
 
-def _held(pools: Any, g: int, table: Sequence[int], start: int) -> _Held:
+def _restored(pools: Any, g: int, table: Sequence[int], start: int) -> _Restored:
     size = pools.groups[g].block_size
     layer_type = pools.kinds[g]
     if layer_type == "sliding_attention":
@@ -150,7 +150,7 @@ def _held(pools: Any, g: int, table: Sequence[int], start: int) -> _Held:
         columns = range(-(-start // size) - 1, -(-start // size))
         kind = "recurrent"
     pages = [page for page in table[columns.start : columns.stop] if pools.writable(page)]
-    return _Held(kind, pools.views[g], pages)
+    return _Restored(kind, pools.views[g], pages)
 
 
 MUTANTS = declared(globals())

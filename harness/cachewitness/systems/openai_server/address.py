@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 from cachewitness._util import http
 from cachewitness._util.errors import UsageError
-from cachewitness.engines.server_words import base_of, said
+from cachewitness.engines.server_errors import base_of, error_text
 
 NAME = "openai-server"
 BODY_MAX = 1 << 20
@@ -39,7 +39,7 @@ class Address:
         try:
             reply = http.ask("GET", url, headers=self._headers(), within=seconds, most=BODY_MAX)
             if reply.status != http.OK:
-                words = self.told(said(reply.body))
+                words = self.told(error_text(reply.body))
                 raise ServerFailed(f"{path} answers {reply.status}: {words}")
             return reply.json()
         except http.NoAnswer as error:

@@ -1,4 +1,4 @@
-"""How OpenVINO GenAI registers: its options, its configurations, its twin and its controls."""
+"""How OpenVINO GenAI registers: its options, its configurations, its baseline and its controls."""
 
 from __future__ import annotations
 

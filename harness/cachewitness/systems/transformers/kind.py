@@ -1,4 +1,4 @@
-"""How transformers registers: its options, its configurations, its twin and its controls."""
+"""How transformers registers: its options, its configurations, its baseline and its controls."""
 
 from __future__ import annotations
 

@@ -26,12 +26,12 @@ from cachewitness.core.trace_format import Op, Trace, TraceHeader
 from cachewitness.engines import policy as policies
 from cachewitness.engines.adapter import Driven
 from cachewitness.engines.answering import chosen
-from cachewitness.engines.drift import drift
 from cachewitness.engines.driver import Driver
 from cachewitness.engines.kind import Answer, EngineKind, Exported, Failed, WrittenFor
 from cachewitness.engines.mutant import Mutant
 from cachewitness.engines.registry import EngineSpec
 from cachewitness.engines.source_patch import ACTIVE
+from cachewitness.engines.version_check import drift
 from cachewitness.systems.lmcache.connector_faults import LMCACHE
 from cachewitness.systems.vllm.assemble import manager_engine, scheduler_engine
 from cachewitness.systems.vllm.clock import Clock

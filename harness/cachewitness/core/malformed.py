@@ -17,7 +17,7 @@ NO_REQUEST = ("copy:", CAPTURE, "store:", "pin:")
 """How holders begin that are no requests."""
 
 
-class Nonsense(Exception):
+class MalformedHistory(Exception):
     """An event refers to something that does not exist, or comes when it cannot; the message
     says what.
     """
@@ -60,13 +60,13 @@ def spans_problem(group: Group | GroupSpec, where: str) -> str:
 def at_least_nothing(number: int, field: str) -> None:
     """Raise Nonsense for a negative number."""
     if number < 0:
-        raise Nonsense(f"{number} - at `$.{field}`; it is at least 0")
+        raise MalformedHistory(f"{number} - at `$.{field}`; it is at least 0")
 
 
 def check_tokens(tokens: list[int]) -> None:
     """Raise Nonsense for what is no token id."""
     if tokens and not (min(tokens) >= 0 and max(tokens) <= TOKEN_MAX):
-        raise Nonsense(f"a token id outside 0 to {TOKEN_MAX} - at `$.tokens`")
+        raise MalformedHistory(f"a token id outside 0 to {TOKEN_MAX} - at `$.tokens`")
 
 
 def listed(pools: Iterable[int]) -> str:
@@ -78,16 +78,16 @@ def check_header(header: Header) -> None:
     """Raise Nonsense if groups and pools do not fit together."""
     pools = [pool.id for pool in header.pools]
     if not pools or not header.groups:
-        raise Nonsense(
+        raise MalformedHistory(
             "nothing to judge - at `$.pools` or `$.groups`; name at least one pool and one group"
         )
     if len(set(pools)) != len(pools):
-        raise Nonsense(f"{listed(pools)} - at `$.pools`; give every pool an id of its own")
+        raise MalformedHistory(f"{listed(pools)} - at `$.pools`; give every pool an id of its own")
     for pool in header.pools:
         if not (0 if pool.grows else 1) <= pool.pages <= PAGES_MAX or not all(
             0 <= page < pool.pages for page in pool.null
         ):
-            raise Nonsense(
+            raise MalformedHistory(
                 f"pool {pool.id} - at `$.pools`; pages are 1 to {PAGES_MAX}, null pages among them,"
                 " 0 only of a pool that grows"
             )
@@ -98,16 +98,16 @@ def check_header(header: Header) -> None:
 def _check_group(header: Header, index: int, group: Group, pools: list[int]) -> None:
     where = f"at `$.groups[{index}]`"
     if group.id != index:
-        raise Nonsense(
+        raise MalformedHistory(
             f"id {group.id} - {where}; groups are numbered from 0 in the order of the list"
         )
     if group.pool not in pools:
-        raise Nonsense(
+        raise MalformedHistory(
             f"pool {group.pool} does not exist - {where}; the header has {listed(pools)}"
         )
     if group.source_group >= len(header.groups):
-        raise Nonsense(
+        raise MalformedHistory(
             f"of {group.source_group} - {where}; the header has groups 0 to {len(header.groups) - 1}"  # noqa: E501
         )
     if problem := spans_problem(group, where):
-        raise Nonsense(problem)
+        raise MalformedHistory(problem)

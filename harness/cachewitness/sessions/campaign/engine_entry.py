@@ -8,14 +8,14 @@ from dataclasses import replace
 
 import msgspec
 
+from cachewitness.engines.deadline import Limits
 from cachewitness.engines.isolation.engine import Isolation
 from cachewitness.engines.isolation.jsonl import introduced
 from cachewitness.engines.registry import EngineSpec, parse
-from cachewitness.engines.within import Limits
-from cachewitness.sessions.campaign.made_of import made_of
+from cachewitness.sessions.campaign.build_digest import made_of
 
 
-class Held(msgspec.Struct, frozen=True, kw_only=True):
+class EngineEntry(msgspec.Struct, frozen=True, kw_only=True):
     """An engine as the file names it. `isolation`: its own process; `within`: its deadlines where
     it has none.
 
@@ -45,9 +45,9 @@ class Held(msgspec.Struct, frozen=True, kw_only=True):
         return spec
 
 
-def held(spec: EngineSpec, policy: str, label: str) -> Held:
+def engine_entry(spec: EngineSpec, policy: str, label: str) -> EngineEntry:
     """Return an engine for units under a policy, with its digest."""
     made = made_of(spec, policy, label)
-    return Held(
+    return EngineEntry(
         text=spec.text, isolation=spec.isolation, within=spec.within, label=label, made_of=made
     )

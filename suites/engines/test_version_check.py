@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from cachewitness.core.driving import drive
-from cachewitness.engines.drift import Drift, takes
 from cachewitness.engines.registry import parse
+from cachewitness.engines.version_check import Drift, takes
 from cachewitness.systems.vllm.clock import Clock
 from cachewitness.systems.vllm.kind import VllmEngine
 from cachewitness.systems.vllm.source import KNOWN

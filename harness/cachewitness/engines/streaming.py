@@ -22,7 +22,7 @@ APART = 0.0005
 asked."""
 
 
-class Heard(Protocol):
+class StreamedRequest(Protocol):
     """A request whose answer is read in a thread of its own. `over`: nothing more of it comes."""
 
     over: bool
@@ -37,10 +37,10 @@ class Heard(Protocol):
         """Return the answer so far. Raises what says that there is none."""
 
 
-Request = TypeVar("Request", bound=Heard)
+Request = TypeVar("Request", bound=StreamedRequest)
 
 
-class HeardEngine(ABC, Generic[Request]):
+class StreamingEngine(ABC, Generic[Request]):
     """A server that is heard, behind the three methods."""
 
     def __init__(self, header: Header) -> None:

@@ -1,9 +1,9 @@
 """Drives a trace through an engine that only answers, and puts every answer beside that of its
-uncached twin.
+uncached baseline.
 
 The harness spells prompts (`cachewitness.workloads.spelling`) and writes down what it asked and
-what the twin said; the engine says `answer` and nothing else. What came of it is a history like any
-other, which `check` can judge again.
+what the baseline said; the engine says `answer` and nothing else. What came of it is a history like
+any other, which `check` can judge again.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from cachewitness._util.errors import UsageError
 from cachewitness.core.checkers.finding import Finding
 from cachewitness.core.checkers.protocol import Checker
 from cachewitness.core.driving import (
-    Applicable,
+    LiveRequests,
     Observer,
     applied,
     described,
@@ -26,13 +26,19 @@ from cachewitness.core.driving import (
     letting_go,
 )
 from cachewitness.core.engine import Engine
-from cachewitness.core.engine_failure import OwnMistake, of_ours, told
+from cachewitness.core.engine_failure import OwnMistake, describe_error, of_ours
 from cachewitness.core.events import Aborted, Answer, Cold, Event, Finished, Submitted
 from cachewitness.core.intake import AnswerIntake
 from cachewitness.core.result import Result
 from cachewitness.core.trace_format import Abort, Finish, Op, Submit, Trace
 from cachewitness.engines.registry import EngineSpec
-from cachewitness.parity.answers.twins import Twin, TwinFailed, drop, refuses_alone, twin_of
+from cachewitness.parity.answers.baseline import (
+    Baseline,
+    BaselineFailed,
+    baseline_of,
+    drop,
+    refuses_alone,
+)
 from cachewitness.workloads.spelling import Spelling, continues
 
 
@@ -49,7 +55,7 @@ def answered(
     result.
 
     `until` ends the run with the operation that raised a finding of that kind. Raises UsageError if
-    the engine has no twin, and Stopped as `drive` does.
+    the engine has no baseline, and Stopped as `drive` does.
     """
     return _Talk(trace, engine, spec, checkers, keep=keep).run(until)
 
@@ -85,7 +91,7 @@ class _Talk:
             answering = replace(answering, inexact=not spec.kind.exact_batches)
             header = replace(header, rules=replace(header.rules, answering=answering))
         self._observer = Observer(header, checkers, keep=keep)
-        self._applicable = Applicable()
+        self._applicable = LiveRequests()
         intake = self._observer.intake
         if answering is None or not isinstance(intake, AnswerIntake):
             raise UsageError(
@@ -97,8 +103,8 @@ class _Talk:
         self._asked: dict[str, Submitted] = {}
         self._answers: dict[str, Answer] = {}
         self._later: list[Callable[[], bool]] = []
-        """What waits until nobody is under way, where the twin is the same server."""
-        self._twin: Twin | None = None
+        """What waits until nobody is under way, where the baseline is the same server."""
+        self._twin: Baseline | None = None
 
     def run(self, until: Callable[[Finding], bool] | None) -> Result:
         """Carry all operations out."""
@@ -136,7 +142,7 @@ class _Talk:
 
     def _carried_out(self, op: Op, index: int) -> bool:
         """Carry one operation out and judge what came of it; return whether the engine and its
-        twin are still there.
+        baseline are still there.
         """
         observer = self._observer
         events = list[Event]()
@@ -166,7 +172,7 @@ class _Talk:
         return True
 
     def _now_or_later(self, act: Callable[[], bool]) -> bool:
-        """Act; where the twin is the server that others are being answered by, when they are.
+        """Act; where the baseline is the server that others are being answered by, when they are.
         Return what that returns.
         """
         if not self._spec.kind.one_server:
@@ -175,7 +181,7 @@ class _Talk:
         return True
 
     def _caught_up(self) -> bool:
-        """Do what was left for later; return whether the twin is still there."""
+        """Do what was left for later; return whether the baseline is still there."""
         later, self._later = self._later, []
         return all(act() for act in later)
 
@@ -185,8 +191,8 @@ class _Talk:
         return True
 
     def _compared(self, answer: Answer, index: int) -> bool:
-        """Ask the twin for the same answer and judge the two; return whether the twin is still
-        there.
+        """Ask the baseline for the same answer and judge the two; return whether the baseline is
+        still there.
         """
         try:
             if answer.ended == "refused":
@@ -194,14 +200,14 @@ class _Talk:
                 if alone:
                     self._note(Cold(r=answer.r, tokens=[], refused=True), index)
                 return True
-            self._twin = self._twin or twin_of(self._spec, self._trace.header)
+            self._twin = self._twin or baseline_of(self._spec, self._trace.header)
             for cold in self._twin.cold(self._asked[answer.r], answer):
                 self._note(cold, index)
         except (UsageError, OwnMistake):
             raise
         except Exception as error:
-            if not isinstance(error, TwinFailed) and of_ours(error, self._engine):
-                raise OwnMistake(told(error)) from error
+            if not isinstance(error, BaselineFailed) and of_ours(error, self._engine):
+                raise OwnMistake(describe_error(error)) from error
             if self._twin is not None:
                 drop(self._twin)
             failed(

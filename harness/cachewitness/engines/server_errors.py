@@ -27,7 +27,7 @@ def base_of(url: str, option: str) -> str:
     return url.rstrip("/").removesuffix("/v1")
 
 
-def said(body: bytes | str) -> str:
+def error_text(body: bytes | str) -> str:
     """Return a server's own words about an error: its message if the body has one, the beginning
     of the body otherwise.
     """

@@ -24,7 +24,7 @@ from cachewitness.core.events import (
     Submitted,
     Version,
 )
-from cachewitness.core.nonsense import Nonsense
+from cachewitness.core.malformed import MalformedHistory
 from cachewitness.core.texts import Texts
 from cachewitness.core.trace_format import (
     Abort,
@@ -48,7 +48,7 @@ _ENDS = (Finish, Abort)
 _RESETS = (Reset, UpdateWeights)
 
 
-class Asked:
+class OperationCheck:
     """Follows what one engine is asked for and what it answers, operation by operation."""
 
     def __init__(self, header: Header, sense: WellFormedness) -> None:
@@ -80,14 +80,14 @@ class Asked:
             check_submit(op, submits)
             self._texts.submit(op, submits[0].tokens)
         elif submits:
-            raise Nonsense(
+            raise MalformedHistory(
                 f"request {submits[0].r!r} was not asked for - at `$.r`; a `submit` answers a"
                 " submit alone"
             )
         if isinstance(op, Step):
             self._check_step(op, said.get(StepBegin, []))
         if isinstance(op, _ENDS) and op.r in sense.tokens and op.r not in sense.ended:
-            raise Nonsense(f"{op.r!r} does not end; report `finish` or `abort` of it")
+            raise MalformedHistory(f"{op.r!r} does not end; report `finish` or `abort` of it")
         if ResetDone in said or Version in said or isinstance(op, _RESETS):
             self._check_reset(op, said.get(ResetDone, []), said.get(Version, []))
         if self._header.rules.caching:
@@ -101,7 +101,9 @@ class Asked:
             self._more.setdefault(op.r, deque()).append(op)
         for event in said.get(Extended, ()):
             if not (waiting := self._more.get(event.r)):
-                raise Nonsense(f"{event.r!r} gets more input - at `$.r`; nobody gave it any")
+                raise MalformedHistory(
+                    f"{event.r!r} gets more input - at `$.r`; nobody gave it any"
+                )
             self._texts.extend(waiting.popleft(), event)
         for event in said.get(Aborted, ()):
             event.by_engine = event.r not in _let_go(op) and not self._outgrows(op)
@@ -132,7 +134,9 @@ class Asked:
                 else len(ended) < len(self._sense.tokens)
             )
             if there:
-                raise Nonsense("no `step_begin`; report every step, also one in which nobody runs")
+                raise MalformedHistory(
+                    "no `step_begin`; report every step, also one in which nobody runs"
+                )
             return
         asked = (
             begun[0].asked
@@ -146,7 +150,7 @@ class Asked:
         by_name = dict(wanted)
         missing = by_name.keys() - said.keys() - ended
         if missing or len(said) < len(asked) or not said.items() <= by_name.items():
-            raise Nonsense(f"asked {asked} - at `$.asked`; the operation asks for {wanted}")
+            raise MalformedHistory(f"asked {asked} - at `$.asked`; the operation asks for {wanted}")
 
     def _check_reset(self, op: Op, resets: list[ResetDone], versions: list[Version]) -> None:
         """Refuse a reset, or new weights, that nobody asked for, or that is asked for and not
@@ -157,19 +161,21 @@ class Asked:
             if not refused and not any(
                 (event.weights, event.adapter) == (op.version, op.adapter) for event in versions
             ):
-                raise Nonsense(
+                raise MalformedHistory(
                     f"no `version` with weights {op.version} and adapter {op.adapter!r}; report it"
                     " when they are loaded"
                 )
         elif versions:
-            raise Nonsense(
+            raise MalformedHistory(
                 "`version`, which nobody asked for; weights are new when the trace says so"
             )
         elif isinstance(op, Reset):
             if (op.tier or "local") in self._tiers and not resets:
-                raise Nonsense("no `reset`; report what was answered for each tier, `ok` or not")
+                raise MalformedHistory(
+                    "no `reset`; report what was answered for each tier, `ok` or not"
+                )
         elif resets:
-            raise Nonsense(
+            raise MalformedHistory(
                 "`reset`, which nobody asked for; keys that end by themselves are evicted"
             )
 
@@ -194,7 +200,7 @@ class Asked:
                     found |= {run.r for run in event.runs} - looked - hits
             new = [*found]
         if new:
-            raise Nonsense(
+            raise MalformedHistory(
                 f"{min(new)!r} runs and was not looked up; report `hit`, also when nothing was hit"
             )
 
@@ -216,16 +222,18 @@ def _preempts(op: Op, r: str) -> bool:
 def check_submit(op: Submit, submits: list[Submitted]) -> None:
     """Raise Nonsense unless exactly the request that was asked for was submitted."""
     if [event.r for event in submits] != [op.r]:
-        raise Nonsense(f"`submit` of {[event.r for event in submits]}; report {op.r!r}, once")
+        raise MalformedHistory(
+            f"`submit` of {[event.r for event in submits]}; report {op.r!r}, once"
+        )
     (event,) = submits
     for field in ("salt", "adapter", "media", "kernels", "session"):
         if getattr(event, field) != getattr(op, field):
-            raise Nonsense(
+            raise MalformedHistory(
                 f"{field} {getattr(event, field)!r} of {op.r!r} - at `$.{field}`; the operation"
                 f" says {getattr(op, field)!r}"
             )
     if len(event.tokens) != length_of(op.prompt):
-        raise Nonsense(
+        raise MalformedHistory(
             f"{len(event.tokens)} tokens of {op.r!r} - at `$.tokens`; the prompt has"
             f" {length_of(op.prompt)}"
         )

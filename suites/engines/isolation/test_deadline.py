@@ -16,9 +16,9 @@ import pytest
 
 from cachewitness.core.engine_failure import EngineFailure
 from cachewitness.core.trace_format import TraceHeader
-from cachewitness.engines import within
+from cachewitness.engines import deadline
+from cachewitness.engines.deadline import Guarded, Limits
 from cachewitness.engines.registry import parse
-from cachewitness.engines.within import Guarded, Limits
 from cachewitness.workloads.layouts import load
 from suites.support.foreign_engine import install
 
@@ -111,8 +111,11 @@ def test_a_verdict_comes_within_five_seconds_after_the_deadline() -> None:
     """Whatever it takes: the thread's look, or that of the fault handler, which was set at the
     thread's last one.
     """
-    assert within.GRACE_S + within.LOOKED_S < BEYOND and within.LAST_S + within.LOOKED_S < BEYOND
-    assert within.GRACE_S + within.LOOKED_S < within.LAST_S
+    assert (
+        deadline.GRACE_S + deadline.LOOKED_S < BEYOND
+        and deadline.LAST_S + deadline.LOOKED_S < BEYOND
+    )
+    assert deadline.GRACE_S + deadline.LOOKED_S < deadline.LAST_S
 
 
 class Slow:
@@ -138,7 +141,7 @@ def test_an_engine_in_time_is_not_disturbed_and_one_that_hung_is_left_as_it_is(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """And nothing of the watch is left when no engine was called for a while."""
-    monkeypatch.setattr(within, "IDLE_S", 0.1)
+    monkeypatch.setattr(deadline, "IDLE_S", 0.1)
     slow = Slow(0.05)
     engine = Guarded(slow, HEADER, Limits(0.5))
     assert engine.apply(None) == [] and engine.seconds == 0.05
@@ -151,7 +154,7 @@ def test_an_engine_in_time_is_not_disturbed_and_one_that_hung_is_left_as_it_is(
         engine.apply(None)
     engine.close()
     assert slow.closed == 1
-    time.sleep(3 * within.LOOKED_S)
+    time.sleep(3 * deadline.LOOKED_S)
     assert threading.active_count() == slow.threads
 
 

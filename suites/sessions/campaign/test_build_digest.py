@@ -18,8 +18,8 @@ from cachewitness._util.errors import UsageError
 from cachewitness.engines.isolation.engine import Isolation
 from cachewitness.engines.registry import GROUP, parse
 from cachewitness.sessions.campaign import worker as serving
+from cachewitness.sessions.campaign.build_digest import _package, _tree, forget, made_of
 from cachewitness.sessions.campaign.database import Database
-from cachewitness.sessions.campaign.made_of import _package, _tree, forget, made_of
 from cachewitness.sessions.campaign.queue import Queue
 from cachewitness.sessions.campaign.store import opened
 from cachewitness.sessions.campaign.unit import Outcome
@@ -283,7 +283,7 @@ def test_the_key_of_a_unit_is_the_same_in_every_process() -> None:
     """Names are digested in the order in which they stand, which no hash decides."""
     code = (
         "import sys; from cachewitness.engines.registry import parse; from"
-        " cachewitness.sessions.campaign.made_of import"
+        " cachewitness.sessions.campaign.build_digest import"
         " made_of\nprint(made_of(parse(f\"jsonl:command='{sys.executable}'"
         " docs/samples/jsonl_engine.py\"), 'vllm', ''))"
     )

@@ -40,7 +40,7 @@ def possible() -> bool:
     return sys.platform.startswith("linux")
 
 
-class Crew(Generic[Item, Result]):
+class WorkerPool(Generic[Item, Result]):
     """So many processes (1: this one) that carry out `call`. `told` is given a line for each that
     died and was replaced.
 
@@ -147,10 +147,10 @@ class Crew(Generic[Item, Result]):
 class Task(Generic[Item, Result]):
     """An item that was submitted."""
 
-    def __init__(self, crew: Crew[Item, Result], item: Item) -> None:
-        self._crew = crew
+    def __init__(self, worker_pool: WorkerPool[Item, Result], item: Item) -> None:
+        self._crew = worker_pool
         self._item = item
-        self._begun = None if crew.here else crew.begin(item)
+        self._begun = None if worker_pool.here else worker_pool.begin(item)
 
     @property
     def there(self) -> bool:
@@ -222,7 +222,7 @@ class _Processes:
 
 
 _call: Callable[[Any], Any] | None = None
-"""What the processes of a crew carry out; in them alone."""
+"""What the processes of a pool of workers carry out; in them alone."""
 
 
 def _begin(call: Callable[[Any], Any]) -> None:

@@ -11,7 +11,7 @@ import sys
 import pytest
 
 from cachewitness.cli import invoke
-from cachewitness.engines.isolation import surroundings
+from cachewitness.engines.isolation import child_env
 from cachewitness.engines.isolation.process import Process
 from cachewitness.engines.registry import parse
 
@@ -61,11 +61,9 @@ def told(monkeypatch: pytest.MonkeyPatch, *named: str, **more: str) -> dict[str,
 
 def test_what_looks_like_a_secret_is_told_from_what_does_not() -> None:
     assert {
-        name for name, value in SECRET.items() if not surroundings.looks_secret(name, value)
+        name for name, value in SECRET.items() if not child_env.looks_secret(name, value)
     } == set()
-    assert {
-        name for name, value in PLAIN.items() if surroundings.looks_secret(name, value)
-    } == set()
+    assert {name for name, value in PLAIN.items() if child_env.looks_secret(name, value)} == set()
 
 
 def test_a_child_gets_no_secret(monkeypatch: pytest.MonkeyPatch) -> None:

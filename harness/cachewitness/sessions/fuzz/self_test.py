@@ -1,5 +1,5 @@
-"""The canary: a known fault that every fuzz run plants first, to prove that the harness is able to
-report one.
+"""The self-test: a known fault that every fuzz run plants first, to prove that the harness is able
+to report one.
 
 The seed chooses a fault that the drawn configurations can express; a short campaign of its own must
 report it, as the anomaly and by the checker that the fault names in advance. If it does not, the
@@ -31,7 +31,7 @@ from cachewitness.workloads.source import Seeded
 
 POLICY = "vllm"
 OPERATIONS_MAX = 12_000
-"""A canary that is not reported in so many operations is missed; most are in some hundred."""
+"""A self-test that is not reported in so many operations is missed; most are in some hundred."""
 DRAWN_MAX = 100
 """Among so many drawn configurations one must express the fault, or another fault is chosen."""
 TRIED_MAX = 12
@@ -93,7 +93,7 @@ is cached."""
 
 @dataclass(frozen=True)
 class CanaryResult:
-    """What became of the canary: the fault, the anomaly that it was to raise, and the operations
+    """What became of the self-test: the fault, the anomaly that it was to raise, and the operations
     until it was reported.
     """
 
@@ -104,11 +104,11 @@ class CanaryResult:
     operations: int
 
 
-def run_canary(plan: Plan) -> CanaryResult | None:
+def run_self_test(plan: Plan) -> CanaryResult | None:
     """Plant the fault that the plan's seed chooses and say whether it was reported; None if no
     configuration expresses one.
     """
-    plan = replace(plan, stream="canary")
+    plan = replace(plan, stream="self_test")
     source = Seeded(f"canary/{plan.seed}")
     names = sorted(CANARIES)
     drawn = [_drawn(plan, number) for number in range(DRAWN_MAX)]
@@ -121,7 +121,7 @@ def run_canary(plan: Plan) -> CanaryResult | None:
 
 
 def planted(plan: Plan, name: str) -> CanaryResult:
-    """Plant one fault, and run what can express it until it is reported or the canary's
+    """Plant one fault, and run what can express it until it is reported or the self-test's
     operations are spent.
     """
     mutant = fitting(POLICY)[name]

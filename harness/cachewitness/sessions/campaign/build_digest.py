@@ -40,7 +40,7 @@ _LIST = (
     "print(json.dumps([sys.version, *sorted(f'{d.name} {d.version}' for d in m.distributions())]))"
 )
 _REGISTERED = (
-    "import json, sys; from cachewitness.sessions.campaign.made_of import registered;"
+    "import json, sys; from cachewitness.sessions.campaign.build_digest import registered;"
     " print(json.dumps(registered(sys.argv[1])))"
 )
 SCRIPT = ".py"
@@ -184,7 +184,7 @@ def _module(words: list[str]) -> str:
     name = words[at].partition(".")[0] if at < len(words) else ""
     here = Path.cwd()
     there = bool(name) and ((here / f"{name}{SCRIPT}").is_file() or (here / name).is_dir())
-    return _digest(here, _beside(here)).hex() if there else ""
+    return _digest(here, _modules_of_folder(here)).hex() if there else ""
 
 
 def _content(word: str, *, folders: bool = True) -> str:
@@ -215,7 +215,7 @@ def _beside_program(path: Path, content: bytes) -> Iterable[Path]:
     if path.suffix == SCRIPT or any(
         PYTHON.fullmatch(Path(word).name) for word in _first_line(content)
     ):
-        return _beside(path.parent)
+        return _modules_of_folder(path.parent)
     if content.startswith(b"\x7fELF"):
         return [file for file in path.parent.iterdir() if ".so" in file.suffixes and file.is_file()]
     return []
@@ -241,7 +241,7 @@ def _package(entry: EntryPoint) -> str:
 def _place(place: Path) -> bytes:
     """Return a digest of a module's file, or of a package's folder, and of the code beside it."""
     if place.parent.name not in INSTALLED:
-        return _digest(place.parent, _beside(place.parent))
+        return _digest(place.parent, _modules_of_folder(place.parent))
     return _tree(place) if place.is_dir() else place.read_bytes()
 
 
@@ -309,7 +309,7 @@ def _files(folder: Path, above: frozenset[Path] = frozenset()) -> Iterator[Path]
             yield path
 
 
-def _beside(folder: Path) -> Iterator[Path]:
+def _modules_of_folder(folder: Path) -> Iterator[Path]:
     """Yield the modules in the folder of a script, and the files of the packages in it."""
     for path in folder.iterdir():
         if path.is_file() and path.suffix in CODE:

@@ -1,7 +1,7 @@
-"""The uncached twin of an engine that answers: what it says of the same tokens, alone, in a roomy
-pool, in one chunk.
+"""The uncached baseline of an engine that answers: what it says of the same tokens, alone, in a
+roomy pool, in one chunk.
 
-A twin is kept for the run, as nothing of one request is left for the next. How far two right
+A baseline is kept for the run, as nothing of one request is left for the next. How far two right
 answers of it lie apart is measured before it is believed: by asking again, and by asking beside
 others. Computation that resumes or continues a chunk is no part of that, since it would take a
 fault that is looked for into the tolerance.
@@ -33,7 +33,7 @@ from cachewitness.workloads.scenarios.shape import Shape
 from cachewitness.workloads.spelling import Spelling
 
 KEPT = 6
-"""Twins that are kept at once."""
+"""Baselines that are kept at once."""
 FACTOR = 8
 """The tolerance is so many times the floor."""
 DECODED = 8
@@ -67,16 +67,18 @@ class Floor(NamedTuple):
     ceiling: float
 
 
-class TwinFailed(Exception):
-    """The twin gave no answer; the message completes "without its cache the engine …"."""
+class BaselineFailed(Exception):
+    """The baseline gave no answer; the message completes "without its cache the engine …"."""
 
 
-class Twin:
-    """The uncached twin of an engine, for traces of one configuration."""
+class Baseline:
+    """The uncached baseline of an engine, for traces of one configuration."""
 
     def __init__(self, spec: EngineSpec, header: TraceHeader) -> None:
         options = {name: value for name, value in header.options.items() if name != CHUNK}
-        asked = msgspec.structs.replace(header, name="twin", pages=ROOMY, options=options, needs=[])
+        asked = msgspec.structs.replace(
+            header, name="baseline", pages=ROOMY, options=options, needs=[]
+        )
         self._shape = Shape(header.layout, options, "answers")
         self._spec = spec
         self._engine: Engine = spec.open(asked)
@@ -107,7 +109,7 @@ class Twin:
         in a prompt.
 
         Both without the cache. A block that an answer filled is cached as decoding computed it, and
-        its twin's is not.
+        its baseline's is not.
         """
         if self._decoded is None:
             self._decoded = self._behind_answers()
@@ -173,7 +175,7 @@ class Twin:
                 self._take(Finish(r), answers)
             if r not in answers or answers[r].ended in ("refused", "cancelled"):
                 ended = f"calls it {answers[r].ended}" if r in answers else "does not answer"
-                raise TwinFailed(f"{ended}, alone in a pool of {ROOMY} pages")
+                raise BaselineFailed(f"{ended}, alone in a pool of {ROOMY} pages")
             self._intake.note(Finished(r=r))
         return [answers[r] for r in names]
 
@@ -214,7 +216,7 @@ class Twin:
             if behind > 0:
                 (read,) = self._together([_Question([*text, *said.tokens[:behind]], GENERATED)])
                 apart.append(
-                    _apart(
+                    _logprob_difference(
                         replace(said, tokens=said.tokens[behind:], logprobs=said.logprobs[behind:]),
                         read,
                     )
@@ -236,7 +238,9 @@ class Twin:
             ]
             runs.append([self._together([question, *others])[0] for question in questions])
         return max(
-            _apart(first, other) for run in runs for first, other in zip(alone, run, strict=True)
+            _logprob_difference(first, other)
+            for run in runs
+            for first, other in zip(alone, run, strict=True)
         )
 
     def _check_that_prompts_matter(self, answers: Sequence[Answer]) -> None:
@@ -267,7 +271,7 @@ class _Question(NamedTuple):
         )
 
 
-def _apart(one: Answer, other: Answer) -> float:
+def _logprob_difference(one: Answer, other: Answer) -> float:
     """Return the largest difference of two answers' logprobs; BEYOND where one has another token
     that is no near-tie.
     """
@@ -275,35 +279,35 @@ def _apart(one: Answer, other: Answer) -> float:
     return min(parted.largest, BEYOND) if parted.kind in ("", "near-tie") else BEYOND
 
 
-_TWINS: dict[int, dict[tuple[Any, ...], Twin]] = {}
+_TWINS: dict[int, dict[tuple[Any, ...], Baseline]] = {}
 """By process: a copy of one has none of those that it had, and must not close them either."""
 
 
-def _own() -> dict[tuple[Any, ...], Twin]:
+def _own() -> dict[tuple[Any, ...], Baseline]:
     return _TWINS.setdefault(os.getpid(), {})
 
 
-def twin_of(spec: EngineSpec, header: TraceHeader) -> Twin:
-    """Return the twin of an engine for a trace's configuration, opened if it is not there.
+def baseline_of(spec: EngineSpec, header: TraceHeader) -> Baseline:
+    """Return the baseline of an engine for a trace's configuration, opened if it is not there.
 
     Raises UsageError if the engine declares none, or refuses the configuration.
     """
     if not spec.kind.cold:
         raise UsageError(
-            f"--engine {spec.text}: declares no uncached twin (EngineKind.cold), so its answers"
+            f"--engine {spec.text}: declares no uncached baseline (EngineKind.cold), so its answers"
             " cannot be compared"
         )
     cold = spec.variant(spec.kind.cold)
     options = {name: value for name, value in header.options.items() if name != CHUNK}
     place = (cold.text, cold.isolation, msgspec.json.encode([header.layout, options]))
-    twins = _own()
-    if place not in twins:
-        while len(twins) >= KEPT:
-            _let_go(next(iter(twins)))
-        twin = Twin(cold, header)
+    baselines = _own()
+    if place not in baselines:
+        while len(baselines) >= KEPT:
+            _let_go(next(iter(baselines)))
+        baseline = Baseline(cold, header)
         _end_with_the_process()
-        twins[place] = twin
-    return twins[place]
+        baselines[place] = baseline
+    return baselines[place]
 
 
 def refuses_alone(spec: EngineSpec, header: TraceHeader, asked: Submitted) -> bool:
@@ -322,11 +326,11 @@ def refuses_alone(spec: EngineSpec, header: TraceHeader, asked: Submitted) -> bo
     return any(isinstance(event, Answer) and event.ended == "refused" for event in said)
 
 
-def drop(twin: Twin) -> None:
-    """Forget a twin that failed; another is opened when one is needed."""
-    twins = _own()
-    for place in [place for place, other in twins.items() if other is twin]:
-        del twins[place]
+def drop(baseline: Baseline) -> None:
+    """Forget a baseline that failed; another is opened when one is needed."""
+    baselines = _own()
+    for place in [place for place, other in baselines.items() if other is baseline]:
+        del baselines[place]
 
 
 def _let_go(place: tuple[Any, ...]) -> None:
@@ -335,14 +339,14 @@ def _let_go(place: tuple[Any, ...]) -> None:
 
 @cache
 def _end_with_the_process() -> None:
-    """Have `_end` called, once, before the finalizers of the first twin's engine, which would
+    """Have `_end` called, once, before the finalizers of the first baseline's engine, which would
     end its process.
     """
     atexit.register(_end)
 
 
 def _end() -> None:
-    """Let go of all twins, also of those that fail in that: nobody is left to be told."""
+    """Let go of all baselines, also of those that fail in that: nobody is left to be told."""
     for place in list(_own()):
         with suppress(EngineFailure, UsageError):
             _let_go(place)

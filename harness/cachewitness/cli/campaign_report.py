@@ -16,16 +16,18 @@ LISTED_MAX = 5
 
 def print_summary(document: Document, out: Console) -> None:
     """Print what was done, what was found, and the verdict."""
-    _say(
+    _print(
         f"campaign {document.name} ({document.campaign}), cachewitness {document.package}",
         out,
         "bold",
     )
-    canary = document.canary
-    missed = f"was NOT found as {canary.anomaly}" if canary.ran else "was not run"
-    found = f"was found as {canary.anomaly} by {canary.checker}" if canary.found else missed
-    _say(f"canary: {canary.fault}, planted in the reference, {found}", out)
-    _say(_work(document), out)
+    self_test = document.self_test
+    missed = f"was NOT found as {self_test.anomaly}" if self_test.ran else "was not run"
+    found = (
+        f"was found as {self_test.anomaly} by {self_test.checker}" if self_test.found else missed
+    )
+    _print(f"self-test: {self_test.fault}, planted in the reference, {found}", out)
+    _print(_work(document), out)
     out.print()
     table = new_table(
         out, ["engine", "policy", "traces", "operations", "findings", "marks", "verdict"]
@@ -64,7 +66,7 @@ def print_summary(document: Document, out: Console) -> None:
         document.exit_code, out, reasons=document.reasons, passed="nothing found"
     )
     again = "; the same command goes on with what is not done" if document.not_done else ""
-    _say(f"digest {document.digest}{again}", out)
+    _print(f"digest {document.digest}{again}", out)
 
 
 def _work(document: Document) -> str:
@@ -93,7 +95,7 @@ def _print_classes(document: Document, out: Console) -> None:
 
 
 def _print_finding(finding: FindingRow, out: Console) -> None:
-    _say(
+    _print(
         f"{finding.signature}: {finding.anomaly} by {finding.checker}, {finding.level} level",
         out,
         "bold red",
@@ -106,17 +108,17 @@ def _print_finding(finding: FindingRow, out: Console) -> None:
     for text in (told, finding.sentence, finding.why_long, finding.unread):
         terminal.print_lines(wrapped(text, "  ") if text else [], out)
     if finding.replay:
-        _say(f"  replay: {finding.replay}", out)
+        _print(f"  replay: {finding.replay}", out)
     out.print()
 
 
 def _list(title: str, lines: list[str], out: Console) -> None:
     if lines:
-        _say(f"{title}:", out, "bold")
+        _print(f"{title}:", out, "bold")
         for line in lines:
             terminal.print_lines(wrapped(line, "  "), out)
         out.print()
 
 
-def _say(text: str, out: Console, style: str = "") -> None:
+def _print(text: str, out: Console, style: str = "") -> None:
     out.print(Text(text, style=style), soft_wrap=True)

@@ -1,4 +1,4 @@
-"""The canary is reported wherever it is planted, and a harness that no longer sees it says that
+"""The self-test is reported wherever it is planted, and a harness that no longer sees it says that
 it is blind.
 """
 
@@ -12,9 +12,15 @@ from cachewitness.core.checkers.finding import Finding
 from cachewitness.core.result import EXIT_INTERNAL, EXIT_NOTHING_CHECKED, EXIT_PASS
 from cachewitness.core.trace_format import Level
 from cachewitness.engines.faults import all_mutants
-from cachewitness.sessions.fuzz import canary
-from cachewitness.sessions.fuzz.canary import CANARIES, OPERATIONS_MAX, SOUGHT, planted, run_canary
+from cachewitness.sessions.fuzz import self_test
 from cachewitness.sessions.fuzz.draw import Restriction
+from cachewitness.sessions.fuzz.self_test import (
+    CANARIES,
+    OPERATIONS_MAX,
+    SOUGHT,
+    planted,
+    run_self_test,
+)
 from cachewitness.sessions.fuzz.trial import Plan
 from cachewitness.workloads import layouts
 from suites.support.sampled import fewer
@@ -26,25 +32,25 @@ BOTH = Plan("vllm", ("manager", "scheduler"), Restriction(), seed=0)
 @pytest.mark.parametrize("name", CANARIES)
 def test_canary_is_reported_long_before_its_operations_are_spent(name: str) -> None:
     """As the anomaly, and by the checker, that the fault names in advance."""
-    canary = planted(BOTH, name)
+    self_test = planted(BOTH, name)
     mutant = all_mutants()[name]
-    assert (canary.reported, canary.anomaly, canary.checker) == (
+    assert (self_test.reported, self_test.anomaly, self_test.checker) == (
         True,
         mutant.anomaly,
         mutant.checker,
     )
-    assert canary.operations < OPERATIONS_MAX // 4
+    assert self_test.operations < OPERATIONS_MAX // 4
 
 
 def test_the_seed_chooses_the_canary() -> None:
     """The same seed plants the same fault; some seeds plant another one."""
     names = [
-        canary.mutant
+        self_test.mutant
         for seed in range(SEEDS)
-        if (canary := run_canary(Plan("vllm", BOTH.levels, Restriction(), seed)))
+        if (self_test := run_self_test(Plan("vllm", BOTH.levels, Restriction(), seed)))
     ]
     assert len(names) == SEEDS and len(set(names)) > 4
-    assert run_canary(BOTH) == run_canary(BOTH)
+    assert run_self_test(BOTH) == run_self_test(BOTH)
 
 
 def test_only_what_the_configurations_express_is_planted() -> None:
@@ -59,10 +65,10 @@ def test_only_what_the_configurations_express_is_planted() -> None:
         "hit-is-maximum-over-groups",
     }
     for seed in range(4):
-        canary = run_canary(Plan("vllm", ("manager",), plain, seed))
-        assert canary is not None and canary.reported and canary.mutant not in needing
+        self_test = run_self_test(Plan("vllm", ("manager",), plain, seed))
+        assert self_test is not None and self_test.reported and self_test.mutant not in needing
     uncached = Restriction([layouts.load("full")], {"enable_caching": False})
-    assert run_canary(Plan("vllm", ("manager",), uncached, seed=0)) is None
+    assert run_self_test(Plan("vllm", ("manager",), uncached, seed=0)) is None
 
 
 @pytest.mark.parametrize(
@@ -79,8 +85,10 @@ def test_a_fault_that_changes_nothing_is_not_chosen(
     """A fault that the kinds of groups allow and these lengths never show; planted, it would be
     missed on a sound harness.
     """
-    monkeypatch.setattr(canary, "CANARIES", {fault: CANARIES[fault]})
-    assert run_canary(Plan("vllm", levels, Restriction([layouts.load(layout)], {}), seed=0)) is None
+    monkeypatch.setattr(self_test, "CANARIES", {fault: CANARIES[fault]})
+    assert (
+        run_self_test(Plan("vllm", levels, Restriction([layouts.load(layout)], {}), seed=0)) is None
+    )
 
 
 def test_a_blind_harness_fails_loudly(
@@ -91,8 +99,8 @@ def test_a_blind_harness_fails_loudly(
     def blind(found: Finding, name: str) -> bool:
         return False
 
-    monkeypatch.setattr(canary, "_named", blind)
-    monkeypatch.setattr(canary, "OPERATIONS_MAX", 300)
+    monkeypatch.setattr(self_test, "_named", blind)
+    monkeypatch.setattr(self_test, "OPERATIONS_MAX", 300)
     code = invoke(["fuzz", "--operations", "300"])
     output = capsys.readouterr().out
     assert code == EXIT_INTERNAL
@@ -108,10 +116,10 @@ def test_a_blind_search_fails_loudly(
     words = ["fuzz", "--exhaustive", "--bound", "requests=1,blocks=1,pages=4"]
     assert invoke(words) == EXIT_PASS
     assert (
-        f"canary: {SOUGHT}, planted in the reference, was reported as stale-hit"
+        f"self-test: {SOUGHT}, planted in the reference, was reported as stale-hit"
         in capsys.readouterr().out
     )
-    monkeypatch.setattr(canary, "_named", lambda found, name: False)
+    monkeypatch.setattr(self_test, "_named", lambda found, name: False)
     assert invoke(words) == EXIT_INTERNAL
     assert "NOT reported" in capsys.readouterr().out
 

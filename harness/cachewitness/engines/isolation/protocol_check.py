@@ -34,7 +34,7 @@ from cachewitness.engines.isolation.messages import (
 )
 from cachewitness.engines.isolation.script import LONG, followed, refusable, script, spelled
 from cachewitness.workloads import layouts
-from cachewitness.workloads.capabilities import lacking, within
+from cachewitness.workloads.capabilities import fitting, lacking
 
 TRIED = ("full", "full-mamba", "full-swa", "full-swa-mamba")
 """The layouts that are offered to a program that names none."""
@@ -108,7 +108,9 @@ class _Talk:
                 header = msgspec.structs.replace(
                     header, policy="" if level == "answers" else "vllm"
                 )
-                self._try(f"{level} level, layout {layout.name}", partial(self._whole, header))
+                self._try(
+                    f"{level} level, layout {layout.name}", partial(self._whole_trace, header)
+                )
         if self.told.problems:
             return
         self._try("a line of 100 KB", partial(self._long, header))
@@ -149,22 +151,22 @@ class _Talk:
     def _offer(self, level: Level, taken: list[Layout]) -> None:
         for layout in map(layouts.load, TRIED):
             header = TraceHeader(name="rehearsal", layout=layout, pages=PAGES, level=level)
-            if isinstance(self._say(Open(self._name, header), "Open"), Opened):
+            if isinstance(self._record(Open(self._name, header), "Open"), Opened):
                 taken.append(layout)
         if not taken:
             raise self._wrong(
                 f"it opens none of the layouts {', '.join(TRIED)}; name its own in `ready`", "Ready"
             )
 
-    def _whole(self, header: TraceHeader) -> None:
+    def _whole_trace(self, header: TraceHeader) -> None:
         """Ask for a trace from `open` to `close`, and for one that is left without `close`."""
         declared = self._open(header)
         trace = Trace(header, script(header))
         self._note_lacking(lacking(trace, declared.capabilities))
-        self._carried_out(declared, within(trace, declared.capabilities).ops)
+        self._carried_out(declared, fitting(trace, declared.capabilities).ops)
         self._expect(Close(), Closed, "Close")
         self._open(header)
-        self._carried_out(declared, within(trace, declared.capabilities).ops[:1])
+        self._carried_out(declared, fitting(trace, declared.capabilities).ops[:1])
         self._open(header)
         self._expect(Close(), Closed, "Close")
 
@@ -176,7 +178,7 @@ class _Talk:
 
     def _refuses(self, header: TraceHeader, what: str) -> None:
         """Offer a trace that it cannot run, which it has to refuse."""
-        answer = self._say(Open(self._name, header), "Open")
+        answer = self._record(Open(self._name, header), "Open")
         if not isinstance(answer, Refused):
             raise self._wrong(
                 f"it was to refuse a trace with {what}, by `refused` with a message", "Open"
@@ -223,7 +225,7 @@ class _Talk:
         self.told.not_asked += [name for name in missing if name not in self.told.not_asked]
 
     def _expect(self, question: Any, kind: type, section: str) -> Any:
-        answer = self._say(question, section)
+        answer = self._record(question, section)
         wanted = f"`{kind.__name__.lower()}` was expected"
         if isinstance(answer, Refused):
             raise self._wrong(
@@ -235,7 +237,7 @@ class _Talk:
             raise self._wrong(f"{wanted}; it answers `{type(answer).__name__.lower()}`", section)
         return answer
 
-    def _say(self, question: Question | dict[str, Any], section: str) -> Any:
+    def _record(self, question: Question | dict[str, Any], section: str) -> Any:
         child = self._started()
         self._asked = msgspec.json.encode(question)
         opens = isinstance(question, Open)

@@ -25,7 +25,7 @@ from cachewitness.core.trace_format import (
     UpdateWeights,
 )
 from cachewitness.engines.registry import parse as engine_of
-from cachewitness.sessions.fuzz import marks
+from cachewitness.sessions.fuzz import coverage_points
 from cachewitness.sessions.fuzz.watch import Watch
 from cachewitness.workloads.notation import parse
 
@@ -225,5 +225,5 @@ def test_a_recorded_history_has_marks_too() -> None:
 
 def test_every_mark_says_what_it_means() -> None:
     """In a sentence, once."""
-    assert len(marks.ALL) == sum(map(len, marks.AREAS.values()))
-    assert all(meaning and not meaning.endswith(".") for meaning in marks.ALL.values())
+    assert len(coverage_points.ALL) == sum(map(len, coverage_points.AREAS.values()))
+    assert all(meaning and not meaning.endswith(".") for meaning in coverage_points.ALL.values())

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from cachewitness.parity.scores.tasks import Task
 
 
-class Told:
+class ScoreProgress:
     """Tells a run while it goes: what it can show before it begins, how far it is, and what came
     of it.
     """

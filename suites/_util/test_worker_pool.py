@@ -1,5 +1,5 @@
-"""A crew of processes gives what one process gives, in the same order, and loses nothing when
-one of them dies.
+"""A pool of workers of processes gives what one process gives, in the same order, and loses
+nothing when one of them dies.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from cachewitness._util import strays
-from cachewitness._util.crew import Crew, Task, WorkerDied, possible
 from cachewitness._util.errors import EngineMissing
+from cachewitness._util.worker_pool import Task, WorkerDied, WorkerPool, possible
 from suites.support.checkout import PYTHONPATH
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -37,25 +37,25 @@ def whose(number: int) -> int:
     return os.getpid()
 
 
-def results(crew: Crew[int, int], numbers: range) -> list[int]:
-    tasks: list[Task[int, int]] = [crew.submit(number) for number in numbers]
+def results(worker_pool: WorkerPool[int, int], numbers: range) -> list[int]:
+    tasks: list[Task[int, int]] = [worker_pool.submit(number) for number in numbers]
     return [task.result() for task in tasks]
 
 
 @pytest.mark.parametrize("jobs", [1, 2, 3])
 def test_results_come_in_the_order_of_items(jobs: int) -> None:
     """Whoever is done first."""
-    with Crew(jobs, squared) as crew:
-        assert results(crew, range(1, 12)) == [number * number for number in range(1, 12)]
+    with WorkerPool(jobs, squared) as worker_pool:
+        assert results(worker_pool, range(1, 12)) == [number * number for number in range(1, 12)]
 
 
 @pytest.mark.parametrize("jobs", [1, 2])
 def test_what_an_item_raises_is_raised_for_it(jobs: int) -> None:
     """With all that the exception says, and those before and after it have results."""
-    with Crew(jobs, squared) as crew:
-        before = crew.submit(2)
-        bad = crew.submit(13)
-        after = crew.submit(3)
+    with WorkerPool(jobs, squared) as worker_pool:
+        before = worker_pool.submit(2)
+        bad = worker_pool.submit(13)
+        after = worker_pool.submit(3)
         assert before.result() == 4
         with pytest.raises(EngineMissing, match="no such engine") as raised:
             bad.result()
@@ -68,17 +68,17 @@ def test_the_first_items_can_be_carried_out_here_and_the_others_are_not() -> Non
     here.
     """
     for first in ((1, 2), (13, 1), (1, 13)):
-        with Crew(2, whose, here=2) as crew:
+        with WorkerPool(2, whose, here=2) as worker_pool:
             for item in first:
-                assert crew.ahead == 1
-                task = crew.submit(item)
+                assert worker_pool.ahead == 1
+                task = worker_pool.submit(item)
                 if item != 13:
                     assert task.result() == os.getpid()
                 else:
                     with pytest.raises(EngineMissing):
                         task.result()
-            assert crew.ahead > 1
-            assert crew.submit(2).result() != os.getpid()
+            assert worker_pool.ahead > 1
+            assert worker_pool.submit(2).result() != os.getpid()
 
 
 @pytest.mark.parametrize("how", ["kill", "exit"])
@@ -95,8 +95,8 @@ def test_what_a_dead_process_was_at_is_done_again(how: str, tmp_path: Path) -> N
             os._exit(0) if how == "exit" else os.kill(os.getpid(), signal.SIGKILL)
         return squared(number)
 
-    with Crew(2, mortal, told.append) as crew:
-        assert results(crew, range(1, 12)) == [number * number for number in range(1, 12)]
+    with WorkerPool(2, mortal, told.append) as worker_pool:
+        assert results(worker_pool, range(1, 12)) == [number * number for number in range(1, 12)]
     assert len(told) == 1 and told[0].endswith("what it was at is done again")
     assert how == "exit" or "ended by signal 9" in told[0]
 
@@ -109,8 +109,8 @@ def test_an_item_that_ends_every_process_is_named_and_takes_no_other_with_it() -
             os._exit(0)
         return number
 
-    with Crew(2, deadly) as crew:
-        tasks = [crew.submit(number) for number in range(1, 8)]
+    with WorkerPool(2, deadly) as worker_pool:
+        tasks = [worker_pool.submit(number) for number in range(1, 8)]
         assert [task.result() for task in tasks[:3]] == [1, 2, 3]
         with pytest.raises(WorkerDied, match="exit code 0"):
             tasks[3].result()
@@ -118,16 +118,16 @@ def test_an_item_that_ends_every_process_is_named_and_takes_no_other_with_it() -
 
 
 def test_no_process_is_left_behind() -> None:
-    """Whoever leaves the crew, with results or without, leaves no process that goes on."""
+    """Whoever leaves the pool, with results or without, leaves no process that goes on."""
 
     def endless(number: int) -> int:
         time.sleep(60)
         return number
 
-    with pytest.raises(KeyboardInterrupt), Crew(2, endless) as crew:
-        crew.submit(1)
-        assert crew._pool is not None
-        there = list(crew._pool._there)
+    with pytest.raises(KeyboardInterrupt), WorkerPool(2, endless) as worker_pool:
+        worker_pool.submit(1)
+        assert worker_pool._pool is not None
+        there = list(worker_pool._pool._there)
         raise KeyboardInterrupt
     for process in there:
         process.join(5)
@@ -227,12 +227,12 @@ def test_results_behind_one_that_takes_long_are_there_when_it_is_not_waited_for(
             raise EngineMissing("no such engine")
         return number * number
 
-    with Crew(2, slow) as crew:
-        for number, task in crew.in_order([1, 2, 3, 4]):
+    with WorkerPool(2, slow) as worker_pool:
+        for number, task in worker_pool.in_order([1, 2, 3, 4]):
             if number == 1:
                 assert not task.wait(0.05) and not task.there
-                until(lambda: [item for item, _ in crew.finished()] == [2, 4])
-                assert crew.finished() == [(2, 4), (4, 16)]
+                until(lambda: [item for item, _ in worker_pool.finished()] == [2, 4])
+                assert worker_pool.finished() == [(2, 4), (4, 16)]
                 (tmp_path / "over").touch()
                 assert task.wait(30) and task.result() == 1
             elif number != 3:
@@ -248,8 +248,8 @@ def test_what_a_process_started_ends_with_the_crew() -> None:
     def begin(number: int) -> int:
         return subprocess.Popen(["sleep", "777"], start_new_session=True).pid
 
-    with Crew(2, begin) as crew:
-        (pid,) = [task.result() for _, task in crew.in_order([1])]
+    with WorkerPool(2, begin) as worker_pool:
+        (pid,) = [task.result() for _, task in worker_pool.in_order([1])]
         assert Path(f"/proc/{pid}").exists()
     until(
         lambda: (
