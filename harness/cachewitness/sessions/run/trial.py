@@ -68,7 +68,7 @@ class SuiteTrials:
 
 
 def tried(suite: Suite, spec: EngineSpec, trace: Trace) -> SuiteTrial:
-    """Open an engine for a trace, and run it if the engine can. Raises as `Trials.run`."""
+    """Open an engine for a trace, and run it if the engine can. Raises as `SuiteTrials.run`."""
     began = time.perf_counter()
     try:
         engine = spec.open(trace.header)
