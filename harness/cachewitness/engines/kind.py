@@ -11,7 +11,6 @@ from cachewitness.core.engine import Engine
 from cachewitness.core.events import History
 from cachewitness.core.trace_format import Height, Trace, TraceHeader
 from cachewitness.engines.answers import Backend, Opening
-from cachewitness.engines.mutant import Mutant
 from cachewitness.workloads.configurations import Configuration
 from cachewitness.workloads.shrink import ATTEMPTS
 
@@ -116,8 +115,6 @@ class EngineKind:
     not depend on chance, on a batch, or on what was cached, but for near-ties. None: with none."""
     computes: bool = False
     answers: Answers | None = None
-    faults: Callable[[], Mapping[str, Mutant]] = dict
-    """Seeded faults of its own, by name, beside those that `cachewitness.engines.faults` knows."""
     as_test: Exporter | None = None
     """Writes a failed trace, with its history, as the source of a test that needs the engine alone;
     takes the engine's options. It raises UsageError for what cannot be told so."""

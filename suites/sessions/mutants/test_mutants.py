@@ -29,9 +29,9 @@ from cachewitness.engines.mutant import GROUPS, Mutant
 from cachewitness.engines.policy import names
 from cachewitness.sessions.mutants.hunt import Hunt, hunt, judged, killed
 from cachewitness.sessions.mutants.minimal_trace import folder, path_of
-from cachewitness.systems.sample.server_faults import FAULTS
-from cachewitness.systems.vllm.faults import FAULTS as REAL_FAULTS
 from cachewitness.workloads.anomaly_examples import NO_STORY
+from cachewitness_faults.sample.server_faults import FAULTS
+from cachewitness_faults.vllm.faults import FAULTS as REAL_FAULTS
 
 MUTANTS = all_mutants()
 ELSEWHERE = ("statistics",)

@@ -23,10 +23,8 @@ from cachewitness.engines.adapter import Driven
 from cachewitness.engines.answering import chosen
 from cachewitness.engines.driver import Driver
 from cachewitness.engines.kind import EngineKind, WrittenFor
-from cachewitness.engines.mutant import Mutant
 from cachewitness.engines.observe_tier import TIER
-from cachewitness.systems.lmcache.faults import FAULTS, NAME, PATCHES
-from cachewitness.systems.lmcache.modules import part
+from cachewitness.systems.lmcache.modules import PATCHES, part
 from cachewitness.systems.lmcache.pages import Pages
 from cachewitness.systems.lmcache.reference.engine import assemble
 from cachewitness.systems.lmcache.reference.options import configure
@@ -36,6 +34,7 @@ from cachewitness.workloads.configurations import Configuration
 from cachewitness_reference.lmcache import spec
 from cachewitness_reference.vllm_extended.config import options_of
 
+NAME = "real-lmcache"
 NOT_DRIVEN = {"async_depth": 0, "num_speculative_tokens": 0, "enable_caching": True}
 """vLLM's options that have to be as they are by default."""
 OWN: Mapping[str, tuple[Any, str]] = {
@@ -163,10 +162,6 @@ def _declared(header: Header, release: str, *, pads: bool) -> Header:
     )
 
 
-def _faults() -> Mapping[str, Mutant]:
-    return {fault.name: fault for fault in FAULTS}
-
-
 ENGINE = EngineKind(
     name=NAME,
     summary=(
@@ -190,5 +185,4 @@ ENGINE = EngineKind(
     replays=False,
     isolated=True,
     written_for=WrittenFor("LMCache", "lmcache", spec.NEWEST, spec.NEWEST),
-    faults=_faults,
 )

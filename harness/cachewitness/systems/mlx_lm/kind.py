@@ -9,7 +9,6 @@ from cachewitness.core.engine import Engine
 from cachewitness.core.trace_format import GroupSpec, Layout, TraceHeader
 from cachewitness.engines.answering import chosen, chunk_of, needs, takes
 from cachewitness.engines.kind import EngineKind, WrittenFor
-from cachewitness.engines.mutant import Mutant
 from cachewitness.systems.mlx_lm.architectures import ARCHITECTURES, CONTROL
 from cachewitness.workloads.configurations import Configuration
 
@@ -61,13 +60,6 @@ def _layout(system: int) -> Layout:
     return Layout(f"mlx-{system}", groups, story, "mlx-lm 0.32 server.py, _generate")
 
 
-def faults() -> Mapping[str, Mutant]:
-    """Return the seeded faults of this engine."""
-    from cachewitness.systems.mlx_lm.cache_faults import FAULTS
-
-    return FAULTS
-
-
 ENGINE = EngineKind(
     name=NAME,
     summary="the installed mlx-lm's continuous batching and prompt cache on tiny hybrid models",
@@ -81,7 +73,6 @@ ENGINE = EngineKind(
     policies=None,
     replays=False,
     configurations=configurations,
-    faults=faults,
     cold={"caching": "off"},
     controls={"uncached": {"caching": "off"}, "attention-only": {"model": CONTROL}},
     shrinking=SHRINKING,

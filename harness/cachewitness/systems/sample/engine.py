@@ -10,7 +10,6 @@ from cachewitness.core.events import Answering, Resumes, Rules
 from cachewitness.core.trace_format import GroupSpec, Layout, TraceHeader
 from cachewitness.engines.answering import SteppedEngine, chosen, chunk_of, declared, takes
 from cachewitness.engines.kind import EngineKind
-from cachewitness.engines.mutant import Mutant
 from cachewitness.systems.sample.cache import Cache
 from cachewitness.systems.sample.model import VOCABULARY, Model
 from cachewitness.systems.sample.server import Server
@@ -77,13 +76,6 @@ def _layout(block: int) -> Layout:
     )
 
 
-def faults() -> Mapping[str, Mutant]:
-    """Return the seeded faults of this engine."""
-    from cachewitness.systems.sample.server_faults import FAULTS
-
-    return FAULTS
-
-
 ENGINE = EngineKind(
     name="sample",
     summary="a small server that tells nothing but its answers; needs nothing installed",
@@ -99,7 +91,6 @@ ENGINE = EngineKind(
     policies=None,
     replays=False,
     configurations=configurations,
-    faults=faults,
     cold={"caching": "off"},
     controls={"uncached": {"caching": "off"}, "attention-only": {"model": "attention"}},
 )

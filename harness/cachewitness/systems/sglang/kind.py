@@ -14,14 +14,12 @@ from cachewitness.engines.answering import chosen
 from cachewitness.engines.drift import Drift, drift
 from cachewitness.engines.driver import Driver
 from cachewitness.engines.kind import EngineKind, WrittenFor
-from cachewitness.engines.mutant import Mutant
 from cachewitness.systems.sglang.build import build
 from cachewitness.systems.sglang.cache import SglangCache
 from cachewitness.systems.sglang.configurations import configurations
 from cachewitness.systems.sglang.declared import describe, groups_of
-from cachewitness.systems.sglang.faults import FAULTS, PATCHES
 from cachewitness.systems.sglang.options import read
-from cachewitness.systems.sglang.source import KNOWN, load
+from cachewitness.systems.sglang.source import KNOWN, PATCHES, load
 from cachewitness.systems.sglang.stubs import StandInCalled
 
 
@@ -64,16 +62,11 @@ def open_engine(header: TraceHeader, options: Mapping[str, str]) -> Engine:
     return SglangEngine(told, SglangCache(source, build(source, asked, caching=caching), groups))
 
 
-def _faults() -> Mapping[str, Mutant]:
-    return {fault.name: fault for fault in FAULTS}
-
-
 ENGINE = EngineKind(
     name="sglang",
     summary="the installed SGLang's own unified radix cache and its allocators, on CPU",
     heights=("manager",),
     open=open_engine,
-    faults=_faults,
     configurations=configurations,
     own_layouts=True,
     policies=None,

@@ -9,7 +9,6 @@ from cachewitness.core.engine import Engine
 from cachewitness.core.trace_format import GroupSpec, Layout, TraceHeader
 from cachewitness.engines.answering import chosen, chunk_of, needs, takes
 from cachewitness.engines.kind import EngineKind, WrittenFor
-from cachewitness.engines.mutant import Mutant
 from cachewitness.systems.transformers.architectures import ARCHITECTURES, CONTROL, UNSPLIT
 from cachewitness.workloads.configurations import Configuration
 
@@ -69,13 +68,6 @@ def _layout(interval: int) -> Layout:
     return Layout(f"resumed-{interval}", groups, story, "harness/cachewitness/systems/transformers")
 
 
-def faults() -> Mapping[str, Mutant]:
-    """Return the seeded faults of this engine."""
-    from cachewitness.systems.transformers.cache_faults import FAULTS
-
-    return FAULTS
-
-
 ENGINE = EngineKind(
     name=NAME,
     summary=(
@@ -96,7 +88,6 @@ ENGINE = EngineKind(
     policies=None,
     replays=False,
     configurations=configurations,
-    faults=faults,
     cold={"caching": "off"},
     controls={"uncached": {"caching": "off"}, "attention-only": {"model": CONTROL}},
     shrinking=SHRINKING,

@@ -29,10 +29,9 @@ from cachewitness.engines.answering import chosen
 from cachewitness.engines.drift import drift
 from cachewitness.engines.driver import Driver
 from cachewitness.engines.kind import Answer, EngineKind, Exported, Failed, WrittenFor
-from cachewitness.engines.mutant import Mutant
 from cachewitness.engines.registry import EngineSpec
 from cachewitness.engines.source_patch import ACTIVE
-from cachewitness.systems.lmcache.connector_faults import LMCACHE
+from cachewitness.systems.lmcache.modules import PATCHES as LMCACHE
 from cachewitness.systems.vllm.assemble import manager_engine, scheduler_engine
 from cachewitness.systems.vllm.clock import Clock
 from cachewitness.systems.vllm.connectors.build import asked_for
@@ -235,11 +234,11 @@ def _out_of_step(trace: TraceHeader, release: str) -> str:
 
 def answer_vectors(policy: str, options: Mapping[str, str]) -> Mapping[str, Answer]:
     """Return how vLLM's own classes answer vectors, by kind of vector."""
-    asked = policies.get(policy).questions
+    asked = policies.get(policy).answers
     return (
         {}
         if asked is None
-        else asked().answers_of(EngineSpec(ENGINE, dict(options), ENGINE.name).open)
+        else asked().of_shape(EngineSpec(ENGINE, dict(options), ENGINE.name).open)
     )
 
 
@@ -249,12 +248,6 @@ def _as_test(
     from cachewitness.systems.vllm.as_test.write import as_test
 
     return as_test(trace, history, failed, options)
-
-
-def _faults() -> Mapping[str, Mutant]:
-    from cachewitness.systems.vllm.faults import FAULTS, IN_HISPARSE, IN_LMCACHE
-
-    return {**FAULTS, **IN_HISPARSE, **IN_LMCACHE}
 
 
 def _configurations() -> list[Configuration]:
@@ -269,7 +262,6 @@ ENGINE = EngineKind(
     heights=("manager", "scheduler"),
     open=open_engine,
     answers=answer_vectors,
-    faults=_faults,
     configurations=_configurations,
     loads_by="connector",
     isolated=True,

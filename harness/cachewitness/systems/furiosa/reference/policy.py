@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import click
@@ -10,10 +10,9 @@ from msgspec.structs import replace
 
 from cachewitness.core.engine import Engine
 from cachewitness.core.trace_format import Layout, TraceHeader
-from cachewitness.engines.mutant import Mutant
 from cachewitness.engines.policy import Choices, PolicyKind, Rule, Serving, served_plainly
 from cachewitness.systems.furiosa.reference import EXPECTED_LENGTH, NOT_APPLICABLE
-from cachewitness.vectors.case import Questions
+from cachewitness.vectors.case import PolicyAnswers
 from cachewitness.workloads import layouts
 from cachewitness.workloads.configurations import Configuration
 from cachewitness_reference.furiosa.spec import AXES, PINNED_RELEASE, REPOSITORY, RULES
@@ -82,16 +81,10 @@ def _open(header: TraceHeader, options: Mapping[str, str]) -> Engine:
     return open_engine(header, options)
 
 
-def _mutants() -> Sequence[Mutant]:
-    from cachewitness.systems.furiosa.reference import mutants, near_miss
+def _answers() -> PolicyAnswers:
+    from cachewitness.systems.furiosa.reference.vectors.answers import ANSWERS
 
-    return (*mutants.MUTANTS, *near_miss.MUTANTS)
-
-
-def _questions() -> Questions:
-    from cachewitness.systems.furiosa.reference.vectors.answers import QUESTIONS
-
-    return QUESTIONS
+    return ANSWERS
 
 
 def _plan() -> click.Command:
@@ -117,8 +110,7 @@ POLICY = PolicyKind(
     aliases=("furiosa_llm",),
     checkpoint="window",
     not_applicable=NOT_APPLICABLE,
-    mutants=_mutants,
-    questions=_questions,
+    answers=_answers,
     least_pages=least_pages,
     variables=(EXPECTED_LENGTH,),
     plan=_plan,

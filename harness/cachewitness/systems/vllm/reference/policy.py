@@ -8,17 +8,16 @@ a second tier as well.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import click
 
 from cachewitness.core.engine import Engine
 from cachewitness.core.trace_format import Height, Layout, TraceHeader
-from cachewitness.engines.mutant import Mutant
 from cachewitness.engines.policy import Choices, PolicyKind, Rule, Serving
 from cachewitness.systems.vllm.reference import RETENTION_INTERVAL
-from cachewitness.vectors.case import Questions
+from cachewitness.vectors.case import PolicyAnswers
 from cachewitness.workloads import layouts
 from cachewitness.workloads.configurations import Configuration
 from cachewitness.workloads.scenarios.shape import Shape
@@ -155,16 +154,10 @@ def _steer(engine: Any, choices: Choices) -> None:
     steer(engine, choices)
 
 
-def _mutants() -> Sequence[Mutant]:
-    from cachewitness.systems.vllm.reference import mutants
+def _answers() -> PolicyAnswers:
+    from cachewitness.systems.vllm.reference.vectors.answers import ANSWERS
 
-    return mutants.all_of_them()
-
-
-def _questions() -> Questions:
-    from cachewitness.systems.vllm.reference.vectors.answers import QUESTIONS
-
-    return QUESTIONS
+    return ANSWERS
 
 
 def _plan() -> click.Command:
@@ -206,8 +199,7 @@ POLICY = PolicyKind(
     serves=serve,
     variants=variants,
     plants_as="reference",
-    mutants=_mutants,
-    questions=_questions,
+    answers=_answers,
     variables=(RETENTION_INTERVAL,),
     plan=_plan,
     draw=_draw,
