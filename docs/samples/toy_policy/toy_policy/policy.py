@@ -71,10 +71,10 @@ POLICY = PolicyKind(
     open=open_engine,
     configurations=configurations,
     not_applicable=full_attention.NO_STATES,
-    mutants=lambda: (salt_left_out,),
     plan=lambda: plan,
-    questions=lambda: Questions(
-        {"lifecycle": lambda: replays(*configurations(), "manager", (16, 17), ["last-token"])},
-        {"last-token": Flag("a whole prompt is taken from the cache")},
-    ),
+)
+MUTANTS = (salt_left_out,)
+QUESTIONS = Questions(
+    {"lifecycle": lambda: replays(*configurations(), "manager", (16, 17), ["last-token"])},
+    {"last-token": Flag("a whole prompt is taken from the cache")},
 )
