@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -38,6 +39,10 @@ def test_own():
 
 def test_it_is_the_wheels():
     assert (Path(cachewitness.__file__).parent / "_data").is_dir()
+
+def test_its_engines_are_found():
+    report = cachewitness.verify(layouts=["full"], suites=["invariants"])
+    assert report.exit_code == 0
 """
 
 
@@ -267,14 +272,16 @@ def test_the_faults_wheel_is_whole(faults: Path) -> None:
 def test_the_tests_of_a_repository_with_a_harness_of_its_own_run(
     alone: Path, tmp_path: Path
 ) -> None:
-    """The pytest plugin is found by its entry point, and `harness` and `suites` are the
-    repository's.
+    """The pytest plugin is found by its entry point, `harness` and `suites` are the repository's,
+    and its `pyproject.toml` is not taken for ours where it keeps what it needs in a folder.
     """
+    site = shutil.copytree(alone, tmp_path / "vendored")
+    (tmp_path / "pyproject.toml").write_text('[project]\nname = "another"\nversion = "1"\n')
     for package in ("harness", "suites", "reference_impl"):
         (tmp_path / package).mkdir()
         (tmp_path / package / "__init__.py").write_text("OWN = True\n")
     (tmp_path / "test_own.py").write_text(OWN_TESTS)
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, (tmp_path, alone)))}
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, (tmp_path, site)))}
     environment.pop("PYTEST_ADDOPTS", None)
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_own.py"],

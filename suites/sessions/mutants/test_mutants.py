@@ -19,7 +19,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from cachewitness._util.data import fixtures
+from cachewitness._util.data import fault_traces, fixtures
 from cachewitness.cli import invoke
 from cachewitness.core.checkers import ALL
 from cachewitness.core.checkers.anomalies import CATALOGUE, DISAGREEMENTS
@@ -79,7 +79,7 @@ def test_witness_fails_with_the_fault_as_named_and_passes_without(name: str) -> 
 
 
 def test_every_witness_is_of_a_fault() -> None:
-    assert {path.stem for path in data.fault_traces().glob("*")} == set(MUTANTS)
+    assert {path.stem for path in fault_traces().glob("*")} == set(MUTANTS)
 
 
 def test_witnesses_are_small() -> None:
