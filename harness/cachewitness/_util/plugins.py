@@ -19,7 +19,6 @@ _OWN = {"cachewitness": "pyproject.toml", "cachewitness-faults": "ci/faults/pypr
 """The distributions of this repository, and where in a checkout they are described."""
 
 
-@cache
 def registered(group: str) -> dict[str, EntryPoint]:
     """Return the entry points of a group by name. A name that this package registers cannot be
     taken by another one.
