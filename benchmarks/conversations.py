@@ -21,7 +21,7 @@ import msgspec
 
 from cachewitness.core.driving import Observer, applied
 from cachewitness.core.engine import Engine
-from cachewitness.core.events import Accept, Event, Hit, Take, Unpublish, Write
+from cachewitness.core.events import Accept, Acquire, Event, Hit, Unpublish, Write
 from cachewitness.core.ledger.ledger import Ledger
 from cachewitness.core.trace_format import Finish, Op, Step, Submit, Trace, TraceHeader
 from cachewitness.core.worker import Worker
@@ -140,7 +140,7 @@ class Census:
 
     def see(self, event: Event) -> None:
         """Note for which group a page was taken last."""
-        if isinstance(event, Take):
+        if isinstance(event, Acquire):
             for page in event.pages:
                 self._taken_for[page] = event.group
 

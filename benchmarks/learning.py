@@ -49,7 +49,7 @@ from cachewitness.core.trace_format import Trace
 from cachewitness.engines.faults import all_mutants
 from cachewitness.engines.mutant import Mutant
 from cachewitness.engines.registry import parse
-from cachewitness.sessions.fuzz.campaign import heights_of
+from cachewitness.sessions.fuzz.campaign import levels_of
 from cachewitness.sessions.fuzz.draw import Restriction
 from cachewitness.sessions.fuzz.trial import Plan
 from cachewitness.sessions.fuzz.watch import Watch
@@ -292,7 +292,7 @@ WAYS: dict[str, Way | None] = {
 def operations_to_kill(fault: Mutant, seed: int, way: Way | None) -> int:
     """Return after how many operations a way of searching finds a fault; CAP if not by then."""
     spec = parse(f"reference:mutant={fault.name}")
-    plan = Plan(fault.policy, heights_of(spec, fault.policy), Restriction(), seed)
+    plan = Plan(fault.policy, levels_of(spec, fault.policy), Restriction(), seed)
     learner = way.learner(random.Random(f"{seed}/learning")) if way else None
     operations = 0
     for number in count():

@@ -125,7 +125,7 @@ def _row(kind: policies.PolicyKind) -> Iterator[str]:
     yield f"<{kind.source}>"
     yield kind.pinned[:10]
     yield " … ".join(dict.fromkeys((kind.releases[0], kind.releases[-1])))
-    yield ", ".join(kind.heights)
+    yield ", ".join(kind.levels)
     yield f"{sum(rule.implemented for rule in kind.rules)} of {len(kind.rules)}"
 
 

@@ -35,7 +35,7 @@ from cachewitness.core.events import Read, StepBegin, Write
 from cachewitness.core.result import Activity, Result
 from cachewitness.core.trace_format import Trace
 from cachewitness.engines.registry import parse
-from cachewitness.sessions.fuzz.campaign import heights_of
+from cachewitness.sessions.fuzz.campaign import levels_of
 from cachewitness.sessions.fuzz.draw import Restriction
 from cachewitness.sessions.fuzz.trial import Plan
 from cachewitness.workloads.capabilities import within
@@ -75,7 +75,7 @@ def main() -> int:
     spec = parse(given.engine)
     plan = Plan(
         given.policy,
-        heights_of(spec, given.policy),
+        levels_of(spec, given.policy),
         Restriction([], {}, historic=not spec.kind.replays),
         given.seed,
     )
@@ -100,7 +100,7 @@ def main() -> int:
         version = f"{described.engine} {described.engine_version}".strip()
         result = drive(trace, engine, keep=False)
         whole.add(result.activity)
-        ran[trace.header.height] += result.activity.operations
+        ran[trace.header.level] += result.activity.operations
         if result.findings:
             why = _sort(trace, spec.open(trace.header))
             alarms[why] += 1
@@ -124,7 +124,7 @@ def main() -> int:
         last=number - 1,
         refused=refused,
         activity=whole,
-        heights=ran,
+        levels=ran,
         clock=time.perf_counter() - began,
         cpu=time.process_time() - cpu,
         alarms=alarms,

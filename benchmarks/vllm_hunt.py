@@ -18,7 +18,7 @@ from itertools import count, product
 from cachewitness._util.errors import UsageError
 from cachewitness.core.checkers.finding import Finding
 from cachewitness.core.driving import drive
-from cachewitness.core.trace_format import Height, Trace
+from cachewitness.core.trace_format import Level, Trace
 from cachewitness.engines.mutant import Mutant
 from cachewitness.engines.registry import parse
 from cachewitness.sessions.fuzz.draw import Restriction
@@ -55,14 +55,14 @@ class Hunt:
     alarms: tuple[str, ...]
 
 
-def workloads(height: Height, seed: int = 0) -> Iterator[Trace]:
+def workloads(level: Level, seed: int = 0) -> Iterator[Trace]:
     """Yield traces without end, none of which withdraws a request.
 
     A random trace on every configuration, and so again; then a scenario on every one, and so on;
     after each trace what the fuzzer draws.
     """
-    shapes = [configuration.shape(height) for configuration in early(_configurations(height))]
-    drawn = _drawn(height, seed)
+    shapes = [configuration.shape(level) for configuration in early(_configurations(level))]
+    drawn = _drawn(level, seed)
     for number in range(seed * ROUNDS, (seed + 1) * ROUNDS):
         yield from _in_turn(
             (random_trace(shape, number, withdraw=False) for shape in shapes), drawn
@@ -123,13 +123,13 @@ def workloads_for(mutant: Mutant, seed: int = 0) -> Iterator[Trace]:
     Of groups that are pruned vLLM tells hits wrongly as it is (vllm-project/vllm#57358).
     """
     if mutant.name in TELL_HITS:
-        traces = workloads(mutant.height, seed)
+        traces = workloads(mutant.level, seed)
         return (
             trace
             for trace in traces
             if all(group.kind == "full" for group in trace.header.layout.groups)
         )
-    return behind_a_connector(seed) if needs(mutant) else workloads(mutant.height, seed)
+    return behind_a_connector(seed) if needs(mutant) else workloads(mutant.level, seed)
 
 
 def _in_turn(listed: Iterable[Trace], drawn: Iterator[Trace]) -> Iterator[Trace]:
@@ -138,9 +138,9 @@ def _in_turn(listed: Iterable[Trace], drawn: Iterator[Trace]) -> Iterator[Trace]
         yield next(drawn)
 
 
-def _drawn(height: Height, seed: int) -> Iterator[Trace]:
+def _drawn(level: Level, seed: int) -> Iterator[Trace]:
     """Yield what the fuzzer draws, without end."""
-    plan = Plan("vllm", (height,), Restriction([], {}, historic=False), seed, stream="kills")
+    plan = Plan("vllm", (level,), Restriction([], {}, historic=False), seed, stream="kills")
     for number in count():
         try:
             trace = plan.draw(number)[1]
@@ -150,14 +150,14 @@ def _drawn(height: Height, seed: int) -> Iterator[Trace]:
             yield trace
 
 
-def _configurations(height: Height) -> list[Configuration]:
+def _configurations(level: Level) -> list[Configuration]:
     further = (
-        [*scheduler_configurations(), *further_configurations()] if height == "scheduler" else []
+        [*scheduler_configurations(), *further_configurations()] if level == "scheduler" else []
     )
     return [
         configuration
         for configuration in [*default_configurations(), *further]
-        if configuration.runs_at(height)
+        if configuration.runs_at(level)
     ]
 
 

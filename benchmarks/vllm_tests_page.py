@@ -71,7 +71,7 @@ def page(known: dict[str, Any]) -> str:
             "killed": sum(bool(trace) for trace, *_ in here),
             "median": median(seconds for *_, seconds in here),
             "worst": max(seconds for *_, seconds in here),
-            "died": sum(fault.checker == "engine" for fault in FAULTS.values()),
+            "engine-crashed": sum(fault.checker == "engine" for fault in FAULTS.values()),
         },
         stood=_stood_at_all(known, parts),
         head=[

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Run the suites at answers height on the real llama.cpp, on tiny hybrid models that are made here, and the tests that need it.
+# Run the suites at answers level on the real llama.cpp, on tiny hybrid models that are made here, and the tests that need it.
 # Then the same suites on its server by its URL, as on any server (docs/your-server.md).
 # No GPU, no compiler, no download of weights: the models are random and are written as GGUF.
 # Arguments go to `cachewitness run`. Exits with the first status that is not 0, after everything has run.

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Run the suites at answers height on the installed mlx-lm, on a CPU, on tiny models with random weights, and the tests that need
+# Run the suites at answers level on the installed mlx-lm, on a CPU, on tiny models with random weights, and the tests that need
 # it. No GPU, no download of weights. Arguments go to `cachewitness run`. Exits with the first status that is not 0, after
 # everything has run.
 #

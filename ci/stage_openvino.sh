@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Run the suites at answers height on the real OpenVINO GenAI, on tiny hybrid models that are made here, and the tests that need
+# Run the suites at answers level on the real OpenVINO GenAI, on tiny hybrid models that are made here, and the tests that need
 # it. No GPU, no download of weights: the models are random and are exported by optimum in an environment of its own.
 # Arguments go to `cachewitness run`. Exits with the first status that is not 0, after everything has run.
 #

@@ -60,7 +60,7 @@ for release in "${releases[@]}"; do
     printf '\n== %s\n' "$release"
     expected=(--expected "fixtures/expected/vllm-$(cut -d. -f1,2 <<<"${release#*==}").txt")
     [[ $release == *==0.2[0-9].* ]] && expected=(--expected fixtures/expected/vllm-before-0.30.txt)
-    suites=()  # before 0.29 vLLM's scheduler is not driven: suites at scheduler height would run no trace
+    suites=()  # before 0.29 vLLM's scheduler is not driven: suites at scheduler level would run no trace
     [[ $release == *==0.2[0-8].* ]] && suites=(--suite invariants --suite random --suite differential)
     "$venv/bin/python" -m cachewitness.cli run --engine "vllm:source=$source" "${suites[@]}" "${expected[@]}" "$@" || status=$((status ? status : $?))
 done

@@ -1,4 +1,4 @@
-// A driver in Rust at answers height: a small hybrid language model that resumes from cached states, and tells answers alone.
+// A driver in Rust at answers level: a small hybrid language model that resumes from cached states, and tells answers alone.
 //
 //     rustc -O answering_driver.rs
 //     cachewitness run --engine jsonl:command=./answering_driver
@@ -230,14 +230,14 @@ fn ended(request: &Request) -> bool {
 
 // --- the conversation -----------------------------------------------------------------------------------------------------
 
-const READY: &str = r#"{"is":"ready","protocol":"cachewitness.engine","version":1,"heights":["answers"],"layouts":[
+const READY: &str = r#"{"is":"ready","protocol":"cachewitness.engine","version":2,"levels":["answers"],"layouts":[
 {"name":"blocks-8","groups":[{"kind":"full","block_size":8},{"kind":"recurrent","block_size":8}]},
 {"name":"blocks-16","groups":[{"kind":"full","block_size":16},{"kind":"recurrent","block_size":16}]}]}"#;
 
 fn open(question: &Json, stale: bool) -> Result<(Server, String), String> {
     let trace = question.field("trace").ok_or("a question without a trace")?;
     let options = trace.field("options").map(|all| all.fields.keys().filter(|&name| name != "chunk").count());
-    if trace.text("height") != "answers" || options.unwrap_or(0) > 0 {
+    if trace.text("level") != "answers" || options.unwrap_or(0) > 0 {
         return Err("this engine only answers, and has the option chunk alone".into());
     }
     let groups = trace.field("layout").and_then(|layout| layout.field("groups")).ok_or("a layout without groups")?;
@@ -258,7 +258,7 @@ fn open(question: &Json, stale: bool) -> Result<(Server, String), String> {
         live: Vec::new(),
     };
     let rules = format!(r#"{{"caching":{caching},"answering":{{"dtype":"float64","vocabulary":{VOCABULARY}}}}}"#);
-    let fixed = r#""e":"header","engine":"answering driver","height":"answers","pools":[],"groups":[]"#;
+    let fixed = r#""e":"header","engine":"answering driver","level":"answers","pools":[],"groups":[]"#;
     Ok((server, format!(r#"{{{fixed},"rules":{rules},"capabilities":["abort","salt"]}}"#)))
 }
 

@@ -1,4 +1,4 @@
-// A driver in C++ at manager height: one pool of pages under full attention and a recurrent group, with a prefix cache.
+// A driver in C++ at manager level: one pool of pages under full attention and a recurrent group, with a prefix cache.
 //
 //     g++ -std=c++17 -O1 -o hybrid_driver hybrid_driver.cpp
 //     cachewitness run --engine jsonl:command=./hybrid_driver
@@ -246,7 +246,7 @@ struct Engine {
             for (int group = FULL; group < GROUPS; group++) {
                 for (long page : request.table[group])
                     if (page != NONE) cache.hold(page);
-                say_pages("take", group, request.table[group], request.r);
+                say_pages("acquire", group, request.table[group], request.r);
             }
             const long hit = static_cast<long>(request.computed);
             say(event("hit").add("r", request.r).add("reported", hit).add("resume", hit).raw("pages", tables(request)));
@@ -271,7 +271,7 @@ struct Engine {
             taken.push_back(page);
             request.table[group].push_back(page);
         }
-        say_pages("take", group, taken, request.r);
+        say_pages("acquire", group, taken, request.r);
     }
 
     void say_pages(const std::string& kind, int group, Numbers pages, const std::string& r) {
@@ -339,7 +339,7 @@ struct Engine {
         Numbers& states = request.table[RECURRENT];
         Numbers dropped;
         for (size_t i = 0; i < (request.computed - 1) / block; i++) dropped.push_back(std::exchange(states[i], NONE));
-        say_pages("drop", RECURRENT, dropped, request.r);
+        say_pages("release", RECURRENT, dropped, request.r);
         for (long page : dropped)
             if (page != NONE) cache.release(page);
     }
@@ -348,7 +348,7 @@ struct Engine {
         for (int group = FULL; group < GROUPS; group++) {
             Numbers pages = std::exchange(request.table[group], {});
             std::reverse(pages.begin(), pages.end());  // the end of a prefix makes room first
-            say_pages("drop", group, pages, request.r);
+            say_pages("release", group, pages, request.r);
             for (long page : pages) {
                 if (page == NONE) continue;
                 if (aborted && bug == "freed-while-shared") cache.pages[page].references = 1;  // whoever else holds it
@@ -397,7 +397,7 @@ struct Engine {
 // --- the conversation -----------------------------------------------------------------------------------------------------
 
 const std::string READY =
-    R"({"is":"ready","protocol":"cachewitness.engine","version":1,"heights":["manager"],"layouts":[)"
+    R"({"is":"ready","protocol":"cachewitness.engine","version":2,"levels":["manager"],"layouts":[)"
     R"({"name":"hybrid-16","groups":[{"kind":"full","block_size":16},{"kind":"recurrent","block_size":16}]},)"
     R"({"name":"hybrid-4","groups":[{"kind":"full","block_size":4},{"kind":"recurrent","block_size":4}]}]})";
 
@@ -407,13 +407,13 @@ void refuse_unless(bool fits, const std::string& what) {
 
 std::string header(const Json& trace) {
     const auto& groups = trace["layout"]["groups"].items;
-    refuse_unless(trace["height"].text == "manager", "this engine has no scheduler of its own");
+    refuse_unless(trace["level"].text == "manager", "this engine has no scheduler of its own");
     refuse_unless(groups.size() == 2 && groups[0]["kind"].text == "full" && groups[1]["kind"].text == "recurrent",
                   "this engine has a group of full attention and a recurrent one, in this order");
     refuse_unless(groups[0]["block_size"].text == groups[1]["block_size"].text, "both groups have one block size");
     refuse_unless(trace["options"].fields.empty(), "this engine has no options");
     const std::string size = groups[0]["block_size"].text;
-    return R"({"e":"header","engine":"hybrid driver","height":"manager","pools":[{"id":0,"pages":)" + trace["pages"].text +
+    return R"({"e":"header","engine":"hybrid driver","level":"manager","pools":[{"id":0,"pages":)" + trace["pages"].text +
            R"(}],"groups":[{"id":0,"kind":"full","block_size":)" + size + R"(},{"id":1,"kind":"recurrent","block_size":)" +
            size + R"(,"snapshots":"every-block"}],"rules":{"alignment":)" + size +
            R"(},"capabilities":["abort","adapter","preempt","reset","salt","update_weights"]})";

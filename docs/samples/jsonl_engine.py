@@ -8,13 +8,13 @@ import re
 class Pool:
     def __init__(self, trace):
         (group,) = trace["layout"]["groups"]
-        if group["kind"] != "full" or trace["options"] or trace["height"] != "manager":
+        if group["kind"] != "full" or trace["options"] or trace["level"] != "manager":
             raise ValueError("this engine has one group, of full attention, no options, and no scheduler")
         self.size, self.pages, self.free = group["block_size"], trace["pages"], list(range(trace["pages"]))
         self.step, self.texts, self.live = 0, {}, {}
         self.header = {
             "engine": "jsonl sample",
-            "height": "manager",
+            "level": "manager",
             "pools": [{"id": 0, "pages": trace["pages"]}],
             "groups": [{"id": 0, "kind": "full", "block_size": self.size}],
             "rules": {"caching": False},
@@ -55,7 +55,7 @@ class Pool:
             if stop > start and new <= len(self.free):
                 pages, self.free = self.free[:new], self.free[new:]
                 request["pages"], request["computed"] = request["pages"] + pages, stop
-                self.say("take", pool=0, group=0, pages=pages, holder=request["r"])
+                self.say("acquire", pool=0, group=0, pages=pages, holder=request["r"])
                 runs.append({"r": request["r"], "start": start, "stop": stop, "tables": [request["pages"]]})
         self.say("step_begin", asked=asked, runs=runs)
         self.say("step_end")
@@ -65,7 +65,7 @@ class Pool:
             self.say("accept", r=request["r"], upto=len(request["tokens"]), tokens=[token])
 
     def release(self, request):
-        self.say("drop", pool=0, group=0, pages=request["pages"], holder=request["r"])
+        self.say("release", pool=0, group=0, pages=request["pages"], holder=request["r"])
         self.free, request["pages"] = self.free + request["pages"], []
 
     def say(self, event, **fields):
@@ -85,10 +85,10 @@ def answer(pools, question):
         return {"is": "refused", "message": str(error)}
 
 
-KIND = {"heights": ["manager"], "layouts": [{"name": "full-16", "groups": [{"kind": "full", "block_size": 16}]}]}
+KIND = {"levels": ["manager"], "layouts": [{"name": "full-16", "groups": [{"kind": "full", "block_size": 16}]}]}
 
 with os.fdopen(int(os.environ["CACHEWITNESS_ASKED"])) as asked, os.fdopen(int(os.environ["CACHEWITNESS_ANSWERS"]), "w") as told:
-    print(json.dumps({"is": "ready", "protocol": "cachewitness.engine", "version": 1, **KIND}), file=told, flush=True)
+    print(json.dumps({"is": "ready", "protocol": "cachewitness.engine", "version": 2, **KIND}), file=told, flush=True)
     pools = []
     for question in map(json.loads, asked):
         print(json.dumps(answer(pools, question)), file=told, flush=True)

@@ -130,7 +130,7 @@ class RadixAdapter(Adapter):
 
     def schedule(self, asked: Asked | None, step: Step) -> Scheduled:
         scheduled = Scheduled()
-        for r, count in asked or ():  # never None at manager height
+        for r, count in asked or ():  # never None at manager level
             self._compute(r, count, scheduled)
         return scheduled
 

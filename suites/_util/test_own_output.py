@@ -68,7 +68,7 @@ atexit.register(say, "at the end")
 ENGINE = EngineKind(
     name="talker",
     summary="the reference, which prints",
-    heights=("manager",),
+    levels=("manager",),
     open=lambda header, options: Talker(open_engine(header, {})),
     answerer=lambda options, opening: Answering(),
 )

@@ -50,7 +50,7 @@ def test_a_trace_is_drawn_on_the_engine_that_is_named(capsys: pytest.CaptureFixt
     assert "nothing is wrong with it" in capsys.readouterr().out
 
 
-def test_a_trace_at_answers_height_is_run_as_one(
+def test_a_trace_at_answers_level_is_run_as_one(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """With prompts spelled, beside the uncached twin: a right engine is not said to die of it."""
@@ -61,7 +61,7 @@ def test_a_trace_at_answers_height_is_run_as_one(
     }.items():
         assert invoke(["explain", str(tmp_path / "asked.jsonl"), "--engine", engine]) == 0
         out = capsys.readouterr().out
-        assert said in out and "died" not in out
+        assert said in out and "engine-crashed" not in out
 
 
 def test_a_history_is_drawn_as_well(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

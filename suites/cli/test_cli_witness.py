@@ -167,7 +167,7 @@ def test_a_recorded_history_is_judged_with_the_list(capsys: pytest.CaptureFixtur
         and f"1 expected finding, listed as {ANOMALY} (our issue 17)" in out
         and "FAIL" not in out
     )
-    Path("known.txt").write_text("check:*  leak  # our issue 17\ncheck:*  stuck  # our issue 18\n")
+    Path("known.txt").write_text("check:*  leak  # our issue 17\ncheck:*  no-progress  # our issue 18\n")
     code, out, _ = _run(capsys, "check", str(file), "--expected", "known.txt", "--strict-expected")
     assert code == 1 and f"FAIL  {ANOMALY}" in out
 
@@ -277,7 +277,7 @@ def test_a_trace_that_needs_more_than_the_engine_has_is_not_run(
 
 
 MACHINE = (
-    '{"e":"header","engine":"mine","height":"manager","pools":[{"id":0,"pages":4,"null":[0]}],'
+    '{"e":"header","engine":"mine","level":"manager","pools":[{"id":0,"pages":4,"null":[0]}],'
     '"groups":[{"id":0,"kind":"full","block_size":4}]}\n'
 )
 SUBMIT = '{"e":"submit","r":"a","tokens":[1,2,3,4]}\n'
@@ -287,11 +287,11 @@ BAD_HISTORIES = {
         ":3: request 'b' was never submitted - at `$.r`",
     ),
     "an unknown holder": (
-        '{"e":"take","pool":0,"group":0,"pages":[1],"holder":"b"}\n',
+        '{"e":"acquire","pool":0,"group":0,"pages":[1],"holder":"b"}\n',
         ":3: request 'b'",
     ),
     "an unknown page": (
-        '{"e":"take","pool":0,"group":0,"pages":[4],"holder":"a"}\n',
+        '{"e":"acquire","pool":0,"group":0,"pages":[4],"holder":"a"}\n',
         ":3: page 4 does not exist",
     ),
     "an unknown group": (

@@ -24,7 +24,7 @@ from cachewitness.core.stored import save
 from cachewitness.core.trace_format import Op, Preempt, Step, Submit, Trace
 from cachewitness.engines.policy import names
 from cachewitness.engines.registry import parse
-from cachewitness.sessions.fuzz.campaign import heights_of
+from cachewitness.sessions.fuzz.campaign import levels_of
 from cachewitness.sessions.fuzz.draw import Restriction
 from cachewitness.sessions.fuzz.trial import Plan
 from cachewitness.workloads.configurations import Configuration
@@ -84,10 +84,10 @@ TRACES: dict[str, tuple[dict[str, Any], Lines, int, str]] = {
     "an unknown tier": ({}, [{"op": "reset", "tier": "moon"}], 2, "`$.tier`"),
     "a newer version": ({"version": 99}, [SUBMIT], 1, "version 99"),
     "a newer version with a field of its own": (
-        {"version": 3, "colour": "red"},
+        {"version": 4, "colour": "red"},
         [SUBMIT],
         1,
-        "version 3",
+        "version 4",
     ),
     "another format": ({"format": "csv"}, [SUBMIT], 1, "format 'csv'"),
     "a pool of nothing": ({"pages": -1}, [SUBMIT], 1, "`$.pages`"),
@@ -139,7 +139,7 @@ SESSION = {**SUBMITTED, "session": True}
 PAUSED = [SESSION, {"e": "pause", "r": "a"}]
 HISTORIES: dict[str, tuple[dict[str, Any], Lines, int, str]] = {
     "an unknown event": ({}, [SUBMITTED, {"e": "fly"}], 3, "`$.e`"),
-    "a newer version": ({"version": 3}, [SUBMITTED], 1, "version 3"),
+    "a newer version": ({"version": 4}, [SUBMITTED], 1, "version 4"),
     "an older version": ({"version": 1}, [SUBMITTED], 1, "write it anew"),
     "a negative length": (
         {},
@@ -169,7 +169,7 @@ HISTORIES: dict[str, tuple[dict[str, Any], Lines, int, str]] = {
     "an end before its request": ({}, [{"e": "finish", "r": "a"}, SUBMITTED], 2, "`$.r`"),
     "a page of a stranger": (
         {},
-        [{"e": "take", "pool": 0, "group": 0, "pages": [1], "holder": "b"}],
+        [{"e": "acquire", "pool": 0, "group": 0, "pages": [1], "holder": "b"}],
         2,
         "`$.holder`",
     ),
@@ -223,7 +223,7 @@ HISTORIES: dict[str, tuple[dict[str, Any], Lines, int, str]] = {
     ),
     "no group": ({"groups": []}, [], 1, "`$.groups`"),
     "a copy of a group that is not there": (
-        {"groups": [{"id": 0, "kind": "full", "block_size": 2, "of": 7}]},
+        {"groups": [{"id": 0, "kind": "full", "block_size": 2, "source_group": 7}]},
         [],
         1,
         "of 7",
@@ -456,7 +456,7 @@ def test_what_the_references_record_can_be_checked(
     run.
     """
     spec = parse("reference")
-    plan = Plan(policy, heights_of(spec, policy), Restriction(), seed=7)
+    plan = Plan(policy, levels_of(spec, policy), Restriction(), seed=7)
     for number in range(6):
         _, trace = plan.draw(number)
         save(drive(trace, spec.open(trace.header)).history, tmp_path / "history.jsonl")

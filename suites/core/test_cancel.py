@@ -7,11 +7,11 @@ from __future__ import annotations
 import pytest
 
 from cachewitness.core.driving import drive
-from cachewitness.core.events import Aborted, Drop, Finished, StepBegin, StepEnd
+from cachewitness.core.events import Aborted, Finished, Release, StepBegin, StepEnd
 from cachewitness.core.trace_format import (
     Abort,
     Finish,
-    Height,
+    Level,
     Op,
     Step,
     Submit,
@@ -33,21 +33,21 @@ OPS: list[Op] = [
 ]
 
 
-def _trace(policy: str, height: Height) -> Trace:
+def _trace(policy: str, level: Level) -> Trace:
     own, *_ = [
         c
         for c in policies.get(policy).configurations()
-        if c.layout.name != "full" and c.runs_at(height)
+        if c.layout.name != "full" and c.runs_at(level)
     ]
     ops = [
-        Step(budget=66, cancel=op.cancel) if height == "scheduler" and isinstance(op, Step) else op
+        Step(budget=66, cancel=op.cancel) if level == "scheduler" and isinstance(op, Step) else op
         for op in OPS
     ]
     header = TraceHeader(
         name="cancel",
         layout=own.layout,
         pages=60,
-        height=height,
+        level=level,
         policy=policy,
         options=own.options,
     )
@@ -56,11 +56,11 @@ def _trace(policy: str, height: Height) -> Trace:
 
 @pytest.mark.parametrize("policy", policies.names())
 def test_every_policy_survives_a_client_that_goes_away(policy: str) -> None:
-    """At each of its heights: nothing is found, the request is aborted with its step, and its
+    """At each of its levels: nothing is found, the request is aborted with its step, and its
     pages are given back.
     """
-    for height in policies.get(policy).heights:
-        trace = _trace(policy, height)
+    for level in policies.get(policy).levels:
+        trace = _trace(policy, level)
         result = drive(trace, parse("reference").open(trace.header))
         assert not result.findings and not any(tally.crashed for tally in result.tallies)
         events = [
@@ -70,16 +70,16 @@ def test_every_policy_survives_a_client_that_goes_away(policy: str) -> None:
         ]
         assert [event.r for event in events if isinstance(event, Aborted)] == ["a"]
         assert any(
-            isinstance(event, Drop) and event.holder == "a" for event in result.history.events
+            isinstance(event, Release) and event.holder == "a" for event in result.history.events
         )
         assert not any(
             isinstance(event, Finished) and event.r == "a" for event in result.history.events
         )
 
 
-@pytest.mark.parametrize("height", ["manager", "scheduler"])
-def test_the_abort_comes_between_the_scheduling_of_a_step_and_its_end(height: Height) -> None:
-    trace = _trace("vllm", height)
+@pytest.mark.parametrize("level", ["manager", "scheduler"])
+def test_the_abort_comes_between_the_scheduling_of_a_step_and_its_end(level: Level) -> None:
+    trace = _trace("vllm", level)
     events = [
         type(event) for event in drive(trace, parse("reference").open(trace.header)).history.events
     ]

@@ -18,10 +18,10 @@ from cachewitness.core.driving import Stopped, attempt, drive
 from cachewitness.core.events import (
     Aborted,
     Accept,
+    Acquire,
     Copy,
     Counts,
     Died,
-    Drop,
     Event,
     Finished,
     Hit,
@@ -29,11 +29,11 @@ from cachewitness.core.events import (
     Preempted,
     Publish,
     Read,
+    Release,
     ResetDone,
     StepBegin,
     StepEnd,
     Submitted,
-    Take,
     Unpublish,
     Version,
     Write,
@@ -98,10 +98,10 @@ MISTAKES: dict[str, tuple[Mistake, str]] = {
     "a list of texts": (lambda op, events: ["take"], "Expected `object`, got `str`"),
     "None among the events": (lambda op, events: [*events, None], "got `None`"),
     "an object of its own": (put(object), "(a object): Encoding objects of type object"),
-    "a class": (put(lambda: Take), "unsupported"),
+    "a class": (put(lambda: Acquire), "unsupported"),
     # what does not exist
     "a group that is not there": (
-        each(Take, with_(group=7)),
+        each(Acquire, with_(group=7)),
         "group 7 does not exist - at `$.group`",
     ),
     "a negative group": (each(Publish, with_(group=-1)), "group -1 does not exist"),
@@ -110,7 +110,7 @@ MISTAKES: dict[str, tuple[Mistake, str]] = {
         each(Publish, with_(page=10**6)),
         "page 1000000 does not exist - at `$.page`",
     ),
-    "a negative page": (each(Take, with_(pages=[-1])), "page -1 does not exist - at `$.pages`"),
+    "a negative page": (each(Acquire, with_(pages=[-1])), "page -1 does not exist - at `$.pages`"),
     "a page of a table beyond the pool": (
         runs(lambda run: replace(run, tables=[[10**9]] * 2)),
         "at `$.runs`",
@@ -118,7 +118,7 @@ MISTAKES: dict[str, tuple[Mistake, str]] = {
     "a reference count of no page": (each(Counts, with_(refs=[(10**6, 1)])), "at `$.refs`"),
     "a tier that is not there": (each(Hit, with_(tier="moon")), "tier 'moon' does not exist"),
     "a holder that is nobody": (
-        each(Take, with_(holder="")),
+        each(Acquire, with_(holder="")),
         "request '' was never submitted - at `$.holder`",
     ),
     "a key of a stranger": (
@@ -195,10 +195,13 @@ MISTAKES: dict[str, tuple[Mistake, str]] = {
     ),
     "a number beyond all": (each(Publish, with_(length=2**70)), "- at `$.length`"),
     "pages that are none": (
-        each(Take, with_(pages=None)),
+        each(Acquire, with_(pages=None)),
         "Expected `array`, got `None` - at `$.pages`",
     ),
-    "pages as a number": (each(Drop, with_(pages=3)), "Expected `array`, got `int` - at `$.pages`"),
+    "pages as a number": (
+        each(Release, with_(pages=3)),
+        "Expected `array`, got `int` - at `$.pages`",
+    ),
     "a step as a text": (every(step="first"), "Expected `int`, got `str` - at `$.step`"),
     "a reason of its own": (
         each(Unpublish, with_(reason="whim")),
@@ -340,7 +343,7 @@ def test_what_was_found_before_outweighs_it() -> None:
         return (
             None
             if op is TRACE.ops[-1]
-            else [*events, *(event for event in events if isinstance(event, Drop))]
+            else [*events, *(event for event in events if isinstance(event, Release))]
         )
 
     result, line = attempt(lambda: drive(TRACE, mistaken(TRACE, twice)))
@@ -396,7 +399,7 @@ def test_a_contradiction_in_another_trace_outweighs_it() -> None:
         step["traces"] += begins
         if step["traces"] % 2:
             return BAD_KEYS(op, events)
-        return [*events, *(event for event in events if isinstance(event, Drop))]
+        return [*events, *(event for event in events if isinstance(event, Release))]
 
     report = Runner(spec(sometimes), [Configuration(load("full-mamba"))]).run(suites("random"))
     assert report.exit_code == 1 and report.bad_events

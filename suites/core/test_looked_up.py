@@ -19,13 +19,13 @@ HISTORY = """\
 pool 0: 12 pages, null 0
 group 0: full block 4
 submit r1 a:9
-take r1 | 1 2 3
+acquire r1 | 1 2 3
 publish 0/1 r1:4
 publish 0/2 r1:8
 step 1: r1 0..9 | 1 2 3
 submit r2 a:9
 {before}
-take r2 | 1 2 4
+acquire r2 | 1 2 4
 begin 2: r2 8..9 | 1 2 4
 {after}
 end 2
@@ -60,9 +60,11 @@ def test_in_a_file_a_run_behind_nothing_that_was_looked_up_is_refused(later: str
 
 def test_who_lost_its_place_is_looked_up_again() -> None:
     """The look-up of before says nothing of where the request resumes now."""
-    assert said(before=HIT, later="drop r2\npreempt r2\ntake r2 | 1 2 4\nstep 3: r2 8..9 | 1 2 4")
+    assert said(
+        before=HIT, later="release r2\npreempt r2\nacquire r2 | 1 2 4\nstep 3: r2 8..9 | 1 2 4"
+    )
     assert not said(
-        before=HIT, later=f"drop r2\npreempt r2\n{HIT}\ntake r2 | 1 2 4\nstep 3: r2 8..9 | 1 2 4"
+        before=HIT, later=f"release r2\npreempt r2\n{HIT}\nacquire r2 | 1 2 4\nstep 3: r2 8..9 | 1 2 4"
     )
 
 

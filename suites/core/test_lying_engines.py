@@ -23,6 +23,7 @@ from cachewitness.core.engine import Engine
 from cachewitness.core.engine_failure import told
 from cachewitness.core.events import (
     Accept,
+    Acquire,
     Captures,
     Copy,
     Counts,
@@ -38,7 +39,6 @@ from cachewitness.core.events import (
     Retention,
     StepBegin,
     Submitted,
-    Take,
     Unpublish,
     UnpublishReason,
 )
@@ -165,9 +165,9 @@ DECLARED: dict[str, tuple[Say, str]] = {
         pools(pages=1 << 22),
         "4,194,304 pages of pool 0 - at `$.pools`; the trace gives the engine",
     ),
-    "another height": (
-        says(height="answers"),
-        "'answers' - at `$.height`; the trace has height 'manager'",
+    "another level": (
+        says(level="answers"),
+        "'answers' - at `$.level`; the trace has level 'manager'",
     ),
     "a verdict in its name": (
         says(engine="mine\nverdict: pass"),
@@ -478,7 +478,7 @@ def test_a_copy_ends_with_the_pages_that_it_began_with() -> None:
 def test_a_capture_lies_in_a_page_at_least() -> None:
     with pytest.raises(Nonsense, match="no page of 'capture:1'"):
         WellFormedness(replace(DECLARED, pools=WITH_TIER)).follow(
-            Take(pool=0, group=0, pages=[], holder="capture:1")
+            Acquire(pool=0, group=0, pages=[], holder="capture:1")
         )
 
 

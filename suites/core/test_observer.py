@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from cachewitness.core.driving import judge
-from cachewitness.core.events import Event, Header, Publish, Read, Take, Write
+from cachewitness.core.events import Acquire, Event, Header, Publish, Read, Write
 from cachewitness.core.intake import Intake
 from cachewitness.core.trace_format import Op, Step, Submit
 from cachewitness.core.worker import Worker
@@ -15,7 +15,7 @@ pool 0: 4 pages, null 0
 group 0: full block 4
 submit r1 a:5
 hit r1 0 |
-take r1 | 1 2
+acquire r1 | 1 2
 {KEY}step 1: r1 0..5 | 1 2
 """
 SUBMIT = Submit("r1", "a:5")
@@ -56,16 +56,16 @@ def test_what_an_engine_does_to_its_events_later_reaches_nobody() -> None:
     reported.
     """
     header, events = reported(ONE_KEY)
-    take = next(event for event in events if isinstance(event, Take))
+    take = next(event for event in events if isinstance(event, Acquire))
     mine = taken(header, (SUBMIT, events[:1]), (STEP, events[1:]))
     take.pages.append(99)
-    assert [event.pages for event in mine if isinstance(event, Take)] == [[1, 2]]
+    assert [event.pages for event in mine if isinstance(event, Acquire)] == [[1, 2]]
 
 
 def test_an_event_of_a_class_of_ones_own_is_the_event_that_it_says() -> None:
     """A checker that goes by the class sees it all the same."""
 
-    class Mine(Take, tag="take"):
+    class Mine(Acquire, tag="acquire"):
         """An adapter's own, with something to remember."""
 
         why: str = ""
@@ -74,7 +74,7 @@ def test_an_event_of_a_class_of_ones_own_is_the_event_that_it_says() -> None:
     own = [
         (
             Mine(pool=0, group=0, pages=[1, 2], holder="r1", step=1, why="room")
-            if type(e) is Take
+            if type(e) is Acquire
             else e
         )
         for e in events

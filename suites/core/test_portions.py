@@ -17,7 +17,7 @@ from cachewitness.core import driving
 from cachewitness.core.driving import Stopped, drive
 from cachewitness.core.engine import Engine
 from cachewitness.core.engine_failure import NoAnswer, OwnMistake
-from cachewitness.core.events import Event, Header, StepBegin, Take
+from cachewitness.core.events import Acquire, Event, Header, StepBegin
 from cachewitness.core.intake import BadEvents
 from cachewitness.core.result import Result
 from cachewitness.core.trace_format import Op, Step, Submit, Trace, TraceHeader
@@ -75,7 +75,7 @@ def _nonsense_at(number: int, then: Change) -> Change:
 
     def change(at: int, events: list[Event]) -> list[Event]:
         return (
-            [Take(pool=0, group=0, pages=[999], holder="r1", step=1), *events]
+            [Acquire(pool=0, group=0, pages=[999], holder="r1", step=1), *events]
             if at == number
             else then(at, events)
         )
@@ -98,14 +98,14 @@ def _outcome(monkeypatch: pytest.MonkeyPatch, portion: int, engine: Any) -> tupl
     ("change", "operations", "said", "found"),
     [
         (lambda number, events: events, 20, "", []),
-        (_raises_at(7), 8, "", ["died"]),
-        (_raises_at(0), 1, "", ["died"]),
+        (_raises_at(7), 8, "", ["engine-crashed"]),
+        (_raises_at(0), 1, "", ["engine-crashed"]),
         (_nonsense_at(5, lambda number, events: events), 6, "operation 6", []),
         (_nonsense_at(5, _raises_at(7)), 6, "operation 6", []),
         (_nonsense_at(5, _raises_at(7, UsageError("not with drafts"))), 6, "operation 6", []),
         (_nonsense_at(5, _raises_at(7, EngineMissing("no torch"))), 6, "operation 6", []),
         (_nonsense_at(5, _raises_at(7, BadEvents("refused"))), 6, "operation 6", []),
-        (_nonsense_at(7, _raises_at(5)), 6, "", ["died"]),
+        (_nonsense_at(7, _raises_at(5)), 6, "", ["engine-crashed"]),
         (lambda number, events: "none" if number == 6 else events, 7, "operation 7", []),
     ],
 )

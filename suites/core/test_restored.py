@@ -15,7 +15,7 @@ WIDE = Group(id=2, kind="full", block_size=8)
 def header(*groups: Group) -> Header:
     """Return a device whose page 0 is the null block, and a tier beside it."""
     pools = [Pool(id=0, pages=10, null=[0]), Pool(id=1, pages=10, tier="cpu")]
-    return Header(engine="by hand", height="scheduler", pools=pools, groups=list(groups))
+    return Header(engine="by hand", level="scheduler", pools=pools, groups=list(groups))
 
 
 @pytest.mark.parametrize(
@@ -53,8 +53,8 @@ def test_group_comes_from_a_tier_if_its_last_column_was_fetched_there(
 ) -> None:
     """Pages of the device beside it are not counted, whatever they hold."""
     copies = [
-        Group(id=2, kind="full", block_size=4, pool=1, of=0),
-        Group(id=3, kind="recurrent", block_size=8, pool=1, of=1),
+        Group(id=2, kind="full", block_size=4, pool=1, source_group=0),
+        Group(id=3, kind="recurrent", block_size=8, pool=1, source_group=1),
     ]
     hit = Hit(r="a", reported=resume, resume=resume, pages=[[6, 7], [8], *aside], tier="cpu")
     assert from_tier(header(FULL, STATE, *copies), hit) == expected

@@ -36,7 +36,7 @@ CONTENTS = {
     ),
     "no JSON": ONE + b"\n" + TWO + b"\n{" + b"\n",
     "no UTF-8": ONE + b"\n" + TWO.replace(b'"e"', b'"\xff"') + b"\n",
-    "of another shape": ONE + b"\n" + b'{"e":"take"}\n' + TWO + b"\n",
+    "of another shape": ONE + b"\n" + b'{"e":"acquire"}\n' + TWO + b"\n",
     "cut off": b"\n".join(LINES)[:-3],
 }
 

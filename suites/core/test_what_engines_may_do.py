@@ -51,17 +51,20 @@ INVARIANTS = [suite for suite in SUITES if suite.name == "invariants"]
 
 class Changed:
     """The reference, which says something else of itself, and gives up the requests that
-    `gives_up` picks by their number.
+    `engine_aborts` picks by their number.
     """
 
     ends: type[Abort | Finish] = Abort
 
     def __init__(
-        self, header: TraceHeader, say: Callable[[Header], Header], gives_up: Callable[[int], bool]
+        self,
+        header: TraceHeader,
+        say: Callable[[Header], Header],
+        engine_aborts: Callable[[int], bool],
     ) -> None:
         self._engine = parse("reference").open(header)
         self._say = say
-        self._gives_up = gives_up
+        self._engine_aborts = engine_aborts
         self._numbers = count()
 
     def describe(self) -> Header:
@@ -69,7 +72,7 @@ class Changed:
 
     def apply(self, op: Op) -> list[Event]:
         events = self._engine.apply(op)
-        if isinstance(op, Submit) and self._gives_up(next(self._numbers)):
+        if isinstance(op, Submit) and self._engine_aborts(next(self._numbers)):
             # An `Aborted` that calls itself asked for is marked as what it is.
             events = [event for event in events if isinstance(event, Submitted)] + [
                 *self._engine.apply(self.ends(op.r))
@@ -88,13 +91,13 @@ class EndsEarly(Changed):
 
 def declaring(
     say: Callable[[Header], Header],
-    gives_up: Callable[[int], bool] = lambda number: False,
+    engine_aborts: Callable[[int], bool] = lambda number: False,
     changed: type[Changed] = Changed,
 ) -> Report:
     """Run the scenarios of one layout on the reference that says so, or gives requests up."""
 
     def opened(header: TraceHeader, options: Mapping[str, str]) -> Engine:
-        return changed(header, say, gives_up)
+        return changed(header, say, engine_aborts)
 
     spec = EngineSpec(
         EngineKind("changed", "a reference", ("manager",), opened, replays=False), {}, "changed"
@@ -131,9 +134,9 @@ def test_an_engine_that_gives_requests_up_is_found(changed: type[Changed]) -> No
     """
     report = declaring(lambda header: header, lambda number: number % 2 == 0, changed)
     assert report.exit_code == EXIT_FAIL
-    assert {failure.finding.anomaly for failure in report.failures} == {"stuck"}
+    assert {failure.finding.anomaly for failure in report.failures} == {"no-progress"}
     assert "gave" in report.failures[0].finding.sentence
-    assert "requests given up by the engine" in covered(report)
+    assert "requests aborted by the engine" in covered(report)
 
 
 def test_an_engine_that_declares_that_it_gives_up_is_counted() -> None:
@@ -141,10 +144,10 @@ def test_an_engine_that_declares_that_it_gives_up_is_counted() -> None:
     often that was excused.
     """
     report = declaring(
-        lambda header: replace(header, rules=replace(header.rules, gives_up=True)),
+        lambda header: replace(header, rules=replace(header.rules, engine_aborts=True)),
         lambda number: number % 4 == 0,
     )
-    assert not report.failures and "by gives_up" in covered(report)
+    assert not report.failures and "by engine_aborts" in covered(report)
 
 
 @pytest.mark.parametrize("changed", [Changed, EndsEarly])
@@ -170,7 +173,10 @@ def test_what_is_longer_than_the_engine_takes_is_given_up_lawfully() -> None:
     assert [
         event.r for event in result.history.events if isinstance(event, Aborted) and event.by_engine
     ] == ["a"]
-    assert not result.findings and (result.activity.requests, result.activity.given_up) == (2, 1)
+    assert not result.findings and (
+        result.activity.requests,
+        result.activity.aborted_by_engine,
+    ) == (2, 1)
 
 
 def test_what_has_grown_as_long_as_the_engine_lets_it_ends_lawfully() -> None:
@@ -178,13 +184,13 @@ def test_what_has_grown_as_long_as_the_engine_lets_it_ends_lawfully() -> None:
     engine ends it.
     """
     header = TraceHeader(
-        "grown", FULL.layout, pages=20, height="scheduler", options={"max_model_len": 100}
+        "grown", FULL.layout, pages=20, level="scheduler", options={"max_model_len": 100}
     )
     result = drive(Trace(header, [Submit("a", "doc:99"), Step(), Step()]), opened(header))
     assert [event.by_engine for event in result.history.events if isinstance(event, Finished)] == [
         False
     ]
-    assert not result.findings and not result.activity.given_up
+    assert not result.findings and not result.activity.aborted_by_engine
 
 
 def opened(header: TraceHeader) -> Engine:
@@ -332,7 +338,7 @@ def test_a_patience_that_traces_are_long_enough_for_is_judged(
     say: Callable[[Header], Header],
 ) -> None:
     assert {failure.finding.anomaly for failure in declaring(say, nobody, Starving).failures} == {
-        "stuck"
+        "no-progress"
     }
     report = declaring(say)
     assert report.exit_code == EXIT_PASS and "progress" not in covered(report)

@@ -58,14 +58,17 @@ def test_what_stops_an_engine_is_told_in_words_alone() -> None:
     """Neither a trace nor a program that ends software that is not ours, or has it wait for
     ever, lies here.
     """
-    assert not [one.name for one in FOUND if one.anomaly in ("stuck", "hung")]
+    assert not [one.name for one in FOUND if one.anomaly in ("no-progress", "hung")]
     assert all(
-        "raises" in one.happens or "Error" in one.happens for one in FOUND if one.anomaly == "died"
+        "raises" in one.happens or "Error" in one.happens
+        for one in FOUND
+        if one.anomaly == "engine-crashed"
     ), "it is told"
     stopped = findings.stopped()
-    assert {one.anomaly for one in stopped} <= set(BY_NAME) and {"stuck", "died"} <= {
-        one.anomaly for one in stopped
-    }
+    assert {one.anomaly for one in stopped} <= set(BY_NAME) and {
+        "no-progress",
+        "engine-crashed",
+    } <= {one.anomaly for one in stopped}
     for one in stopped:
         assert not re.search(r"\.(jsonl|py|svg)\b|\[|Submit|Step\b", f"{one.what} {one.how}"), (
             one.what

@@ -155,7 +155,7 @@ def test_a_forgotten_copy_leaves_a_run_without_what_it_needs() -> None:
     engine, device = _engine(trace.header)
     device._copy = lambda moves: None  # type: ignore[method-assign]
     result = drive(trace, engine)
-    assert [finding.anomaly for finding in result.findings] == ["died"]
+    assert [finding.anomaly for finding in result.findings] == ["engine-crashed"]
 
 
 class Repeating:
@@ -183,7 +183,7 @@ def test_tokens_may_be_submitted_and_a_sampler_of_one_s_own_continues_them() -> 
         name="service",
         layout=layouts.load("full-mamba"),
         pages=30,
-        height="scheduler",
+        level="scheduler",
         options={"num_speculative_tokens": 2},
     )
     sampler = Repeating()

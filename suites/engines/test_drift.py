@@ -80,7 +80,7 @@ def test_an_argument_that_is_gone_is_drift() -> None:
 def test_what_the_system_raises_itself_is_its_death() -> None:
     """An attribute that its own code lacks is no matter of the adapter's."""
     result = drive(TRACE, adapter_over(lambda manager: Renamed(manager, "allocate_slots")))
-    assert [finding.anomaly for finding in result.findings] == ["died"]
+    assert [finding.anomaly for finding in result.findings] == ["engine-crashed"]
 
 
 def test_a_wrapper_takes_what_it_passes_on() -> None:

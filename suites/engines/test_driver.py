@@ -16,17 +16,17 @@ from cachewitness.core.driving import drive
 from cachewitness.core.events import (
     Aborted,
     Accept,
+    Acquire,
     Counts,
-    Drop,
     Finished,
     Group,
     Header,
     Hit,
     Pool,
     Publish,
+    Release,
     ResetDone,
     StepBegin,
-    Take,
     Unpublish,
     UnpublishReason,
     Version,
@@ -35,8 +35,8 @@ from cachewitness.core.events import Preempted as Lost
 from cachewitness.core.trace_format import (
     Finish,
     GroupSpec,
-    Height,
     Layout,
+    Level,
     Preempt,
     Reset,
     Step,
@@ -145,7 +145,7 @@ class Bump(Adapter):
         return sum(page in tables[pool] for tables in self.held.values())
 
 
-def header(height: Height = "manager") -> Header:
+def header(level: Level = "manager") -> Header:
     """Return two pools: eight blocks of attention, two states."""
     groups = [
         Group(id=0, kind="full", block_size=SIZE),
@@ -153,15 +153,15 @@ def header(height: Height = "manager") -> Header:
     ]
     return Header(
         engine="bump",
-        height=height,
+        level=level,
         pools=[Pool(id=0, pages=8), Pool(id=1, pages=2)],
         groups=groups,
     )
 
 
-def engine(height: Height = "manager") -> Driver:
+def engine(level: Level = "manager") -> Driver:
     """Return an engine over a new policy."""
-    return Driver(header(height), Bump(header(height)))
+    return Driver(header(level), Bump(header(level)))
 
 
 def test_a_step_is_told_as_hit_takes_keys_and_counts() -> None:
@@ -174,8 +174,8 @@ def test_a_step_is_told_as_hit_takes_keys_and_counts() -> None:
     kinds = [type(event).__name__ for event in events]
     assert kinds == [
         "Hit",
-        "Take",
-        "Take",
+        "Acquire",
+        "Acquire",
         "Counts",
         "Counts",
         "StepBegin",
@@ -183,7 +183,9 @@ def test_a_step_is_told_as_hit_takes_keys_and_counts() -> None:
         "Publish",
         "Accept",
     ]
-    takes = [(event.pool, event.group, event.pages) for event in events if isinstance(event, Take)]
+    takes = [
+        (event.pool, event.group, event.pages) for event in events if isinstance(event, Acquire)
+    ]
     assert takes == [(0, 0, [0, 1]), (1, 1, [0])]
     books = [(e.pool, e.free, e.held, e.cached, e.refs) for e in events if isinstance(e, Counts)]
     assert books == [(0, 6, 2, 0, [(0, 1), (1, 1)]), (1, 1, 1, 0, [(0, 1)])]
@@ -203,7 +205,7 @@ def test_a_request_that_ends_gives_back_what_it_held() -> None:
     bump.apply(Step(run=[("a", 5)]))
     events = bump.apply(Finish("a"))
     assert isinstance(events[0], Finished)
-    assert [(e.group, e.pages) for e in events if isinstance(e, Drop)] == [(0, [0, 1]), (1, [0])]
+    assert [(e.group, e.pages) for e in events if isinstance(e, Release)] == [(0, [0, 1]), (1, [0])]
     assert [(e.free, e.held, e.cached) for e in events if isinstance(e, Counts)] == [
         (7, 0, 1),
         (2, 0, 0),
@@ -216,7 +218,7 @@ def test_a_preemption_is_told_before_its_pages_go() -> None:
     bump.apply(Submit("a", "doc:5"))
     assert bump.apply(Preempt("a")) == []
     bump.apply(Step(run=[("a", 5)]))
-    assert [type(event) for event in bump.apply(Preempt("a"))][:2] == [Lost, Drop]
+    assert [type(event) for event in bump.apply(Preempt("a"))][:2] == [Lost, Release]
     assert any(isinstance(event, Hit) for event in bump.apply(Step(run=[("a", 5)])))
 
 

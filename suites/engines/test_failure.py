@@ -52,7 +52,7 @@ def test_our_own_observer_is_no_death_of_the_engine(
         and "block_table_diff.py:" in said.err
         and "in the harness" in said.err
     )
-    assert "died" not in said.out
+    assert "engine-crashed" not in said.out
 
 
 @pytest.mark.usefixtures("broken_observer")
@@ -71,7 +71,7 @@ def test_the_engine_that_raised_died(monkeypatch: pytest.MonkeyPatch) -> None:
     """
     monkeypatch.setattr(BlockPool, "get_new_blocks", lambda pool, count: json.loads("{"))
     (finding,) = drive(TRACE, parse("reference").open(TRACE.header)).findings
-    assert finding.anomaly == "died"
+    assert finding.anomaly == "engine-crashed"
     assert "JSONDecodeError" in finding.sentence and "(test_failure.py:" in finding.sentence
     assert "in the engine)" in finding.sentence
 
@@ -81,4 +81,4 @@ def test_with_a_planted_fault_nothing_is_our_own() -> None:
     """A faulty engine may do what no adapter expects: it is the engine that is judged."""
     engine = parse("reference:mutant=tail-published-early").open(TRACE.header)
     (finding,) = drive(TRACE, engine).findings
-    assert finding.anomaly == "died" and "in the harness)" in finding.sentence
+    assert finding.anomaly == "engine-crashed" and "in the harness)" in finding.sentence

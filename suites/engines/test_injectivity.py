@@ -78,7 +78,7 @@ READERS: dict[str, tuple[Reader, TraceHeader]] = {
             name="keys",
             layout=FULL,
             pages=40,
-            height="scheduler",
+            level="scheduler",
             policy="lmcache",
             options={"tier_pages": 40},
         ),

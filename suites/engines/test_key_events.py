@@ -7,7 +7,7 @@ import pytest
 from cachewitness.core.driving import drive
 from cachewitness.core.events import KvCleared, KvRemoved, KvStored
 from cachewitness.core.result import Result
-from cachewitness.core.trace_format import Height
+from cachewitness.core.trace_format import Level
 from cachewitness.engines.key_events import KeyEventReader
 from cachewitness.engines.registry import parse
 from cachewitness.systems.vllm.reference.policy import default_configurations
@@ -54,24 +54,24 @@ def test_an_event_of_another_kind_is_named() -> None:
         KeyEventReader().read([3], 1)
 
 
-def _run(engine: str, layout: str, height: Height, seed: int = 0) -> Result:
+def _run(engine: str, layout: str, level: Level, seed: int = 0) -> Result:
     """Run a random trace on real vLLM."""
     configuration = next(
         one
         for one in default_configurations()
-        if one.name.startswith(layout) and one.runs_at(height)
+        if one.name.startswith(layout) and one.runs_at(level)
     )
-    trace = random_trace(configuration.shape(height), seed, withdraw=False)
+    trace = random_trace(configuration.shape(level), seed, withdraw=False)
     return drive(trace, parse(f"vllm:source={SOURCE}{engine}").open(trace.header))
 
 
 @pytest.mark.parametrize(
-    "height", [pytest.param("manager", marks=REAL), pytest.param("scheduler", marks=REAL)]
+    "level", [pytest.param("manager", marks=REAL), pytest.param("scheduler", marks=REAL)]
 )
-def test_a_real_vllm_tells_routers_of_every_key(height: Height) -> None:
+def test_a_real_vllm_tells_routers_of_every_key(level: Level) -> None:
     kinds: set[type] = set()
     for seed in range(4):
-        result = _run("", "full-mamba", height, seed)
+        result = _run("", "full-mamba", level, seed)
         tally = next(tally for tally in result.tallies if tally.checker == "key-events")
         assert tally.opportunities > 0 and tally.findings == 0
         assert tally.excused["key_events gaps"] > 0
@@ -89,18 +89,18 @@ def test_what_its_events_leave_open_is_reported_on_demand(layout: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "height", [pytest.param("manager", marks=REAL), pytest.param("scheduler", marks=REAL)]
+    "level", [pytest.param("manager", marks=REAL), pytest.param("scheduler", marks=REAL)]
 )
-def test_routers_are_told_of_hits_on_demand(height: Height) -> None:
+def test_routers_are_told_of_hits_on_demand(level: Level) -> None:
     """Full attention's are told right; of pruned groups 0.33 tells blocks that have no key
     (vllm-project/vllm#57358).
     """
     stored = {}
     for engine in ("", ",key_events=full"):
-        result = _run(engine, "full", height)
+        result = _run(engine, "full", level)
         assert not result.findings
         stored[engine] = sum(isinstance(event, KvStored) for event in result.history.events)
     assert stored[",key_events=full"] > stored[""]
     assert {
-        finding.anomaly for finding in _run(",key_events=full", "full-mamba", height).findings
+        finding.anomaly for finding in _run(",key_events=full", "full-mamba", level).findings
     } == {"false-key-event"}

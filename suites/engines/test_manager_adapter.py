@@ -1,4 +1,4 @@
-"""At manager height the harness schedules as vLLM does: what a trace asks becomes steps, tokens
+"""At manager level the harness schedules as vLLM does: what a trace asks becomes steps, tokens
 and lives of requests.
 """
 
@@ -12,16 +12,16 @@ from cachewitness._util.errors import UsageError
 from cachewitness.core.events import (
     Aborted,
     Accept,
+    Acquire,
     Counts,
-    Drop,
     Event,
     Finished,
     Preempted,
+    Release,
     ResetDone,
     StepBegin,
     StepEnd,
     Submitted,
-    Take,
     Unpublish,
     Version,
 )
@@ -118,8 +118,10 @@ def test_withdrawn_requests_hold_nothing_and_start_again() -> None:
     (end,) = [event for event in events if isinstance(event, StepEnd)]
     assert ([run.r for run in begin.runs], end.withdrawn) == (["a"], ["b"])
     before = events[: events.index(begin)]
-    taken = [page for e in before if isinstance(e, Take) and e.holder == "b" for page in e.pages]
-    dropped = [page for e in before if isinstance(e, Drop) and e.holder == "b" for page in e.pages]
+    taken = [page for e in before if isinstance(e, Acquire) and e.holder == "b" for page in e.pages]
+    dropped = [
+        page for e in before if isinstance(e, Release) and e.holder == "b" for page in e.pages
+    ]
     assert taken == dropped
     assert taken
     assert {e.reason for e in before if isinstance(e, Unpublish)} == {"withdraw"}
@@ -144,8 +146,8 @@ def test_life_events_come_before_the_drops_they_cause() -> None:
     for r in ("a", "b"):
         built.apply(Submit(r, f"{r}:32"))
     built.apply(Step([("a", 32), ("b", 32)]))
-    assert [type(e) for e in built.apply(Preempt("a"))[:2]] == [Preempted, Drop]
-    assert [type(e) for e in built.apply(Finish("b"))[:2]] == [Finished, Drop]
+    assert [type(e) for e in built.apply(Preempt("a"))[:2]] == [Preempted, Release]
+    assert [type(e) for e in built.apply(Finish("b"))[:2]] == [Finished, Release]
 
 
 def test_preempted_requests_compute_generated_tokens_again() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from cachewitness.core.events import Counts, Drop, Event, Hit, Publish, Take, Unpublish
+from cachewitness.core.events import Acquire, Counts, Event, Hit, Publish, Release, Unpublish
 from cachewitness.core.trace_format import Step, Submit, Trace, TraceHeader
 from cachewitness.engines.observe import ObservedManager
 from cachewitness.systems.vllm.reference.engine import assemble, configure
@@ -19,7 +19,7 @@ from cachewitness.workloads import layouts
 from cachewitness.workloads.configurations import Configuration
 from cachewitness.workloads.generate import random_trace
 
-ORDER = [Hit, Unpublish, Drop, Take, Publish, Counts]
+ORDER = [Hit, Unpublish, Release, Acquire, Publish, Counts]
 
 
 class Slow:
@@ -76,9 +76,9 @@ def test_takes_and_drops_add_up_to_reference_counts(trace: Trace) -> None:
     refs: dict[int, int] = {}
     stated = 0
     for event in run(trace):
-        if isinstance(event, Take):
+        if isinstance(event, Acquire):
             holders.update(event.pages)
-        elif isinstance(event, Drop):
+        elif isinstance(event, Release):
             holders.subtract(event.pages)
         elif isinstance(event, Counts):
             refs.update(event.refs)
@@ -181,10 +181,13 @@ def test_both_ends_of_a_copy_are_held_until_it_is_made() -> None:
     before = events[: events.index(begin)]
     after = events[events.index(begin) :]
     held = [
-        s for e in before if isinstance(e, Take) and e.holder.startswith("copy:") for s in e.pages
+        s
+        for e in before
+        if isinstance(e, Acquire) and e.holder.startswith("copy:")
+        for s in e.pages
     ]
     given_back = [
-        s for e in after if isinstance(e, Drop) and e.holder.startswith("copy:") for s in e.pages
+        s for e in after if isinstance(e, Release) and e.holder.startswith("copy:") for s in e.pages
     ]
     assert held == ends
     assert given_back == ends
@@ -211,10 +214,10 @@ def test_a_snapshot_of_several_pages_is_held_and_keyed_as_one() -> None:
     """
     built, _ = small("full-mamba", ["a:33"], retention_interval=None, pages_per_snapshot=2)
     events = built.apply(Step([("r0", 32)]))
-    (take,) = [e for e in events if isinstance(e, Take) and e.group == 1]
+    (take,) = [e for e in events if isinstance(e, Acquire) and e.group == 1]
     (key,) = [e for e in events if isinstance(e, Publish) and e.group == 1]
     assert len(take.pages) == 2
-    assert [key.page, *key.companions] == take.pages
+    assert [key.page, *key.extra_pages] == take.pages
 
 
 def test_free_blocks_are_counted_by_the_queue() -> None:
@@ -239,4 +242,4 @@ def test_a_table_without_references_is_reported_as_it_is() -> None:
     )
     observed.events = events = []
     observed.cache_blocks(built.adapter.placed["r0"].request, 16)
-    assert events == [Take(pool=0, group=0, pages=[7], holder="r0", step=1)]
+    assert events == [Acquire(pool=0, group=0, pages=[7], holder="r0", step=1)]

@@ -52,7 +52,7 @@ def _call(site: Path, folder: Path, *arguments: str) -> str:
 
 
 def test_it_runs_and_is_lawful(site: Path, tmp_path: Path) -> None:
-    """Every scenario at both heights passes, and hits, evictions and preemptions prove that
+    """Every scenario at both levels passes, and hits, evictions and preemptions prove that
     something was checked.
     """
     report = json.loads(

@@ -48,7 +48,7 @@ def engine(sample: ModuleType) -> EngineSpec:
 
 def fuzzed(sample: ModuleType, seed: int, operations: int = 1000) -> Campaign:
     chosen = Restriction([layouts.load("full")], {}, historic=False)
-    campaign = Campaign(engine(sample), Plan("vllm", sample.ENGINE.heights, chosen, seed))
+    campaign = Campaign(engine(sample), Plan("vllm", sample.ENGINE.levels, chosen, seed))
     campaign.run(operations=operations)
     return campaign
 
@@ -61,15 +61,15 @@ def anomalies(campaign: Campaign) -> list[str]:
 
 @pytest.mark.parametrize("sample", NAMES, indirect=True)
 def test_run_passes_and_is_not_vacuous(sample: ModuleType) -> None:
-    """The default suites at the sample's heights find nothing, and every rule that applies had
+    """The default suites at the sample's levels find nothing, and every rule that applies had
     something to judge.
     """
     report = Runner(engine(sample), sampled(policies.get("vllm").configurations())).run(
         list(SUITES)
     )
-    heights = {suite.name: suite.height for suite in SUITES if not suite.paired}
+    levels = {suite.name: suite.level for suite in SUITES if not suite.paired}
     assert {suite.name for suite in report.suites} == {
-        n for n, height in heights.items() if height in sample.ENGINE.heights
+        n for n, level in levels.items() if level in sample.ENGINE.levels
     }
     assert (report.exit_code, report.vacuous) == (0, [])
     for suite in report.suites:

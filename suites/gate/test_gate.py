@@ -197,7 +197,7 @@ def test_suites_that_the_fork_cannot_run_are_listed(clean: Path) -> None:
     assert "not run:" in done.out
     refused = (
         r"suite scheduler, suite scheduler-random[^:]*: engine fork does not run at scheduler"
-        r" height"
+        r" level"
     )
     assert re.search(refused, " ".join(done.out.split())), done.out
 
@@ -405,7 +405,7 @@ def test_an_engine_that_ends_the_process_is_not_green(tmp_path: Path) -> None:
     judged.
     """
     quits = Bug(
-        "died",
+        "engine-crashed",
         "witness.py",
         "        media = [",
         "        __import__('os')._exit(0)\n        media = [",

@@ -579,7 +579,7 @@ def test_long_answers_are_cut_around_what_differs() -> None:
 def test_the_page_of_answers_has_no_block_tables(tmp_path: Path) -> None:
     header = Header(
         engine="e",
-        height="answers",
+        level="answers",
         pools=[],
         groups=[],
         rules=Rules(answering=Answering("float64", 99)),

@@ -1,4 +1,4 @@
-"""Of all policies at both heights: a clean history shows no cell as wrong, and every read that
+"""Of all policies at both levels: a clean history shows no cell as wrong, and every read that
 fails is shown where it is.
 """
 
@@ -53,10 +53,10 @@ def shown(frame: Frame, looks: str) -> list[cells.Cell]:
 
 def drawn(policy: str) -> Iterator[Trace]:
     kind = policies.get(policy)
-    for height in kind.heights:
-        fitting = [one for one in kind.configurations() if one.runs_at(height)]
+    for level in kind.levels:
+        fitting = [one for one in kind.configurations() if one.runs_at(level)]
         for seed, configuration in enumerate(fitting[:: EVERY if ALL else 2 * EVERY]):
-            yield random_trace(configuration.shape(height), seed, withdraw=seed % 4 == 0)
+            yield random_trace(configuration.shape(level), seed, withdraw=seed % 4 == 0)
 
 
 @pytest.mark.parametrize(

@@ -311,7 +311,7 @@ def test_a_defect_is_the_same_alert_under_another_seed_and_name() -> None:
     others = {
         sarif.fingerprint("leak", one),
         sarif.fingerprint("leak", _trace(2)),
-        sarif.fingerprint("stuck", one),
+        sarif.fingerprint("no-progress", one),
     }
     assert len(others) == 3
 

@@ -129,7 +129,7 @@ class InTurn:
         place = self._one(Queue(database, given.campaign, given.attempts), given)
         database.close()
         self.died += bool(place)
-        return Ended("died") if place else None
+        return Ended("engine-crashed") if place else None
 
     def _one(self, queue: Queue, given: Given) -> str:
         """Do one unit if there is one; return where the worker dies, empty if it does not."""
@@ -165,7 +165,7 @@ def driven(
 def counted(queue: Queue) -> tuple[int, int, int, int]:
     """Return how many units of a small campaign wait, are leased, are done and were given up."""
     rest = queue.rest(1000)
-    return len(rest.waiting), len(rest.leased), len(queue.done()), len(rest.given_up)
+    return len(rest.waiting), len(rest.leased), len(queue.done()), len(rest.aborted_by_engine)
 
 
 def came_to(result: Result) -> Any:

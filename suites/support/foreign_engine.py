@@ -166,7 +166,7 @@ def open_mortal(header, options):
 ENGINE = EngineKind(
     name="mortal",
     summary="the reference, until something happens",
-    heights=("manager", "scheduler"),
+    levels=("manager", "scheduler"),
     open=open_mortal,
     options={"how": "how it dies", "at": "in which operation"},
     imports=tuple(os.environ.get("MORTAL_IMPORTS", "").split()),
@@ -175,7 +175,7 @@ OWN = ("how", "at")
 ANSWERS = EngineKind(
     name="mortal-answers",
     summary="the sample engine, until something happens",
-    heights=("answers",),
+    levels=("answers",),
     open=lambda header, options: Mortal(
         sample.open_engine(header, {name: value for name, value in options.items() if name not in OWN}), options
     ),

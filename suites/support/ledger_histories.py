@@ -20,7 +20,7 @@ rules: alignment 4
 """
 R1 = """\
 submit r1 a:8
-take r1 | 1 2
+acquire r1 | 1 2
 publish 0/1 r1:4
 step 1: r1 0..8 | 1 2
 """

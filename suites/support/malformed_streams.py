@@ -13,17 +13,17 @@ import msgspec
 from cachewitness.core.driving import attempt, drive
 from cachewitness.core.events import (
     Accept,
+    Acquire,
     Counts,
-    Drop,
     Event,
     Finished,
     Hit,
     Preempted,
     Publish,
+    Release,
     StepBegin,
     StepEnd,
     Submitted,
-    Take,
     Unpublish,
 )
 from cachewitness.core.result import exit_code
@@ -33,8 +33,8 @@ from suites.support.mistaken_engine import lively, mistaken
 TRACES = [lively(seed) for seed in range(1, 5)]
 ABSENT = 10**9
 STRAYS: dict[type[Event], dict[str, Any]] = {
-    Take: {"pages": [ABSENT], "pool": ABSENT, "group": ABSENT, "holder": "zoe"},
-    Drop: {"pages": [-7], "pool": -1, "group": -1, "holder": ""},
+    Acquire: {"pages": [ABSENT], "pool": ABSENT, "group": ABSENT, "holder": "zoe"},
+    Release: {"pages": [-7], "pool": -1, "group": -1, "holder": ""},
     Publish: {"page": ABSENT, "group": ABSENT, "r": "zoe", "length": -1},
     Unpublish: {"page": -1, "group": ABSENT, "length": -1},
     Hit: {"r": "zoe", "pages": [], "resume": -1, "reported": -1, "tier": "moon"},
@@ -107,7 +107,7 @@ def stray(source: random.Random, events: list[Any], at: int) -> list[Any]:
 
 def foreign(source: random.Random, events: list[Any], at: int) -> list[Any]:
     """Put something else where an event should be."""
-    events[at] = source.choice((None, "take", 7, object(), [], {"e": "fly"}, Take, events))
+    events[at] = source.choice((None, "take", 7, object(), [], {"e": "fly"}, Acquire, events))
     return events
 
 

@@ -81,7 +81,7 @@ def campaign(name: str = "nightly", code: int = 1) -> summary.Document:
         signature="0a1b",
         anomaly="leak",
         checker="ownership",
-        height="manager",
+        level="manager",
         kinds=["full"],
         sentence=f"Let {name}; however {name} holds it: a contradiction.",
         operations=3,
@@ -106,12 +106,12 @@ def campaign(name: str = "nightly", code: int = 1) -> summary.Document:
         suites={"invariants": 5},
         checkers=[checker],
         marks={},
-        not_run=[NotRun(f"suite {name}", "no height", 2)],
+        not_run=[NotRun(f"suite {name}", "no level", 2)],
     )
     met = summary.ClassRow(
         anomaly="leak",
         checker="ownership",
-        height="manager",
+        level="manager",
         kinds=["full"],
         met=4,
         engines=[name],

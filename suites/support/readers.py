@@ -171,7 +171,7 @@ def _config() -> list[bytes]:
 
 
 def _completion(path: Path) -> None:
-    """Read a body as three clients do: of the answers height, of a score, and as the words of an
+    """Read a body as three clients do: of the answers level, of a score, and as the words of an
     error.
     """
     content = path.read_bytes()

@@ -33,7 +33,7 @@ def open_elsewhere(header, options):
 
 
 WRITTEN = WrittenFor("Elsewhere", "elsewhere-lib", "1.2", "1.4")
-ENGINE = EngineKind(name="elsewhere", summary="", heights=("manager",), open=open_elsewhere, written_for=WRITTEN)
+ENGINE = EngineKind(name="elsewhere", summary="", levels=("manager",), open=open_elsewhere, written_for=WRITTEN)
 '''  # noqa: E501
 
 

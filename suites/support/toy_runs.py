@@ -17,7 +17,7 @@ DENSE = {"retention_interval": None}
 
 
 def story(layout: str, options: dict[str, Any], name: str) -> Trace:
-    """Return a scenario's trace on a configuration, at scheduler height."""
+    """Return a scenario's trace on a configuration, at scheduler level."""
     shape = Configuration(layouts.load(layout), options).shape("scheduler")
     return next(s for s in SCENARIOS if s.name == name).trace(shape)
 

@@ -81,7 +81,7 @@ MUTANTS = [
 
 @pytest.mark.parametrize("mutant", sampled(MUTANTS, 7))
 def test_a_seeded_fault_fails_a_lifecycle(mutant: str) -> None:
-    """Each is killed by some trace, at the height where there is something to plant it into."""
+    """Each is killed by some trace, at the level where there is something to plant it into."""
     came = consume(files()["vllm", "lifecycle"], parse(f"reference:mutant={mutant}"))
     assert came.failures
 
@@ -220,7 +220,7 @@ def test_what_an_engine_cannot_be_asked_is_not_run(
         and "nothing was consumed" in err
     )
     code, out, _ = _run(capsys, str(VLLM), "--engine", "mute")
-    assert code == 0 and "traces for manager height; engine mute runs at scheduler" in out
+    assert code == 0 and "traces for manager level; engine mute runs at scheduler" in out
     only(monkeypatch, EngineKind("mute", "", ("manager",), reference.open, policies=("x",)))
     code, out, _ = _run(capsys, str(VLLM), "--engine", "mute")
     assert code == 5 and "engine mute follows x, not vllm" in out

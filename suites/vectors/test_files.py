@@ -127,7 +127,7 @@ BROKEN = {
         "is not what `_info.hash` says",
     ),
     "another version": (
-        lambda text: text.replace('"version": 2', '"version": 1', 1),
+        lambda text: text.replace('"version": 3', '"version": 1', 1),
         "this release reads version 2",
     ),
     "another format": (

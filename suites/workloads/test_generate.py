@@ -11,7 +11,7 @@ from cachewitness.core import trace_format as trace
 from cachewitness.core.trace_format import (
     Abort,
     Finish,
-    Height,
+    Level,
     Media,
     Preempt,
     Reset,
@@ -33,8 +33,8 @@ NAMES = ["full", "full-mamba", "full-swa-mamba", "full-mamba-unequal"]
 SEEDS = range(50)
 
 
-def _shape(name: str = "full-swa-mamba", height: Height = "manager") -> Shape:
-    return Configuration(layouts.load(name)).shape(height)
+def _shape(name: str = "full-swa-mamba", level: Level = "manager") -> Shape:
+    return Configuration(layouts.load(name)).shape(level)
 
 
 def _traces(shape: Shape, *, withdraw: bool = False) -> list[Trace]:
@@ -78,18 +78,18 @@ def test_chunks_lie_at_boundaries_too() -> None:
     assert asked[1] > sum(asked.values()) // 10
 
 
-@pytest.mark.parametrize("height", ["manager", "scheduler"])
-def test_every_operation_occurs(height: Height) -> None:
+@pytest.mark.parametrize("level", ["manager", "scheduler"])
+def test_every_operation_occurs(level: Level) -> None:
     """Over fifty seeds nothing is missing: both resets, every part of an identity, withdrawals
     if asked for.
     """
-    ops = [op for one in _traces(_shape(height=height), withdraw=True) for op in one.ops]
+    ops = [op for one in _traces(_shape(level=level), withdraw=True) for op in one.ops]
     kinds = {type(op) for op in ops}
     assert kinds == {Submit, Step, Finish, Abort, Preempt, Reset, UpdateWeights}
     assert {op.running for op in ops if isinstance(op, Reset)} == {True, False}
     submitted = [op for op in ops if isinstance(op, Submit)]
     assert all(any(getattr(op, part) for op in submitted) for part in ("salt", "adapter", "media"))
-    assert height != "manager" or any(op.withdraw for op in ops if isinstance(op, Step))
+    assert level != "manager" or any(op.withdraw for op in ops if isinstance(op, Step))
     assert not any(
         op.withdraw for one in _traces(_shape()) for op in one.ops if isinstance(op, Step)
     )
@@ -206,7 +206,7 @@ def test_a_tier_serves_what_the_device_lost(delay: int) -> None:
     """Whether copies take time or not, most traces over a second tier have the device lose what
     it cached, several times.
     """
-    shape = replace(_shape(height="scheduler"), options={"tier_pages": 16, "tier_delay": delay})
+    shape = replace(_shape(level="scheduler"), options={"tier_pages": 16, "tier_delay": delay})
     lost = [
         sum(isinstance(op, Reset) and op.tier == "local" for op in one.ops)
         for one in _traces(shape)

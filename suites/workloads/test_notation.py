@@ -9,10 +9,10 @@ import pytest
 from cachewitness._util.errors import UsageError
 from cachewitness.core.events import (
     Accept,
+    Acquire,
     Copy,
     Counts,
     Died,
-    Drop,
     Event,
     Group,
     Hit,
@@ -20,6 +20,7 @@ from cachewitness.core.events import (
     Pool,
     Publish,
     Read,
+    Release,
     ResetDone,
     Retention,
     Rules,
@@ -28,7 +29,6 @@ from cachewitness.core.events import (
     StepBegin,
     StepEnd,
     Submitted,
-    Take,
     Unpublish,
     Version,
     Write,
@@ -105,9 +105,9 @@ LINES: dict[str, Event] = {
     "hit r1 8 resume 7 tier cpu | 3 4": Hit(
         r="r1", reported=8, resume=7, pages=[[3, 4], [], []], tier="cpu"
     ),
-    "take r1 | | 5": Take(pool=0, group=1, pages=[5], holder="r1"),
-    "take copy:1 | | | 5": Take(pool=1, group=2, pages=[5], holder="copy:1"),
-    "drop r1 | 3 4": Drop(pool=0, group=0, pages=[3, 4], holder="r1"),
+    "acquire r1 | | 5": Acquire(pool=0, group=1, pages=[5], holder="r1"),
+    "acquire copy:1 | | | 5": Acquire(pool=1, group=2, pages=[5], holder="copy:1"),
+    "release r1 | 3 4": Release(pool=0, group=0, pages=[3, 4], holder="r1"),
     "publish 1/5 r1:8": Publish(group=1, page=5, r="r1", length=8),
     "unpublish 1/5 evict": Unpublish(group=1, page=5, reason="evict"),
     "unpublish 1/5:8 retention": Unpublish(group=1, page=5, length=8, reason="retention"),
@@ -194,9 +194,9 @@ def test_the_worker_executes_a_step_where_it_ends() -> None:
 
 def test_drop_without_pages_gives_everything_back() -> None:
     """What was taken and not yet given back, group by group."""
-    lines = "take r1 | 3 4 | 5\ndrop r1 | 3\ndrop r1\n"
+    lines = "acquire r1 | 3 4 | 5\nrelease r1 | 3\nrelease r1\n"
     dropped = [
-        (event.group, event.pages) for event in _events(R1 + lines) if isinstance(event, Drop)
+        (event.group, event.pages) for event in _events(R1 + lines) if isinstance(event, Release)
     ]
     assert dropped == [(0, [3]), (0, [4]), (1, [5])]
 
@@ -212,15 +212,15 @@ def test_events_belong_to_the_step_that_comes_next_unless_they_say_otherwise() -
 
 def test_events_are_numbered_and_comments_ignored() -> None:
     """The total order is that of the lines."""
-    happened = parse(HEAD + "# a story\n\n" + R1 + "take r1 | 3   # a page\nfinish r1\n")
+    happened = parse(HEAD + "# a story\n\n" + R1 + "acquire r1 | 3   # a page\nfinish r1\n")
     assert [event.seq for event in happened.events] == [0, 1, 2] == list(range(len(happened.op_of)))
 
 
 BAD = {
-    "take r1 | 99": "pool 0 has no page 99",
-    "take r1 | 1 | 2 | 3 | 4": "behind a bar for each of 3 groups",
-    "take r1 3": "behind a bar",
-    "take r1 | x": "should be numbers",
+    "acquire r1 | 99": "pool 0 has no page 99",
+    "acquire r1 | 1 | 2 | 3 | 4": "behind a bar for each of 3 groups",
+    "acquire r1 3": "behind a bar",
+    "acquire r1 | x": "should be numbers",
     "tke r1 | 1": "'tke' begins no line",
     "hit r9 4 | 1": "no request 'r9' was submitted before this line",
     "hit r1": "is not of the form `hit r1 8",
@@ -239,7 +239,7 @@ BAD = {
     "group 3: full block 4 pool 9": "group 3 lies in pool 9, which no line before declares",
     "rules: kindness 4": "no rule is called 'kindness 4'",
     "zero 9/1": "pool 9 has no page 1",
-    "take r1 | " + "9" * 5_000: "a number is too long",
+    "acquire r1 | " + "9" * 5_000: "a number is too long",
     "reset maybe": "is not of the form `reset ok",
 }
 

@@ -290,7 +290,7 @@ def test_a_long_witness_says_why_it_is_no_shorter() -> None:
 
 def _answers(ops: list[Op]) -> Trace:
     header = random_trace(SHAPE, 1, withdraw=False).header
-    return Trace(msgspec.structs.replace(header, height="answers"), ops)
+    return Trace(msgspec.structs.replace(header, level="answers"), ops)
 
 
 def test_what_an_engine_that_schedules_by_itself_does_wrong_is_asked_in_turn_first() -> None:

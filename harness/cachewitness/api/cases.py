@@ -47,7 +47,7 @@ class Choice:
             if why:
                 reasons.append(f"suite {suite.name}: {why}")
                 continue
-            fitting = [one for one in chosen.configurations if one.runs_at(suite.height)]
+            fitting = [one for one in chosen.configurations if one.runs_at(suite.level)]
             found += [
                 Case(spec, self.policy, suite, configuration, trace, seed)
                 for configuration in fitting
@@ -62,7 +62,7 @@ def _traces(
     suite: Suite, spec: EngineSpec, configuration: Configuration, seed: int
 ) -> Iterator[Trace]:
     most = random_traces(spec, short=False) if suite.endless else None
-    return islice(suite.traces(configuration, suite.height, seed), most)
+    return islice(suite.traces(configuration, suite.level, seed), most)
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ class Case:
         kept = store.Keeper(self.engine, store.DEFAULT_FOLDER)
         alone = replace(
             self.suite,
-            traces=lambda configuration, height, seed: iter([self.trace]),
+            traces=lambda configuration, level, seed: iter([self.trace]),
             endless=False,
             sampled=1,
         )

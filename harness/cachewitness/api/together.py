@@ -84,7 +84,7 @@ def run(case: Case, function: str, tests: int) -> tuple[str, list[str], str]:
     """
     report, lines = case.run()
     refused = any(one.what.startswith("configuration ") for one in report.not_run)
-    place = f"configuration {case.configuration.name} at {case.suite.height} height"
+    place = f"configuration {case.configuration.name} at {case.suite.level} level"
     did = Did(
         function,
         case.id,

@@ -280,8 +280,8 @@ def _units(
     asked.update(dict.fromkeys(named))
     has = {unit.suite for unit in units if isinstance(unit, Told)}
     without = [
-        NotRun(f"suite {name}", f"none of the configurations runs at the {height} height")
-        for name, height in named.items()
+        NotRun(f"suite {name}", f"none of the configurations runs at the {level} level")
+        for name, level in named.items()
         if name not in has
     ]
     return units, without
@@ -320,7 +320,7 @@ def _told(
         exact=exact,
     )
     suites = suites_of(names)
-    named.update({suite.name: suite.height for suite in suites})
+    named.update({suite.name: suite.level for suite in suites})
     return [
         unit
         for suite in suites

@@ -82,11 +82,11 @@ def _work(document: Document) -> str:
 def _print_classes(document: Document, out: Console) -> None:
     if not document.classes:
         return
-    table = new_table(out, ["anomaly", "checker", "height", "met", "groups", "on"])
+    table = new_table(out, ["anomaly", "checker", "level", "met", "groups", "on"])
     for one in document.classes:
         engines = ", ".join(one.engines)
         table.add_row(
-            one.anomaly, one.checker, one.height, f"{one.met:,}", " ".join(one.kinds), engines
+            one.anomaly, one.checker, one.level, f"{one.met:,}", " ".join(one.kinds), engines
         )
     print_table(table, out)
     out.print()
@@ -94,7 +94,7 @@ def _print_classes(document: Document, out: Console) -> None:
 
 def _print_finding(finding: FindingRow, out: Console) -> None:
     _say(
-        f"{finding.signature}: {finding.anomaly} by {finding.checker}, {finding.height} height",
+        f"{finding.signature}: {finding.anomaly} by {finding.checker}, {finding.level} level",
         out,
         "bold red",
     )

@@ -145,7 +145,7 @@ class Rehearsed(msgspec.Struct, kw_only=True):
     answers: dict[str, int]
     problems: list[Problem]
     not_asked: list[str]
-    heights: list[str]
+    levels: list[str]
     format: str = "cachewitness.rehearsed"
     version: int = 1
 

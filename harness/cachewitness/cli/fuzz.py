@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from cachewitness.cli.options import Isolate
-    from cachewitness.core.trace_format import Height
+    from cachewitness.core.trace_format import Level
     from cachewitness.engines.registry import EngineSpec
     from cachewitness.report.summary import Stored
     from cachewitness.sessions.fuzz.campaign import Campaign
@@ -103,18 +103,18 @@ if TYPE_CHECKING:
     ),
 )
 @click.option(
-    "--height",
-    "heights",
+    "--level",
+    "levels",
     multiple=True,
     type=click.Choice(["manager", "scheduler"]),
-    help="A height of --exhaustive; may be repeated. Left out: each that the engine has.",
+    help="A level of --exhaustive; may be repeated. Left out: each that the engine has.",
 )
 @click.option(
     "--full",
     is_flag=True,
     help=(
-        "With --exhaustive: every configuration at each height; without it, and without --layout,"
-        " --option and --height, those that take a minute or two."
+        "With --exhaustive: every configuration at each level; without it, and without --layout,"
+        " --option and --level, those that take a minute or two."
     ),
 )
 @json_option("fuzz` or, with --exhaustive, `search")
@@ -135,7 +135,7 @@ def fuzz(
     folder: Path | None,
     exhaustive: bool,
     bound: str,
-    heights: tuple[Height, ...],
+    levels: tuple[Level, ...],
     full: bool,
     as_json: bool,
 ) -> int:
@@ -165,11 +165,11 @@ def fuzz(
             )
         spec = engine_of(engine, policy, isolate=isolate, release=release)
         return _exhaustive(
-            spec, policy, layouts, options, bound, heights, full, seconds, jobs, as_json
+            spec, policy, layouts, options, bound, levels, full, seconds, jobs, as_json
         )
-    if bound or heights or full:
+    if bound or levels or full:
         raise UsageError(
-            f"--{'bound' if bound else 'height' if heights else 'full'}: belongs to --exhaustive"
+            f"--{'bound' if bound else 'level' if levels else 'full'}: belongs to --exhaustive"
         )
     from cachewitness.report import terminal
     from cachewitness.sessions.fuzz import terminal as told
@@ -248,18 +248,18 @@ def plan_of(
     """Return what is drawn for an engine under a policy. Raises UsageError if it cannot be
     fuzzed, or for what is unknown.
     """
-    from cachewitness.sessions.fuzz.campaign import heights_of
+    from cachewitness.sessions.fuzz.campaign import levels_of
     from cachewitness.sessions.fuzz.draw import Restriction
     from cachewitness.sessions.fuzz.trial import Plan
     from cachewitness.workloads.configurations import SCHEDULER_OPTIONS
 
     chosen = options_of(options)
-    heights = heights_of(spec, policy)
+    levels = levels_of(spec, policy)
     if any(chosen.get(name) for name in SCHEDULER_OPTIONS):
-        heights = tuple(height for height in heights if height == "scheduler")
-    if not heights:
+        levels = tuple(level for level in levels if level == "scheduler")
+    if not levels:
         raise UsageError(
-            f"--engine: {spec.kind.name} runs at no height at which this can be fuzzed; see `ls"
+            f"--engine: {spec.kind.name} runs at no level at which this can be fuzzed; see `ls"
             " engines`"
         )
     if spec.kind.own_layouts:
@@ -271,7 +271,7 @@ def plan_of(
     chosen_of = Restriction(
         of_layouts, fixed, historic=not spec.kind.replays, whole=spec.kind.own_layouts
     )
-    return Plan(policy, heights, chosen_of, seed)
+    return Plan(policy, levels, chosen_of, seed)
 
 
 def _exhaustive(
@@ -280,7 +280,7 @@ def _exhaustive(
     layouts: Sequence[str],
     options: Sequence[str],
     bound: str,
-    heights: Sequence[Height],
+    levels: Sequence[Level],
     full: bool,
     seconds: float,
     jobs: int | None,
@@ -289,7 +289,7 @@ def _exhaustive(
     from cachewitness.report import terminal
     from cachewitness.sessions.fuzz import terminal as told
     from cachewitness.sessions.fuzz.canary import sought
-    from cachewitness.sessions.fuzz.exhaustive import HEIGHTS, bound_of, check, search
+    from cachewitness.sessions.fuzz.exhaustive import LEVELS, bound_of, check, search
     from cachewitness.sessions.fuzz.scope import CONFIGURATIONS
     from cachewitness.sessions.run import store
     from cachewitness.workloads.configurations import Configuration
@@ -300,9 +300,9 @@ def _exhaustive(
     configurations = configurations or [
         Configuration(one.layout, one.options | chosen) for one in CONFIGURATIONS if chosen
     ]
-    chosen_heights = tuple(dict.fromkeys(heights)) or HEIGHTS
-    check(spec, policy, configurations, chosen_heights)
-    full = full or bool(configurations or heights)
+    chosen_levels = tuple(dict.fromkeys(levels)) or LEVELS
+    check(spec, policy, configurations, chosen_levels)
+    full = full or bool(configurations or levels)
     configurations = configurations or list(CONFIGURATIONS)
     limits = bound_of(bound)
     canary = sought()
@@ -323,7 +323,7 @@ def _exhaustive(
             spec,
             limits,
             configurations,
-            chosen_heights,
+            chosen_levels,
             full=full,
             seconds=seconds,
             told=tell,

@@ -23,7 +23,7 @@ def _engines() -> Rows:
         {
             "name": kind.name,
             "summary": kind.summary,
-            "heights": list(kind.heights),
+            "levels": list(kind.levels),
             "policies": list(policies.names() if kind.policies is None else kind.policies),
             "options": dict(kind.options),
         }
@@ -43,7 +43,7 @@ def _policies() -> Rows:
             "source": kind.source,
             "pinned": kind.pinned,
             "releases": list(kind.releases),
-            "heights": list(kind.heights),
+            "levels": list(kind.levels),
             "axes": {axis: kind.axes[axis] for axis in policies.AXES},
             "not_applicable": dict(kind.not_applicable),
             "rules": [asdict(rule) for rule in kind.rules],
@@ -69,7 +69,7 @@ def _suites() -> Rows:
     return [
         {
             "name": s.name,
-            "height": s.height,
+            "level": s.level,
             "summary": s.summary,
             "differential": s.paired,
             "endless": s.endless,
@@ -81,7 +81,7 @@ def _suites() -> Rows:
 def _scenarios() -> Rows:
     from cachewitness.workloads.scenarios import SCENARIOS
 
-    keys = ("name", "story", "source", "kinds", "heights", "needs")
+    keys = ("name", "story", "source", "kinds", "levels", "needs")
     rows = [{key: getattr(scenario, key) for key in keys} for scenario in SCENARIOS]
     return [{key: list(v) if isinstance(v, tuple) else v for key, v in row.items()} for row in rows]
 
@@ -125,10 +125,10 @@ def _schemas() -> Rows:
 
 
 KINDS: Mapping[str, tuple[Callable[[], Rows], tuple[str, ...]]] = {
-    "engines": (_engines, ("name", "heights", "summary", "options")),
+    "engines": (_engines, ("name", "levels", "summary", "options")),
     "policies": (_policies, ()),
     "layouts": (_layouts, ("name", "groups", "story")),
-    "suites": (_suites, ("name", "height", "summary")),
+    "suites": (_suites, ("name", "level", "summary")),
     "scenarios": (_scenarios, ("name", "story")),
     "checkers": (_checkers, ("name", "summary", "anomalies")),
     "anomalies": (_anomalies, ("name", "invariant", "implies")),
@@ -186,8 +186,8 @@ def _print_policies(policies: Rows, terminal: Any, out: Any) -> None:
         there = sum(rule["implemented"] for rule in rules)
         lines = [f"{policy['name']}: {policy['summary']}, {policy['source']}"]
         releases = ", ".join(policy["releases"])
-        heights = ", ".join(policy["heights"])
-        lines.append(f"  pinned to {policy['pinned']}; releases {releases}; at {heights} height")
+        levels = ", ".join(policy["levels"])
+        lines.append(f"  pinned to {policy['pinned']}; releases {releases}; at {levels} level")
         absent = f"{len(rules) - there} absent (an option that needs an absent rule is refused)"
         lines.append(f"  {there} rules implemented, {absent}")
         terminal.print_lines(lines, out)

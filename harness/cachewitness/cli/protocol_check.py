@@ -69,7 +69,7 @@ def _print(command: tuple[str, ...], told: Rehearsal, code: int) -> None:
             answers=told.messages,
             problems=problems,
             not_asked=told.not_asked,
-            heights=list(told.heights),
+            levels=list(told.levels),
         )
     )
 
@@ -106,10 +106,10 @@ def _verdict(told: Rehearsal, command: str) -> list[str]:
         if told.not_asked
         else []
     )
-    at = " and ".join(told.heights)
+    at = " and ".join(told.levels)
     return [
         *left,
-        f"protocol-check: it speaks the protocol at {at} height, {asked} (exit code 0)",
+        f"protocol-check: it speaks the protocol at {at} level, {asked} (exit code 0)",
         (
             "Nothing was judged of its cache: cachewitness run --engine"
             f" {shlex.quote(f'jsonl:command={command}')}"

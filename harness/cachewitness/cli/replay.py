@@ -255,17 +255,17 @@ def _fits(spec: EngineSpec, asked: Trace, file: Path, *, differential: bool) -> 
 
     header = asked.header
     kind = spec.kind
-    if header.height == "answers" and differential:
+    if header.level == "answers" and differential:
         raise UsageError("--differential: no reference answers; leave it out")
-    if header.height != "answers" and header.policy not in policy_registry.names():
+    if header.level != "answers" and header.policy not in policy_registry.names():
         raise UsageError(
             f"{file}:1: no policy is called"
             f" {header.policy!r}{nearest(header.policy, policy_registry.names())}"
         )
-    if header.height not in kind.heights:
+    if header.level not in kind.levels:
         raise UsageError(
-            f"{file}:1: the trace is for {header.height} height; engine {kind.name} runs at"
-            f" {', '.join(kind.heights)}"
+            f"{file}:1: the trace is for {header.level} level; engine {kind.name} runs at"
+            f" {', '.join(kind.levels)}"
         )
     if header.policy and not kind.follows(header.policy):
         raise UsageError(
@@ -309,7 +309,7 @@ def _missing(spec: EngineSpec, asked: Trace, header: Header) -> str:
 
 
 def _within(spec: EngineSpec, asked: Trace, header: Header, file: Path) -> Trace:
-    """Return the trace; one at answers height without what the engine does not declare, as `run`
+    """Return the trace; one at answers level without what the engine does not declare, as `run`
     has it, and that is told.
 
     Elsewhere a checker does not apply without it. An engine that was never told of salts would
@@ -317,7 +317,7 @@ def _within(spec: EngineSpec, asked: Trace, header: Header, file: Path) -> Trace
     """
     from cachewitness.workloads.capabilities import lacking, within
 
-    missing = lacking(asked, header.capabilities) if header.height == "answers" else []
+    missing = lacking(asked, header.capabilities) if header.level == "answers" else []
     for need in missing:
         why = header.not_applicable.get(need, f"engine {spec.kind.name} does not declare it")
         click.echo(one_line(f"cachewitness: {file}: left out: {need}: {why}"), err=True)

@@ -1,4 +1,4 @@
-"""Whether a history at answers height can be followed: prompts go in, answers come out, and no page
+"""Whether a history at answers level can be followed: prompts go in, answers come out, and no page
 is told.
 
 The engine says `answer`, and `resume` in front of it if it declares so. The harness writes down
@@ -45,7 +45,7 @@ class AnswerSense:
         check_declared(header)
         if header.pools or header.groups:
             raise Nonsense(
-                "pools or groups - at `$.pools` or `$.groups`; an engine at answers height tells no"
+                "pools or groups - at `$.pools` or `$.groups`; an engine at answers level tells no"
                 " pages"
             )
         answering = header.rules.answering
@@ -91,7 +91,7 @@ class AnswerSense:
         """
         if self._live and not isinstance(event, Answer | Resumed):
             raise Nonsense(
-                "an engine at answers height reports `answer` alone, or `resume`; leave this"
+                "an engine at answers level reports `answer` alone, or `resume`; leave this"
                 " event out"
             )
         self.note(event)
@@ -100,7 +100,7 @@ class AnswerSense:
         """Take in an event that the harness itself writes down. Raises Nonsense as `follow`."""
         rule = self._rules.get(type(event))
         if rule is None:
-            raise Nonsense("an event of pages or steps; at answers height there are none of them")
+            raise Nonsense("an event of pages or steps; at answers level there are none of them")
         rule(event)
 
     def operation_over(self) -> None:

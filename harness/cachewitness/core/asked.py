@@ -121,7 +121,7 @@ class Asked:
         return self._texts.prompt_tokens(r) <= self._header.rules.max_prompt < self._sense.tokens[r]
 
     def _check_step(self, op: Step, begun: list[StepBegin]) -> None:
-        """Refuse a step that is missing, or says that others were asked for; at scheduler height
+        """Refuse a step that is missing, or says that others were asked for; at scheduler level
         nobody is, by name.
         """
         ended = self._sense.ended
@@ -139,7 +139,7 @@ class Asked:
             if len(begun) == 1
             else [entry for event in begun for entry in event.asked]
         )
-        wanted = op.run if self._header.height == "manager" else []
+        wanted = op.run if self._header.level == "manager" else []
         if asked == wanted:
             return
         said = dict(asked)

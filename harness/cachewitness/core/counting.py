@@ -36,7 +36,7 @@ class Counting:
 
     def __init__(self, header: Header, requests: Mapping[str, RequestRecord]) -> None:
         self.activity = Activity()  # where there are no pages to be counted
-        self.counted = header.height == "answers"  # where there are no pages to be counted
+        self.counted = header.level == "answers"  # where there are no pages to be counted
         self._requests = requests
         self._recurrent = {group.id for group in header.groups if group.kind == "recurrent"}
         local = header.local_groups()
@@ -68,7 +68,7 @@ class Counting:
         self.activity.requests += 1
 
     def _end(self, event: Aborted | Finished) -> None:
-        self.activity.given_up += event.by_engine
+        self.activity.aborted_by_engine += event.by_engine
 
     def _unpublish(self, event: Unpublish) -> None:
         self.activity.evictions += event.reason == "evict"
@@ -114,7 +114,7 @@ class Counting:
     def _answer(self, event: Answer) -> None:
         activity = self.activity
         activity.lookups += 1
-        activity.given_up += event.ended == "refused"
+        activity.aborted_by_engine += event.ended == "refused"
         if event.restored > 0:
             activity.hits += 1
             activity.restored += 1

@@ -141,7 +141,7 @@ def check_fit(header: Header, trace: TraceHeader) -> None:
     trace's options allow. Its hits are not much coarser than blocks, and it keeps states as densely
     as the trace asks.
     """
-    if header.height == "answers":
+    if header.level == "answers":
         return
     groups = header.local_groups()
     wanted = trace.layout.groups

@@ -136,7 +136,7 @@ class Observer:
     ) -> None:
         self.history = History(header, [], [])
         self.findings: list[Finding] = []
-        self.panel = Panel(header, fresh(header.height) if checkers is None else checkers)
+        self.panel = Panel(header, fresh(header.level) if checkers is None else checkers)
         self._counting = Counting(header, self.panel.ledger.requests)
         self.panel.show_after(self._counting.handlers)
         self._keep = keep
@@ -151,7 +151,7 @@ class Observer:
     def intake(self) -> Intake:
         """Where the events of a live engine come in."""
         header = self.history.header
-        return AnswerIntake(header) if header.height == "answers" else Intake(header)
+        return AnswerIntake(header) if header.level == "answers" else Intake(header)
 
     def see(self, events: Iterable[Event], op: int) -> None:
         """Take in all that one operation made happen."""
@@ -226,7 +226,7 @@ class Ahead:
         self._waiting: list[tuple[int, Op, list[Event]]] = []
 
     def carry_out(self, op: Op, index: int) -> list[Event] | None:
-        """Let the engine carry out one operation and return its events; None, with a `died`
+        """Let the engine carry out one operation and return its events; None, with a `engine-crashed`
         finding, if it raised.
 
         Raises as `applied`.
@@ -296,7 +296,7 @@ def drive(
 
     `beside` receives the events of each operation that was carried out and may return findings (the
     differential does). `until` ends the run with the operation that raised a finding of that kind;
-    `keep=False` drops the history. An exception in the engine is a finding (`died`); a UsageError
+    `keep=False` drops the history. An exception in the engine is a finding (`engine-crashed`); a UsageError
     (an option that the engine refuses) passes through.
 
     Raises Stopped, which has the result until then, if the engine reports what cannot be followed;
@@ -374,7 +374,7 @@ def seconds_in(engine: Engine) -> float | None:
 
 
 def applied(engine: Engine, op: Op, index: int, observer: Observer) -> list[Event] | None:
-    """Let the engine carry out one operation; None, with a `died` finding, if it raised.
+    """Let the engine carry out one operation; None, with a `engine-crashed` finding, if it raised.
 
     UsageError passes through; BadEvents is raised for events that cannot be followed, OwnMistake if
     not the engine raised but this package's own adapter of it.
@@ -418,7 +418,7 @@ def failed(observer: Observer, index: int, asked: str, error: Exception, r: str 
     failure = (
         error
         if isinstance(error, EngineFailure)
-        else EngineFailure("died", f"raised {told(error)}")
+        else EngineFailure("engine-crashed", f"raised {told(error)}")
     )
     said = str(failure)
     observer.see(
@@ -496,7 +496,7 @@ def _by_operations(events: Iterable[Event], observer: Observer) -> Iterator[Even
                 f"Let the engine carry out operation {event.operation + 1}, which every engine must"
                 " bear"
             )
-            anomaly = "hung" if event.hung else "died"
+            anomaly = "hung" if event.hung else "engine-crashed"
             says = f"{asked}; however it ended there ({event.message})"
             observer.findings.append(_ended(event.operation, says, anomaly, event.seq))
 

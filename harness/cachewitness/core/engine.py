@@ -27,7 +27,7 @@ class Engine(Protocol):
         """Carry out one operation and return what happened, in order; no `read`, `write`, `copy` or
         `zero` among it.
 
-        Raises whatever the engine raises: that is a verdict (`died`), not an error of the harness.
+        Raises whatever the engine raises: that is a verdict (`engine-crashed`), not an error of the harness.
         """
 
     def close(self) -> None:
@@ -54,7 +54,7 @@ class Device(Protocol):
 
 
 class Stepping(Protocol):
-    """An engine at scheduler height that lets a device compute its steps and a sampler say what
+    """An engine at scheduler level that lets a device compute its steps and a sampler say what
     comes of them.
 
     `events` are those of the operation under way, so far.

@@ -14,7 +14,7 @@ from typing import Any, Literal
 from cachewitness._util.errors import UsageError
 from cachewitness._util.lines import printable
 
-Lost = Literal["died", "hung"]
+Lost = Literal["engine-crashed", "hung"]
 
 
 class EngineFailure(Exception):

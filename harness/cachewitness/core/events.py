@@ -14,10 +14,10 @@ from typing import Literal
 
 import msgspec
 
-from cachewitness.core.trace_format import GroupKind, Height, Media
+from cachewitness.core.trace_format import GroupKind, Level, Media
 
 FORMAT = "cachewitness.history"
-VERSION = 2
+VERSION = 3
 
 Order = Literal["lru", "lru-used", "lru-leaves", "lru-restored", "lfu", "fifo", "random"]
 
@@ -68,7 +68,8 @@ class Group(msgspec.Struct, frozen=True, omit_defaults=True):
     `answer_window` reads the whole prompt, and of the answer so many tokens (query included). A
     recurrent group writes its state at the end of a chunk (`chunk-end`) or at every block boundary
     that the chunk crosses as well (`every-block`). A group in a pool of another tier than `local`
-    is never run: its keys name stored copies of the pages of group `of`, where a hit may find them
+    is never run: its keys name stored copies of the pages of the group
+    `source_group`, where a hit may find them
     too (−1: the engine does not say of which).
     """
 
@@ -79,7 +80,7 @@ class Group(msgspec.Struct, frozen=True, omit_defaults=True):
     window: int = 0
     chunk: int = 0
     snapshots: Literal["chunk-end", "every-block"] = "chunk-end"
-    of: int = -1
+    source_group: int = -1
     answer_window: int = 0
 
 
@@ -106,7 +107,7 @@ class TierRules(msgspec.Struct, frozen=True, omit_defaults=True):
 
     The tier serves prefixes of whole `chunk`s, in tokens. With `together`, all groups of a chunk
     are one object. With `fenced`, copies do not hold their pages: who is given one that a copy
-    reads lets it end before it is written. With `gives_up`, a request whose load fails is given up.
+    reads lets it end before it is written. With `engine_aborts`, a request whose load fails is given up.
     Fewer than `least` tokens beyond the device's hit are not loaded. With `unordered`, a load of
     several steps waits for none in flight. With `once`, a request is looked up once until it has
     pages (formats.md).
@@ -115,7 +116,7 @@ class TierRules(msgspec.Struct, frozen=True, omit_defaults=True):
     chunk: int
     together: bool = False
     fenced: bool = False
-    gives_up: bool = False
+    engine_aborts: bool = False
     least: int = 0
     unordered: bool = False
     once: bool = False
@@ -153,7 +154,7 @@ Resumes = Literal["", "recurrent", "sliding", "full"]
 
 
 class Answering(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What an engine says of its answers, at answers height.
+    """What an engine says of its answers, at answers level.
 
     `dtype` is what it computes in, by which rounding is judged. Token ids of prompts are 0 to
     `vocabulary` − 1; ids behind them may be the model's special ones. `texts` is put in front of
@@ -187,10 +188,10 @@ class Rules(msgspec.Struct, frozen=True, omit_defaults=True):
     `reuse_distance`: a request may resume so many tokens earlier than what is kept allows.
     `eagle_groups`: the groups that a speculative look-up matches further; empty: all of them.
     `captures` is set if prefixes are captured rather than keyed. `max_prompt`: a prompt may have so
-    many tokens; 0: any number for which the pools have room. `gives_up`: where nobody can go on for
+    many tokens; 0: any number for which the pools have room. `engine_aborts`: where nobody can go on for
     want of room, requests are given up that would run alone. `idle_resets`: a reset is refused
     while a request is there, even one that waits. `key_events` is set if the engine tells routers
-    of its keys, `stats` if it tells operators of its use, `answering` at answers height alone.
+    of its keys, `stats` if it tells operators of its use, `answering` at answers level alone.
     `late_keys`: a key may begin steps behind the one that wrote its page.
     """
 
@@ -207,7 +208,7 @@ class Rules(msgspec.Struct, frozen=True, omit_defaults=True):
     eagle_groups: list[int] = []
     captures: Captures | None = None
     max_prompt: int = 0
-    gives_up: bool = False
+    engine_aborts: bool = False
     idle_resets: bool = False
     key_events: KeyEvents | None = None
     answering: Answering | None = None
@@ -219,11 +220,11 @@ class Header(msgspec.Struct, frozen=True, tag_field="e", tag="header"):
     """The first line of a history: the machine that it happened on. `not_applicable` maps an
     invariant to why.
 
-    At answers height there are no pools and no groups, and `answering` says what the answers are.
+    At answers level there are no pools and no groups, and `answering` says what the answers are.
     """
 
     engine: str
-    height: Height
+    level: Level
     pools: list[Pool]
     groups: list[Group]
     rules: Rules = Rules()
@@ -250,7 +251,7 @@ class _Event(msgspec.Struct, omit_defaults=True, tag_field="e", kw_only=True, gc
 # --- physical -------------------------------------------------------------------------------------
 
 
-class Take(_Event, tag="take", gc=False):
+class Acquire(_Event, tag="acquire", gc=False):
     """`holder` (a request, or `copy:N`) now holds these pages for a group; several holders share
     a page by taking it each.
     """
@@ -261,7 +262,7 @@ class Take(_Event, tag="take", gc=False):
     holder: str
 
 
-class Drop(_Event, tag="drop", gc=False):
+class Release(_Event, tag="release", gc=False):
     """`holder` gives these pages back."""
 
     pool: int
@@ -341,14 +342,14 @@ class Publish(_Event, tag="publish", gc=False):
     """The page can be hit as the first `length` tokens of r, from now on; committed when the step
     that writes it ends.
 
-    `companions` are further pages that the same key occupies.
+    `extra_pages` are further pages that the same key occupies.
     """
 
     group: int
     page: int
     r: str
     length: int
-    companions: list[int] = []
+    extra_pages: list[int] = []
 
 
 UnpublishReason = Literal["evict", "reset", "replace", "withdraw", "retention", "version"]
@@ -454,7 +455,7 @@ class Submitted(_Event, tag="submit", gc=False):
     """A request entered the engine. Its first `shared` tokens are a part that others have too; 0:
     nobody said.
 
-    At answers height it is to generate so many tokens (`generate`). A `session` waits for more
+    At answers level it is to generate so many tokens (`generate`). A `session` waits for more
     input when its answer is over.
     """
 
@@ -723,7 +724,7 @@ class Cold(_Event, tag="cold"):
     cause: str = ""
 
 
-class Died(_Event, tag="died", gc=False):
+class Died(_Event, tag="engine-crashed", gc=False):
     """The engine raised, or its process ended, while it carried out an operation; `hung`: it
     gave no answer in time.
     """
@@ -733,7 +734,7 @@ class Died(_Event, tag="died", gc=False):
     hung: bool = False
 
 
-Physical = Take | Drop | Grow | Write | Read | Copy | Zero
+Physical = Acquire | Release | Grow | Write | Read | Copy | Zero
 Claim = Publish | Unpublish | Hit | Counts | KvStored | KvRemoved | KvCleared | Stats
 Steps = StepBegin | Settled | StepEnd
 Life = Submitted | Accept | Paused | Extended | Preempted | Aborted | Finished | ResetDone | Version

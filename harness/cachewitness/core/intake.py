@@ -57,10 +57,8 @@ def taken_in(header: Any, trace: TraceHeader | None = None) -> Header:
         )
     try:
         read = msgspec.msgpack.decode(_ENCODER.encode(header), type=Header)
-        if trace is not None and read.height != trace.height:
-            raise Nonsense(
-                f"{read.height!r} - at `$.height`; the trace has height {trace.height!r}"
-            )
+        if trace is not None and read.level != trace.level:
+            raise Nonsense(f"{read.level!r} - at `$.level`; the trace has level {trace.level!r}")
         sense_of(read)
         if trace is not None:
             check_fit(read, trace)
@@ -70,10 +68,10 @@ def taken_in(header: Any, trace: TraceHeader | None = None) -> Header:
 
 
 def sense_of(header: Header) -> WellFormedness | AnswerSense:
-    """Return what follows a history of this height. Raises Nonsense for a header that does not
+    """Return what follows a history of this level. Raises Nonsense for a header that does not
     fit together.
     """
-    return AnswerSense(header) if header.height == "answers" else WellFormedness(header)
+    return AnswerSense(header) if header.level == "answers" else WellFormedness(header)
 
 
 class Intake:
@@ -165,7 +163,7 @@ class Intake:
 
 
 class AnswerIntake(Intake):
-    """Takes in the answers of one engine at answers height."""
+    """Takes in the answers of one engine at answers level."""
 
     def _senses(self, header: Header) -> tuple[AnswerSense, None]:
         self._answers = AnswerSense(header, live=True)

@@ -105,9 +105,9 @@ def _check_group(header: Header, index: int, group: Group, pools: list[int]) -> 
         raise Nonsense(
             f"pool {group.pool} does not exist - {where}; the header has {listed(pools)}"
         )
-    if group.of >= len(header.groups):
+    if group.source_group >= len(header.groups):
         raise Nonsense(
-            f"of {group.of} - {where}; the header has groups 0 to {len(header.groups) - 1}"
+            f"of {group.source_group} - {where}; the header has groups 0 to {len(header.groups) - 1}"
         )
     if problem := spans_problem(group, where):
         raise Nonsense(problem)

@@ -43,7 +43,7 @@ def from_tier(header: Header, hit: Hit) -> dict[str, int]:
     least: dict[str, int] = {}
     for group in header.local_groups():
         _, column = columns(group, 0, hit.resume)
-        copies = [hit.pages[other.id] for other in header.groups if other.of == group.id]
+        copies = [hit.pages[other.id] for other in header.groups if other.source_group == group.id]
         there = any(0 < column <= len(pages) and pages[column - 1] != NOWHERE for pages in copies)
         least[group.kind] = min(least.get(group.kind, hit.resume), hit.resume if there else 0)
     return least

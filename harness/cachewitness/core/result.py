@@ -43,7 +43,7 @@ class Activity(msgspec.Struct, kw_only=True):
     operations: int = 0
     events: int = 0
     requests: int = 0
-    given_up: int = 0
+    aborted_by_engine: int = 0
     lookups: int = 0
     hits: int = 0
     from_tier: int = 0
@@ -84,7 +84,7 @@ class Activity(msgspec.Struct, kw_only=True):
         (`EngineSpec.tier`); empty if it does not.
         """
         asked = self.requests
-        gone = self.given_up
+        gone = self.aborted_by_engine
         found = (
             [f"the engine gave up {gone:,} of {asked:,} requests, more than half"]
             if 2 * gone > asked

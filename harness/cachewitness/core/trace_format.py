@@ -27,9 +27,9 @@ from cachewitness._util.errors import UsageError
 from cachewitness._util.lines import shortened
 
 FORMAT = "cachewitness.trace"
-VERSION = 2
+VERSION = 3
 
-Height = Literal["manager", "scheduler", "answers"]
+Level = Literal["manager", "scheduler", "answers"]
 GroupKind = Literal["full", "sliding", "chunked", "recurrent"]
 ResetTier = Literal["", "local", "cpu"]
 """The tier that a reset is of; empty: all of them."""
@@ -90,11 +90,11 @@ class Submit(
     output follows a `grammar` is not admitted until that is compiled, which takes so many steps (0:
     its output is free).
 
-    At answers height the request ends by itself when it has generated `generate` tokens. `tokens`
+    At answers level the request ends by itself when it has generated `generate` tokens. `tokens`
     are then the ids of its prompt, which the harness fills in before the engine is asked; a stored
     trace has none.
 
-    A `session`, at scheduler height, does not end with its answer of `generate` tokens: it keeps
+    A `session`, at scheduler level, does not end with its answer of `generate` tokens: it keeps
     its pages and waits for more input (`extend`).
     """
 
@@ -139,10 +139,10 @@ class Step(
 ):
     """One engine step.
 
-    At manager height `run` says which requests compute how many tokens; at scheduler height the
+    At manager level `run` says which requests compute how many tokens; at scheduler level the
     engine's scheduler decides within `budget` tokens (0: its own limit). Requests in `withdraw` are
     scheduled with the others and taken back before anything runs. The clients of requests in
-    `cancel` go away when the step was scheduled and has not run. At answers height the engine does
+    `cancel` go away when the step was scheduled and has not run. At answers level the engine does
     what it calls a step.
 
     Where copies from and to another tier take time, `fail` says which of them fail with this step:
@@ -223,7 +223,7 @@ class TraceHeader(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     name: str
     layout: Layout
     pages: int
-    height: Height = "manager"
+    level: Level = "manager"
     policy: str = "vllm"
     options: dict[str, Any] = {}
     needs: list[str] = []

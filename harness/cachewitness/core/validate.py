@@ -29,7 +29,7 @@ from cachewitness.core.trace_format import (
     Abort,
     Extend,
     Finish,
-    Height,
+    Level,
     Op,
     Preempt,
     Step,
@@ -174,7 +174,7 @@ def load_trace(path: Path) -> Trace:
     for number, op in zip(entries, asked.ops, strict=True):
         if (
             problem := _op_problem(op)
-            or _height_problem(op, asked.header.height)
+            or _level_problem(op, asked.header.level)
             or _stranger(op, known)
         ):
             raise UsageError(f"{path}:{number}: {problem}")
@@ -215,37 +215,37 @@ def _op_problem(op: Op) -> str:
     return ""
 
 
-def _height_problem(op: Op, height: Height) -> str:
-    """Return what an operation asks for that there is not at a height."""
+def _level_problem(op: Op, level: Level) -> str:
+    """Return what an operation asks for that there is not at a level."""
     if isinstance(op, Submit):
         if op.tokens:
             return "ids - at `$.tokens`; the harness fills them in, a trace has `prompt` alone"
-        if height == "answers" and op.generate < 1:
+        if level == "answers" and op.generate < 1:
             return (
-                f"{op.generate} - at `$.generate`; at answers height a request generates at least"
+                f"{op.generate} - at `$.generate`; at answers level a request generates at least"
                 " one token"
             )
-        if height != "answers" and op.generate and not op.session:
+        if level != "answers" and op.generate and not op.session:
             return (
-                f"{op.generate} - at `$.generate`; only at answers height requests end by"
+                f"{op.generate} - at `$.generate`; only at answers level requests end by"
                 " themselves, and answers of sessions"
             )
-        if height != "scheduler" and op.session:
+        if level != "scheduler" and op.session:
             return (
-                f"a session - at `$.session`; at {height} height there are none, whose requests end"
+                f"a session - at `$.session`; at {level} level there are none, whose requests end"
                 " with their answers"
             )
     if (
         isinstance(op, Step)
-        and height == "answers"
+        and level == "answers"
         and (op.run or op.withdraw or op.cancel or op.fail)
     ):
         return (
-            "requests - at `$.run`, `$.withdraw`, `$.cancel` or `$.fail`; at answers height the"
+            "requests - at `$.run`, `$.withdraw`, `$.cancel` or `$.fail`; at answers level the"
             " engine schedules"
         )
-    if isinstance(op, Preempt) and height == "answers":
-        return "at answers height nobody is preempted by request; use a smaller pool"
+    if isinstance(op, Preempt) and level == "answers":
+        return "at answers level nobody is preempted by request; use a smaller pool"
     return ""
 
 

@@ -16,11 +16,11 @@ from cachewitness.core.declared import check_declared, denied
 from cachewitness.core.events import (
     Aborted,
     Accept,
+    Acquire,
     Compare,
     Copy,
     Counts,
     Died,
-    Drop,
     Event,
     Extended,
     Finished,
@@ -35,6 +35,7 @@ from cachewitness.core.events import (
     Preempted,
     Publish,
     Read,
+    Release,
     ResetDone,
     Run,
     Settled,
@@ -42,7 +43,6 @@ from cachewitness.core.events import (
     StepBegin,
     StepEnd,
     Submitted,
-    Take,
     Unpublish,
     Version,
     Write,
@@ -71,7 +71,7 @@ class WellFormedness:
     """Follows a history event by event, keeping no more than is needed to know what exists.
 
     `live`: the events come from an engine, and the harness adds its own later: `read`, `write`,
-    `copy`, `zero` and `died`.
+    `copy`, `zero` and `engine-crashed`.
 
     Raises Nonsense for a header whose groups or pools do not fit together.
     """
@@ -122,7 +122,7 @@ class WellFormedness:
         self._in_vain: set[tuple[int, str]] = set()
         """(step, r) of steps in flight when the answer of r was over."""
         self._rules: dict[type, Callable[[Any], None]] = {
-            **dict.fromkeys((Take, Drop), self._holding),
+            **dict.fromkeys((Acquire, Release), self._holding),
             Grow: self._grow,
             Read: self._access,
             Write: self._access,
@@ -512,8 +512,8 @@ class WellFormedness:
             self._check_known(event.r, "r")
         pool = self._pool_of(event.group)
         self._check_page(event.page, pool, "page")
-        if event.companions:
-            self._check_pages(event.companions, pool, "companions")
+        if event.extra_pages:
+            self._check_pages(event.extra_pages, pool, "extra_pages")
         if event.length < 0:
             at_least_nothing(event.length, "length")
         if event.group in self._denied:
@@ -599,7 +599,7 @@ class WellFormedness:
             )
         self._pools[event.pool] += event.pages
 
-    def _holding(self, event: Take | Drop) -> None:
+    def _holding(self, event: Acquire | Release) -> None:
         if self._pool_of_group.get(event.group) != event.pool:
             self._check_pool(event.group, event.pool)
         self._check_pages(event.pages, event.pool, "pages")

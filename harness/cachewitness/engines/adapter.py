@@ -1,7 +1,7 @@
 """What the driver asks of a cache, and perhaps of its scheduler. One adapter stands between the
 two, for a system of any shape.
 
-At manager height a trace says who computes how many tokens; at scheduler height it gives a budget,
+At manager level a trace says who computes how many tokens; at scheduler level it gives a budget,
 and the system's own scheduler decides. What a step computes, which pages it runs over and what is
 kept of it is the system's at both.
 """

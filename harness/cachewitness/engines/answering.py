@@ -68,7 +68,7 @@ def declared(
     return Header(
         engine=engine,
         engine_version=version,
-        height="answers",
+        level="answers",
         pools=[],
         groups=[],
         rules=rules,

@@ -2,7 +2,7 @@
 
 A cache is believed in nothing, and it needs no hooks: after each call its block tables, keys,
 reference counts and pools are compared with what they were before, and the difference becomes
-`unpublish`, `drop`, `take`, `publish` and `counts`, in that order. One class serves every adapter;
+`unpublish`, `release`, `acquire`, `publish` and `counts`, in that order. One class serves every adapter;
 what it asks of one is in `cache_state`.
 
 A column that changed its page is dropped and taken again, because a page that went through the free
@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import zip_longest
 
-from cachewitness.core.events import Drop, Event, Grow, Hit, Take, UnpublishReason
+from cachewitness.core.events import Acquire, Event, Grow, Hit, Release, UnpublishReason
 from cachewitness.engines.cache_state import ABSENT, CacheState, DirtyCacheState, Tables
 from cachewitness.engines.page_accounts import Call, DirtyAccounts, WholeAccounts
 
@@ -77,7 +77,7 @@ class BlockTableDiff:
         """
         if held := list(pages):
             self.events.append(
-                Take(
+                Acquire(
                     step=self.step, pool=self._pools[group], group=group, pages=held, holder=holder
                 )
             )
@@ -86,7 +86,7 @@ class BlockTableDiff:
         """Report that it holds them no more."""
         if held := list(pages):
             self.events.append(
-                Drop(
+                Release(
                     step=self.step, pool=self._pools[group], group=group, pages=held, holder=holder
                 )
             )
@@ -122,7 +122,7 @@ class BlockTableDiff:
         for r, group, pages in come:
             taken = pages if dirty is None else dirty.tied(pages)
             moves.append(
-                Take(step=self.step, pool=self._pools[group], group=group, pages=taken, holder=r)
+                Acquire(step=self.step, pool=self._pools[group], group=group, pages=taken, holder=r)
             )
         if further is not None:
             moves += further()
@@ -180,7 +180,7 @@ class BlockTableDiff:
             touched += [(pool, page) for page in gone + got]
             if gone:
                 pages = gone if dirty is None else dirty.untied(gone)
-                drops.append(Drop(step=self.step, pool=pool, group=group, pages=pages, holder=r))
+                drops.append(Release(step=self.step, pool=pool, group=group, pages=pages, holder=r))
             if got:
                 come.append((r, group, got))
 
@@ -193,7 +193,7 @@ class BlockTableDiff:
             if new != old:
                 if old:
                     drops.append(
-                        Drop(
+                        Release(
                             step=self.step,
                             pool=self._pools[group],
                             group=group,

@@ -22,12 +22,12 @@ class Claim(NamedTuple):
     """What a key says: the page holds what ends the first `length` tokens of `r`; empty: of the
     request that was served.
 
-    `companions` are further pages that the same key occupies.
+    `extra_pages` are further pages that the same key occupies.
     """
 
     length: int
     r: str = ""
-    companions: tuple[int, ...] = ()
+    extra_pages: tuple[int, ...] = ()
 
 
 class KeysByEntry(dict[Hashable, Mapping[KeyId, Claim]]):

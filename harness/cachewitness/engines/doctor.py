@@ -46,7 +46,7 @@ class Engine(msgspec.Struct, kw_only=True):
     name: str
     summary: str
     state: State
-    heights: list[str]
+    levels: list[str]
     interpreter: str
     version: str = ""
     written_for: str = ""
@@ -95,7 +95,7 @@ def examine(spec: EngineSpec, interpreter: str, deadline: float) -> Engine:
         name=spec.text,
         summary=kind.summary,
         state="program",
-        heights=list(kind.heights),
+        levels=list(kind.levels),
         interpreter=python,
     )
     if kind.command and not spec.options.get(kind.command):
@@ -175,9 +175,9 @@ def _headers(kind: EngineKind) -> Iterator[TraceHeader]:
     known = [name for name in policies.names() if kind.follows(name)]
     policy = DEFAULT_POLICY if DEFAULT_POLICY in known else known[0]
     offered = [*kind.configurations(), *policies.get(policy).configurations()]
-    tries = [(one, height) for height in kind.heights for one in offered if one.runs_at(height)]
-    for one, height in tries[:TRIES]:
-        yield TraceHeader("doctor", one.layout, PAGES, height, one.policy, one.options)
+    tries = [(one, level) for level in kind.levels for one in offered if one.runs_at(level)]
+    for one, level in tries[:TRIES]:
+        yield TraceHeader("doctor", one.layout, PAGES, level, one.policy, one.options)
 
 
 def _ourselves() -> str:

@@ -1,5 +1,5 @@
 """Carries out the operations of a trace on a cache of any shape, at manager and at scheduler
-height.
+level.
 
 What every system has in common is here: a request is submitted, scheduled in steps, generates, and
 ends. What a step computes, which pages it runs over and what is kept of it is the policy's, behind
@@ -83,7 +83,7 @@ class InFlight(msgspec.Struct):
 
 
 class Driver:
-    """Carries out the operations of a trace on a policy. `header.height` says who decides what a
+    """Carries out the operations of a trace on a policy. `header.level` says who decides what a
     step computes.
     """
 
@@ -297,7 +297,7 @@ class Driver:
 
     def _step(self, op: Step) -> None:
         asked = None
-        if self.header.height == "manager":
+        if self.header.level == "manager":
             asked = [
                 (r, count)
                 for r, count in dict(op.run).items()

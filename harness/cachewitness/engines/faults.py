@@ -110,7 +110,7 @@ def _misfit(mutant: Mutant, kind: EngineKind, policy: str) -> str:
 
 
 def plant(name: str, kind: EngineKind, engine: Any, header: TraceHeader) -> None:
-    """Plant a fault into an engine of a kind, just opened for a trace; at a height where there is
+    """Plant a fault into an engine of a kind, just opened for a trace; at a level where there is
     nothing to plant, do nothing.
 
     Raises UsageError if there is no such fault, or if it does not fit that engine.
@@ -120,7 +120,7 @@ def plant(name: str, kind: EngineKind, engine: Any, header: TraceHeader) -> None
     if why := _misfit(mutant, kind, policy):
         raise UsageError(f"--engine: {why}")
     target = engine if kind.name in mutant.engines else getattr(engine, "engine", engine)
-    if mutant.height in ("manager", header.height):
+    if mutant.level in ("manager", header.level):
         mutant.plant(target)
 
 

@@ -13,7 +13,7 @@ from cachewitness.engines.adapter import Adapter, Asked, Scheduled
 
 class FirstCome(Adapter, Protocol):
     """An adapter that says what one request can compute now; who computes in a step is decided
-    here, at both heights.
+    here, at both levels.
 
     Requests that hold their place come first, in the order in which they came. If one of them gets
     no pages, the one that came last is preempted, and nobody is admitted in that step. Whoever

@@ -29,7 +29,7 @@ def describe(
     size = block_size or group.block_size
     return Header(
         engine=engine,
-        height=trace.height,
+        level=trace.level,
         pools=[Pool(id=0, pages=trace.pages * group.block_size // size, eviction=eviction)],
         groups=[Group(id=0, kind="full", block_size=size)],
         rules=Rules(alignment=size),

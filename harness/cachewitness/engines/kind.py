@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from cachewitness.core.engine import Engine
 from cachewitness.core.events import History
-from cachewitness.core.trace_format import Height, Trace, TraceHeader
+from cachewitness.core.trace_format import Level, Trace, TraceHeader
 from cachewitness.engines.answers import Backend, Opening
 from cachewitness.workloads.configurations import Configuration
 from cachewitness.workloads.shrink import ATTEMPTS
@@ -85,7 +85,7 @@ class WrittenFor(NamedTuple):
 
 @dataclass(frozen=True)
 class EngineKind:
-    """A kind of engine: what it is, at which heights it runs, which options its name takes, and how
+    """A kind of engine: what it is, at which levels it runs, which options its name takes, and how
     one is opened.
 
     `open(header, options)` builds an engine for one trace; it raises UsageError for options that do
@@ -101,7 +101,7 @@ class EngineKind:
 
     name: str
     summary: str
-    heights: tuple[Height, ...]
+    levels: tuple[Level, ...]
     open: Open
     options: Mapping[str, str] = field(default_factory=dict)
     policies: tuple[str, ...] | None = ("vllm",)
@@ -135,20 +135,20 @@ class EngineKind:
     """Its configurations are all that it runs on, as those of an engine that only answers always
     are."""
     cold: Mapping[str, str] = field(default_factory=dict)
-    """At answers height: the options with which its name opens the uncached twin, whose answers are
+    """At answers level: the options with which its name opens the uncached twin, whose answers are
     compared with its own."""
     controls: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """By name: options with which some traces are run again in every run, and nothing may be found.
     """
     one_server: bool = False
-    """At answers height: all traces and the twin are asked of one server that was there before. Its
+    """At answers level: all traces and the twin are asked of one server that was there before. Its
     pool is what it is, so nothing is learned by asking for another one, and its twin waits until
     nobody else is under way."""
     exact_batches: bool = True
-    """At answers height: an answer must not depend on who shares the batch. Otherwise what differs
+    """At answers level: an answer must not depend on who shares the batch. Otherwise what differs
     without the cache too is the batch's doing, and leaves the verdict unknown."""
-    controlled: tuple[Height, ...] = ("answers",)
-    """The heights at which its controls run."""
+    controlled: tuple[Level, ...] = ("answers",)
+    """The levels at which its controls run."""
     loads_by: str = ""
     """The option that gives it a second tier: a run with it that loads nothing from there has not
     checked what it should."""

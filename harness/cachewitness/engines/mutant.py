@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from cachewitness.core.trace_format import Height
+from cachewitness.core.trace_format import Level
 
 Plant = Callable[[Any], None]
 
@@ -58,8 +58,8 @@ class Mutant:
     checker: str
     plant: Plant
     engines: tuple[str, ...]
-    height: Height = "manager"
-    """The lowest height at which there is something to plant it into."""
+    level: Level = "manager"
+    """The lowest level at which there is something to plant it into."""
     group: str = field(kw_only=True)
     """The mechanism that it belongs to; see `GROUPS`."""
 
@@ -84,7 +84,7 @@ def mutant(
     checker: str,
     group: str,
     engines: tuple[str, ...],
-    height: Height = "manager",
+    level: Level = "manager",
 ) -> Callable[[Plant], Mutant]:
     """Make a mutant of the function that plants it; the first paragraph of its docstring is the
     summary.
@@ -96,7 +96,7 @@ def mutant(
             "."
         )
         summary = first if first[1:2].isupper() else first[:1].lower() + first[1:]
-        return Mutant(name, summary, mirrors, anomaly, checker, plant, engines, height, group=group)
+        return Mutant(name, summary, mirrors, anomaly, checker, plant, engines, level, group=group)
 
     return made
 

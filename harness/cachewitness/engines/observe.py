@@ -6,7 +6,7 @@ hashes are compared with what they were before (`block_table_diff`). So a manage
 and one observer serves the reference policy and every release of vLLM.
 
 Within a call the events come in this order: `hit` (the look-up came first), `unpublish`, `publish`
-of what is given back in the same call, `drop`, `take`, `publish`, `counts`.
+of what is given back in the same call, `release`, `acquire`, `publish`, `counts`.
 
 `counts` uses the pool's own books: `free` is the length of the free queue less the cached blocks in
 it, so a block that is queued twice, or lost, shows as free + held + cached differing from the size
@@ -62,8 +62,8 @@ class BlockPoolState:
         self._drain_dirty = getattr(self._pool, "drain_dirty", None)
         self.dirty_blocks = DirtyBlocks(self._pool)
         self._several: set[int] = set()
-        self._companions: dict[int, list[int]] = {}
-        self._has_companions = hasattr(self._pool.null_block, "companions")
+        self._extra_pages: dict[int, list[int]] = {}
+        self._has_extra_pages = hasattr(self._pool.null_block, "extra_pages")
         self._scratch_blocks = [
             getattr(single, "speculative_blocks", {}) for single in self._managers
         ]
@@ -101,26 +101,26 @@ class BlockPoolState:
         self._rows.pop(r, None)
 
     def untied(self, pages: list[int]) -> list[int]:
-        """Return blocks and the companions that they had."""
+        """Return blocks and the extra pages that they had."""
         return (
-            pages + [tied for page in pages for tied in self._companions.get(page, ())]
-            if self._companions
+            pages + [tied for page in pages for tied in self._extra_pages.get(page, ())]
+            if self._extra_pages
             else pages
         )
 
     def tied(self, pages: list[int]) -> list[int]:
-        """Return blocks and their companions: a snapshot of several blocks is in a table by its
+        """Return blocks and their extra_pages: a snapshot of several blocks is in a table by its
         first block alone.
         """
-        if not self._has_companions:
+        if not self._has_extra_pages:
             return pages
         tied: list[int] = []
         for page in pages:
-            if companions := self._blocks[page].companions:
-                self._companions[page] = [block.block_id for block in companions]
-                tied += self._companions[page]
-            elif self._companions:
-                self._companions.pop(page, None)
+            if extra_pages := self._blocks[page].extra_pages:
+                self._extra_pages[page] = [block.block_id for block in extra_pages]
+                tied += self._extra_pages[page]
+            elif self._extra_pages:
+                self._extra_pages.pop(page, None)
         return pages + tied if tied else pages
 
     def look(self, moved: Iterable[tuple[int, int]] | None) -> list[PageState]:
@@ -155,17 +155,17 @@ class BlockPoolState:
         """Return the keys of a block; a companion has none of its own."""
         block = self._blocks[page]
         key = block.block_hash
-        companions = (
-            tuple(companion.block_id for companion in block.companions)
-            if self._has_companions
+        extra_pages = (
+            tuple(companion.block_id for companion in block.extra_pages)
+            if self._has_extra_pages
             else ()
         )
         keys: dict[Hashable, Claim] = {}
         if key is not None and getattr(block, "primary", None) is None:
-            keys[key] = Claim(block.block_hash_num_tokens, "", companions)
+            keys[key] = Claim(block.block_hash_num_tokens, "", extra_pages)
         for other in self.dirty_blocks.further.get(page, ()):
             length = known[other].length if other in known else self._length_of(other)
-            keys[other] = Claim(length, "", companions)
+            keys[other] = Claim(length, "", extra_pages)
         (self._several.add if len(keys) > 1 else self._several.discard)(page)
         return keys
 

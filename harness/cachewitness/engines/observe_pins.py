@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from cachewitness.core.events import Drop, Event, Take
+from cachewitness.core.events import Acquire, Event, Release
 
 POOL = 0
 """vLLM's groups alias one pool."""
@@ -28,7 +28,7 @@ class Pins:
     def take(self, page: int, group: int, copy: str, step: int) -> Event:
         """Note that a copy holds a page, and return the event."""
         self._held.setdefault(page, []).append((copy, group))
-        return Take(step=step, pool=POOL, group=group, pages=[page], holder=copy)
+        return Acquire(step=step, pool=POOL, group=group, pages=[page], holder=copy)
 
     def drop(self, pages: Iterable[int], step: int) -> list[Event]:
         """Note that pages were given back, each by one of the copies that held it, if any did;
@@ -39,7 +39,7 @@ class Pins:
             held = self._held.get(page)
             if held:
                 copy, group = held.pop(0)
-                drops.append(Drop(step=step, pool=POOL, group=group, pages=[page], holder=copy))
+                drops.append(Release(step=step, pool=POOL, group=group, pages=[page], holder=copy))
         return drops
 
 

@@ -12,7 +12,15 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from cachewitness.core.events import Counts, Drop, Event, Publish, Take, Unpublish, UnpublishReason
+from cachewitness.core.events import (
+    Acquire,
+    Counts,
+    Event,
+    Publish,
+    Release,
+    Unpublish,
+    UnpublishReason,
+)
 
 TIER = 1
 """The pool of the second tier."""
@@ -48,14 +56,14 @@ class ObservedTier:
         group = self._groups + self._group_of(transfer.key)
         self._holders[transfer.number] = holder
         self._held[page] += 1
-        return Take(step=step, pool=TIER, group=group, pages=[page], holder=holder)
+        return Acquire(step=step, pool=TIER, group=group, pages=[page], holder=holder)
 
     def let_go(self, transfer: Any, step: int) -> Event:
         """Note that a transfer is over, and return the event."""
         page = transfer.place.block_id
         group = self._groups + self._group_of(transfer.key)
         self._held -= Counter((page,))
-        return Drop(
+        return Release(
             step=step,
             pool=TIER,
             group=group,

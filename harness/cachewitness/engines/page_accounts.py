@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Container, Hashable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 
-from cachewitness.core.events import Counts, Event, Publish, Take, Unpublish, UnpublishReason
+from cachewitness.core.events import Acquire, Counts, Event, Publish, Unpublish, UnpublishReason
 from cachewitness.engines.cache_state import (
     CacheState,
     Claim,
@@ -262,9 +262,14 @@ _NO_CLAIMS: Mapping[Hashable, Claim] = {}
 
 
 def _publish(step: int, served: str, group: int, page: int, claim: Claim) -> Publish:
-    length, r, companions = claim
+    length, r, extra_pages = claim
     return Publish(
-        step=step, group=group, page=page, r=r or served, length=length, companions=list(companions)
+        step=step,
+        group=group,
+        page=page,
+        r=r or served,
+        length=length,
+        extra_pages=list(extra_pages),
     )
 
 
@@ -277,5 +282,8 @@ def _taken_by(r: str, moves: list[Event]) -> set[int]:
     through the free queue.
     """
     return {
-        page for move in moves if isinstance(move, Take) and move.holder == r for page in move.pages
+        page
+        for move in moves
+        if isinstance(move, Acquire) and move.holder == r
+        for page in move.pages
     }

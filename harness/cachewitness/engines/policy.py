@@ -22,7 +22,7 @@ from cachewitness._util import plugins
 from cachewitness._util.errors import UsageError
 from cachewitness._util.names import nearest
 from cachewitness.core.engine import Engine
-from cachewitness.core.trace_format import Height, Layout, TraceHeader
+from cachewitness.core.trace_format import Layout, Level, TraceHeader
 from cachewitness.engines.environment import Variable
 from cachewitness.engines.mutant import DEFAULT_POLICY
 from cachewitness.workloads.configurations import Configuration
@@ -111,7 +111,7 @@ class Draw(Protocol):
     """How a fuzzer draws a policy's configurations."""
 
     def __call__(
-        self, source: Source, layout: Layout | None, height: Height, *, historic: bool
+        self, source: Source, layout: Layout | None, level: Level, *, historic: bool
     ) -> tuple[Layout, Iterable[dict[str, Any]]]:
         """Return a layout, the given one if there is one, and bundles of options, of which those
         that are refused are left out.
@@ -128,7 +128,7 @@ class PolicyKind:
     Registering is light: what opening an engine, planning or asking needs is imported when that is
     called.
 
-    `open(header, options)` builds its engine for a trace, at the height that the trace names;
+    `open(header, options)` builds its engine for a trace, at the level that the trace names;
     options are those of the engine `reference` (`mutant`, `release`), and it raises UsageError for
     one that does not fit. `configurations` are those of a run in which the user chose nothing,
     `variants(layout)` those of a layout. `not_applicable` maps an invariant to why it is not.
@@ -149,7 +149,7 @@ class PolicyKind:
     """How a model's layout is run for answering prompts; None: without options of its own
     (`served_plainly`)."""
     variants: Callable[[Layout], list[Configuration]] | None = None
-    heights: tuple[Height, ...] = ("manager", "scheduler")
+    levels: tuple[Level, ...] = ("manager", "scheduler")
     aliases: tuple[str, ...] = ()
     """Other names of the system, as `cachewitness plan` takes them; in lower case, with
     underscores."""
@@ -269,7 +269,7 @@ def served_plainly(policy: str, layout: Layout, serving: Serving, **options: Any
         name="service",
         layout=layout,
         pages=serving.pages,
-        height="scheduler",
+        level="scheduler",
         policy=policy,
         options=common | options,
     )

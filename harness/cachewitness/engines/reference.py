@@ -1,4 +1,4 @@
-"""The engine `reference`: this repository's own policies, each at the heights that it has.
+"""The engine `reference`: this repository's own policies, each at the levels that it has.
 
 `reference:mutant=NAME` plants a seeded fault into one, `release=NAME` makes it do what that release
 of its system does.
@@ -32,7 +32,7 @@ def answer_vectors(policy: str, options: Mapping[str, str]) -> Mapping[str, Answ
 ENGINE = EngineKind(
     name="reference",
     summary="the executable reference of a policy in this package",
-    heights=("manager", "scheduler"),
+    levels=("manager", "scheduler"),
     open=open_engine,
     options={
         "mutant": "a seeded fault (see `ls mutants`)",

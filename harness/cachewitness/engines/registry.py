@@ -109,7 +109,7 @@ class EngineSpec:
     @property
     def only_answers(self) -> bool:
         """Whether it tells nothing but its answers."""
-        return self.kind.heights == ("answers",)
+        return self.kind.levels == ("answers",)
 
     @property
     def one_at_a_time(self) -> str:
@@ -270,7 +270,7 @@ def _broken(entry: importlib.metadata.EntryPoint, reason: str) -> EngineKind:
         raise EngineMissing(why)
 
     return EngineKind(
-        name=entry.name, summary=why, heights=("manager", "scheduler", "answers"), open=refuse
+        name=entry.name, summary=why, levels=("manager", "scheduler", "answers"), open=refuse
     )
 
 

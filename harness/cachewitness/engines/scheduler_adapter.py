@@ -1,7 +1,7 @@
 """A scheduler of vLLM's shape: requests in, steps out.
 
 Chunk splits, admission, preemption and abort are the scheduler's. It calls the cache manager
-through the observer, so the same events come out as at manager height.
+through the observer, so the same events come out as at manager level.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from cachewitness.core.trace_format import Height
+from cachewitness.core.trace_format import Level
 from cachewitness.engines.mutant import Mutant, mutant
 from cachewitness.engines.source_patch import ACTIVE, Patches, planted
 
@@ -31,7 +31,7 @@ def edited(
     anomaly: str,
     checker: str,
     group: str,
-    height: Height = "manager",
+    level: Level = "manager",
     built: bool = False,
     engine: str = "vllm",
     patches: Patches = ACTIVE,
@@ -55,6 +55,6 @@ def edited(
         checker=checker,
         group=group,
         engines=(engine,),
-        height=height,
+        level=level,
     )
     return made(planted(plant, built=built, patches=patches))

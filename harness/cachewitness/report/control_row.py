@@ -31,7 +31,7 @@ class ControlRow(msgspec.Struct, kw_only=True):
             traces=1,
             failed=int(bool(result.findings)),
             answers=activity.lookups,
-            restored=activity.hits if trace.header.height == "answers" else activity.from_tier,
+            restored=activity.hits if trace.header.level == "answers" else activity.from_tier,
         )
 
     @property

@@ -156,10 +156,10 @@ def describe(trace: Trace) -> str:
     """Return the header of a trace in one line: groups, pool, options."""
     header = trace.header
     options = "".join(f", {key}={_plain(value)}" for key, value in header.options.items())
-    height = "" if header.height == "manager" else f", {header.height} height"
+    level = "" if header.level == "manager" else f", {header.level} level"
     return (
         f"layout {header.layout.name} ({describe_layout(header.layout)}), {header.pages}"
-        f" pages{options}{height}"
+        f" pages{options}{level}"
     )
 
 

@@ -277,8 +277,8 @@ def covered(report: Report) -> str:
         f" {_counted(total.operations, 'operation')}"
     )
     gone = (
-        f"; {total.given_up:,} of {_counted(total.requests, 'request')} given up by the engine"
-        if total.given_up
+        f"; {total.aborted_by_engine:,} of {_counted(total.requests, 'request')} aborted by the engine"
+        if total.aborted_by_engine
         else ""
     )
     more = "".join(f"; {line}" for line in (*unasked(total), excused(report.tallies())) if line)

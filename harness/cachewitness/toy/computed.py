@@ -1,4 +1,4 @@
-"""An engine at scheduler height whose steps are carried out on tensors.
+"""An engine at scheduler level whose steps are carried out on tensors.
 
 The engine decides as it always does; its steps go to the tensors, and its events tell them what
 became free. So one class serves every policy that has a scheduler.

@@ -1,4 +1,4 @@
-"""The engine `toy`, at scheduler height: a policy's reference with its scheduler, and tensors that
+"""The engine `toy`, at scheduler level: a policy's reference with its scheduler, and tensors that
 do what they say.
 
 What requests generate is scripted, as on the engine `reference`, so that runs are alike from one

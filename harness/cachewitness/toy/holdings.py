@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 
-from cachewitness.core.events import Drop, Event, Header, Publish, Take, Unpublish
+from cachewitness.core.events import Acquire, Event, Header, Publish, Release, Unpublish
 
 Page = tuple[int, int]
 """A pool and a page of it."""
@@ -31,14 +31,14 @@ class Holdings:
 
     def follow(self, event: Event) -> None:
         """Take in one event."""
-        if isinstance(event, Take):
+        if isinstance(event, Acquire):
             for page in event.pages:
                 self._holders[event.pool, page][event.holder] += 1
-        elif isinstance(event, Drop):
+        elif isinstance(event, Release):
             for page in event.pages:
                 self._drop((event.pool, page), event.holder)
         elif isinstance(event, Publish):
-            key = (event.group, event.page, event.length, tuple(event.companions))
+            key = (event.group, event.page, event.length, tuple(event.extra_pages))
             for place in self._places(key):
                 self._keys[place].append(key)
         elif isinstance(event, Unpublish):
@@ -48,8 +48,8 @@ class Holdings:
                     self._forget(key)
 
     def _places(self, key: Key) -> list[Page]:
-        group, page, _, companions = key
-        places = [(self._pool_of[group], s) for s in (page, *companions)]
+        group, page, _, extra_pages = key
+        places = [(self._pool_of[group], s) for s in (page, *extra_pages)]
         return [place for place in places if place not in self._null]
 
     def _drop(self, place: Page, holder: str) -> None:

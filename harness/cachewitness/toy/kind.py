@@ -104,7 +104,7 @@ def need_torch() -> None:
 ENGINE = EngineKind(
     name="toy",
     summary="a policy's reference over a small hybrid model's real tensors in paged pools",
-    heights=("scheduler",),
+    levels=("scheduler",),
     open=open_engine,
     policies=None,
     answerer=open_service,

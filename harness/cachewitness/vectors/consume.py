@@ -196,10 +196,9 @@ def _lived(vector: LifecycleVector, spec: EngineSpec) -> Failed | str:
 def _opened(question: LifecycleInput, spec: EngineSpec) -> Any:
     header = question.header
     kind = spec.kind
-    if header.height not in kind.heights:
+    if header.level not in kind.levels:
         raise CannotAsk(
-            f"traces for {header.height} height; engine {kind.name} runs at"
-            f" {', '.join(kind.heights)}"
+            f"traces for {header.level} level; engine {kind.name} runs at {', '.join(kind.levels)}"
         )
     try:
         engine = spec.open(header)

@@ -18,7 +18,7 @@ import msgspec
 from cachewitness.core.trace_format import GroupSpec, Op, TraceHeader
 
 FORMAT = "cachewitness.vectors"
-VERSION = 2
+VERSION = 3
 
 ResultClass = Literal["valid", "acceptable", "invalid"]
 Kind = Literal["sizing", "lookup", "retention", "split", "lifecycle", "compaction"]

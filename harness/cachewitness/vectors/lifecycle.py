@@ -19,6 +19,7 @@ import msgspec
 
 from cachewitness.core.events import (
     Accept,
+    Acquire,
     Counts,
     Event,
     Hit,
@@ -27,7 +28,6 @@ from cachewitness.core.events import (
     ResetDone,
     StepBegin,
     Submitted,
-    Take,
     Unpublish,
 )
 from cachewitness.core.trace_format import Op, Preempt, Reset, UpdateWeights
@@ -124,7 +124,7 @@ class Recorder:
         """
         taken: Counter[int] = Counter()
         for event in events:
-            if isinstance(event, Take):
+            if isinstance(event, Acquire):
                 self._pool_of[event.group] = event.pool
                 taken[event.pool] += len(event.pages)
         return {

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
-from cachewitness.core.trace_format import Height
+from cachewitness.core.trace_format import Level
 from cachewitness.vectors.case import Case
 from cachewitness.vectors.form import LifecycleInput
 from cachewitness.workloads.configurations import Configuration
@@ -21,7 +21,7 @@ SOURCE = "chosen at boundaries"
 
 def replays(
     configuration: Configuration,
-    height: Height,
+    level: Level,
     lengths: Sequence[int],
     flags: Sequence[str],
     chunk: int = 0,
@@ -33,7 +33,7 @@ def replays(
     for tokens in lengths:
         script = _script(
             configuration,
-            height,
+            level,
             f"replay/{configuration.name}/{tokens}",
             f"a prompt of {tokens} tokens is served twice",
         )
@@ -46,7 +46,7 @@ def replays(
 
 
 def turns(
-    configuration: Configuration, height: Height, generated: Sequence[int], flags: Sequence[str]
+    configuration: Configuration, level: Level, generated: Sequence[int], flags: Sequence[str]
 ) -> list[Case]:
     """Return questions in which 33 tokens are asked, some computed behind them, and the
     conversation goes on from there.
@@ -57,7 +57,7 @@ def turns(
             f"33 tokens are asked, {tokens} more steps run, and 20 tokens are asked behind what"
             " they generated"
         )
-        script = _script(configuration, height, f"turn/{configuration.name}/{tokens}", story)
+        script = _script(configuration, level, f"turn/{configuration.name}/{tokens}", story)
         _first_turn(script, tokens)
         script.serve("turn2", f"sys:33 @turn1:{tokens + 1} more:20", chunk=64, decode=1)
         out.append(_case(script, flags))
@@ -83,7 +83,7 @@ def returns(
 
 def siblings(
     configuration: Configuration,
-    height: Height,
+    level: Level,
     tokens: int,
     shared: Sequence[int],
     flags: Sequence[str],
@@ -95,7 +95,7 @@ def siblings(
     for share in shared:
         story = f"a prompt shares the first {share} of {tokens} tokens that were served"
         script = _script(
-            configuration, height, f"sibling/{configuration.name}/{share}-of-{tokens}", story
+            configuration, level, f"sibling/{configuration.name}/{share}-of-{tokens}", story
         )
         script.serve("whole", f"doc:{tokens}", chunk=script.shape.unit, decode=1)
         script.serve("part", f"doc:{share} own:20", chunk=4 * script.shape.unit, decode=1)
@@ -104,7 +104,7 @@ def siblings(
 
 
 def continued_twice(
-    configuration: Configuration, height: Height, generated: Sequence[int], flags: Sequence[str]
+    configuration: Configuration, level: Level, generated: Sequence[int], flags: Sequence[str]
 ) -> list[Case]:
     """Return questions in which two requests go on at once from where a third has ended, perhaps
     inside a block.
@@ -115,7 +115,7 @@ def continued_twice(
             f"33 tokens are asked, {tokens} more steps run; two requests go on from there at once"
         )
         script = _script(
-            configuration, height, f"continued-twice/{configuration.name}/{tokens}", story
+            configuration, level, f"continued-twice/{configuration.name}/{tokens}", story
         )
         _first_turn(script, tokens)
         for r in ("left", "right"):
@@ -129,7 +129,7 @@ def continued_twice(
 
 
 def departures(
-    configuration: Configuration, height: Height, orders: Sequence[str], flags: Sequence[str]
+    configuration: Configuration, level: Level, orders: Sequence[str], flags: Sequence[str]
 ) -> list[Case]:
     """Return questions in which requests a to d decode together and leave in an order, such as
     `dcab`.
@@ -137,7 +137,7 @@ def departures(
     out = []
     for order in orders:
         story = f"four requests decode together and leave one by one: {', '.join(order)}"
-        script = _script(configuration, height, f"departure/{configuration.name}/{order}", story)
+        script = _script(configuration, level, f"departure/{configuration.name}/{order}", story)
         for index, r in enumerate("abcd"):
             script.submit(r, f"{r}:{20 + 7 * index}")
         staying = list("abcd")
@@ -152,21 +152,21 @@ def departures(
 
 def stories(
     configuration: Configuration,
-    height: Height,
+    level: Level,
     flags: Mapping[str, Sequence[str]],
     names: Collection[str] | None = None,
 ) -> list[Case]:
     """Return the scenarios that apply to a cell, those of the names alone if some are given;
     `flags` by scenario.
     """
-    shape = configuration.shape(height)
+    shape = configuration.shape(level)
     out = []
     for scenario in SCENARIOS:
         if scenario.applies(shape) and (
             scenario.name in flags if names is None else scenario.name in names
         ):
             asked = scenario.trace(shape)
-            name = f"lifecycle/{height}/{configuration.name}/{scenario.name}"
+            name = f"lifecycle/{level}/{configuration.name}/{scenario.name}"
             out.append(
                 Case(
                     name,
@@ -185,8 +185,8 @@ def _first_turn(script: Script, steps: int) -> None:
     script.finish("turn1")
 
 
-def _script(configuration: Configuration, height: Height, name: str, story: str) -> Script:
-    return Script(configuration.shape(height), f"lifecycle/{name}", story, SOURCE)
+def _script(configuration: Configuration, level: Level, name: str, story: str) -> Script:
+    return Script(configuration.shape(level), f"lifecycle/{name}", story, SOURCE)
 
 
 def _case(script: Script, flags: Sequence[str]) -> Case:

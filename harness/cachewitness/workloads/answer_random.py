@@ -1,4 +1,4 @@
-"""Random traces at answers height, which prefer lengths around boundaries.
+"""Random traces at answers level, which prefer lengths around boundaries.
 
 They repeat prompts, shorten them, change one token, continue after answers, let clients go away,
 and run several at once in a pool that is roomy or under pressure. The option `avoid` of a

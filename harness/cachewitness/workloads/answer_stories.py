@@ -257,7 +257,7 @@ def write(shape: Shape, name: str, seed: int) -> Trace:
 
 
 def as_asked(script: Script, pages: int, seed: int) -> Trace:
-    """Return a script as a trace at answers height: no policy, and no option but those of the
+    """Return a script as a trace at answers level: no policy, and no option but those of the
     configuration.
     """
     trace = script.trace(pages)

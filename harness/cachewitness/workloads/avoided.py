@@ -1,4 +1,4 @@
-"""Traces at answers height without one of the things that go wrong: what they do not do, they do
+"""Traces at answers level without one of the things that go wrong: what they do not do, they do
 not fail by.
 
 The same list serves twice. A trace that fails is run again without each of them, and what makes it

@@ -1,7 +1,7 @@
 """The configurations that a suite runs on: a layout and the options of the policy.
 
 Configurations with options of the scheduler (drafts, steps in flight, a second tier) are run at
-scheduler height only. The policy names the configurations of a run in which the user chose nothing.
+scheduler level only. The policy names the configurations of a run in which the user chose nothing.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from cachewitness.core.trace_format import Height, Layout
+from cachewitness.core.trace_format import Layout, Level
 from cachewitness.workloads.scenarios.shape import LeastPages, Shape
 
 SCHEDULER_OPTIONS = (
@@ -22,7 +22,7 @@ SCHEDULER_OPTIONS = (
 class Configuration:
     """A configuration by name, `full-mamba[retention_interval=0]` for example.
 
-    Without a `policy` it is of an engine at answers height, whose own the options are.
+    Without a `policy` it is of an engine at answers level, whose own the options are.
     """
 
     layout: Layout
@@ -37,14 +37,14 @@ class Configuration:
         options = ",".join(f"{key}={value}" for key, value in self.options.items())
         return f"{self.layout.name}[{options}]" if options else self.layout.name
 
-    def runs_at(self, height: Height) -> bool:
-        """Whether the options mean something at a height."""
-        if (height == "answers") != (not self.policy):
+    def runs_at(self, level: Level) -> bool:
+        """Whether the options mean something at a level."""
+        if (level == "answers") != (not self.policy):
             return False
-        return height in ("scheduler", "answers") or not any(
+        return level in ("scheduler", "answers") or not any(
             self.options.get(name) for name in SCHEDULER_OPTIONS
         )
 
-    def shape(self, height: Height) -> Shape:
-        """Return the measures of the configuration at a height."""
-        return Shape(self.layout, self.options, height, self.policy, self.least_pages)
+    def shape(self, level: Level) -> Shape:
+        """Return the measures of the configuration at a level."""
+        return Shape(self.layout, self.options, level, self.policy, self.least_pages)

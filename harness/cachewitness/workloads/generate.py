@@ -77,7 +77,7 @@ _FIFTHS_OF_POOL: dict[str, tuple[int, ...]] = {
     "answers": (5, 10),
 }
 """The pool, in fifths of what the longest request takes. A queue in order of arrival would stand
-still behind one that does not fit alone, so at scheduler height each does."""
+still behind one that does not fit alone, so at scheduler level each does."""
 
 
 def random_trace(shape: Shape, seed: int, *, withdraw: bool, operations: int = OPERATIONS) -> Trace:
@@ -105,11 +105,10 @@ def write(shape: Shape, source: Source, *, withdraw: bool, operations: int, name
     live_max = source.choice(_CROWDS)
     workload = _Workload(script, source, live_max, withdraw=withdraw)
     workload.run(operations if live_max < _MANY else operations + 2 * live_max)
-    longest = workload.longest + (4 if shape.height == "scheduler" else 1) * shape.unit
+    longest = workload.longest + (4 if shape.level == "scheduler" else 1) * shape.unit
     return script.trace(
         max(
-            shape.pages(longest) * source.choice(_FIFTHS_OF_POOL[shape.height]) * live_max // 20
-            + 1,
+            shape.pages(longest) * source.choice(_FIFTHS_OF_POOL[shape.level]) * live_max // 20 + 1,
             4,
         )
     )

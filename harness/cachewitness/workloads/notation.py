@@ -15,7 +15,7 @@ Events follow. Pages stand behind bars, group 0 first; what follows `#` is a com
 
     submit r1 sys:8 a:2 salt=x adapter=tuned media=4+2:cat shared=8
     hit r1 8 | 3 4 | 0 5                      `hit r1 8 resume 7 tier cpu | …`
-    take r1 | 3 4 | 5                         `drop r1 | 3`, or `drop r1` for all that it holds
+    acquire r1 | 3 4 | 5                         `drop r1 | 3`, or `drop r1` for all that it holds
     publish 1/5 r1:8                          page 5 of group 1 as the first 8 tokens of r1
     unpublish 1/5 evict                       `unpublish 1/5:8 evict` if the page has several keys
     step 1: r1 0..8 | 3 4 | 0 5; r2 …         also `; asks r3 4; copy 7>8 1/2>0/3; zero 0/5; withdraw r2`
@@ -37,7 +37,7 @@ Events follow. Pages stand behind bars, group 0 first; what follows `#` is a com
     stats 0: usage 0.5 admitted 1 of 9 found 8        operators are told; `… again 1 of 9 found 8 restored r1=8`
     died 4 AssertionError: no block
 
-A history at answers height begins with a line of its own, and has no pages and no steps::
+A history at answers level begins with a line of its own, and has no pages and no steps::
 
     answers float32 vocabulary 100
     submit r1 sys:8 generate=2
@@ -63,6 +63,7 @@ from cachewitness._util.errors import UsageError
 from cachewitness.core.events import (
     Aborted,
     Accept,
+    Acquire,
     Answer,
     Answering,
     Captures,
@@ -70,7 +71,6 @@ from cachewitness.core.events import (
     Copy,
     Counts,
     Died,
-    Drop,
     Event,
     Eviction,
     Extended,
@@ -90,6 +90,7 @@ from cachewitness.core.events import (
     Preempted,
     Publish,
     Read,
+    Release,
     ResetDone,
     Resumed,
     Retention,
@@ -100,7 +101,6 @@ from cachewitness.core.events import (
     StepBegin,
     StepEnd,
     Submitted,
-    Take,
     Unpublish,
     UnpublishReason,
     Version,
@@ -229,7 +229,11 @@ class _Reader:
             r" \d+)*)( every-block)?"
         )
         match = _matched(pattern, rest, form)
-        measures = {name: int(value) for name, value in re.findall(r"(\w+) (\d+)", match[4])}
+        names = {"of": "source_group"}
+        measures = {
+            names.get(name, name): int(value)
+            for name, value in re.findall(r"(\w+) (\d+)", match[4])
+        }
         kind: Any = match[2]
         if int(match[1]) != len(self.groups):
             raise UsageError(f"group {match[1]} comes as number {len(self.groups)}")
@@ -579,20 +583,20 @@ class _Reader:
             )
         )
 
-    def _read_take(self, rest: str) -> None:
+    def _read_acquire(self, rest: str) -> None:
         holder, _, bars = rest.partition(" ")
         held = self._holds.setdefault(holder, [[] for _ in self.groups])
         for group, pages in self._filled(self._tables(bars)):
             held[group.id] += pages
-            self.events.append(Take(pool=group.pool, group=group.id, pages=pages, holder=holder))
+            self.events.append(Acquire(pool=group.pool, group=group.id, pages=pages, holder=holder))
 
-    def _read_drop(self, rest: str) -> None:
+    def _read_release(self, rest: str) -> None:
         holder, _, bars = rest.partition(" ")
         held = self._holds.get(holder, [])
         for group, pages in self._filled(
             self._tables(bars) if bars else [list(pages) for pages in held]
         ):
-            self.events.append(Drop(pool=group.pool, group=group.id, pages=pages, holder=holder))
+            self.events.append(Release(pool=group.pool, group=group.id, pages=pages, holder=holder))
             for page in pages:
                 if held and page in held[group.id]:
                     held[group.id].remove(page)

@@ -73,7 +73,7 @@ def shrink(trace: Trace, fails: Fails, attempts: int = ATTEMPTS) -> Trace:
 def shrink_and_tell(trace: Trace, fails: Fails, attempts: int = ATTEMPTS) -> Shrunk:
     """Shrink a trace as `shrink` does, and say why it is long if it is."""
     starts = [trace]
-    if trace.header.height == "answers":
+    if trace.header.level == "answers":
         starts = [without_company(trace), *starts * TRIES]
     begun = next(((start, at) for start in starts if (at := fails(start)) >= 0), None)
     if begun is None:

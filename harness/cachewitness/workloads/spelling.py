@@ -1,4 +1,4 @@
-"""Spells prompts in the token ids of a model: at answers height a text is made of ids that the
+"""Spells prompts in the token ids of a model: at answers level a text is made of ids that the
 model knows.
 
 A vocabulary is small, so two texts may have the same token at a place; they part within a token or

@@ -23,7 +23,7 @@ METADATA, STORES = (
 )
 OWNER, WORKER, ASKED = "LMCacheMPConnector", "LMCacheMPWorkerAdapter", "LMCacheMPRequestMetadata"
 
-fault = partial(edited, height="scheduler", group="K", patches=PATCHES)
+fault = partial(edited, level="scheduler", group="K", patches=PATCHES)
 
 FAULTS: tuple[Mutant, ...] = (
     fault(

@@ -16,7 +16,7 @@ READERS = "v1.multiprocess.custom_types"
 TRANSFER = "v1.multiprocess.modules.lmcache_driven_transfer"
 
 
-fault = partial(edited, engine=NAME, patches=PATCHES, height="scheduler")
+fault = partial(edited, engine=NAME, patches=PATCHES, level="scheduler")
 
 FAULTS = (
     fault(
@@ -101,7 +101,7 @@ FAULTS = (
         ),
         name="real-lmcache-looked-up-long",
         what="A look-up serves one chunk more than it has found.",
-        anomaly="died",
+        anomaly="engine-crashed",
         checker="engine",
         group="C",
     ),
@@ -130,7 +130,7 @@ FAULTS = (
         ),
         name="real-lmcache-looked-up-for-one-worker",
         what="A look-up asks for what the first worker has stored, and for no other's.",
-        anomaly="died",
+        anomaly="engine-crashed",
         checker="engine",
         group="C",
     ),
@@ -168,7 +168,7 @@ FAULTS = (
         ),
         name="real-lmcache-locked-for-one-reader",
         what="What several workers are to read is locked for one of them.",
-        anomaly="died",
+        anomaly="engine-crashed",
         checker="engine",
         group="C",
     ),

@@ -13,7 +13,7 @@ from cachewitness.engines.mutant import declared, mutant
 _OWN: dict[str, Any] = {
     "checker": "answers",
     "engines": ("mlx-lm",),
-    "height": "answers",
+    "level": "answers",
     "anomaly": "answer-differs",
 }
 

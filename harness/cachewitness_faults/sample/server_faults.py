@@ -12,7 +12,7 @@ from cachewitness.systems.sample import faults
 from cachewitness.systems.sample.model import added
 from cachewitness.systems.sample.server import Request
 
-_SAMPLE: dict[str, Any] = {"checker": "answers", "engines": ("sample",), "height": "answers"}
+_SAMPLE: dict[str, Any] = {"checker": "answers", "engines": ("sample",), "level": "answers"}
 _RESUMES = {**_SAMPLE, "checker": "resumes"}
 """Faults that show in the states that it tells (`resumes=told`)."""
 

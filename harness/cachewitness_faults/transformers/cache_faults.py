@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 _OWN: dict[str, Any] = {
     "checker": "answers",
     "engines": ("transformers",),
-    "height": "answers",
+    "level": "answers",
     "anomaly": "answer-differs",
 }
 

@@ -18,7 +18,7 @@ OWNER = "Scheduler"
 SIMPLE, SIMPLE_WORKER = "v1.simple_kv_offload.manager", "v1.simple_kv_offload.worker"
 OFFLOADING = "distributed.kv_transfer.kv_connector.v1.offloading.scheduler"
 
-fault = partial(edited, height="scheduler", group="K")
+fault = partial(edited, level="scheduler", group="K")
 
 CONNECTED: tuple[Mutant, ...] = (
     fault(

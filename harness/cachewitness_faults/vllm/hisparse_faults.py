@@ -20,7 +20,7 @@ MANAGERS, CONNECTOR = (
 )
 OWNER = "HiSparseCoordinator"
 
-fault = partial(edited, height="scheduler", group="K")
+fault = partial(edited, level="scheduler", group="K")
 
 EAGER: tuple[Mutant, ...] = (
     fault(
@@ -146,7 +146,7 @@ EAGER: tuple[Mutant, ...] = (
         Edit(COORDINATOR, OWNER, "_unpin_page", "state.pinned_clean.discard(page_idx)", "pass"),
         name="vllm-hisparse-released-again",
         what="A block that is released is released again with every step.",
-        anomaly="died",
+        anomaly="engine-crashed",
         checker="engine",
     ),
 )

@@ -23,7 +23,7 @@ ONLY = ("vllm",)
 @mutant(
     name="vllm-gap-inside-a-block-never-closed",
     mirrors="vllm-project/vllm#40707",
-    anomaly="stuck",
+    anomaly="no-progress",
     checker="progress",
     group="O",
     engines=ONLY,

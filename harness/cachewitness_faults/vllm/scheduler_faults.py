@@ -3,7 +3,7 @@ out of its source again.
 
 Each is the source of vLLM 0.33.0 with one piece changed, so it sits where the code is that must not
 lose it; a release that does not have the piece refuses the fault. They are found at scheduler
-height.
+level.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from cachewitness_faults.vllm.modules import POOL, SCHEDULER, SINGLE
 
 OWNER = "Scheduler"
 
-fault = partial(edited, height="scheduler")
+fault = partial(edited, level="scheduler")
 
 SCHEDULED: tuple[Mutant, ...] = (
     fault(
@@ -118,7 +118,7 @@ SCHEDULED: tuple[Mutant, ...] = (
             "Drafts that were rejected count as computed, and the next step goes on behind tokens"
             " that do not exist."
         ),
-        anomaly="died",
+        anomaly="engine-crashed",
         checker="engine",
         group="D",
     ),
@@ -133,7 +133,7 @@ SCHEDULED: tuple[Mutant, ...] = (
         name="vllm-resumed-before-its-output-came",
         what="A preempted request is admitted again while a step in flight still owes it a token.",
         mirrors="vLLM's test_kv_pressure_preemption_with_inflight_output",
-        anomaly="died",
+        anomaly="engine-crashed",
         checker="engine",
         group="D",
     ),
@@ -145,7 +145,7 @@ SCHEDULED: tuple[Mutant, ...] = (
             " next step starts."
         ),
         mirrors="vllm-project/vllm#29387",
-        anomaly="stuck",
+        anomaly="no-progress",
         checker="progress",
         group="O",
     ),

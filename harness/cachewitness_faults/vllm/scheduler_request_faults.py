@@ -14,7 +14,7 @@ from cachewitness_faults.vllm.modules import SCHEDULER, SINGLE
 
 OWNER = "Scheduler"
 
-fault = partial(edited, height="scheduler")
+fault = partial(edited, level="scheduler")
 
 REQUESTED: tuple[Mutant, ...] = (
     fault(
@@ -27,7 +27,7 @@ REQUESTED: tuple[Mutant, ...] = (
         ),
         name="vllm-rejected-drafts-keep-their-placeholders",
         what="Drafts that were rejected while a step was in flight are still awaited.",
-        anomaly="died",
+        anomaly="engine-crashed",
         checker="engine",
         group="D",
     ),
@@ -35,7 +35,7 @@ REQUESTED: tuple[Mutant, ...] = (
         Edit(SCHEDULER, OWNER, "_preempt_request", "request.num_output_placeholders = 0", "pass"),
         name="vllm-placeholders-of-a-preempted-request",
         what="A preempted request still awaits the tokens of its steps in flight.",
-        anomaly="died",
+        anomaly="engine-crashed",
         checker="engine",
         group="D",
     ),
@@ -86,7 +86,7 @@ REQUESTED: tuple[Mutant, ...] = (
             "A request that is passed over, since its grammar is not compiled or too many adapters"
             " run, never gets another turn."
         ),
-        anomaly="stuck",
+        anomaly="no-progress",
         checker="progress",
         group="O",
     ),

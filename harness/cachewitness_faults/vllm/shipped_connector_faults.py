@@ -21,7 +21,7 @@ OFFLOADING, OFFLOADS = (
     "OffloadingConnectorScheduler",
 )
 
-fault = partial(edited, height="scheduler")
+fault = partial(edited, level="scheduler")
 
 ON_OFFLOADING: tuple[Mutant, ...] = (
     fault(
@@ -183,7 +183,7 @@ ON_OFFLOADING: tuple[Mutant, ...] = (
             " asks for again."
         ),
         mirrors="vllm-project/vllm#46694",
-        anomaly="stuck",
+        anomaly="no-progress",
         checker="progress",
         group="K",
     ),
@@ -226,7 +226,7 @@ ON_OFFLOADING: tuple[Mutant, ...] = (
             " it ends."
         ),
         mirrors="vllm-project/vllm#49671",
-        anomaly="died",
+        anomaly="engine-crashed",
         checker="engine",
         group="K",
     ),
@@ -244,7 +244,7 @@ ON_OUTPUTS: tuple[Mutant, ...] = (
         name="vllm-offload-looked-up-while-storing",
         what="A preempted request is to be loaded while its own stores are under way.",
         mirrors="vllm-project/vllm#46231",
-        anomaly="died",
+        anomaly="engine-crashed",
         checker="engine",
         group="K",
     ),
@@ -278,7 +278,7 @@ ON_SIMPLE: tuple[Mutant, ...] = (
             " than may be hit."
         ),
         mirrors="vllm-project/vllm#49071",
-        anomaly="stuck",
+        anomaly="no-progress",
         checker="progress",
         group="K",
         built=True,

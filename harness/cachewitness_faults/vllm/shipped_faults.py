@@ -331,7 +331,7 @@ SHIPPED: tuple[Mutant, ...] = (
         anomaly="use-after-free",
         checker="safety-law",
         group="G",
-        height="scheduler",
+        level="scheduler",
     ),
     edited(
         Edit(
@@ -350,7 +350,7 @@ SHIPPED: tuple[Mutant, ...] = (
         anomaly="fabricated-snapshot",
         checker="no-fabricated-snapshots",
         group="D",
-        height="scheduler",
+        level="scheduler",
     ),
     edited(
         Edit(

@@ -1,7 +1,7 @@
 """Bugs that were in a release of vLLM, in its scheduler or in what its worker keeps of the batch:
 each fix is undone again.
 
-As in `shipped_faults`, which says what each is; all are found at scheduler height. Source: the
+As in `shipped_faults`, which says what each is; all are found at scheduler level. Source: the
 reports and pull requests that each names, read beside the sources of the releases 0.26.0 to 0.33.0.
 """
 
@@ -17,7 +17,7 @@ OWNER = "Scheduler"
 RUNNER, RUNNER_CLASS = "v1.worker.gpu_model_runner", "GPUModelRunner"
 STATES = "v1.worker.mamba_utils"
 
-fault = partial(edited, height="scheduler")
+fault = partial(edited, level="scheduler")
 
 SHIPPED_SCHEDULER: tuple[Mutant, ...] = (
     fault(
@@ -120,7 +120,7 @@ SHIPPED_SCHEDULER: tuple[Mutant, ...] = (
             " counts."
         ),
         mirrors="vllm-project/vllm#35755, vllm-project/vllm#52765",
-        anomaly="died",
+        anomaly="engine-crashed",
         checker="engine",
         group="C",
     ),
@@ -138,7 +138,7 @@ SHIPPED_SCHEDULER: tuple[Mutant, ...] = (
             " session goes on behind them."
         ),
         mirrors="mended in vLLM 0.33",
-        anomaly="died",
+        anomaly="engine-crashed",
         checker="engine",
         group="C",
     ),
@@ -226,7 +226,7 @@ SHIPPED_SCHEDULER: tuple[Mutant, ...] = (
             " runs."
         ),
         mirrors="vllm-project/vllm#23713",
-        anomaly="died",
+        anomaly="engine-crashed",
         checker="engine",
         group="F",
     ),

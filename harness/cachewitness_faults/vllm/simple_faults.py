@@ -179,7 +179,7 @@ def window_looked_up_short(patches: Patches) -> None:
 @mutant(
     name="vllm-hits-count-as-room",
     mirrors="",
-    anomaly="died",
+    anomaly="engine-crashed",
     checker="engine",
     group="H",
     engines=ONLY,
@@ -410,7 +410,7 @@ def looked_up_short(patches: Patches) -> None:
 
 
 _FORGETS = partial(
-    edited, anomaly="premature-release", checker="window-liveness", height="scheduler", group="G"
+    edited, anomaly="premature-release", checker="window-liveness", level="scheduler", group="G"
 )
 
 SIMPLE = (

@@ -1,7 +1,7 @@
 """Faults in vLLM's worker: a piece of the source that keeps its batch, or that copies blocks and
 states, is changed.
 
-They are found at scheduler height, where vLLM's own model runner follows its scheduler. What it is
+They are found at scheduler level, where vLLM's own model runner follows its scheduler. What it is
 told is right in each.
 """
 
@@ -18,7 +18,7 @@ TABLE = "v1.worker.block_table"
 COPIES = "v1.worker.utils"
 STATES = "v1.worker.mamba_utils"
 
-fault = partial(edited, height="scheduler")
+fault = partial(edited, level="scheduler")
 
 WORKER: tuple[Mutant, ...] = (
     # --- rows -------------------------------------------------------------------------------------

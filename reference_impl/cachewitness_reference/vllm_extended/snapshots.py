@@ -2,7 +2,7 @@
 evicted as one.
 
 The first of its pages, the *primary*, stands in the table and carries the key; the others are its
-*companions*. They share its reference count and show its key. When one of them leaves the free
+*extra pages*. They share its reference count and show its key. When one of them leaves the free
 queue all lose the key, and the others go to the front.
 """
 
@@ -24,22 +24,22 @@ from cachewitness_reference.vllm_extended.free_list import OrderedPool
 
 
 class SnapshotBlock(KVCacheBlock):
-    """A page that may be part of a snapshot: its first, with `companions`, or one of those, with
+    """A page that may be part of a snapshot: its first, with `extra pages`, or one of those, with
     a `primary`.
     """
 
-    __slots__ = ("companions", "primary")
+    __slots__ = ("extra_pages", "primary")
 
     def __init__(self, block_id: BlockId) -> None:
         super().__init__(block_id)
-        self.companions: tuple[SnapshotBlock, ...] = ()
+        self.extra_pages: tuple[SnapshotBlock, ...] = ()
         self.primary: SnapshotBlock | None = None
 
 
 def pages_of(block: KVCacheBlock) -> tuple[KVCacheBlock, ...]:
-    """Return a block and its companions."""
+    """Return a block and its extra_pages."""
     assert isinstance(block, SnapshotBlock)
-    return (block, *block.companions)
+    return (block, *block.extra_pages)
 
 
 class SnapshotPool(OrderedPool):
@@ -62,14 +62,14 @@ class SnapshotPool(OrderedPool):
 
     # ALLOCATE
 
-    def take_companions(self, primary: KVCacheBlock, count: int) -> None:
+    def take_extra_pages(self, primary: KVCacheBlock, count: int) -> None:
         """Take `count` blocks more and tie them to one that was just taken."""
-        assert isinstance(primary, SnapshotBlock) and not primary.companions
-        companions = [
+        assert isinstance(primary, SnapshotBlock) and not primary.extra_pages
+        extra_pages = [
             block for block in self.get_new_blocks(count) if isinstance(block, SnapshotBlock)
         ]
-        primary.companions = tuple(companions)
-        for block in companions:
+        primary.extra_pages = tuple(extra_pages)
+        for block in extra_pages:
             block.primary = primary
 
     def touch(self, blocks: Iterable[KVCacheBlock]) -> None:
@@ -133,9 +133,9 @@ class SnapshotPool(OrderedPool):
 
 def _untie(block: KVCacheBlock) -> None:
     assert isinstance(block, SnapshotBlock)
-    for page in block.companions:
+    for page in block.extra_pages:
         page.primary = None
-    block.companions = ()
+    block.extra_pages = ()
 
 
 class SnapshotManager(MambaManager):
@@ -190,7 +190,7 @@ class SnapshotManager(MambaManager):
         new_blocks = super().allocate_new_blocks(request_id, num_tokens)
         for block in new_blocks:
             if not block.is_null:
-                self.snapshot_pool.take_companions(block, self.pages_per_snapshot - 1)
+                self.snapshot_pool.take_extra_pages(block, self.pages_per_snapshot - 1)
         return new_blocks
 
     def _get_num_evictable_blocks(self, blocks: Sequence[KVCacheBlock]) -> int:

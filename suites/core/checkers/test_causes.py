@@ -15,18 +15,18 @@ START = """pool 0: 8 pages, null 0
 group 0: full block 4
 rules: alignment 2
 submit a x:5
-take a | 1 2
+acquire a | 1 2
 publish 0/1 a:4
 """
 SECOND = """submit b x:3 y:2
 hit b 2 | 1
-take b | 3 4
+acquire b | 3 4
 publish 0/3 b:4
-take copy:1 | 1 3
+acquire copy:1 | 1 3
 """
-EARLY = START + SECOND + "step 1: a 0..5 | 1 2; b 2..5 | 3 4; copy 1>3\ndrop copy:1\n"
+EARLY = START + SECOND + "step 1: a 0..5 | 1 2; b 2..5 | 3 4; copy 1>3\nrelease copy:1\n"
 IN_TIME = (
-    START + "step 1: a 0..5 | 1 2\n" + SECOND + "step 2: b 2..5 | 3 4; copy 1>3\ndrop copy:1\n"
+    START + "step 1: a 0..5 | 1 2\n" + SECOND + "step 2: b 2..5 | 3 4; copy 1>3\nrelease copy:1\n"
 )
 
 
@@ -41,16 +41,16 @@ def test_a_copy_of_what_its_own_step_writes_is_the_cause_of_what_is_read_and_key
 
 
 def test_whoever_reads_the_copy_later_has_the_same_cause() -> None:
-    later = "finish b\ndrop b\nsubmit c x:3 y:3\nhit c 4 | 3\ntake c | 3 5\nstep 2: c 4..6 | 3 5\n"
+    later = "finish b\nrelease b\nsubmit c x:3 y:3\nhit c 4 | 3\nacquire c | 3 5\nstep 2: c 4..6 | 3 5\n"
     assert causes(EARLY + later)[2:] == [("partial-commit", EARLY_COPY)]
 
 
 def test_a_page_that_was_written_anew_has_that_cause_no_longer() -> None:
     anew = (
-        "finish b\ndrop b\nunpublish 0/3 evict\nsubmit c z:5\ntake c | 3 5\npublish 0/3 c:4\nstep"
+        "finish b\nrelease b\nunpublish 0/3 evict\nsubmit c z:5\nacquire c | 3 5\npublish 0/3 c:4\nstep"
         " 2: c 0..5 | 3 5\n"
     )
-    wrong = "submit d w:5\nhit d 4 | 3\ntake d | 3 6\nstep 3: d 4..5 | 3 6\n"
+    wrong = "submit d w:5\nhit d 4 | 3\nacquire d | 3 6\nstep 3: d 4..5 | 3 6\n"
     assert causes(EARLY + anew)[2:] == []
     assert causes(EARLY + anew + wrong)[2:] == [("stale-hit", "")]
 

@@ -116,7 +116,7 @@ def test_a_lawful_cache_passes_even_if_it_does_not_say_how_its_keys_end(policy: 
     """No order of eviction, no handing out of pages is unlawful for an engine that declared
     none.
     """
-    plan = Plan(policy, policies.get(policy).heights, Restriction([], {}, historic=False), 7)
+    plan = Plan(policy, policies.get(policy).levels, Restriction([], {}, historic=False), 7)
     operations = 0
     opportunities = 0
     for number in count():
@@ -162,10 +162,10 @@ group 0: full block 4
 rules: alignment 4{rules}
 submit r1 a:{tokens}
 hit r1 0
-take r1 | 1 2 3 4
+acquire r1 | 1 2 3 4
 step 1: r1 0..{tokens} | 1 2 3 4
 finish r1
-drop r1
+release r1
 counts 0: free 8 held 0 cached 0
 """
 
@@ -176,7 +176,7 @@ def found(text: str, rules: str = "", tokens: int = 13) -> list[str]:
 
 
 def test_the_sentence_names_the_pages_and_who_computed_what_is_in_them() -> None:
-    (sentence,) = found("submit r2 a:13\nhit r2 0\ntake r2 | 5 6 7 8\nstep 2: r2 0..13 | 5 6 7 8\n")
+    (sentence,) = found("submit r2 a:13\nhit r2 0\nacquire r2 | 5 6 7 8\nstep 2: r2 0..13 | 5 6 7 8\n")
     assert (
         sentence
         == "Let r2 be admitted in step 2. What it needs to resume at 12 was computed by r1, which"
@@ -187,25 +187,25 @@ def test_the_sentence_names_the_pages_and_who_computed_what_is_in_them() -> None
 
 def test_it_counts_as_there_if_the_request_itself_is_given_the_pages() -> None:
     """Whether its look-up is reported before that or after it."""
-    for pair in ("hit r2 0\ntake r2 | 4 3 2 1", "take r2 | 4 3 2 1\nhit r2 0"):
+    for pair in ("hit r2 0\nacquire r2 | 4 3 2 1", "acquire r2 | 4 3 2 1\nhit r2 0"):
         assert found(f"submit r2 a:13\n{pair}\nstep 2: r2 0..13 | 4 3 2 1\n")
 
 
 def test_what_somebody_else_was_given_in_the_same_operation_is_gone() -> None:
     """Whichever of the two the engine reports first."""
-    r3 = "take r3 | 1"
+    r3 = "acquire r3 | 1"
     for lines in (f"{r3}\nhit r3 0\nhit r2 0", f"hit r2 0\nhit r3 0\n{r3}"):
         text = (
-            f"submit r2 a:13\nsubmit r3 b:3\n{lines}\ntake r2 | 5 6 7 8\nstep 2: r2 0..13 | 5 6 7"
+            f"submit r2 a:13\nsubmit r3 b:3\n{lines}\nacquire r2 | 5 6 7 8\nstep 2: r2 0..13 | 5 6 7"
             " 8; r3 0..3 | 1\n"
         )
         assert found(text) == []
 
 
 def test_what_lies_in_front_of_a_page_that_was_given_away_is_still_owed() -> None:
-    given = "submit r2 b:3\nhit r2 0\ntake r2 | 3\nstep 2: r2 0..3 | 3\n"
+    given = "submit r2 b:3\nhit r2 0\nacquire r2 | 3\nstep 2: r2 0..3 | 3\n"
     (sentence,) = found(
-        given + "submit r3 a:13\nhit r3 4 | 1\ntake r3 | 1 5 6 7\nstep 3: r3 4..13 | 1 5 6 7\n"
+        given + "submit r3 a:13\nhit r3 4 | 1\nacquire r3 | 1 5 6 7\nstep 3: r3 4..13 | 1 5 6 7\n"
     )
     assert "resume at 8" in sentence and "computes 4 tokens again" in sentence
 
@@ -250,7 +250,7 @@ def dies_at_the_third(engine: Any) -> None:
 def test_a_death_in_the_middle_is_what_is_found_and_nothing_is_owed_for_it() -> None:
     trace = one_after_another("vllm")
     result = judged(trace, dies_at_the_third)
-    assert [finding.anomaly for finding in result.findings] == ["died"]
+    assert [finding.anomaly for finding in result.findings] == ["engine-crashed"]
     assert result.tallies[0].opportunities == 1, "the second request was looked up, the third never"
 
 

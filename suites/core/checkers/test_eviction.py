@@ -73,7 +73,7 @@ def test_what_hangs_below_an_evicted_prefix_goes_with_it_although_others_are_old
     """
     options = {"expected_average_seq_length": 64, "out_of_window": "freed"}
     header = TraceHeader(
-        "t", layouts.load("full-swa"), 29, height="scheduler", policy="furiosa", options=options
+        "t", layouts.load("full-swa"), 29, level="scheduler", policy="furiosa", options=options
     )
     picture = [Media(at=7, length=3, hash="dog")]
     ops: list[Op] = [Submit("r1", "A:1 @r1:1"), Submit("r3", "A:27 @r2:1 r3:1"), Step()]
@@ -111,7 +111,7 @@ def test_who_declares_nothing_is_not_judged_and_told_why() -> None:
 def test_every_reference_with_keys_declares_its_pools(policy: str) -> None:
     kind = policies.get(policy)
     for configuration in kind.configurations()[:2]:
-        trace = random_trace(configuration.shape(kind.heights[-1]), 1, withdraw=False)
+        trace = random_trace(configuration.shape(kind.levels[-1]), 1, withdraw=False)
         pools = kind.open(trace.header, {}).describe().pools
         assert all(pool.eviction is not None for pool in pools), configuration
 

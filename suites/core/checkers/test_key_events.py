@@ -39,7 +39,7 @@ def one_request(r: str, prompt: str, pages: str, length: int) -> str:
         for i, page in enumerate(columns)
         if 4 * (i + 1) <= length
     )
-    return f"submit {r} {prompt}\ntake {r} | {pages}\n{keys}"
+    return f"submit {r} {prompt}\nacquire {r} | {pages}\n{keys}"
 
 
 A = one_request("a", "x:9", "1 2 3", 9)
@@ -51,7 +51,7 @@ def test_an_engine_that_declares_nothing_is_not_judged() -> None:
 
 
 def test_an_engine_that_says_it_tells_and_never_does_is_found() -> None:
-    assert found(HEADER + A + "step 1: a 0..9 | 1 2 3\nfinish a\ndrop a\n") == ["lost-key-event"]
+    assert found(HEADER + A + "step 1: a 0..9 | 1 2 3\nfinish a\nrelease a\n") == ["lost-key-event"]
 
 
 def test_what_is_lost_is_told_once_and_later_steps_are_judged_again() -> None:
@@ -74,7 +74,7 @@ def test_events_may_come_before_the_step_and_behind_it() -> None:
     assert found(
         HEADER
         + A
-        + f"step 1: a 0..9 | 1 2 3\nsubmit b y:4\ntake b | 5\nstep 2: b 0..4 | 5\n{told} @2\n"
+        + f"step 1: a 0..9 | 1 2 3\nsubmit b y:4\nacquire b | 5\nstep 2: b 0..4 | 5\n{told} @2\n"
     ) == ["lost-key-event", "false-key-event"]
 
 
@@ -135,7 +135,7 @@ def test_blocks_that_are_left_out_are_found_by_names_that_other_groups_told() ->
     """
     text = (
         GAPS
-        + "submit a x:9\nsubmit b x:13\ntake a | 1 2 3 | 4 5 6\ntake b | 7 8 9 10 | 11 12 13 14\n"
+        + "submit a x:9\nsubmit b x:13\nacquire a | 1 2 3 | 4 5 6\nacquire b | 7 8 9 10 | 11 12 13 14\n"
     )
     text += (
         "publish 0/1 a:4\npublish 0/2 a:8\npublish 0/9 b:12\npublish 1/5 a:8\npublish 1/13 b:12\n"
@@ -155,12 +155,12 @@ def test_a_block_whose_parent_nobody_knows_is_not_guessed() -> None:
     for the other.
     """
     text = (
-        ORPHANS + "submit a x:4 q:5\nsubmit b y:4 q:5\ntake a | 1 2 3\ntake b | 4 5 6\npublish 0/2"
+        ORPHANS + "submit a x:4 q:5\nsubmit b y:4 q:5\nacquire a | 1 2 3\nacquire b | 4 5 6\npublish 0/2"
         " a:8\npublish 0/5 b:8\n"
     )
     text += "stored 0 h1 | q:4 by 4 behind h8\nstored 0 h2 | q:4 by 4 behind h9\n"
-    text += "step 1: a 0..9 | 1 2 3; b 0..9 | 4 5 6\nfinish a\nfinish b\ndrop a\ndrop b\n"
-    text += "submit c z:4\ntake c | 5\nunpublish 0/5 evict\nremoved 0 h2\nstep 2: c 0..4 | 5\n"
+    text += "step 1: a 0..9 | 1 2 3; b 0..9 | 4 5 6\nfinish a\nfinish b\nrelease a\nrelease b\n"
+    text += "submit c z:4\nacquire c | 5\nunpublish 0/5 evict\nremoved 0 h2\nstep 2: c 0..4 | 5\n"
     findings, tally = judged(text)
     assert not findings and tally.excused == {"key_events orphans": 2}
     again = "removed 0 h1\nstored 0 h1 | q:4 by 4 behind h8\nstep 2"
@@ -171,7 +171,7 @@ def test_a_block_whose_parent_nobody_knows_is_not_guessed() -> None:
 
 IMAGE_OR_NOT = (
     ORPHANS
-    + "submit a x:9 media=3+4:cat\nsubmit b x:9\ntake a | 1 2 3\ntake b | 4 5 6\npublish 0/2"
+    + "submit a x:9 media=3+4:cat\nsubmit b x:9\nacquire a | 1 2 3\nacquire b | 4 5 6\npublish 0/2"
     " a:8\npublish 0/5 b:8\n"
     + "stored 0 h1 | x[4]:4 by 4 behind h8 media=cat@-1\nstored 0 h2 | x[4]:4 by 4 behind h9\n"
     + "step 1: a 0..9 | 1 2 3; b 0..9 | 4 5 6\n"
@@ -191,12 +191,12 @@ def test_a_name_that_may_mean_two_blocks_takes_neither_from_the_other() -> None:
     same tokens.
     """
     text = (
-        ORPHANS + "submit a x:4 q:5\nsubmit b y:4 q:5\ntake a | 1 2 3\ntake b | 4 5 6\npublish 0/2"
+        ORPHANS + "submit a x:4 q:5\nsubmit b y:4 q:5\nacquire a | 1 2 3\nacquire b | 4 5 6\npublish 0/2"
         " a:8\npublish 0/5 b:8\n"
     )
     text += "stored 0 h1 | q:4 by 4 behind h8\nstored 0 h2 | q:4 by 4 behind h9\n"
     text += (
-        "step 1: a 0..9 | 1 2 3; b 0..9 | 4 5 6\nsubmit c z:4 q:5\ntake c | 7 8 9\npublish 0/8"
+        "step 1: a 0..9 | 1 2 3; b 0..9 | 4 5 6\nsubmit c z:4 q:5\nacquire c | 7 8 9\npublish 0/8"
         " c:8\n"
     )
     text += (
@@ -212,12 +212,12 @@ group 1: sliding block 4 window 4
 rules: alignment 8, retention dense on 1, key-events-with-gaps
 submit a x:12 a:5
 submit b x:12 b:5
-take a | 1 2 3 | 4 5 6 7 8
+acquire a | 1 2 3 | 4 5 6 7 8
 publish 0/1 a:8
 publish 0/2 a:16
 publish 1/6 a:12
 publish 1/7 a:16
-take b | 9 10 11 | 12 13 14 15 16
+acquire b | 9 10 11 | 12 13 14 15 16
 publish 0/9 b:8
 publish 0/10 b:16
 publish 1/13 b:8
@@ -254,7 +254,7 @@ def test_what_the_ledger_forgets_may_still_be_told_to_be_gone() -> None:
 
 def test_names_end_when_all_is_cleared() -> None:
     """With new weights the same hash is another prefix; a parent has to be told anew."""
-    text = HEADER + A + "stored 0 h1 h2 | x:8 by 4\nstep 1: a 0..9 | 1 2 3\nfinish a\ndrop a\n"
+    text = HEADER + A + "stored 0 h1 h2 | x:8 by 4\nstep 1: a 0..9 | 1 2 3\nfinish a\nrelease a\n"
     text += "unpublish 0/1 version\nunpublish 0/2 version\nversion 1\ncleared\n" + one_request(
         "b", "x:9", "4 5 6", 9
     )
@@ -289,7 +289,7 @@ def test_the_event_of_the_format_says_nothing_that_it_was_not_given() -> None:
 
 AGAIN = HEADER.replace("key-events", "key-events-of-hits")
 TOLD = AGAIN + A + "step 1: a 0..9 | 1 2 3\nstored 0 h1 h2 | x:8 by 4 @1\n"
-B = "submit b x:12\nhit b 8 | 1 2\ntake b | 1 2 4\n"
+B = "submit b x:12\nhit b 8 | 1 2\nacquire b | 1 2 4\n"
 LAST = "publish 0/4 b:12\nstep 2: b 8..12 | 1 2 4\n"
 NEW = "stored 0 h3 | x[8]:4 by 4 behind h2 @2\n"
 
@@ -299,7 +299,7 @@ def test_a_hit_may_be_told_again_where_that_is_declared() -> None:
     right again.
     """
     gone = (
-        "finish b\ndrop b\nfinish a\ndrop a\n"
+        "finish b\nrelease b\nfinish a\nrelease a\n"
         + "".join(f"unpublish 0/{page} reset\n" for page in (1, 2, 4))
         + "reset ok\n"
     )
@@ -328,7 +328,7 @@ def test_what_is_told_of_a_hit_is_of_the_prefix_that_is_hit() -> None:
 
 def test_a_page_more_of_a_prefix_is_told_whether_a_hit_of_it_comes_before_or_behind() -> None:
     """Two pages of one prefix, of which one is told and hit in the step that fills the other."""
-    more = "submit c x:5\ntake c | 5 6\npublish 0/5 c:4\n"
+    more = "submit c x:5\nacquire c | 5 6\npublish 0/5 c:4\n"
     step = "publish 0/4 b:12\nstep 2: b 8..12 | 1 2 4; c 0..5 | 5 6\n"
     hit, page = "stored 0 h1 h2 | x:8 by 4 @2\n", "stored 0 h1 | x:4 by 4 @2\n"
     for events in (hit + page, page + hit):
@@ -339,10 +339,10 @@ def test_a_page_more_of_a_prefix_is_told_whether_a_hit_of_it_comes_before_or_beh
 def test_a_page_that_goes_leaves_another_of_the_prefix_to_be_hit() -> None:
     """A router that was told so does not take the hit for a page more."""
     more = (
-        "submit c x:5\ntake c | 5 6\npublish 0/5 c:4\nstep 2: c 0..5 | 5 6\nstored 0 h1 | x:4 by 4"
-        " @2\nfinish c\ndrop c\n"
+        "submit c x:5\nacquire c | 5 6\npublish 0/5 c:4\nstep 2: c 0..5 | 5 6\nstored 0 h1 | x:4 by 4"
+        " @2\nfinish c\nrelease c\n"
     )
-    lost = "submit d y:4\ntake d | 5\nunpublish 0/5 evict\npublish 0/5 d:4\n"
+    lost = "submit d y:4\nacquire d | 5\nunpublish 0/5 evict\npublish 0/5 d:4\n"
     events = "removed 0 h1 @3\nstored 0 h1 h2 | x:8 by 4 @3\nstored 0 h8 | y:4 by 4 @3\n"
     assert found(TOLD + more + lost + "step 3: d 0..4 | 5\n" + events) == []
 
@@ -351,9 +351,9 @@ def test_a_reset_between_a_hit_and_a_key_of_its_prefix_does_not_make_the_key_fal
     """Nothing is told before the second step ends; then a key, a hit of it, that all is gone,
     and the key again.
     """
-    before = AGAIN + A + "submit b x:12\nhit b 8 | 1 2\ntake b | 1 2 4\n"
+    before = AGAIN + A + "submit b x:12\nhit b 8 | 1 2\nacquire b | 1 2 4\n"
     reset = (
-        "finish a\nfinish b\ndrop a\ndrop b\nunpublish 0/1 reset\nunpublish 0/2 reset\nreset ok\n"
+        "finish a\nfinish b\nrelease a\nrelease b\nunpublish 0/1 reset\nunpublish 0/2 reset\nreset ok\n"
     )
     anew = one_request("c", "x:9", "5 6 7", 9)
     told = "stored 0 h1 h2 | x:8 by 4 @1\n"

@@ -33,7 +33,7 @@ group 0: full block 4
 group 1: recurrent block 4
 rules: alignment 4, retention 0 on 1
 submit r1 a:9
-take r1 | 1 2 3 | 4 5 6
+acquire r1 | 1 2 3 | 4 5 6
 publish 0/1 r1:4
 step 1: r1 0..4 | 1 2 3 | 4 5 6
 publish 0/2 r1:8
@@ -41,11 +41,11 @@ publish 1/5 r1:8
 step 2: r1 4..8 | 1 2 3 | 4 5 6
 step 3: r1 8..9 | 1 2 3 | 4 5 6
 finish r1
-drop r1
+release r1
 counts 0: free 8 held 0 cached 3
 submit r2 a:9
 hit r2 8 | 1 2 | 0 5
-take r2 | 1 2 3 | 5 6
+acquire r2 | 1 2 3 | 5 6
 step 4: r2 8..9 | 1 2 3 | 0 5 6
 """
 """A history that is sound, with something for most checkers."""
@@ -61,11 +61,11 @@ pool 0: 12 pages, null 0
 group 0: full block 4
 rules: alignment 4
 submit r1 a:5
-take r1 | 1 2
+acquire r1 | 1 2
 publish 0/1 r1:4
 step 1: r1 0..5 | 1 2
 submit r2 a:8
-take r2 | 4
+acquire r2 | 4
 step 2: r2 4..5 | 1 4
 """
 """r2 reads the block of r1 without having taken its page."""
@@ -95,7 +95,7 @@ class Liar(Grumbler):
     """Raises an anomaly that it does not list."""
 
     name = "liar"
-    anomalies = ("stuck",)
+    anomalies = ("no-progress",)
 
 
 class Late(Grumbler):
@@ -295,14 +295,18 @@ def test_without_caching_there_is_nothing_to_retain_or_reuse(name: str) -> None:
 
 
 def test_every_anomaly_has_one_checker() -> None:
-    """At its height, but for what no history shows: the engine's death or silence, and the
+    """At its level, but for what no history shows: the engine's death or silence, and the
     difference from the reference.
     """
     for kinds in (OF_PAGES, [kind for kind in ALL if kind not in OF_PAGES]):
         told = [anomaly for kind in kinds for anomaly in kind.anomalies]
         assert len(told) == len(set(told))
     listed = [anomaly for checker in ALL for anomaly in checker.anomalies]
-    assert {anomaly.name for anomaly in CATALOGUE} - set(listed) == {"died", "hung", "divergence"}
+    assert {anomaly.name for anomaly in CATALOGUE} - set(listed) == {
+        "engine-crashed",
+        "hung",
+        "divergence",
+    }
     assert set(listed) <= {anomaly.name for anomaly in CATALOGUE + DISAGREEMENTS}
 
 
@@ -349,7 +353,10 @@ def test_tallies_add_up() -> None:
 def test_a_death_on_record_is_a_failure() -> None:
     """Who checks the history of an engine that died finds that it died, at that operation."""
     result = check(parse(HYBRID + "died 4 AssertionError: no block\n"))
-    assert (result.outcome, [finding.anomaly for finding in result.findings]) == ("fail", ["died"])
+    assert (result.outcome, [finding.anomaly for finding in result.findings]) == (
+        "fail",
+        ["engine-crashed"],
+    )
     assert (
         "operation 5" in result.findings[0].sentence and "no block" in result.findings[0].sentence
     )

@@ -6,7 +6,7 @@ import pytest
 
 from cachewitness.core.checkers.reuse import ReuseFloor
 from cachewitness.core.driving import check, drive
-from cachewitness.core.events import Drop, Preempted, Submitted
+from cachewitness.core.events import Preempted, Release, Submitted
 from cachewitness.core.ledger.ledger import Ledger
 from cachewitness.core.trace_format import Preempt, Step, Submit, Trace, TraceHeader
 from cachewitness.engines import registry
@@ -37,33 +37,33 @@ def _refused(times: int, line: str = "asks r1 5", first: int = 1) -> str:
 def test_a_feasible_request_may_be_refused_as_often_as_declared() -> None:
     """Twice; the third time it is stuck, and told once."""
     assert _found(FULL + "submit r1 a:5\n" + _refused(2)) == []
-    assert _found(FULL + "submit r1 a:5\n" + _refused(6)) == ["stuck"]
+    assert _found(FULL + "submit r1 a:5\n" + _refused(6)) == ["no-progress"]
 
 
 def test_running_starts_the_count_again() -> None:
     """Two refusals, a run, two refusals."""
-    run = "take r1 | 1 2\npublish 0/1 r1:4\nstep 3: r1 0..5 | 1 2\naccept r1 6 @r1:1\n"
+    run = "acquire r1 | 1 2\npublish 0/1 r1:4\nstep 3: r1 0..5 | 1 2\naccept r1 6 @r1:1\n"
     text = FULL + "submit r1 a:5\n" + _refused(2) + run + _refused(2, "asks r1 1", first=4)
     assert _found(text) == []
-    assert _found(text + "step 6: asks r1 1\n") == ["stuck"]
+    assert _found(text + "step 6: asks r1 1\n") == ["no-progress"]
 
 
 def test_a_request_for_which_there_is_no_room_may_wait() -> None:
     """Another one holds the pool: nothing is owed, and nothing counted."""
-    text = FULL + "submit r0 b:9\ntake r0 | 1 2 3 4 5\nsubmit r1 a:5\n" + _refused(6)
+    text = FULL + "submit r0 b:9\nacquire r0 | 1 2 3 4 5\nsubmit r1 a:5\n" + _refused(6)
     assert (_found(text), _opportunities(text, "progress")) == ([], 0)
 
 
 def test_a_chunk_of_less_than_a_block_may_be_refused() -> None:
     """An engine may wait for a whole block's worth, unless less is left."""
     assert _found(FULL + "submit r1 a:5\n" + _refused(6, "asks r1 3")) == []
-    assert _found(FULL + "submit r1 a:3\n" + _refused(6, "asks r1 3")) == ["stuck"]
+    assert _found(FULL + "submit r1 a:3\n" + _refused(6, "asks r1 3")) == ["no-progress"]
 
 
 def test_where_nobody_is_asked_for_somebody_must_run() -> None:
     """An engine with a scheduler of its own, and steps in which it runs nobody."""
     assert _found(FULL + "submit r1 a:5\nstep 1:\nstep 2:\n") == []
-    assert _found(FULL + "submit r1 a:5\nstep 1:\nstep 2:\nstep 3:\nstep 4:\n") == ["stuck"]
+    assert _found(FULL + "submit r1 a:5\nstep 1:\nstep 2:\nstep 3:\nstep 4:\n") == ["no-progress"]
     assert _found(FULL + "step 1:\nstep 2:\nstep 3:\nstep 4:\n") == []
 
 
@@ -71,7 +71,7 @@ def test_nobody_has_waited_longer_than_since_it_came() -> None:
     """Two steps ran nobody before b came and a went; b has waited for one, and then for three."""
     text = FULL + "submit a a:5\nstep 1:\nstep 2:\nfinish a\nsubmit b b:5\nstep 3:\n"
     assert _found(text) == []
-    assert _found(text + "step 4:\nstep 5:\n") == ["stuck"]
+    assert _found(text + "step 4:\nstep 5:\n") == ["no-progress"]
 
 
 def _again(
@@ -84,15 +84,15 @@ def _again(
     ended. The history may say that the engine did it by itself, and that steps can be taken back.
     """
     runs = [
-        f"hit r1 0 |\ntake r1 | 1 2\nstep {step}: r1 0..5 | 1 2\n" for step in range(1, times + 1)
+        f"hit r1 0 |\nacquire r1 | 1 2\nstep {step}: r1 0..5 | 1 2\n" for step in range(1, times + 1)
     ]
-    history = parse(FULL + "submit r1 a:5\n" + "preempt r1\ndrop r1 | 1 2\n".join(runs))
+    history = parse(FULL + "submit r1 a:5\n" + "preempt r1\nrelease r1 | 1 2\n".join(runs))
     for event in history.events:
         if isinstance(event, Preempted):
             event.step -= asked
             event.by_engine = by_engine
     history.header.capabilities.extend(["withdraw"] * withdraws)
-    return [finding.anomaly for finding in check(history).findings].count("stuck")
+    return [finding.anomaly for finding in check(history).findings].count("no-progress")
 
 
 def test_who_computes_the_same_again_and_again_does_not_advance() -> None:
@@ -117,14 +117,14 @@ def test_in_steps_in_flight_that_are_taken_back_nobody_is_kept_from_running(
     itself runs nobody.
     """
     withdrawn = "".join(
-        f"hit r1 0 |\ntake r1 | 1 2\npreempt r1\ndrop r1\nbegin {step}:\n" for step in (1, 2, 3)
+        f"hit r1 0 |\nacquire r1 | 1 2\npreempt r1\nrelease r1\nbegin {step}:\n" for step in (1, 2, 3)
     )
     history = parse(f"{FULL}submit r1 a:5\n{withdrawn}end 1 withdraw r1\n")
     history.header.capabilities.append("withdraw")
     for event in history.events:
         if isinstance(event, Preempted):
             event.by_engine = by_engine
-    assert [finding.anomaly for finding in check(history).findings] == ["stuck"] * by_engine
+    assert [finding.anomaly for finding in check(history).findings] == ["no-progress"] * by_engine
 
 
 @pytest.mark.parametrize("withdraws", [False, True])
@@ -137,14 +137,14 @@ def test_who_has_no_place_is_not_preempted_once_more(withdraws: bool) -> None:
         + "step 2:\nstep 3:\npreempt r1 @3\nstep 4:\nstep 5:\npreempt r1 @5\n"
     )
     history = parse(
-        f"{FULL}submit r1 a:3\nhit r1 0 |\ntake r1 | 1\nstep 1: r1 0..3 | 1\naccept r1 4"
+        f"{FULL}submit r1 a:3\nhit r1 0 |\nacquire r1 | 1\nstep 1: r1 0..3 | 1\naccept r1 4"
         f" @r1:1\n{lost}"
     )
     history.header.capabilities.extend(["withdraw"] * withdraws)
-    assert [finding.anomaly for finding in check(history).findings] == ["stuck"]
+    assert [finding.anomaly for finding in check(history).findings] == ["no-progress"]
 
 
-@pytest.mark.parametrize(("lost", "stuck"), [(1, []), (2, ["stuck"])])
+@pytest.mark.parametrize(("lost", "no-progress"), [(1, []), (2, ["no-progress"])])
 def test_what_was_in_flight_is_computed_again_as_well(lost: int, stuck: list[str]) -> None:
     """r1 has two tokens. A step in flight had computed a third when r1 lost its pages and, with
     them, what it generated.
@@ -153,11 +153,11 @@ def test_what_was_in_flight_is_computed_again_as_well(lost: int, stuck: list[str
     ever was.
     """
     patient = FULL.replace("progress 2", "progress 4")
-    resumed = "hit r1 0 |\ntake r1 | 1\n"
+    resumed = "hit r1 0 |\nacquire r1 | 1\n"
     text = f"{patient}submit r1 a:3\n{resumed}begin 1: r1 0..2 | 1\nbegin 2: r1 2..3 | 1\n"
     text += "preempt r1 @2\ndrop r1 @2\nend 1\nend 2\n"
     for step in range(3, 3 + lost):
-        text += f"{resumed}step {step}: r1 0..2 | 1\npreempt r1\ndrop r1\n"
+        text += f"{resumed}step {step}: r1 0..2 | 1\npreempt r1\nrelease r1\n"
     history = parse(
         f"{text}{resumed}begin {3 + lost}: r1 0..2 | 1\nbegin {4 + lost}: r1 2..3 | 1\n"
     )
@@ -169,7 +169,7 @@ def test_what_was_in_flight_is_computed_again_as_well(lost: int, stuck: list[str
 
 # --- ownership ------------------------------------------------------------------------------------
 
-HELD = FULL + "submit r1 a:5\ntake r1 | 1 2\npublish 0/1 r1:4\nstep 1: r1 0..5 | 1 2\n"
+HELD = FULL + "submit r1 a:5\nacquire r1 | 1 2\npublish 0/1 r1:4\nstep 1: r1 0..5 | 1 2\n"
 
 
 @pytest.mark.parametrize(
@@ -195,7 +195,7 @@ def test_books_add_up_to_what_the_tables_say(counts: str, expected: list[str]) -
 def test_references_to_the_first_page_count_like_all_others() -> None:
     """Where page 0 is no null block, the engine may neither forget nor invent references to it."""
     text = (
-        "pool 0: 4 pages\ngroup 0: full block 4\nrules: alignment 4\nsubmit r1 a:3\ntake r1 |"
+        "pool 0: 4 pages\ngroup 0: full block 4\nrules: alignment 4\nsubmit r1 a:3\nacquire r1 |"
         " 0\nstep 1: r1 0..3 | 0\n"
     )
     counts = "counts 0: free 3 held 1 cached 0 refs 0="
@@ -206,14 +206,14 @@ def test_references_to_the_first_page_count_like_all_others() -> None:
 
 def test_the_null_block_is_nobodys() -> None:
     """It is in all tables; it is not taken, and not written."""
-    assert _found(FULL + "submit r1 a:4\ntake r1 | 0\n") == ["aliased-write"]
+    assert _found(FULL + "submit r1 a:4\nacquire r1 | 0\n") == ["aliased-write"]
     assert "aliased-write" in _found(FULL + "submit r1 a:4\nstep 1: r1 0..4 | 0\n")
 
 
 def test_who_ended_holds_nothing_one_step_later() -> None:
     """The pages may come back in the step after the end, and are lost if they do not."""
-    later = "submit r2 b:4\ntake r2 | 3\npublish 0/3 r2:4\n"
-    assert _found(HELD + "finish r1\n" + later + "drop r1\nstep 2: r2 0..4 | 3\n") == []
+    later = "submit r2 b:4\nacquire r2 | 3\npublish 0/3 r2:4\n"
+    assert _found(HELD + "finish r1\n" + later + "release r1\nstep 2: r2 0..4 | 3\n") == []
     assert _found(HELD + "finish r1\n" + later + "step 2: r2 0..4 | 3\n") == ["leak"]
     assert _found(HELD + "finish r1\n" + later + "step 2: r2 0..4 | 3\nstep 3:\nstep 4:\n") == [
         "leak"
@@ -225,7 +225,7 @@ def test_a_preempted_request_may_hold_pages_once_it_is_back() -> None:
     assert (
         _found(
             HELD
-            + "preempt r1\ndrop r1\nhit r1 4 | 1\ntake r1 | 1 3\nstep 2: r1 4..5 | 1 3\nstep 3:\n"
+            + "preempt r1\nrelease r1\nhit r1 4 | 1\nacquire r1 | 1 3\nstep 2: r1 4..5 | 1 3\nstep 3:\n"
         )
         == []
     )
@@ -233,16 +233,16 @@ def test_a_preempted_request_may_hold_pages_once_it_is_back() -> None:
 
 def test_one_place_for_two_tokens_is_an_aliased_write() -> None:
     """The same page in two columns of full attention, or in two groups' tables."""
-    assert "aliased-write" in _found(FULL + "submit r1 a:8\ntake r1 | 3 3\nstep 1: r1 0..8 | 3 3\n")
+    assert "aliased-write" in _found(FULL + "submit r1 a:8\nacquire r1 | 3 3\nstep 1: r1 0..8 | 3 3\n")
     assert "aliased-write" in _found(
-        HYBRID + "submit r1 a:4\ntake r1 | 3 | 3\nstep 1: r1 0..4 | 3 | 3\n"
+        HYBRID + "submit r1 a:4\nacquire r1 | 3 | 3\nstep 1: r1 0..4 | 3 | 3\n"
     )
 
 
 def test_a_state_may_move_on_in_its_page() -> None:
     """All columns of the recurrent table are one page: a batch row."""
     text = (
-        "pool 0: 4 pages\ngroup 0: recurrent block 4\nrules: no-caching\nsubmit r1 a:9\ntake r1 | 3"
+        "pool 0: 4 pages\ngroup 0: recurrent block 4\nrules: no-caching\nsubmit r1 a:9\nacquire r1 | 3"
         " 3 3\n"
     )
     assert _found(text + "step 1: r1 0..4 | 3 3 3\nstep 2: r1 4..9 | 3 3 3\n") == []
@@ -251,8 +251,8 @@ def test_a_state_may_move_on_in_its_page() -> None:
 def test_another_holders_state_may_not_be_moved_on() -> None:
     """r2 was hit on the state that r1 resumes from, and advances it in place."""
     text = (
-        "pool 0: 4 pages\ngroup 0: recurrent block 16\nrules: alignment 4\nsubmit r1 a:9\ntake r1 |"
-        " 3\npublish 0/3 r1:8\nstep 1: r1 0..8 | 3\nsubmit r2 a:8 b:1\nhit r2 8 | 3\ntake r2 |"
+        "pool 0: 4 pages\ngroup 0: recurrent block 16\nrules: alignment 4\nsubmit r1 a:9\nacquire r1 |"
+        " 3\npublish 0/3 r1:8\nstep 1: r1 0..8 | 3\nsubmit r2 a:8 b:1\nhit r2 8 | 3\nacquire r2 |"
         " 3\nstep 2: r2 8..9 | 3\n"
     )
     assert _found(text) == ["aliased-write"]
@@ -262,7 +262,7 @@ def test_another_holders_state_may_not_be_moved_on() -> None:
 
 DENSE = HYBRID + "rules: alignment 4, retention dense on 1\n"
 SPARSE = HYBRID + "rules: alignment 4, retention 0 on 1\n"
-FIRST = "submit r1 a:9\ntake r1 | 1 2 3 | 4 5 6\npublish 0/1 r1:4\n"
+FIRST = "submit r1 a:9\nacquire r1 | 1 2 3 | 4 5 6\npublish 0/1 r1:4\n"
 CROSSED = "step 1: r1 0..4 | 1 2 3 | 4 5 6\npublish 0/2 r1:8\nstep 2: r1 4..9 | 1 2 3 | 4 5 6\n"
 """The second chunk runs over the boundary at 8, so the only states are those after 4 and after 9
 tokens."""
@@ -300,14 +300,14 @@ def test_a_request_resumes_where_every_group_can(
 def test_a_key_of_a_step_in_flight_counts_for_the_reuse_floor() -> None:
     """It may be hit, so whoever does not hit it loses something."""
     text = (
-        FULL + "submit r1 a:5\ntake r1 | 1 2\npublish 0/1 r1:4\nbegin 1: r1 0..5 | 1 2\nsubmit r2"
+        FULL + "submit r1 a:5\nacquire r1 | 1 2\npublish 0/1 r1:4\nbegin 1: r1 0..5 | 1 2\nsubmit r2"
         " a:5\nhit r2 0\n"
     )
     assert _found(text) == ["lost-hit"]
 
 
 AGAIN = (
-    FULL + "submit r1 a:5\ntake r1 | 1 2\npublish 0/1 r1:4\nstep 1: r1 0..5 | 1 2\nsubmit r2 a:5\n"
+    FULL + "submit r1 a:5\nacquire r1 | 1 2\npublish 0/1 r1:4\nstep 1: r1 0..5 | 1 2\nsubmit r2 a:5\n"
 )
 
 
@@ -316,11 +316,11 @@ def test_what_is_reported_as_cached_is_not_computed(reported: int, expected: lis
     """All but the last token: of a prompt that is cached whole it is computed for its logits."""
     text = (
         FULL
-        + "submit r1 a:9\ntake r1 | 1 2 3\npublish 0/1 r1:4\nstep 1: r1 0..9 | 1 2 3\npublish 0/2"
+        + "submit r1 a:9\nacquire r1 | 1 2 3\npublish 0/1 r1:4\nstep 1: r1 0..9 | 1 2 3\npublish 0/2"
         " r1:8\n"
     )
     text += (
-        f"submit r2 a:4 b:5\nhit r2 {reported} resume 4 | 1\ntake r2 | 1 4 5\nstep 2: r2 4..9 | 1"
+        f"submit r2 a:4 b:5\nhit r2 {reported} resume 4 | 1\nacquire r2 | 1 4 5\nstep 2: r2 4..9 | 1"
         " 4 5\n"
     )
     assert [anomaly for anomaly in _found(text) if anomaly == "lost-hit"] == expected
@@ -335,29 +335,33 @@ def test_who_is_told_of_a_hit_begins_behind_it(start: int, expected: list[str]) 
     """A cache that is looked up, counted and never used computes everything again: it is inert."""
     looked_up = "hit r2 4 | 1\n"
     run = f"r2 {start}..5 | 1 3\n"
-    assert _found(AGAIN + looked_up + "take r2 | 1 3\nstep 2: " + run) == expected
+    assert _found(AGAIN + looked_up + "acquire r2 | 1 3\nstep 2: " + run) == expected
     assert (
         _found(
-            AGAIN + "take r2 | 1 3\nbegin 2: " + run + looked_up.replace("\n", " @2\n") + "end 2\n"
+            AGAIN
+            + "acquire r2 | 1 3\nbegin 2: "
+            + run
+            + looked_up.replace("\n", " @2\n")
+            + "end 2\n"
         )
         == expected
     )
 
 
 def test_who_runs_in_a_later_step_may_have_lost_blocks_meanwhile() -> None:
-    text = AGAIN + "hit r2 4 | 1\ntake r2 | 1 3\nsubmit r3 b:2\ntake r3 | 4\nstep 2: r3 0..2 | 4\n"
+    text = AGAIN + "hit r2 4 | 1\nacquire r2 | 1 3\nsubmit r3 b:2\nacquire r3 | 4\nstep 2: r3 0..2 | 4\n"
     assert _found(text + "step 3: r2 0..5 | 1 3\n") == ["lost-hit"]
-    assert _found(text + "drop r2 | 1\ntake r2 | 5\nstep 3: r2 0..5 | 5 3\n") == []
+    assert _found(text + "release r2 | 1\nacquire r2 | 5\nstep 3: r2 0..5 | 5 3\n") == []
 
 
 def test_who_gave_pages_back_and_is_no_request_any_more_is_forgotten() -> None:
     """Else a long run would remember every request that it ever had, and every copy."""
     floor = ReuseFloor()
-    history = parse(AGAIN + "take copy:1 | 5\ndrop copy:1\ndrop r1\n")
+    history = parse(AGAIN + "acquire copy:1 | 5\nrelease copy:1\nrelease r1\n")
     ledger = Ledger(history.header)
     for event in history.events:
-        if isinstance(event, Drop):
-            floor.on_drop(ledger, event)
+        if isinstance(event, Release):
+            floor.on_release(ledger, event)
         ledger.apply(event)
     assert floor._dropped == {"copy:1", "r1"}
     del ledger.requests["r1"]
@@ -406,7 +410,7 @@ def test_a_key_that_should_be_gone_makes_a_boundary_all_the_same(
     text = (
         f"{HYBRID}rules: alignment 4, retention 0 on 1, shared-prefix-boundary\nsubmit r1 a:9\ntake"
         " r1 | 1 2 3 | 4 5 6\npublish 0/1 r1:4\npublish 0/2 r1:8\nstep 1: r1 0..9 | 1 2 3 | 0 0 6;"
-        f" withdraw r1\npreempt r1\ndrop r1\nsubmit r2 a:{shared} b:{17 - shared}\nhit r2 0\ntake"
+        f" withdraw r1\npreempt r1\nrelease r1\nsubmit r2 a:{shared} b:{17 - shared}\nhit r2 0\ntake"
         " r2 | 7 8 9 | 10 11\npublish 1/11 r2:8\nstep 2: r2 0..8 | 7 8 | 0 11\n"
     )
     assert _found(text) == expected
@@ -422,11 +426,11 @@ def test_with_eagle_a_window_parts_where_the_block_beyond_it_is_there_too(
     text = (
         "pool 0: 60 pages, null 0\ngroup 0: sliding block 4 window 8\ngroup 1: recurrent block"
         " 4\nrules: alignment 4, eagle-drop 4, retention 0 on 0 1, shared-prefix-boundary\nsubmit"
-        " r0 a:16\nhit r0 0\ntake r0 | 1 2 3 4 | 5\npublish 0/1 r0:4\npublish 0/2 r0:8\npublish"
-        " 0/3 r0:12\nstep 1: r0 0..16 | 1 2 3 4 | 0 0 0 5\nfinish r0\ndrop r0\nsubmit r1 a:40\nhit"
-        " r1 0\ntake r1 | 6 7 8 9 10 11 12 13 14 15 | 16\npublish 0/13 r1:32\npublish 0/14"
+        " r0 a:16\nhit r0 0\nacquire r0 | 1 2 3 4 | 5\npublish 0/1 r0:4\npublish 0/2 r0:8\npublish"
+        " 0/3 r0:12\nstep 1: r0 0..16 | 1 2 3 4 | 0 0 0 5\nfinish r0\nrelease r0\nsubmit r1 a:40\nhit"
+        " r1 0\nacquire r1 | 6 7 8 9 10 11 12 13 14 15 | 16\npublish 0/13 r1:32\npublish 0/14"
         " r1:36\nstep 2: r1 0..40 | 6 7 8 9 10 11 12 13 14 15 | 0 0 0 0 0 0 0 0 0 16\nfinish"
-        " r1\ndrop r1\nsubmit r2 a:40 b:20\nhit r2 0\ntake r2 | 20 21 22 23 24 25 26 27 28 29 |"
+        " r1\nrelease r1\nsubmit r2 a:40 b:20\nhit r2 0\nacquire r2 | 20 21 22 23 24 25 26 27 28 29 |"
         f" 30\npublish 1/30 r2:{at}\nstep 3: r2 0..{at} | 20 21 22 23 24 25 26 27 28 29 |"
         f" {'0 ' * (at // 4 - 1)}30\n"
     )
@@ -468,7 +472,7 @@ def test_who_stores_logits_may_leave_nothing_to_compute() -> None:
 )
 def test_a_key_that_was_ended_is_told_once(line: str, expected: str) -> None:
     """At the hit, and not again by the reads that follow from it."""
-    rest = "submit r2 a:5\nhit r2 4 | 1\ntake r2 | 1 3\nstep 2: r2 4..5 | 1 3\n"
+    rest = "submit r2 a:5\nhit r2 4 | 1\nacquire r2 | 1 3\nstep 2: r2 4..5 | 1 3\n"
     assert _found(HELD + line + "\n" + rest) == [expected]
 
 
@@ -477,11 +481,11 @@ def test_a_hit_on_a_duplicate_that_still_counts_is_sound() -> None:
     beside it harms nobody.
     """
     again = (
-        "version 1\nunpublish 0/1 version\nsubmit r2 a:5\ntake r2 | 3 4\npublish 0/3 r2:4\nstep 2:"
+        "version 1\nunpublish 0/1 version\nsubmit r2 a:5\nacquire r2 | 3 4\npublish 0/3 r2:4\nstep 2:"
         " r2 0..5 | 3 4\n"
     )
     assert (
-        _found(HELD + again + "submit r3 a:5\nhit r3 4 | 3\ntake r3 | 3 5\nstep 3: r3 4..5 | 3 5\n")
+        _found(HELD + again + "submit r3 a:5\nhit r3 4 | 3\nacquire r3 | 3 5\nstep 3: r3 4..5 | 3 5\n")
         == []
     )
 
@@ -503,7 +507,7 @@ def test_a_page_that_changed_groups_is_needed_by_nobody_for_what_it_held() -> No
         "moved page",
         layouts.load("full-swa-unequal"),
         pages=10,
-        height="scheduler",
+        level="scheduler",
         options={"async_depth": 1, "max_num_batched_tokens": 2048, "retention_interval": None},
     )
     engine = registry.parse("reference").open(header)
@@ -512,7 +516,7 @@ def test_a_page_that_changed_groups_is_needed_by_nobody_for_what_it_held() -> No
 
 def test_where_keys_are_late_none_is_owed_when_a_prompt_is_complete() -> None:
     """The same history, without the key that a replay of the prompt needs."""
-    computed = "submit r1 a:5\ntake r1 | 1 2\nstep 1: r1 0..5 | 1 2\naccept r1 6 @r1:1\n"
+    computed = "submit r1 a:5\nacquire r1 | 1 2\nstep 1: r1 0..5 | 1 2\naccept r1 6 @r1:1\n"
     assert _found(FULL + computed) == ["lost-replay-boundary"]
     assert _found(FULL.replace("progress 2", "progress 2, late-keys") + computed) == []
 
@@ -525,7 +529,7 @@ def test_a_block_that_is_gone_is_found_where_no_group_has_a_window() -> None:
     reads it still.
     """
     computed = (
-        FULL + "submit r1 a:5\ntake r1 | 1 2\npublish 0/1 r1:4\nstep 1: r1 0..5 | 1 2\naccept r1 6"
+        FULL + "submit r1 a:5\nacquire r1 | 1 2\npublish 0/1 r1:4\nstep 1: r1 0..5 | 1 2\naccept r1 6"
         " @r1:1\n"
     )
     assert _found(computed + "step 2: r1 5..6 | 1 2\n") == []
@@ -534,7 +538,7 @@ def test_a_block_that_is_gone_is_found_where_no_group_has_a_window() -> None:
 
 def test_a_state_that_is_gone_is_found_where_no_group_has_a_window() -> None:
     """A recurrent group that goes on from the null block."""
-    begun = HYBRID + "rules: progress 2\nsubmit r1 a:5\ntake r1 | 1 2 | 3 4\n"
+    begun = HYBRID + "rules: progress 2\nsubmit r1 a:5\nacquire r1 | 1 2 | 3 4\n"
     computed = begun + "step 1: r1 0..5 | 1 2 | 3 4\naccept r1 6 @r1:1\n"
     assert _found(computed + "step 2: r1 5..6 | 1 2 | 3 4\n") == []
     assert "use-after-free" in _found(computed + "step 2: r1 5..6 | 1 2 | 3 0\n")
@@ -549,15 +553,15 @@ def test_what_a_reset_ended_is_not_hit_under_another_key() -> None:
     """
     computed = (
         FULL
-        + "submit r1 a:5\nhit r1 0\ntake r1 | 1 2\npublish 0/1 r1:4\nstep 1: r1 0..5 | 1 2\nfinish"
-        " r1\ndrop r1\n"
+        + "submit r1 a:5\nhit r1 0\nacquire r1 | 1 2\npublish 0/1 r1:4\nstep 1: r1 0..5 | 1 2\nfinish"
+        " r1\nrelease r1\n"
     )
-    hit = "submit r2 a:5\npublish 0/1 r2:4\nhit r2 4 | 1\ntake r2 | 1 3\nstep 2: r2 4..5 | 1 3\n"
-    anew = "submit r2 a:5\nhit r2 0\ntake r2 | 1 3\npublish 0/1 r2:4\nstep 2: r2 0..5 | 1 3\n"
+    hit = "submit r2 a:5\npublish 0/1 r2:4\nhit r2 4 | 1\nacquire r2 | 1 3\nstep 2: r2 4..5 | 1 3\n"
+    anew = "submit r2 a:5\nhit r2 0\nacquire r2 | 1 3\npublish 0/1 r2:4\nstep 2: r2 0..5 | 1 3\n"
     assert _found(computed + hit) == []
     assert _found(computed + "reset ok\n" + hit)[0] == "stale-hit"
     assert (
-        _found(computed.replace("drop r1\n", "reset ok\ndrop r1\n") + hit)[0] == "stale-hit"
+        _found(computed.replace("release r1\n", "reset ok\nrelease r1\n") + hit)[0] == "stale-hit"
     )  # held a little longer
     assert _found(computed + "reset failed\n" + hit) == ["refused-reset"]
     assert _found(computed + "reset ok\n" + anew) == []

@@ -20,10 +20,10 @@ TIERED = (
     " 0\nrules: alignment 4, stats\n"
 )
 FIRST = (
-    "submit r1 a:9\nhit r1 0 |\ntake r1 | 1 2 3\npublish 0/1 r1:4\npublish 0/2 r1:8\nstep 1: r1"
+    "submit r1 a:9\nhit r1 0 |\nacquire r1 | 1 2 3\npublish 0/1 r1:4\npublish 0/2 r1:8\nstep 1: r1"
     " 0..9 | 1 2 3\n"
 )
-SECOND = "submit r2 a:9\nhit r2 8 | 1 2\ntake r2 | 1 2 4\nstep 2: r2 8..9 | 1 2 4\n"
+SECOND = "submit r2 a:9\nhit r2 8 | 1 2\nacquire r2 | 1 2 4\nstep 2: r2 8..9 | 1 2 4\n"
 TOLD_FIRST = "stats 0: usage 0.375 admitted 1 of 9 found 0 restored r1=0 @1\n"
 
 
@@ -83,7 +83,7 @@ def test_what_did_not_happen_is_found(told: str, why: str) -> None:
 
 def decoded(steps: int) -> list[str]:
     """Return so many steps behind the first, each of one token."""
-    taken = ["take r1 | 4 5 6"]
+    taken = ["acquire r1 | 4 5 6"]
     return taken + [
         f"accept r1 {n} @r1[{n - 10}]:1\nstep {n - 8}: r1 {n - 1}..{n} | 1 2 3 4 5 6"
         for n in range(10, 10 + steps)
@@ -111,7 +111,7 @@ def test_without_caching_nobody_looks_up() -> None:
     """An engine that caches nothing answers a look-up without one, and counts none."""
     text = (
         HEADER.replace("stats", "no-caching, stats")
-        + "submit r1 a:9\nhit r1 0 |\ntake r1 | 1 2 3\nstep 1: r1 0..9 | 1 2 3\n"
+        + "submit r1 a:9\nhit r1 0 |\nacquire r1 | 1 2 3\nstep 1: r1 0..9 | 1 2 3\n"
     )
     assert sentences(text + "stats 0: usage 0.375 admitted 0 of 0 found 0 @1\n") == []
     assert len(sentences(text + TOLD_FIRST)) == 1
@@ -119,7 +119,7 @@ def test_without_caching_nobody_looks_up() -> None:
 
 def test_clients_are_told_of_the_admission_before_a_request_lost_its_place() -> None:
     """What it hits when it comes back it has computed itself."""
-    back = "preempt r1\ndrop r1\nhit r1 8 | 1 2\ntake r1 | 1 2 4\nstep 2: r1 8..9 | 1 2 4\n"
+    back = "preempt r1\nrelease r1\nhit r1 8 | 1 2\nacquire r1 | 1 2 4\nstep 2: r1 8..9 | 1 2 4\n"
     told = "stats 0: usage 0.375 admitted 1 of 9 found 0 again 1 of 9 found 8 restored r1={} @2\n"
     assert sentences(HEADER + FIRST + back + told.format(0)) == []
     assert len(sentences(HEADER + FIRST + back + told.format(8))) == 1
@@ -135,7 +135,7 @@ def test_what_another_tier_had_is_no_hit_of_the_device() -> None:
 
 def test_a_request_whose_load_failed_may_be_new_or_have_come_back() -> None:
     """And its client may be told of either admission, and of no other number."""
-    back = "preempt r1\ndrop r1\nhit r1 8 | 1 2\ntake r1 | 1 2 4\nstep 2: r1 8..9 | 1 2 4\n"
+    back = "preempt r1\nrelease r1\nhit r1 8 | 1 2\nacquire r1 | 1 2 4\nstep 2: r1 8..9 | 1 2 4\n"
     for told, findings in (
         ("admitted 1 of 9 found 8", 0),
         ("admitted 0 of 0 found 0 again 1 of 9 found 8", 0),

@@ -19,7 +19,7 @@ group 0: full block 4
 group 1: full block 4 pool 1 of 0
 rules: alignment 4, eagle-drop {drop}
 submit r1 a:13
-take r1 | 1 2 3 4
+acquire r1 | 1 2 3 4
 publish 0/1 r1:4
 publish 0/2 r1:8
 publish 0/3 r1:12
@@ -28,7 +28,7 @@ publish 1/0 r1:4 @1
 publish 1/1 r1:8 @1
 publish 1/2 r1:12 @1
 finish r1
-drop r1
+release r1
 unpublish 0/1 reset
 unpublish 0/2 reset
 unpublish 0/3 reset
@@ -56,7 +56,7 @@ def resumed(at: int) -> str:
     hit = f"hit r2 {at} tier cpu | {row} | {places}\n" if blocks else "hit r2 0 | |\n"
     copied = f"; copy {moved}" if blocks else ""
     table = " ".join(map(str, range(5, 9)))
-    return f"submit r2 a:13\n{hit}take r2 | {table}\nstep 2: r2 {at}..13 | {table}{copied}\n"
+    return f"submit r2 a:13\n{hit}acquire r2 | {table}\nstep 2: r2 {at}..13 | {table}{copied}\n"
 
 
 @pytest.mark.parametrize(("at", "anomalies"), [(4, []), (0, ["lost-hit"])])
@@ -79,12 +79,12 @@ def test_less_than_a_chunk_beside_what_the_device_has_is_not_owed_if_the_engine_
     of 8 leaves the last 4.
     """
     kept = (
-        "submit r3 a:9\ntake r3 | 9 10 11\npublish 0/9 r3:4\npublish 0/10 r3:8\nstep 2: r3 0..9 | 9"
+        "submit r3 a:9\nacquire r3 | 9 10 11\npublish 0/9 r3:4\npublish 0/10 r3:8\nstep 2: r3 0..9 | 9"
         " 10 11\n"
     )
     short = (
         kept
-        + "submit r2 a:13\nhit r2 8 | 9 10 |\ntake r2 | 9 10 5 6\npublish 0/5 r2:12\nstep 3: r2"
+        + "submit r2 a:13\nhit r2 8 | 9 10 |\nacquire r2 | 9 10 5 6\npublish 0/5 r2:12\nstep 3: r2"
         " 8..13 | 9 10 5 6\n"
     )
     assert found(short, TierRules(chunk=4, least=8)) == []
@@ -93,36 +93,36 @@ def test_less_than_a_chunk_beside_what_the_device_has_is_not_owed_if_the_engine_
 
 
 @pytest.mark.parametrize(
-    ("gives_up", "over", "anomalies"),
+    ("engine_aborts", "over", "anomalies"),
     [
         pytest.param(True, "failed 7", [], id="declared"),
-        pytest.param(False, "failed 7", ["stuck"], id="not declared"),
-        pytest.param(True, "ended 7", ["stuck"], id="nothing failed"),
+        pytest.param(False, "failed 7", ["no-progress"], id="not declared"),
+        pytest.param(True, "ended 7", ["no-progress"], id="nothing failed"),
     ],
 )
 def test_who_waits_for_a_load_that_fails_may_be_given_up_if_the_engine_says_so(
-    gives_up: bool, over: str, anomalies: list[str]
+    engine_aborts: bool, over: str, anomalies: list[str]
 ) -> None:
     loading = (
-        "submit r2 a:13\nhit r2 4 tier cpu | 5 | 0\ntake r2 | 5 6 7 8\nstep 2: begun 7 1/0>0/5\n"
+        "submit r2 a:13\nhit r2 4 tier cpu | 5 | 0\nacquire r2 | 5 6 7 8\nstep 2: begun 7 1/0>0/5\n"
     )
     history = parse(
-        STORED.format(drop=0) + loading + f"step 3: {over}\ndrop r2\nabort r2 by engine\n"
+        STORED.format(drop=0) + loading + f"step 3: {over}\nrelease r2\nabort r2 by engine\n"
     )
     assert isinstance(history.events[-1], Aborted) and history.events[-1].by_engine
-    rules = replace(history.header.rules, tier=TierRules(chunk=16, gives_up=gives_up))
+    rules = replace(history.header.rules, tier=TierRules(chunk=16, engine_aborts=engine_aborts))
     judged = check(replace(history, header=replace(history.header, rules=rules)))
     assert [finding.anomaly for finding in judged.findings] == anomalies
 
 
 ABORTED = """
 submit r2 b:5
-take r2 | 9
+acquire r2 | 9
 begin 2: r2 0..4 | 9
 {before}
 abort r2
-drop r2
-take copy:1 | 9
+release r2
+acquire copy:1 | 9
 begin 3: begun 1 1/0>0/9
 {after}
 end 3
@@ -154,7 +154,7 @@ def test_a_load_that_waits_for_no_step_has_its_page_to_itself() -> None:
 BEHIND = STORED.format(drop=0).replace("publish 1/2 r1:12 @1\n", "")
 """The tier has the first 8 tokens."""
 LATE = """submit r3 a:13
-take r3 | 12 13 14 15
+acquire r3 | 12 13 14 15
 publish 0/14 r3:12
 step 2: r3 0..13 | 12 13 14 15; store 0/14>1/2
 publish 1/2 r3:12 @2
@@ -167,7 +167,7 @@ def test_what_is_stored_while_a_request_waits_is_not_owed_if_it_is_looked_up_onc
     once: bool, anomalies: list[str]
 ) -> None:
     """r2 comes when the tier has 8 tokens and is admitted when it has 12."""
-    gone = "finish r3\ndrop r3\nunpublish 0/14 reset\nreset ok\n"
+    gone = "finish r3\nrelease r3\nunpublish 0/14 reset\nreset ok\n"
     told = resumed(8).removeprefix("submit r2 a:13\n").replace("step 2:", "step 3:")
     assert (
         found(f"submit r2 a:13\n{LATE}{gone}{told}", TierRules(chunk=4, once=once), BEHIND)
@@ -180,8 +180,8 @@ def test_nothing_is_owed_behind_a_load_that_failed_if_a_request_is_looked_up_onc
     once: bool,
 ) -> None:
     loading = (
-        "submit r2 a:13\nhit r2 4 tier cpu | 5 | 0\ntake r2 | 5 6 7 8\nstep 2: begun 7"
+        "submit r2 a:13\nhit r2 4 tier cpu | 5 | 0\nacquire r2 | 5 6 7 8\nstep 2: begun 7"
         " 1/0>0/5\nstep 3: failed 7\n"
     )
-    again = "preempt r2\ndrop r2\nhit r2 0 | |\ntake r2 | 5 6 7 8\nstep 4: r2 0..13 | 5 6 7 8\n"
+    again = "preempt r2\nrelease r2\nhit r2 0 | |\nacquire r2 | 5 6 7 8\nstep 4: r2 0..13 | 5 6 7 8\n"
     assert ("lost-hit" in found(loading + again, TierRules(chunk=4, once=once))) == (not once)

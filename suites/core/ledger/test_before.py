@@ -9,7 +9,7 @@ from cachewitness.core.ledger.ledger import Ledger
 from cachewitness.workloads.notation import parse
 from suites.support.ledger_histories import FULL, R1
 
-HIT = FULL + R1 + "submit r2 a:8\nhit r2 4 | 1\ntake r2 | 1 3\nstep 2: r2 4..8 | 1 3\n"
+HIT = FULL + R1 + "submit r2 a:8\nhit r2 4 | 1\nacquire r2 | 1 3\nstep 2: r2 4..8 | 1 3\n"
 JUDGED = (Read, Write, Publish, Hit, StepEnd)
 
 
@@ -42,7 +42,7 @@ def test_an_answer_is_of_the_moment_at_which_it_is_asked() -> None:
     ledger, read = _until(HIT, Read, -1)
     assert isinstance(read, Read)
     assert list(ledger.before(read).invalid) == []
-    other = parse(FULL + "submit r0 a:1\nsubmit r3 b:4\ntake r3 | 1\nstep 3: r3 0..4 | 1\n").events
+    other = parse(FULL + "submit r0 a:1\nsubmit r3 b:4\nacquire r3 | 1\nstep 3: r3 0..4 | 1\n").events
     for event in other:
         ledger.apply(event)
     assert list(ledger.before(read).invalid) == [0]
@@ -61,7 +61,7 @@ def test_the_end_of_a_step_decides_its_keys() -> None:
     is nobody's fault.
     """
     begun = (
-        "submit r1 a:8\ntake r1 | 1 2\npublish 0/1 r1:4\npublish 0/2 r1:8\nbegin 1: r1 0..4 | 1 2\n"
+        "submit r1 a:8\nacquire r1 | 1 2\npublish 0/1 r1:4\npublish 0/2 r1:8\nbegin 1: r1 0..4 | 1 2\n"
     )
     ledger, event = _until(FULL + begun + "end 1", StepEnd)
     assert isinstance(event, StepEnd)

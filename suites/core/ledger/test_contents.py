@@ -10,7 +10,17 @@ from itertools import product
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from cachewitness.core.events import Copy, Group, Header, Move, Pool, Read, Submitted, Take, Write
+from cachewitness.core.events import (
+    Acquire,
+    Copy,
+    Group,
+    Header,
+    Move,
+    Pool,
+    Read,
+    Submitted,
+    Write,
+)
 from cachewitness.core.ledger.ledger import Ledger
 
 SIZE = 4
@@ -87,7 +97,7 @@ def _ledger() -> Ledger:
         r = _name(text)
         ledger.apply(Submitted(r=r, tokens=_tokens(text)))
         for group in HEADER.groups:
-            ledger.apply(Take(pool=0, group=group.id, pages=[PAGE, 2], holder=r))
+            ledger.apply(Acquire(pool=0, group=group.id, pages=[PAGE, 2], holder=r))
     return ledger
 
 

@@ -17,13 +17,13 @@ from suites.support.ledger_histories import FULL, R1, ledger_after
 
 def test_a_page_without_holder_and_key_is_poisoned() -> None:
     """Of two pages given back, the one with a key keeps its content."""
-    records = ledger_after(FULL + R1 + "drop r1").records[0]
+    records = ledger_after(FULL + R1 + "release r1").records[0]
     assert records[2].node == NOTHING
     assert (records[1].node != NOTHING, records[1].stop) == (True, 4)
 
 
 @pytest.mark.parametrize(
-    ("before", "after"), [("drop r1", ""), ("", "drop r1")], ids=["key last", "holder last"]
+    ("before", "after"), [("release r1", ""), ("", "release r1")], ids=["key last", "holder last"]
 )
 def test_the_last_of_key_and_holder_poisons(before: str, after: str) -> None:
     """The order in which a page loses its key and its holder does not matter."""
@@ -35,13 +35,13 @@ def test_the_last_of_key_and_holder_poisons(before: str, after: str) -> None:
 
 def test_holders_are_counted_with_multiplicity() -> None:
     """A page that a request takes twice is given back after the second drop, and counts once."""
-    twice = ledger_after(FULL + "submit r1 a:4\ntake r1 | 3 3\ndrop r1 | 3")
+    twice = ledger_after(FULL + "submit r1 a:4\nacquire r1 | 3 3\nrelease r1 | 3")
     assert (twice.records[0][3].holders, twice.holdings.held[0], twice.holdings.pages_of["r1"]) == (
         {"r1": 1},
         1,
         1,
     )
-    none = ledger_after(FULL + "submit r1 a:4\ntake r1 | 3 3\ndrop r1")
+    none = ledger_after(FULL + "submit r1 a:4\nacquire r1 | 3 3\nrelease r1")
     assert (none.records[0][3].holders, none.holdings.held[0], none.holdings.pages_of["r1"]) == (
         {},
         0,

@@ -12,7 +12,7 @@ from suites.support.ledger_histories import FULL, HYBRID, R1, keys_of, ledger_af
 
 def test_a_key_is_pending_until_its_step_ends() -> None:
     """Pending, then committed; withdrawn if its request was."""
-    begun = FULL + "submit r1 a:8\ntake r1 | 1 2\npublish 0/1 r1:4\nbegin 1: r1 0..8 | 1 2\n"
+    begun = FULL + "submit r1 a:8\nacquire r1 | 1 2\npublish 0/1 r1:4\nbegin 1: r1 0..8 | 1 2\n"
     states = [
         keys_of(ledger_after(begun + end))[0].state for end in ("", "end 1", "end 1 withdraw r1")
     ]
@@ -34,7 +34,7 @@ def test_a_key_is_backed_by_its_own_groups_content() -> None:
     """What the layers of another group wrote, of the same tokens, is not what the key names."""
     window = HYBRID.replace("recurrent block 4", "sliding block 4 window 8")
     ledger = ledger_after(
-        window + "submit r1 a:8\ntake r1 | 1 2 | 3 4\npublish 1/1 r1:4\nstep 1: r1 0..8 | 1 2 | 3 4"
+        window + "submit r1 a:8\nacquire r1 | 1 2 | 3 4\npublish 1/1 r1:4\nstep 1: r1 0..8 | 1 2 | 3 4"
     )
     assert [key.state for key in keys_of(ledger, 1)] == ["unbacked"]
 
@@ -44,7 +44,7 @@ def test_of_two_pages_with_one_key_either_is_left() -> None:
     went.
     """
     text = (
-        f"{FULL}{R1}submit r2 a:5\ntake r2 | 3 4\npublish 0/3 r2:4\nstep 2: r2 0..5 | 3"
+        f"{FULL}{R1}submit r2 a:5\nacquire r2 | 3 4\npublish 0/3 r2:4\nstep 2: r2 0..5 | 3"
         " 4\nunpublish 0/1 evict\n"
     )
     one = ledger_after(text)
@@ -75,7 +75,7 @@ def test_a_step_in_flight_brings_back_no_key_that_has_ended(
     """
     written = (
         FULL
-        + "submit r1 a:8\ntake r1 | 1 2\nstep 1: r1 0..4 | 1 2\npublish 0/1 r1:4\nbegin 2: r1 4..8"
+        + "submit r1 a:8\nacquire r1 | 1 2\nstep 1: r1 0..4 | 1 2\npublish 0/1 r1:4\nbegin 2: r1 4..8"
         " | 1 2\n"
     )
     ledger = ledger_after(f"{written}{end}\nend 2{withdraw}")
@@ -90,14 +90,14 @@ def test_a_key_that_was_published_twice_ends_twice(end: str, state: str) -> None
     assert record is not None and [key.state for key in record.keys] == [state, state]
 
 
-@pytest.mark.parametrize("companions", [[0], [1], [3, 3], [0, 3, 1]])
-def test_a_key_takes_every_page_once_and_no_null_page(companions: list[int]) -> None:
+@pytest.mark.parametrize("extra_pages", [[0], [1], [3, 3], [0, 3, 1]])
+def test_a_key_takes_every_page_once_and_no_null_page(extra_pages: list[int]) -> None:
     """Whatever a history says of further pages: they are let go as they were taken."""
     history = parse(FULL + R1 + "unpublish 0/1 evict")
     ledger = Ledger(history.header)
     for event in history.events:
         if isinstance(event, Publish):
-            event.companions = companions
+            event.extra_pages = extra_pages
         ledger.apply(event)
     assert [
         record.keys

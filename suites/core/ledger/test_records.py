@@ -9,6 +9,7 @@ import pytest
 from cachewitness.core.checkers import fresh
 from cachewitness.core.checkers.protocol import Panel
 from cachewitness.core.events import (
+    Acquire,
     Counts,
     Group,
     Header,
@@ -19,7 +20,6 @@ from cachewitness.core.events import (
     StepBegin,
     StepEnd,
     Submitted,
-    Take,
     Write,
 )
 from cachewitness.core.ledger.records import PageRecord, PoolRecords
@@ -47,7 +47,7 @@ def test_a_pool_of_a_million_pages_takes_the_memory_of_those_that_are_used() -> 
     ]
     for event in (
         Submitted(r="r", tokens=[7] * USED * 16),
-        Take(pool=0, group=0, pages=table, holder="r"),
+        Acquire(pool=0, group=0, pages=table, holder="r"),
         *keys,
         StepBegin(step=1, runs=[run], asked=[("r", USED * 16)]),
         Write(pool=0, group=0, pages=table, r="r", start=0, stop=USED * 16, step=1),

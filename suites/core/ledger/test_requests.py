@@ -12,7 +12,7 @@ def test_new_weights_divide_a_request_where_it_stands() -> None:
     """
     cold = "submit r1 a:8\nsubmit r2 a:8\n"
     ledger = ledger_after(
-        FULL + cold + "take r1 | 1 2\nstep 1: r1 0..4 | 1 2\nversion 1\nsubmit r3 a:8"
+        FULL + cold + "acquire r1 | 1 2\nstep 1: r1 0..4 | 1 2\nversion 1\nsubmit r3 a:8"
     )
     old = ledger_after(FULL + cold)
     one, two, three = (ledger.requests[r].nodes for r in ("r1", "r2", "r3"))
@@ -26,8 +26,8 @@ def test_a_new_version_of_an_adapter_concerns_those_who_use_it() -> None:
     keys end by adapter.
     """
     text = (
-        FULL + "submit r1 a:8 adapter=one\ntake r1 | 1 2\npublish 0/1 r1:4\nstep 1: r1 0..8 | 1"
-        " 2\nsubmit r2 a:8 adapter=two\ntake r2 | 3 4\npublish 0/3 r2:4\nstep 2: r2 0..8 | 3"
+        FULL + "submit r1 a:8 adapter=one\nacquire r1 | 1 2\npublish 0/1 r1:4\nstep 1: r1 0..8 | 1"
+        " 2\nsubmit r2 a:8 adapter=two\nacquire r2 | 3 4\npublish 0/3 r2:4\nstep 2: r2 0..8 | 3"
         " 4\nsubmit early a:8 adapter=one\nversion 1 adapter one\nsubmit late a:8"
         " adapter=one\nsubmit same a:8 adapter=two\n"
     )
@@ -40,7 +40,7 @@ def test_a_new_version_of_an_adapter_concerns_those_who_use_it() -> None:
 
 def test_a_preempted_request_begins_under_the_weights_of_now() -> None:
     """It computes everything again, so it shares every prefix with a new request."""
-    text = FULL + R1 + "version 1\npreempt r1\ndrop r1\nsubmit r2 a:8"
+    text = FULL + R1 + "version 1\npreempt r1\nrelease r1\nsubmit r2 a:8"
     requests = ledger_after(text).requests
     assert requests["r1"].nodes == requests["r2"].nodes
 
@@ -57,7 +57,7 @@ def test_drafts_are_a_branch_of_their_own_until_they_stand() -> None:
     """Of three guesses the first is what the request goes on with: a page keeps it, and the rest
     is nobody's prefix.
     """
-    step = "take r1 | 1 2\nstep 1: r1 0..4 | 1\nstep 2: r1 4..5 ~@r1:1 x:2 | 1 2\n"
+    step = "acquire r1 | 1 2\nstep 1: r1 0..4 | 1\nstep 2: r1 4..5 ~@r1:1 x:2 | 1 2\n"
     ledger = ledger_after(FULL + "submit r1 a:5\n" + step)
     record = ledger.records[0][2]
     request = ledger.requests["r1"]
@@ -72,7 +72,7 @@ def test_drafts_are_a_branch_of_their_own_until_they_stand() -> None:
 
 def test_a_run_whose_request_ended_before_its_token_was_known_computes_nobody_s_prefix() -> None:
     """A step in flight goes one token past what is known; the request is gone when it runs."""
-    ledger = ledger_after(FULL + "submit r1 a:5\ntake r1 | 1 2\nstep 1: r1 0..4 | 1")
+    ledger = ledger_after(FULL + "submit r1 a:5\nacquire r1 | 1 2\nstep 1: r1 0..4 | 1")
     for event in (
         StepBegin(step=2, runs=[Run("r1", 4, 5, [[1, 2]])]),
         StepBegin(step=3, runs=[Run("r1", 5, 6, [[1, 2]])]),

@@ -11,18 +11,18 @@ from hypothesis import strategies as st
 from cachewitness.core.driving import drive
 from cachewitness.core.events import (
     Accept,
+    Acquire,
     Copy,
-    Drop,
     Event,
     Group,
     Header,
     Move,
     Pool,
     Read,
+    Release,
     StepBegin,
     StepEnd,
     Submitted,
-    Take,
     Version,
     Write,
     Zero,
@@ -79,7 +79,7 @@ def _ledger(*, same: bool = False) -> Ledger:
     ledger.apply(
         Submitted(r="r2", tokens=list(range(TOKENS)) if same else list(range(1000, 1000 + TOKENS)))
     )
-    ledger.apply(Take(pool=0, group=0, pages=TABLE, holder="r1"))
+    ledger.apply(Acquire(pool=0, group=0, pages=TABLE, holder="r1"))
     ledger.apply(_write("r1", TABLE, 0, TOKENS - 1))
     for stop in (TOKENS - SIZE, TOKENS - 1):
         read = _read(stop)
@@ -94,15 +94,15 @@ DAMAGES: dict[str, list[Event]] = {
     "overwritten by the request itself": [_write("r1", [PAGE], (HIT + 1) * SIZE, (HIT + 2) * SIZE)],
     "written as another group's": [_write("r1", [PAGE], HIT * SIZE, (HIT + 1) * SIZE, group=2)],
     "written as a state": [_write("r1", [PAGE], 0, SIZE, group=1)],
-    "given back": [Drop(pool=0, group=0, pages=[PAGE], holder="r1")],
-    "given back for another group": [Drop(pool=0, group=2, pages=[PAGE], holder="r1")],
+    "given back": [Release(pool=0, group=0, pages=[PAGE], holder="r1")],
+    "given back for another group": [Release(pool=0, group=2, pages=[PAGE], holder="r1")],
     "given back and taken again": [
-        Drop(pool=0, group=0, pages=[PAGE], holder="r1"),
-        Take(pool=0, group=0, pages=[PAGE], holder="r1"),
+        Release(pool=0, group=0, pages=[PAGE], holder="r1"),
+        Acquire(pool=0, group=0, pages=[PAGE], holder="r1"),
     ],
     "handed to another request": [
-        Drop(pool=0, group=0, pages=[PAGE], holder="r1"),
-        Take(pool=0, group=0, pages=[PAGE], holder="r2"),
+        Release(pool=0, group=0, pages=[PAGE], holder="r1"),
+        Acquire(pool=0, group=0, pages=[PAGE], holder="r2"),
         _write("r2", [PAGE], HIT * SIZE, (HIT + 1) * SIZE),
     ],
     "filled with zeros": [Zero(pool=0, pages=[PAGE])],
@@ -183,8 +183,8 @@ def test_a_page_that_a_step_still_copies_from_is_seen_to_be_lost() -> None:
     """
     ledger = _ledger()
     ledger.apply(StepBegin(step=1, copies=[Move(PAGE, FREE)]))
-    ledger.apply(Drop(pool=0, group=0, pages=[PAGE], holder="r1"))
-    ledger.apply(Take(pool=0, group=0, pages=[PAGE], holder="r1"))
+    ledger.apply(Release(pool=0, group=0, pages=[PAGE], holder="r1"))
+    ledger.apply(Acquire(pool=0, group=0, pages=[PAGE], holder="r1"))
     assert _invalid(ledger, _read(TOKENS - 1)) == []
     ledger.apply(StepEnd(step=1))
     assert _invalid(ledger, _read(TOKENS - 1)) == [HIT]
@@ -203,7 +203,7 @@ def test_nothing_is_remembered_of_prefixes_whose_numbers_are_given_away() -> Non
 def test_another_page_in_the_table_is_seen() -> None:
     """Nothing happens to any page, but the table names another one that holds other tokens."""
     ledger = _ledger()
-    ledger.apply(Take(pool=0, group=0, pages=[FREE], holder="r1"))
+    ledger.apply(Acquire(pool=0, group=0, pages=[FREE], holder="r1"))
     assert _invalid(ledger, _read(table=[*TABLE[:HIT], FREE, *TABLE[HIT + 1 :]])) == [
         HIT,
         COLUMNS - 1,
@@ -241,7 +241,7 @@ def test_what_another_request_gives_back_is_not_looked_at_again(
     blocks alone.
     """
     ledger = _ledger(same=True)
-    ledger.apply(Take(pool=0, group=0, pages=TABLE[:-1], holder="r2"))
+    ledger.apply(Acquire(pool=0, group=0, pages=TABLE[:-1], holder="r2"))
     for r in ("r1", "r2"):
         read = _read(TOKENS - SIZE, r=r)
         assert not ledger.before(read).invalid
@@ -251,7 +251,7 @@ def test_what_another_request_gives_back_is_not_looked_at_again(
     monkeypatch.setattr(
         reads, "_invalid_from", lambda column, *rest: looked.append(column) or whole(column, *rest)
     )
-    ledger.apply(Drop(pool=0, group=0, pages=TABLE[:-1], holder="r2"))
+    ledger.apply(Release(pool=0, group=0, pages=TABLE[:-1], holder="r2"))
     assert _invalid(ledger, _read(TOKENS - 1)) == []
     assert looked == [COLUMNS - 1 - reads.OPEN]
 
@@ -332,8 +332,8 @@ ACTIONS: st.SearchStrategy[Event] = st.one_of(
         st.integers(0, 3),
         st.integers(1, 4),
     ),
-    st.builds(lambda r, page: Take(pool=0, group=0, pages=[page], holder=r), R, PAGES),
-    st.builds(lambda r, page: Drop(pool=0, group=0, pages=[page], holder=r), R, PAGES),
+    st.builds(lambda r, page: Acquire(pool=0, group=0, pages=[page], holder=r), R, PAGES),
+    st.builds(lambda r, page: Release(pool=0, group=0, pages=[page], holder=r), R, PAGES),
     st.builds(lambda page: Zero(pool=0, pages=[page]), PAGES),
     st.builds(lambda src, dst: Copy(id=1, moves=[Move(src, dst)]), PAGES, PAGES),
     st.builds(lambda r, stop, table: _read(stop, table, r), R, STOPS, st.permutations(range(1, 7))),
@@ -375,7 +375,7 @@ def _invalid_reads(script: list[Event]) -> list[list[int]]:
                 ],
             )
         )
-        ledger.apply(Take(pool=0, group=0, pages=[1, 2, 3, 4], holder=r))
+        ledger.apply(Acquire(pool=0, group=0, pages=[1, 2, 3, 4], holder=r))
     ledger.apply(_write("r1", [1, 2, 3, 4], 0, 4 * SIZE))
     found = []
     for event in script:

@@ -102,14 +102,14 @@ def _runs(pid: int) -> bool:
 
 @pytest.mark.parametrize("how", DEATHS)
 def test_a_death_is_a_finding_at_its_operation(how: str) -> None:
-    """It is reported as `died`, with the operation, and how the process ended; nothing of it is
+    """It is reported as `engine-crashed`, with the operation, and how the process ended; nothing of it is
     left behind.
     """
     spec = engine(how)
     result = drive(TRACE, spec.open(TRACE.header))
     (finding,) = result.findings
     assert (finding.anomaly, finding.checker, finding.op, result.outcome) == (
-        "died",
+        "engine-crashed",
         "engine",
         2,
         "fail",
@@ -146,7 +146,7 @@ def test_what_is_lawful_is_no_death(how: str) -> None:
 
 def test_a_death_while_closing_is_a_finding() -> None:
     (finding,) = drive(TRACE, engine("exit-0", at="close").open(TRACE.header)).findings
-    assert finding.anomaly == "died" and finding.sentence.startswith(
+    assert finding.anomaly == "engine-crashed" and finding.sentence.startswith(
         "Let go of the engine after the last operation"
     )
 
@@ -227,7 +227,7 @@ def test_the_trace_of_a_death_is_kept_and_shrunk(
     assert report["held"] == "in a process of its own, 1 s for an operation"
     (failure,) = [failure for suite in report["suites"] for failure in suite["failures"]]
     assert (
-        failure["anomaly"] == "died"
+        failure["anomaly"] == "engine-crashed"
         and failure["operations"] <= 4 < failure["operations_before_shrinking"]
     )
     stored = failure["stored"]

@@ -30,11 +30,11 @@ def searched(how: str, at: str, *more: str) -> int:
 
 
 ENDS = [
-    ("exit-1", "submit", "died"),
+    ("exit-1", "submit", "engine-crashed"),
     ("hang", "close", "hung"),
-    ("raise", "close", "died"),
-    ("killed", "preempt", "died"),
-    ("exit-1", "close", "died"),
+    ("raise", "close", "engine-crashed"),
+    ("killed", "preempt", "engine-crashed"),
+    ("exit-1", "close", "engine-crashed"),
 ]
 
 

@@ -71,4 +71,4 @@ def test_it_speaks_the_protocol(driver: Path) -> None:
 
 def test_a_campaign_says_that_it_cannot(driver: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert invoke(["fuzz", "--engine", f"jsonl:command={driver}", "--operations", "100"]) == 4
-    assert "runs at no height at which this can be fuzzed" in capsys.readouterr().err
+    assert "runs at no level at which this can be fuzzed" in capsys.readouterr().err

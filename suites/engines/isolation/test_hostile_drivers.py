@@ -91,7 +91,7 @@ HOW = {
     "an object of nothing": lambda: raw(b"{}\\n"),
     "an unknown message": lambda: raw(b'{"is":"happy"}\\n'),
     "another answer": lambda: raw(b'{"is":"closed"}\\n'),
-    "ready again": lambda: raw(b'{"is":"ready","protocol":"cachewitness.engine","version":1}\\n'),
+    "ready again": lambda: raw(b'{"is":"ready","protocol":"cachewitness.engine","version":2}\\n'),
     "no UTF-8": lambda: raw(b'{"is":"happened","events":["\\xff\\xfe"]}\\n'),
     "a null byte": lambda: raw(b'{"is":"happened",\\0"events":[]}\\n'),
     "a line of 100 MB": lambda: raw(b'{"is":"happened","events":"' + b"x" * 100_000_000 + b'"}\\n'),
@@ -272,12 +272,12 @@ def test_a_question_that_nobody_reads_is_a_hang(driver: Path) -> None:
         [Step([("a", 1)]), Submit("b", " ".join(f"t{place}:1" for place in range(40_000)))],
     )
     program = driver.with_name("deaf.py")
-    ready = '{"is":"ready","protocol":"cachewitness.engine","version":1,"heights":["manager"]}'
+    ready = '{"is":"ready","protocol":"cachewitness.engine","version":2,"levels":["manager"]}'
     program.write_text(
         "import json, os, time\nanswers = os.fdopen(int(os.environ['CACHEWITNESS_ANSWERS']),"
         f" 'w')\nasked = os.fdopen(int(os.environ['CACHEWITNESS_ASKED']))\nprint('{ready}',"
         " file=answers, flush=True)\nasked.readline()\nheader = {'e': 'header', 'engine': 'deaf',"
-        " 'height': 'manager', 'pools': [{'id': 0, 'pages': 9}],\n  'groups': [{'id': 0,"
+        " 'level': 'manager', 'pools': [{'id': 0, 'pages': 9}],\n  'groups': [{'id': 0,"
         " 'kind': 'full', 'block_size': 16}]}\nprint(json.dumps({'is': 'opened', 'header':"
         " header}), file=answers, flush=True)\ntime.sleep(600)\n"
     )

@@ -177,7 +177,7 @@ def test_a_failure_outranks_an_engine_that_cannot_be_used_any_more(failing: bool
             raise ValueError("boom")
         return parse(LEAK if failing else "reference").open(header)
 
-    kind = EngineKind(name="flaky", summary="", heights=("manager",), open=open_engine)
+    kind = EngineKind(name="flaky", summary="", levels=("manager",), open=open_engine)
     runner = Runner(EngineSpec(kind, {}, "flaky"), [Configuration(load("full"))], seconds=600)
     if not failing:
         with pytest.raises(
@@ -208,7 +208,7 @@ def test_an_engine_that_says_nonsense_when_it_is_opened_does_not_refuse(opened: 
         return parse("reference").open(header)
 
     spec = EngineSpec(
-        EngineKind(name="odd", summary="", heights=("manager",), open=open_engine), {}, "odd"
+        EngineKind(name="odd", summary="", levels=("manager",), open=open_engine), {}, "odd"
     )
     with pytest.raises(EngineBroken, match=str(opened)):
         Runner(spec, [Configuration(load(name)) for name in ("full-mamba", "full")]).run(RANDOM)

@@ -23,19 +23,19 @@ def say(message): print(json.dumps(message), file=told, flush=True)
 def event(op): return {"e": "answer", "r": op["r"], "tokens": [1, 2, 3], "logprobs": [-1.0, -1.0, -1.0], "restored": 0}
 LAYOUT = {"name": "of-8", "groups": [{"kind": "full", "block_size": 8}]}
 RULES = {"answering": {"dtype": "float64", "vocabulary": 64}}
-HEADER = {"e": "header", "engine": "told", "height": "answers", "pools": [], "groups": [], "rules": RULES}
+HEADER = {"e": "header", "engine": "told", "level": "answers", "pools": [], "groups": [], "rules": RULES}
 with os.fdopen(int(os.environ["CACHEWITNESS_ASKED"])) as asked, os.fdopen(int(os.environ["CACHEWITNESS_ANSWERS"]), "w") as told:
-    say({"is": "ready", "protocol": "cachewitness.engine", "version": 1, "heights": ["answers"], "layouts": [LAYOUT]})
+    say({"is": "ready", "protocol": "cachewitness.engine", "version": 2, "levels": ["answers"], "layouts": [LAYOUT]})
     for question in map(json.loads, asked):
         if question["do"] == "open":
-            fits = question["trace"]["height"] == "answers" and not question["trace"]["options"]
+            fits = question["trace"]["level"] == "answers" and not question["trace"]["options"]
             say({"is": "opened", "header": HEADER} if fits else {"is": "refused", "message": "no"})
         elif question["do"] == "apply":
             say({"is": "happened", "events": [event(question["op"])] if question["op"]["op"] == "finish" else []})
         else:
             say({"is": "closed"})
 """  # noqa: E501
-"""A driver at answers height that speaks the protocol, and whose answers are always the same."""
+"""A driver at answers level that speaks the protocol, and whose answers are always the same."""
 
 
 class Mistake(NamedTuple):
@@ -63,7 +63,7 @@ MISTAKES = {
         "Ready",
     ),
     "another version": Mistake('"version": 1', '"version": 2', 'must be {"is":"ready"', "Ready"),
-    "no heights": Mistake('"heights": ["manager"], ', "", "its `ready` names no heights", "Ready"),
+    "no levels": Mistake('"levels": ["manager"], ', "", "its `ready` names no levels", "Ready"),
     "a header without groups": Mistake(
         '"groups": [{"id": 0, "kind": "full", "block_size": self.size}],',
         "",
@@ -162,10 +162,10 @@ MISTAKES = {
         "it was to refuse a trace with an option that no engine has",
         "Open",
     ),
-    "any height": Mistake(
-        ' or trace["height"] != "manager"',
+    "any level": Mistake(
+        ' or trace["level"] != "manager"',
         "",
-        "it was to refuse a trace with the height scheduler, which it did not name",
+        "it was to refuse a trace with the level scheduler, which it did not name",
         "Open",
     ),
     "no new field": Mistake(
@@ -189,22 +189,22 @@ AT_ANSWERS = {
         '== "finish"',
         '== "never"',
         "no `answer` of 'b'; it comes with its `finish` at the latest",
-        "Answers height",
+        "Answers level",
     ),
     "two answers to one request": Mistake(
         '[event(question["op"])]',
         '[event(question["op"])] * 2',
         "'b' is answered twice",
-        "Answers height",
+        "Answers level",
     ),
     "too many tokens": Mistake(
-        "[1, 2, 3]", "[1, 2, 3, 4]", "4 tokens - at `$.tokens`", "Answers height"
+        "[1, 2, 3]", "[1, 2, 3, 4]", "4 tokens - at `$.tokens`", "Answers level"
     ),
     "a probability less": Mistake(
-        "[-1.0, -1.0, -1.0]", "[-1.0]", "1 of 3 tokens - at `$.logprobs`", "Answers height"
+        "[-1.0, -1.0, -1.0]", "[-1.0]", "1 of 3 tokens - at `$.logprobs`", "Answers level"
     ),
     "an answer to nobody": Mistake(
-        '"r": op["r"]', '"r": "z"', "request 'z' was never submitted", "Answers height"
+        '"r": op["r"]', '"r": "z"', "request 'z' was never submitted", "Answers level"
     ),
     "no vocabulary": Mistake(
         ', "vocabulary": 64', "", "missing required field `vocabulary`", "Open"
@@ -250,7 +250,7 @@ def test_a_mistake_is_told(
 
 
 @pytest.mark.parametrize("mistake", AT_ANSWERS.values(), ids=AT_ANSWERS.keys())
-def test_a_mistake_at_answers_height_is_told(
+def test_a_mistake_at_answers_level_is_told(
     mistake: Mistake, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     tell(ANSWERER, mistake, tmp_path, capsys)

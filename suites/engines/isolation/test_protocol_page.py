@@ -104,7 +104,7 @@ def player(folder: Path, said: list[tuple[str, str]]) -> EngineSpec:
     return parse(command).isolated(Isolation(deadline=10.0))
 
 
-def test_the_conversation_at_manager_height_is_one_that_passes(tmp_path: Path) -> None:
+def test_the_conversation_at_manager_level_is_one_that_passes(tmp_path: Path) -> None:
     """Asked just so, the answers are followed by every checker, and a request hits what the page
     says.
     """
@@ -132,8 +132,8 @@ def test_the_conversation_at_manager_height_is_one_that_passes(tmp_path: Path) -
     }
 
 
-def test_the_conversation_at_answers_height_can_be_followed() -> None:
-    said = conversation("Answers height")
+def test_the_conversation_at_answers_level_can_be_followed() -> None:
+    said = conversation("Answers level")
     header = taken_in(read(("<", said[1][1])).header, read((">", said[1][0])).trace)
     intake: Intake = AnswerIntake(header)
     answers = []
@@ -170,34 +170,34 @@ def test_the_page_names_what_the_code_has() -> None:
     ("ready", "told"),
     [
         (
-            '{"is":"ready","protocol":"cachewitness.engine","version":2,"heights":["manager"]}',
+            '{"is":"ready","protocol":"cachewitness.engine","version":2,"levels":["manager"]}',
             '"version":1',
         ),
         (
-            '{"is":"ready","protocol":"somebody.else","version":1,"heights":["manager"]}',
+            '{"is":"ready","protocol":"somebody.else","version":1,"levels":["manager"]}',
             '"protocol":"cachewitness.engine"',
         ),
         (
-            '{"is":"ready","protocol":"cachewitness.engine","version":1}',
-            "its `ready` names no heights",
+            '{"is":"ready","protocol":"cachewitness.engine","version":2}',
+            "its `ready` names no levels",
         ),
         (
-            '{"is":"ready","protocol":"cachewitness.engine","version":1,"heights":["roof"]}',
+            '{"is":"ready","protocol":"cachewitness.engine","version":2,"levels":["roof"]}',
             "Invalid enum value 'roof'",
         ),
         (
-            '{"is":"ready","protocol":"cachewitness.engine","version":1,"heights":["answers"]}',
+            '{"is":"ready","protocol":"cachewitness.engine","version":2,"levels":["answers"]}',
             "names no layouts",
         ),
         (
             (
-                '{"is":"ready","protocol":"cachewitness.engine","version":1,"heights":["manager"],'
+                '{"is":"ready","protocol":"cachewitness.engine","version":2,"levels":["manager"],'
                 '"layouts":[{"name":"x","groups":[{"kind":"full","block_size":0}]}]}'
             ),
             "layout 'x' of its `ready`: block_size 0",
         ),
         (
-            '{"is":"ready","protocol":"cachewitness.engine","version":1,"heights":["manager"],"layouts":[{"name":"x","groups":[]}]}',
+            '{"is":"ready","protocol":"cachewitness.engine","version":2,"levels":["manager"],"layouts":[{"name":"x","groups":[]}]}',
             "it has no groups",
         ),
     ],

@@ -74,7 +74,7 @@ def run(engine: str, suite: str, *more: str) -> tuple[int, dict[str, Any]]:
 def test_it_is_a_finding_in_one_line_and_all_other_traces_run(
     suite: str, isolate: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """At either height. The trace is kept and shrunk, fails again, and passes on an engine that
+    """At either level. The trace is kept and shrunk, fails again, and passes on an engine that
     goes on.
     """
     still, calm = "mortal:how=stand-still,at=reset", "mortal"
@@ -87,7 +87,7 @@ def test_it_is_a_finding_in_one_line_and_all_other_traces_run(
     )
     (of,) = report["suites"]
     stuck = of["failures"]
-    assert {failure["anomaly"] for failure in stuck} == {"stuck"}
+    assert {failure["anomaly"] for failure in stuck} == {"no-progress"}
     assert all(
         "\n" not in failure["sentence"] and "however it did not advance" in failure["sentence"]
         for failure in stuck
@@ -113,7 +113,7 @@ def test_behind_a_load_that_failed_whoever_came_before_it_is_judged_and_who_wait
     """
     layout = Layout("full", [GroupSpec("full", 16)])
     trace = Trace(
-        TraceHeader("still", layout, 40, height="scheduler", options=OPTIONS), [*STORED, *LOADED]
+        TraceHeader("still", layout, 40, level="scheduler", options=OPTIONS), [*STORED, *LOADED]
     )
     sound = trace.with_ops(Step() if isinstance(op, Step) else op for op in trace.ops)
     specs = map(parse, ("mortal:how=stand-still,at=failed-load", "mortal"))
@@ -122,7 +122,7 @@ def test_behind_a_load_that_failed_whoever_came_before_it_is_judged_and_who_wait
         assert drive(ops, spec.open(trace.header)).findings == []
     result = drive(trace, still.open(trace.header))
     assert [(finding.anomaly, finding.r, finding.checker) for finding in result.findings] == [
-        ("stuck", "b", "progress")
+        ("no-progress", "b", "progress")
     ]
     assert result.activity.operations == len(trace.ops) and result.activity.requests == 3
     failed = next(

@@ -189,7 +189,11 @@ def test_a_smaller_trace_avoids_what_the_whole_one_avoids() -> None:
 
 @pytest.mark.parametrize(
     "failure",
-    [EngineFailure("died", "answers 500"), TwinFailed("does not answer"), UsageError("busy")],
+    [
+        EngineFailure("engine-crashed", "answers 500"),
+        TwinFailed("does not answer"),
+        UsageError("busy"),
+    ],
 )
 def test_an_engine_that_fails_while_its_cause_is_looked_for_keeps_its_finding(
     failure: Exception, monkeypatch: pytest.MonkeyPatch
@@ -213,7 +217,7 @@ def test_an_engine_that_cannot_be_opened_again_for_its_cause_keeps_its_finding(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def fails(*_: object) -> None:
-        raise EngineFailure("died", "does not open")
+        raise EngineFailure("engine-crashed", "does not open")
 
     monkeypatch.setattr(causes, "twin_of", fails)
     finding = Finding(anomaly="answer-differs", r="a", sentence="", cause="continuations")

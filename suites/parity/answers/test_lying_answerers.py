@@ -40,7 +40,7 @@ from suites.support.sampled import chosen
 
 CONFIGURATION = sample.configurations()[0]
 TRACE = write(CONFIGURATION.shape("answers"), "cancelled", 0)
-OF_ANSWERS = [suite for suite in SUITES if suite.height == "answers"]
+OF_ANSWERS = [suite for suite in SUITES if suite.level == "answers"]
 Say = Callable[[Answer], Any]
 
 
@@ -147,11 +147,11 @@ def test_an_answer_that_cannot_be_followed_is_one_line(say: Say, told: str) -> N
 
 
 def test_an_exception_is_a_death_and_the_run_goes_on() -> None:
-    """Every trace is run, and each fails with `died`."""
+    """Every trace is run, and each fails with `engine-crashed`."""
     spec = liar(raises)
     report = Runner(spec, [CONFIGURATION]).run(OF_ANSWERS[:1])
     assert report.exit_code == 1 and {failure.finding.anomaly for failure in report.failures} == {
-        "died"
+        "engine-crashed"
     }
     assert (
         report.suites[0].traces
@@ -256,13 +256,13 @@ def test_two_tokens_as_likely_as_each_other_have_half_at_most(
 
 
 def test_whoever_is_given_up_with_nobody_else_there_is_missing() -> None:
-    """`gives_up` says that requests end for want of room beside others."""
+    """`engine_aborts` says that requests end for want of room beside others."""
     spec = liar(lambda a: changed(a, tokens=[], logprobs=[], ended="refused") if a.restored else a)
 
     def opened(header: Any, options: Any) -> Any:
         engine = spec.kind.open(header, options)
         told = engine.describe()
-        engine.describe = lambda: changed(told, rules=changed(told.rules, gives_up=True))
+        engine.describe = lambda: changed(told, rules=changed(told.rules, engine_aborts=True))
         return engine
 
     report = Runner(
@@ -319,12 +319,18 @@ def test_an_engine_that_does_not_say_what_it_restored_has_checked_nothing() -> N
     assert report.exit_code == 5
 
 
-ENDS = {"segfault": "died", "abort": "died", "flood": "died", "exit-0": "died", "hang": "hung"}
+ENDS = {
+    "segfault": "engine-crashed",
+    "abort": "engine-crashed",
+    "flood": "engine-crashed",
+    "exit-0": "engine-crashed",
+    "hang": "hung",
+}
 
 
 @pytest.mark.usefixtures("mortal")
 @pytest.mark.parametrize(
-    ("how", "anomaly"), chosen([*ENDS.items()], ("segfault", "died"), ("hang", "hung"))
+    ("how", "anomaly"), chosen([*ENDS.items()], ("segfault", "engine-crashed"), ("hang", "hung"))
 )
 def test_an_engine_that_ends_its_process_gets_a_verdict_and_the_run_goes_on(
     how: str, anomaly: str, monkeypatch: pytest.MonkeyPatch
@@ -350,13 +356,13 @@ def test_garbage_on_its_pipe_is_one_line() -> None:
 
 REFUSED = {
     '{"op":"submit","r":"a","prompt":"x:4"}': (
-        "0 - at `$.generate`; at answers height a request generates at least one token"
+        "0 - at `$.generate`; at answers level a request generates at least one token"
     ),
     '{"op":"submit","r":"a","prompt":"x:4","generate":2,"tokens":[1,2]}': (
         "ids - at `$.tokens`; the harness fills them in"
     ),
-    '{"op":"step","run":[["a",4]]}': "at answers height the engine schedules",
-    '{"op":"preempt","r":"a"}': "at answers height nobody is preempted by request",
+    '{"op":"step","run":[["a",4]]}': "at answers level the engine schedules",
+    '{"op":"preempt","r":"a"}': "at answers level nobody is preempted by request",
 }
 
 
@@ -376,19 +382,19 @@ def test_a_trace_that_asks_for_what_there_is_not_is_refused(line: str, told: str
     assert str(refused.value).startswith(f"{path}:{len(lines)}: ") and told in str(refused.value)
 
 
-def test_generate_is_refused_at_other_heights(tmp_path) -> None:
+def test_generate_is_refused_at_other_levels(tmp_path) -> None:
     """There a request generates as long as the trace has steps for it."""
-    header = changed(TRACE.header, height="scheduler", policy="vllm")
+    header = changed(TRACE.header, level="scheduler", policy="vllm")
     path = tmp_path / "t.jsonl"
     traces.save(traces.Trace(header, [traces.Submit("a", "x:4", generate=2), Finish("a")]), path)
-    with pytest.raises(UsageError, match="only at answers height requests end by themselves"):
+    with pytest.raises(UsageError, match="only at answers level requests end by themselves"):
         validate.load_trace(path)
 
 
 def test_an_event_of_pages_is_refused() -> None:
-    """An engine that tells pages is judged by them, at another height."""
+    """An engine that tells pages is judged by them, at another level."""
     header = sample.SampleEngine(TRACE.header, {}).describe()
-    with pytest.raises(BadEvents, match="an engine at answers height tells no pages"):
+    with pytest.raises(BadEvents, match="an engine at answers level tells no pages"):
         runs(TRACE, EngineSpec(replace(sample.ENGINE, open=lambda *_: Paged(header)), {}, "sample"))
 
 
@@ -407,7 +413,7 @@ class Paged:
 def test_the_command_line_runs_and_replays(
     tmp_path, monkeypatch: pytest.MonkeyPatch, capsys
 ) -> None:
-    """`run` picks the suites by height, keeps the failure, and the command that it prints
+    """`run` picks the suites by level, keeps the failure, and the command that it prints
     replays it.
     """
     monkeypatch.chdir(tmp_path)

@@ -14,7 +14,7 @@ import pytest
 from cachewitness.cli import invoke
 from cachewitness.core import stored
 from cachewitness.core import trace_format as traces
-from cachewitness.core.trace_format import Height, Trace
+from cachewitness.core.trace_format import Level, Trace
 from cachewitness.engines.answering import declared
 from cachewitness.engines.registry import parse
 from cachewitness.parity.answers.answers import runs
@@ -62,8 +62,8 @@ def registered(monkeypatch: pytest.MonkeyPatch, **changes: Any) -> None:
 
 
 def run(engine: str, story: str) -> int:
-    def told(configuration: Configuration, height: Height, seed: int) -> Iterator[Trace]:
-        return iter([write(configuration.shape(height), story, seed)])
+    def told(configuration: Configuration, level: Level, seed: int) -> Iterator[Trace]:
+        return iter([write(configuration.shape(level), story, seed)])
 
     suite = replace(
         next(suite for suite in SUITES if suite.name == "answers"), traces=told, spread=0

@@ -14,7 +14,7 @@ from msgspec.structs import replace as changed
 from cachewitness.cli.replay import reasons
 from cachewitness.core.events import Answer, Event
 from cachewitness.core.result import exit_code
-from cachewitness.core.trace_format import Height, Op, Trace
+from cachewitness.core.trace_format import Level, Op, Trace
 from cachewitness.engines.registry import EngineSpec
 from cachewitness.parity.answers.answers import runs
 from cachewitness.report import terminal
@@ -79,8 +79,8 @@ def odd(answer: Answer) -> bool:
 
 
 def run(spec: EngineSpec, *stories: str) -> Report:
-    def traces(configuration: Configuration, height: Height, seed: int) -> Iterator[Trace]:
-        return (write(configuration.shape(height), name, seed) for name in stories)
+    def traces(configuration: Configuration, level: Level, seed: int) -> Iterator[Trace]:
+        return (write(configuration.shape(level), name, seed) for name in stories)
 
     suite = replace(
         next(suite for suite in SUITES if suite.name == "answers"), traces=traces, spread=0

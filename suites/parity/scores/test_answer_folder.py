@@ -35,7 +35,7 @@ def _stub_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stub = EngineKind(
         name="stub",
         summary="",
-        heights=(),
+        levels=(),
         open=REFERENCE.open,
         answerer=lambda options, opening: Stub(knowing(PROBLEMS), opening),
         bit_exact=lambda options: True,

@@ -56,7 +56,7 @@ def _stub_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stub = EngineKind(
         name="stub",
         summary="",
-        heights=(),
+        levels=(),
         open=REFERENCE.open,
         options=options,
         answerer=_open,
@@ -265,7 +265,7 @@ def test_tokens_decide_as_the_engine_declares_or_as_was_asked_for(
 def test_an_engine_that_declares_nothing_is_judged_by_its_score_unless_the_user_declares_for_it(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    silent = EngineKind(name="stub", summary="", heights=(), open=REFERENCE.open, answerer=_open)
+    silent = EngineKind(name="stub", summary="", levels=(), open=REFERENCE.open, answerer=_open)
     only(monkeypatch, silent)
     assert [_run(capsys, *QUICK, *argv)[0] for argv in ((), ("--bit-exact",))] == [2, 0]
 

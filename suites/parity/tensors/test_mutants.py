@@ -79,7 +79,7 @@ kernels."""
 
 UNFELT = {
     "chunk-ends-off-the-grid": (
-        "the engine's own scheduler cuts the chunks, and there is nothing to plant at its height"
+        "the engine's own scheduler cuts the chunks, and there is nothing to plant at its level"
     ),
     "replay-boundary-masked": "less is kept; what is found is right",
     "denser-than-interval": "more is kept; what is found is right",
@@ -153,4 +153,6 @@ def test_engine_that_dies_fails() -> None:
         compared(trace, "toy:mutant=second-preemption-crashes")
         for trace in traces("preempted/replay")
     ]
-    assert {finding.anomaly for result in results for finding in result.findings} == {"died"}
+    assert {finding.anomaly for result in results for finding in result.findings} == {
+        "engine-crashed"
+    }

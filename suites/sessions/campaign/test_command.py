@@ -215,7 +215,7 @@ def test_an_engine_that_dies_is_a_finding_and_one_that_cannot_be_built_is_unknow
         totals.add(made.units[1], outcomes[at])
         (subject,) = totals.subjects.values()
         assert subject.exit_code == {"step": EXIT_FAIL, "open": EXIT_UNKNOWN}[at]
-    assert [met.finding.anomaly for met in outcomes["step"].met] == ["died"]
+    assert [met.finding.anomaly for met in outcomes["step"].met] == ["engine-crashed"]
     assert "cannot be built" in outcomes["open"].wrong and not outcomes["open"].suites
 
 

@@ -23,10 +23,10 @@ FINDING = Finding(anomaly="stale-hit", checker="safety-law", sentence="…", seq
 
 
 def trace(
-    *ops: object, kinds: tuple[str, ...] = ("full",), height: str = "manager", pages: int = 9
+    *ops: object, kinds: tuple[str, ...] = ("full",), level: str = "manager", pages: int = 9
 ) -> Trace:
     groups = [GroupSpec(kind=kind, block_size=4 + n) for n, kind in enumerate(kinds)]  # type: ignore[arg-type]
-    header = TraceHeader(name="t", layout=Layout("l", groups), pages=pages, height=height)  # type: ignore[arg-type]
+    header = TraceHeader(name="t", layout=Layout("l", groups), pages=pages, level=level)  # type: ignore[arg-type]
     return Trace(header, list(ops))  # type: ignore[arg-type]
 
 
@@ -55,7 +55,7 @@ def test_what_happens_and_to_whom_matters() -> None:
         trace(Submit("r1", "A:9"), Step([("r1", 9)]), Preempt("r1"), Step([("r1", 1)])),
         trace(Submit("r1", "A:9"), Step([("r1", 9)]), Reset(), Step([("r1", 1)])),
         trace(*BASE.ops, kinds=("full", "sliding")),
-        trace(*BASE.ops, height="scheduler"),
+        trace(*BASE.ops, level="scheduler"),
     ]
     signatures = {signature(FINDING, one) for one in (BASE, *others)}
     anomalies = {

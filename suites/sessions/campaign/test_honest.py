@@ -50,7 +50,7 @@ def met(made: Planned, *, canary: bool = False) -> Met:
         id="fuzz:1@l",
         finding=Finding(anomaly=anomaly, checker=checker, sentence="…", seq=1, op=1),
         trace="0",
-        height="manager",
+        level="manager",
         kinds=["full"],
     )
 
@@ -116,7 +116,7 @@ def test_a_suite_that_fits_no_configuration_of_an_engine_is_told(tmp_path: Path)
     totals.add(made.units[1], ran("invariants"))
     (subject,) = totals.subjects.values()
     assert [(one.what, one.why) for one in subject.not_run] == [
-        ("suite answers", "none of the configurations runs at the answers height")
+        ("suite answers", "none of the configurations runs at the answers level")
     ]
 
 
@@ -236,12 +236,12 @@ def test_a_configuration_that_another_unit_ran_is_not_refused(tmp_path: Path) ->
     other = ran("fuzz-manager")
     one.ran_on = [("manager", "full")]
     other.refused_on = [("scheduler", "full")]
-    assert added(made, one, other).exit_code == EXIT_PASS  # at another height
+    assert added(made, one, other).exit_code == EXIT_PASS  # at another level
     other.refused_on = one.ran_on
     totals = added(made, one, other)
     assert totals.exit_code == EXIT_NOTHING_CHECKED
     assert (
-        "configuration full: the engine ran it at the manager height in one unit, and refused it in"
+        "configuration full: the engine ran it at the manager level in one unit, and refused it in"
         " another" in str(totals.reasons)
     )
 

@@ -20,14 +20,14 @@ from cachewitness.engines.registry import EngineSpec, parse
 from cachewitness.report.expected import Entry, Expectations
 from cachewitness.report.terminal import reasons
 from cachewitness.sessions.fuzz import marks
-from cachewitness.sessions.fuzz.campaign import Campaign, heights_of
+from cachewitness.sessions.fuzz.campaign import Campaign, levels_of
 from cachewitness.sessions.fuzz.draw import Restriction
 from cachewitness.sessions.fuzz.trial import Plan
 
 
 def _campaign(engine: str = "reference", seed: int = 0, policy: str = "vllm") -> Campaign:
     spec = parse(engine)
-    return Campaign(spec, Plan(policy, heights_of(spec, policy), Restriction(), seed))
+    return Campaign(spec, Plan(policy, levels_of(spec, policy), Restriction(), seed))
 
 
 def test_a_campaign_cut_off_by_the_clock_is_run_again_by_its_operations() -> None:
@@ -169,7 +169,7 @@ def test_what_an_engine_refuses_is_left_out_and_told() -> None:
                 raise UsageError("this engine has no such thing")
             return reference.open(header, {})
 
-        kind = EngineKind(name="picky", summary="", heights=("manager",), open=open_engine)  # type: ignore[arg-type]
+        kind = EngineKind(name="picky", summary="", levels=("manager",), open=open_engine)  # type: ignore[arg-type]
         return EngineSpec(kind, {}, "picky")
 
     plan = Plan("vllm", ("manager",), Restriction(), seed=0)
@@ -208,7 +208,7 @@ def test_an_engine_is_asked_for_nothing_that_it_says_it_cannot() -> None:
     kind = EngineKind(
         name="modest",
         summary="",
-        heights=("manager", "scheduler"),
+        levels=("manager", "scheduler"),
         open=lambda header, _: Modest(header),
     )
     campaign = Campaign(

@@ -10,7 +10,7 @@ from cachewitness._util.errors import UsageError
 from cachewitness.cli import invoke
 from cachewitness.core.checkers.finding import Finding
 from cachewitness.core.result import EXIT_INTERNAL, EXIT_NOTHING_CHECKED, EXIT_PASS
-from cachewitness.core.trace_format import Height
+from cachewitness.core.trace_format import Level
 from cachewitness.engines.faults import all_mutants
 from cachewitness.sessions.fuzz import canary
 from cachewitness.sessions.fuzz.canary import CANARIES, OPERATIONS_MAX, SOUGHT, planted, run_canary
@@ -41,7 +41,7 @@ def test_the_seed_chooses_the_canary() -> None:
     names = [
         canary.mutant
         for seed in range(SEEDS)
-        if (canary := run_canary(Plan("vllm", BOTH.heights, Restriction(), seed)))
+        if (canary := run_canary(Plan("vllm", BOTH.levels, Restriction(), seed)))
     ]
     assert len(names) == SEEDS and len(set(names)) > 4
     assert run_canary(BOTH) == run_canary(BOTH)
@@ -66,7 +66,7 @@ def test_only_what_the_configurations_express_is_planted() -> None:
 
 
 @pytest.mark.parametrize(
-    ("layout", "heights", "fault"),
+    ("layout", "levels", "fault"),
     [
         ("full", ("manager", "scheduler"), "freed-while-in-flight"),
         ("full-mamba", ("manager", "scheduler"), "replay-boundary-masked"),
@@ -74,15 +74,13 @@ def test_only_what_the_configurations_express_is_planted() -> None:
     ],
 )
 def test_a_fault_that_changes_nothing_is_not_chosen(
-    layout: str, heights: tuple[Height, ...], fault: str, monkeypatch: pytest.MonkeyPatch
+    layout: str, levels: tuple[Level, ...], fault: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A fault that the kinds of groups allow and these lengths never show; planted, it would be
     missed on a sound harness.
     """
     monkeypatch.setattr(canary, "CANARIES", {fault: CANARIES[fault]})
-    assert (
-        run_canary(Plan("vllm", heights, Restriction([layouts.load(layout)], {}), seed=0)) is None
-    )
+    assert run_canary(Plan("vllm", levels, Restriction([layouts.load(layout)], {}), seed=0)) is None
 
 
 def test_a_blind_harness_fails_loudly(

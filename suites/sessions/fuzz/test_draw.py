@@ -10,10 +10,10 @@ from math import gcd
 import pytest
 
 from cachewitness._util.errors import UsageError
-from cachewitness.core.trace_format import Height, Submit, length_of
+from cachewitness.core.trace_format import Level, Submit, length_of
 from cachewitness.engines import policy as policies
 from cachewitness.engines.registry import parse
-from cachewitness.sessions.fuzz.campaign import heights_of
+from cachewitness.sessions.fuzz.campaign import levels_of
 from cachewitness.sessions.fuzz.draw import Restriction, draw
 from cachewitness.sessions.fuzz.trial import Plan
 from cachewitness.systems.vllm.reference.draw import UNIT_MAX
@@ -25,25 +25,25 @@ DRAWS = 400
 
 
 def _drawn(
-    height: Height, chosen: Restriction | None = None, policy: str = "vllm", count: int = DRAWS
+    level: Level, chosen: Restriction | None = None, policy: str = "vllm", count: int = DRAWS
 ) -> list[Configuration]:
     return [
-        draw(Seeded(f"{policy}/{n}"), policy, height, chosen or Restriction()) for n in range(count)
+        draw(Seeded(f"{policy}/{n}"), policy, level, chosen or Restriction()) for n in range(count)
     ]
 
 
 @pytest.mark.parametrize("policy", policies.names())
 def test_what_is_drawn_is_accepted(policy: str) -> None:
-    """The reference of every policy builds every trace of a plan, at every height that it has."""
+    """The reference of every policy builds every trace of a plan, at every level that it has."""
     spec = parse("reference")
-    plan = Plan(policy, heights_of(spec, policy), Restriction(), seed=1)
+    plan = Plan(policy, levels_of(spec, policy), Restriction(), seed=1)
     met = set()
     for number in range(40):
         configuration, trace = plan.draw(number)
         spec.open(trace.header).close()
-        met.add(trace.header.height)
+        met.add(trace.header.level)
         assert configuration.policy == trace.header.policy == policy
-    assert met == set(heights_of(spec, policy))
+    assert met == set(levels_of(spec, policy))
 
 
 @pytest.mark.parametrize("policy", policies.names())
@@ -51,8 +51,8 @@ def test_prompts_fit_the_longest_sequence_that_was_chosen(policy: str) -> None:
     """With `--option max_model_len=48` prompts leave a token to generate; chains of blocks,
     which are few, may be refused.
     """
-    heights = heights_of(parse("reference"), policy)
-    plan = Plan(policy, heights, Restriction(options={"max_model_len": 48}), seed=1)
+    levels = levels_of(parse("reference"), policy)
+    plan = Plan(policy, levels, Restriction(options={"max_model_len": 48}), seed=1)
     lengths = [
         length_of(op.prompt)
         for n in range(20)
@@ -72,8 +72,8 @@ def test_a_seed_is_a_campaign() -> None:
     plan = Plan("vllm", ("manager", "scheduler"), Restriction(), seed=5)
     assert [plan.draw(n) for n in range(8)] == [plan.draw(n) for n in (0, 1, 2, 3, 4, 5, 6, 7)]
     others = (
-        Plan("vllm", plan.heights, Restriction(), seed=6),
-        Plan("vllm", plan.heights, Restriction(), 5, "canary"),
+        Plan("vllm", plan.levels, Restriction(), seed=6),
+        Plan("vllm", plan.levels, Restriction(), 5, "canary"),
     )
     assert all(other.draw(0) != plan.draw(0) for other in others)
 

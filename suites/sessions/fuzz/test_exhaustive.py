@@ -25,7 +25,7 @@ from cachewitness.core.checkers.progress import Progress
 from cachewitness.core.driving import drive
 from cachewitness.core.engine import Engine
 from cachewitness.core.engine_failure import NoAnswer
-from cachewitness.core.events import Counts, Drop, Event, StepBegin
+from cachewitness.core.events import Counts, Event, Release, StepBegin
 from cachewitness.core.result import (
     EXIT_FAIL,
     EXIT_INTERRUPTED,
@@ -34,7 +34,7 @@ from cachewitness.core.result import (
     EXIT_UNKNOWN,
     EXIT_USAGE,
 )
-from cachewitness.core.trace_format import Finish, Height, Op, Step, Submit, Trace, TraceHeader
+from cachewitness.core.trace_format import Finish, Level, Op, Step, Submit, Trace, TraceHeader
 from cachewitness.engines.isolation.engine import Isolation
 from cachewitness.engines.registry import EngineSpec, parse
 from cachewitness.sessions.fuzz import exhaustive
@@ -64,7 +64,7 @@ def apart(engine: str) -> EngineSpec:
 
 
 def test_the_clean_reference_is_complete_within_a_bound() -> None:
-    """Every configuration, at both heights; the same numbers with one process as with two."""
+    """Every configuration, at both levels; the same numbers with one process as with two."""
     every = CONFIGURATIONS
     some = CONFIGURATIONS[:: fewer(1, 3)]
     two, one = (
@@ -151,7 +151,7 @@ PLANTED = [
     ("null-block-published", "fabricated-snapshot", 4),
     ("tail-published-early", "partial-commit", 0),
     ("replay-boundary-masked", "lost-replay-boundary", 2),
-    ("resumed-request-refused", "stuck", 0),
+    ("resumed-request-refused", "no-progress", 0),
     ("block-leaked", "leak", 3),
 ]
 
@@ -163,7 +163,7 @@ def test_planted_fault_is_found(mutant: str, anomaly: str, configuration: int) -
         parse(f"reference:mutant={mutant}"),
         HYBRID.bound,
         [CONFIGURATIONS[configuration]],
-        [HYBRID.height],
+        [HYBRID.level],
     )
     assert coverage.failure is not None and not coverage.complete
     assert coverage.failure.finding.anomaly == anomaly
@@ -171,7 +171,7 @@ def test_planted_fault_is_found(mutant: str, anomaly: str, configuration: int) -
 
 
 @pytest.mark.parametrize(
-    ("configuration", "height", "options"),
+    ("configuration", "level", "options"),
     [
         (0, "manager", {}),
         (2, "scheduler", {}),
@@ -182,12 +182,12 @@ def test_planted_fault_is_found(mutant: str, anomaly: str, configuration: int) -
     ],
 )
 def test_states_taken_to_be_one_behave_alike(
-    configuration: int, height: Height, options: dict[str, int]
+    configuration: int, level: Level, options: dict[str, int]
 ) -> None:
     """Whatever is asked next of either of two such states, the same is offered and the same
     state comes of it.
     """
-    scope = Scope(with_options(configuration, **options), height, SMALL)
+    scope = Scope(with_options(configuration, **options), level, SMALL)
     spec = parse("reference")
     merged: list[tuple[Path, Path]] = []
     found = explore(spec, scope, on_merge=lambda one, other: merged.append((one, other)))
@@ -200,7 +200,7 @@ def test_states_taken_to_be_one_behave_alike(
             assert ways[0].fingerprint() == ways[1].fingerprint(), (one, other, op)
 
 
-ORDERED: list[tuple[int, Height]] = [
+ORDERED: list[tuple[int, Level]] = [
     (4, "scheduler"),
     (3, "manager"),
     (0, "scheduler"),
@@ -211,17 +211,17 @@ ORDERED_BOUND = Bound(pages=fewer(5, 3))
 
 
 @pytest.mark.parametrize(
-    ("configuration", "height"), chosen([*ORDERED, (5, "scheduler")], (4, "scheduler"))
+    ("configuration", "level"), chosen([*ORDERED, (5, "scheduler")], (4, "scheduler"))
 )
 def test_the_order_of_a_search_does_not_matter(
-    configuration: int, height: Height, monkeypatch: pytest.MonkeyPatch
+    configuration: int, level: Level, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The newest states first: by other ways to the same states, with the same operations in them.
 
     If two states that differ were taken for one, what lies behind the one that came later would be
     missing.
     """
-    scope = Scope(CONFIGURATIONS[configuration], height, ORDERED_BOUND)
+    scope = Scope(CONFIGURATIONS[configuration], level, ORDERED_BOUND)
     spec = parse("reference")
     first = list(scope.first())[-1]
 
@@ -295,7 +295,7 @@ def test_a_page_that_was_merely_looked_at_does_not_make_another_state() -> None:
 
 
 @of_all("a search of many seconds, for the numbers on a page alone")
-@pytest.mark.parametrize("name", ["small-window[retention_interval=None] at scheduler height"])
+@pytest.mark.parametrize("name", ["small-window[retention_interval=None] at scheduler level"])
 def test_the_page_has_what_the_default_bound_covers(name: str) -> None:
     """A change that makes the bound smaller, so that less is covered under the same name, is
     seen here.
@@ -376,8 +376,8 @@ def test_command_says_that_it_was_complete(capsys: pytest.CaptureFixture[str]) -
     assert invoke(["fuzz", "--exhaustive", "--seconds", "0.01"]) == EXIT_UNKNOWN
 
 
-def test_a_height_may_be_chosen(capsys: pytest.CaptureFixture[str]) -> None:
-    """Options of schedulers are searched at scheduler height, whichever is named first."""
+def test_a_level_may_be_chosen(capsys: pytest.CaptureFixture[str]) -> None:
+    """Options of schedulers are searched at scheduler level, whichever is named first."""
     begun = [
         "fuzz",
         "--exhaustive",
@@ -387,25 +387,25 @@ def test_a_height_may_be_chosen(capsys: pytest.CaptureFixture[str]) -> None:
         "0.01",
         "--json",
     ]
-    for words, heights in (
-        (["--height", "manager"], ["manager"]),
-        (["--height", "manager", "--height", "scheduler"], ["manager", "scheduler"]),
+    for words, levels in (
+        (["--level", "manager"], ["manager"]),
+        (["--level", "manager", "--level", "scheduler"], ["manager", "scheduler"]),
         (
-            ["--height", "manager", "--height", "scheduler", "--option", "tier_pages=3"],
+            ["--level", "manager", "--level", "scheduler", "--option", "tier_pages=3"],
             ["scheduler"],
         ),
     ):
         assert invoke([*begun, *words]) == EXIT_UNKNOWN
         covered = json.loads(capsys.readouterr().out)["covered"]
         assert {one["configuration"].split(" at ")[1] for one in covered} == {
-            f"{height} height" for height in heights
+            f"{level} level" for level in levels
         }
 
 
 def test_what_is_left_out_unless_all_is_asked_for_is_told(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """And nothing is, if a layout, an option or a height is named."""
+    """And nothing is, if a layout, an option or a level is named."""
     begun = [
         "fuzz",
         "--exhaustive",
@@ -416,7 +416,7 @@ def test_what_is_left_out_unless_all_is_asked_for_is_told(
         "--json",
     ]
     searched = {}
-    for words in ([], ["--full"], ["--height", "scheduler"]):
+    for words in ([], ["--full"], ["--level", "scheduler"]):
         assert invoke([*begun, *words]) == EXIT_UNKNOWN
         said = json.loads(capsys.readouterr().out)
         searched[" ".join(words)] = (
@@ -429,7 +429,7 @@ def test_what_is_left_out_unless_all_is_asked_for_is_told(
         and len(covered) == 7
         and len(left_out) == 7
     )
-    assert searched["--height scheduler"] == (
+    assert searched["--level scheduler"] == (
         {one for one in covered | left_out if "scheduler" in one},
         set(),
     )
@@ -443,9 +443,9 @@ def test_what_is_left_out_unless_all_is_asked_for_is_told(
         ["--exhaustive", "--bound", "cats=3"],
         ["--exhaustive", "--option", "tier_pages=4", "--option", "tier_delay=1"],
         ["--exhaustive", "--policy", "furiosa"],
-        ["--exhaustive", "--height", "manager", "--option", "tier_pages=3"],
+        ["--exhaustive", "--level", "manager", "--option", "tier_pages=3"],
         ["--bound", "pages=4"],
-        ["--height", "manager"],
+        ["--level", "manager"],
         ["--full"],
         ["--engine", "nothing"],
     ],
@@ -485,7 +485,7 @@ class Leaking:
         return [
             event
             for event in events
-            if not (isinstance(op, Finish) and isinstance(event, Drop | Counts))
+            if not (isinstance(op, Finish) and isinstance(event, Release | Counts))
         ]
 
 
@@ -546,8 +546,8 @@ def test_a_process_that_dies_is_replaced_and_nothing_is_lost(
     plain = exhaustive.explore
 
     def dying(*asked: Any, **more: Any) -> Any:
-        if not (tmp_path / "died").exists():
-            (tmp_path / "died").touch()
+        if not (tmp_path / "engine-crashed").exists():
+            (tmp_path / "engine-crashed").touch()
             os.kill(os.getpid(), signal.SIGKILL)
         return plain(*asked, **more)
 

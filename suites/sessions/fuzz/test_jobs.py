@@ -87,7 +87,7 @@ def dying(die: Callable[[TraceHeader], None]) -> EngineSpec:
         die(header)
         return parse("reference").open(header)
 
-    kind = EngineKind(name="dying", summary="", heights=("manager", "scheduler"), open=opened)
+    kind = EngineKind(name="dying", summary="", levels=("manager", "scheduler"), open=opened)
     return EngineSpec(kind, {}, "dying")
 
 

@@ -12,8 +12,8 @@ from cachewitness.core.trace_format import (
     Abort,
     Finish,
     GroupSpec,
-    Height,
     Layout,
+    Level,
     Media,
     Op,
     Preempt,
@@ -37,7 +37,7 @@ WINDOW = GroupSpec(kind="sliding", block_size=4, window=5)
 def _seen(
     ops: list[Op],
     *groups: GroupSpec,
-    height: Height = "manager",
+    level: Level = "manager",
     pages: int = 40,
     **options: object,
 ) -> Counter[str]:
@@ -46,7 +46,7 @@ def _seen(
         name="marks",
         layout=Layout(name="marks", groups=[*(groups or (FULL,))]),
         pages=pages,
-        height=height,
+        level=level,
         options=options,
     )
     engine = engine_of("reference").open(header)
@@ -189,33 +189,33 @@ def test_marks_of_room_and_of_a_tier() -> None:
         Submit("r2", "B:13"),
     ]
     ops += [Step(budget=13), Step(budget=13), Finish("r2"), Submit("r3", "A:9"), Step(budget=9)]
-    seen = _seen(ops, height="scheduler", pages=6, tier_pages=16)
+    seen = _seen(ops, level="scheduler", pages=6, tier_pages=16)
     assert all(seen[mark] for mark in ("attention evicted", "stored in tier", "fetched from tier"))
 
 
 def test_marks_of_drafts_and_of_steps_in_flight() -> None:
     """Scripted drafts stand and fall; a second step is scheduled before the first has ended."""
     ops: list[Op] = [Submit("r1", "A:9"), *(Step(budget=9) for _ in range(14))]
-    drafts = _seen(ops, height="scheduler", num_speculative_tokens=3)
+    drafts = _seen(ops, level="scheduler", num_speculative_tokens=3)
     assert sum(drafts[f"drafts {how}"] for how in ("all stood", "partly stood", "all fell")) >= 10
     assert drafts["draft rejected over a boundary"] and drafts["drafts stood over a boundary"]
-    flying = _seen([*ops, Abort("r1")], height="scheduler", async_depth=1)
+    flying = _seen([*ops, Abort("r1")], level="scheduler", async_depth=1)
     assert flying["step beside one in flight"] and flying["aborted in flight"]
     assert not drafts["step beside one in flight"] and not flying["step beside two in flight"]
-    reset = _seen([*ops, Reset(running=True), *ops[1:]], height="scheduler", async_depth=1)
+    reset = _seen([*ops, Reset(running=True), *ops[1:]], level="scheduler", async_depth=1)
     assert (
         reset["reset in flight"] == 1
         and not flying["reset in flight"]
         and not drafts["reset in flight"]
     )
-    deeper = _seen([*ops, Abort("r1")], height="scheduler", async_depth=2)
+    deeper = _seen([*ops, Abort("r1")], level="scheduler", async_depth=2)
     assert deeper["step beside two in flight"] == deeper["step beside one in flight"] - 1 > 0
 
 
 def test_a_recorded_history_has_marks_too() -> None:
     """Nothing of an engine is asked."""
     history = parse(
-        "pool 0: 8 pages, null 0\ngroup 0: full block 4\nsubmit r1 a:5\ntake r1 | 1 2\nstep 1: r1"
+        "pool 0: 8 pages, null 0\ngroup 0: full block 4\nsubmit r1 a:5\nacquire r1 | 1 2\nstep 1: r1"
         " 0..5 | 1 2\n"
     )
     seen = Counter[str]()

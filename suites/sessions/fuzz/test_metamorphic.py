@@ -24,7 +24,7 @@ from cachewitness.core.engine import Engine
 from cachewitness.core.events import Event, Header, Hit
 from cachewitness.core.trace_format import (
     Finish,
-    Height,
+    Level,
     Op,
     Step,
     Submit,
@@ -54,7 +54,7 @@ from suites.support.sampled import fewer, sampled
 REFERENCE = parse("reference").open
 OPERATIONS = 25
 EVERYWHERE = [
-    (policy, height) for policy in policies.names() for height in policies.get(policy).heights
+    (policy, level) for policy in policies.names() for level in policies.get(policy).levels
 ]
 HYBRID = Shape(policies.get("vllm").configurations()[7].layout, {"retention_interval": None})
 ROOMY: Mapping[str, dict[str, Any]] = {
@@ -71,19 +71,19 @@ INTERVALS: Mapping[str, tuple[str, list[tuple[int | None, int | None]]]] = {
 scheduler blocks."""
 
 
-def configurations(policy: str, height: Height, first: int = 0) -> list[Configuration]:
+def configurations(policy: str, level: Level, first: int = 0) -> list[Configuration]:
     """Return some configurations of a policy, other ones for each relation."""
     return sampled(
-        [one for one in policies.get(policy).configurations() if one.runs_at(height)], 8, first
+        [one for one in policies.get(policy).configurations() if one.runs_at(level)], 8, first
     )
 
 
 def traces(
-    policy: str, height: Height, first: int = 0
+    policy: str, level: Level, first: int = 0
 ) -> Iterator[tuple[Configuration, Shape, Trace]]:
     """Yield a random trace for each of these configurations."""
-    for seed, configuration in enumerate(configurations(policy, height, first)):
-        shape = configuration.shape(height)
+    for seed, configuration in enumerate(configurations(policy, level, first)):
+        shape = configuration.shape(level)
         yield configuration, shape, random_trace(shape, seed, withdraw=False, operations=OPERATIONS)
 
 
@@ -104,7 +104,7 @@ def longest(trace: Trace) -> int:
 
 def empty(shape: Shape, policy: str = "vllm") -> Trace:
     header = TraceHeader(
-        "made", shape.layout, 1, height=shape.height, policy=policy, options=dict(shape.options)
+        "made", shape.layout, 1, level=shape.level, policy=policy, options=dict(shape.options)
     )
     return roomy(Trace(header, []), shape, policy)
 
@@ -168,13 +168,13 @@ def split_lengths(tokens: int, unit: int, source: random.Random) -> list[int]:
     return [*chunks, *[tokens] * 3]
 
 
-@pytest.mark.parametrize(("policy", "height"), EVERYWHERE)
+@pytest.mark.parametrize(("policy", "level"), EVERYWHERE)
 def test_splits_of_a_prompt_publish_the_same_keys_at_common_boundaries(
-    policy: str, height: Height
+    policy: str, level: Level
 ) -> None:
     source = random.Random(1)
-    for configuration in configurations(policy, height, first=1):
-        shape = configuration.shape(height)
+    for configuration in configurations(policy, level, first=1):
+        shape = configuration.shape(level)
         tokens = shape.unit * source.randint(2, 6) + source.choice((-1, 0, 1))
         submit = Submit("r1", f"A:{tokens // 2} B:{tokens - tokens // 2}")
         trace = empty(shape, policy)
@@ -219,14 +219,14 @@ def test_a_key_that_only_one_split_publishes_is_a_difference() -> None:
 
 
 @pytest.mark.parametrize(
-    ("policy", "height"), [place for place in EVERYWHERE if place[0] != "furiosa"]
+    ("policy", "level"), [place for place in EVERYWHERE if place[0] != "furiosa"]
 )
-def test_capacity_never_lowers_a_hit_on_attention(policy: str, height: Height) -> None:
+def test_capacity_never_lowers_a_hit_on_attention(policy: str, level: Level) -> None:
     """Left out: windows and states (so all of Furiosa-LLM), where a longer hit leaves less
     behind.
     """
     hits = 0
-    for configuration, shape, trace in traces(policy, height):
+    for configuration, shape, trace in traces(policy, level):
         if any(group.kind != "full" for group in configuration.layout.groups):
             continue
         pages = shape.pages(longest(trace) + shape.unit) + 2
@@ -261,10 +261,10 @@ def test_a_hit_that_more_capacity_shortens_is_a_difference() -> None:
 # --- names, order, repetition ---------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("policy", "height"), EVERYWHERE)
-def test_names_of_requests_change_nothing(policy: str, height: Height) -> None:
+@pytest.mark.parametrize(("policy", "level"), EVERYWHERE)
+def test_names_of_requests_change_nothing(policy: str, level: Level) -> None:
     """The new names are ordered the other way round."""
-    for configuration, _, trace in traces(policy, height, first=2):
+    for configuration, _, trace in traces(policy, level, first=2):
         assert names_do_not_matter(REFERENCE, trace, backwards(trace)) == [], configuration.name
 
 
@@ -280,21 +280,21 @@ def test_a_name_that_matters_is_a_difference() -> None:
     assert names_do_not_matter(by_name, trace, backwards(trace)) != []
 
 
-@pytest.mark.parametrize(("policy", "height"), EVERYWHERE)
+@pytest.mark.parametrize(("policy", "level"), EVERYWHERE)
 def test_the_order_of_requests_that_share_nothing_changes_nothing(
-    policy: str, height: Height
+    policy: str, level: Level
 ) -> None:
     """Left out: budgets that requests share, a batch that waits for its slowest, and states
     without a cache, which are few.
     """
     ran = 0
-    for seed, configuration in enumerate(configurations(policy, height, first=1)):
+    for seed, configuration in enumerate(configurations(policy, level, first=1)):
         options = configuration.options
         if "max_num_batched_tokens" in options or options.get("joining") == "static":
             continue
-        trace = empty(configuration.shape(height), policy)
+        trace = empty(configuration.shape(level), policy)
         mixed = [
-            interleaved(trace, lives(configuration.shape(height), random.Random(seed)), order)
+            interleaved(trace, lives(configuration.shape(level), random.Random(seed)), order)
             for order in range(3)
         ]
         for other in mixed[1:]:
@@ -304,14 +304,14 @@ def test_the_order_of_requests_that_share_nothing_changes_nothing(
 
 
 def lives(shape: Shape, source: random.Random) -> list[list[Op]]:
-    """Return the lives of three clients that share nothing; at manager height each comes again
+    """Return the lives of three clients that share nothing; at manager level each comes again
     and goes on.
     """
     told: list[list[Op]] = []
     for client in "abc":
         tokens = shape.unit * source.randint(1, 4) + source.choice((-1, 0, 1))
         told.append(_life(f"{client}1", f"{client}:{tokens}", tokens))
-        if shape.height == "manager":
+        if shape.level == "manager":
             told[-1] += _life(f"{client}2", f"{client}:{tokens} more{client}:3", tokens + 3)
     return told
 
@@ -328,9 +328,9 @@ def test_an_order_that_matters_is_a_difference() -> None:
     assert any(order_does_not_matter(doctored(every_other), orders[0], other) for other in orders)
 
 
-@pytest.mark.parametrize(("policy", "height"), EVERYWHERE)
-def test_a_trace_repeats_its_history(policy: str, height: Height) -> None:
-    for configuration, _, trace in traces(policy, height):
+@pytest.mark.parametrize(("policy", "level"), EVERYWHERE)
+def test_a_trace_repeats_its_history(policy: str, level: Level) -> None:
+    for configuration, _, trace in traces(policy, level):
         assert repeats(REFERENCE, trace) == [], configuration.name
 
 
@@ -389,9 +389,9 @@ def test_a_larger_interval_never_adds_a_key(policy: str) -> None:
     """Of several requests where no shared-prefix boundary is kept, and of every request by
     itself.
     """
-    height: Height = "scheduler"
+    level: Level = "scheduler"
     ran = 0
-    for configuration, shape, trace in traces(policy, height, first=1):
+    for configuration, shape, trace in traces(policy, level, first=1):
         option, pairs = INTERVALS[policy]
         if not (
             option in configuration.options

@@ -1,4 +1,4 @@
-"""State machines on every policy, at both heights: the references contradict nothing, and a planted
+"""State machines on every policy, at both levels: the references contradict nothing, and a planted
 fault is found.
 
 `CACHEWITNESS_ENGINE` names another engine than the reference, in the words of `--engine`;
@@ -27,7 +27,7 @@ from cachewitness.core.result import EXIT_FAIL
 from cachewitness.core.trace_format import Op, Step, TraceHeader, UpdateWeights, load
 from cachewitness.engines import policy as policies
 from cachewitness.engines.registry import EngineSpec, parse
-from cachewitness.sessions.fuzz.campaign import heights_of
+from cachewitness.sessions.fuzz.campaign import levels_of
 from cachewitness.sessions.fuzz.machines import (
     SETTINGS,
     Contradiction,
@@ -45,12 +45,12 @@ MANY = settings(SETTINGS, max_examples=EXAMPLES or FEW, derandomize=not EXAMPLES
 ENOUGH_TO_FIND = settings(SETTINGS, max_examples=400, derandomize=True)
 MACHINES = {"manager": manager_machine, "scheduler": scheduler_machine}
 EVERYWHERE = [
-    (policy, height)
+    (policy, level)
     for policy in ENGINE.kind.policies or policies.names()
-    for height in heights_of(ENGINE, policy)
+    for level in levels_of(ENGINE, policy)
 ]
 REFERENCES = [
-    (policy, height) for policy in policies.names() for height in policies.get(policy).heights
+    (policy, level) for policy in policies.names() for level in policies.get(policy).levels
 ]
 MUTANTS = {
     "manager": {
@@ -113,10 +113,10 @@ def with_old_weights() -> EngineSpec:
     return replace(reference, kind=replace(reference.kind, open=opened))
 
 
-@pytest.mark.parametrize(("policy", "height"), EVERYWHERE)
-def test_nothing_contradicts_in_any_order_of_operations(policy: str, height: str) -> None:
+@pytest.mark.parametrize(("policy", "level"), EVERYWHERE)
+def test_nothing_contradicts_in_any_order_of_operations(policy: str, level: str) -> None:
     """And something happened: requests were looked up and hit."""
-    machine = MACHINES[height](ENGINE, policy, DEFAULT_FOLDER)
+    machine = MACHINES[level](ENGINE, policy, DEFAULT_FOLDER)
     run_state_machine_as_test(machine, settings=MANY)
     assert machine.happened.operations > 10 * FEW
     if (
@@ -126,15 +126,15 @@ def test_nothing_contradicts_in_any_order_of_operations(policy: str, height: str
     assert machine.happened.lookups > 0 and machine.happened.hits > 0
 
 
-@pytest.mark.parametrize(("policy", "height"), sampled(REFERENCES, 3))
+@pytest.mark.parametrize(("policy", "level"), sampled(REFERENCES, 3))
 def test_every_machine_finds_an_engine_that_keeps_what_old_weights_computed(
-    policy: str, height: str, tmp_path: Path
+    policy: str, level: str, tmp_path: Path
 ) -> None:
     """What it found is small, and its trace alone fails again as it did; without the fault the
     trace is clean.
     """
     faulty = with_old_weights()
-    contradiction = found(MACHINES[height](faulty, policy, tmp_path))
+    contradiction = found(MACHINES[level](faulty, policy, tmp_path))
     trace = load(Path(command(contradiction)[2]))
     assert any(isinstance(op, UpdateWeights) for op in trace.ops) and len(trace.ops) <= 8
     again = {
@@ -146,18 +146,18 @@ def test_every_machine_finds_an_engine_that_keeps_what_old_weights_computed(
 
 
 @pytest.mark.parametrize(
-    ("height", "mutant"),
-    [(height, mutant) for height, known in MUTANTS.items() for mutant in known],
+    ("level", "mutant"),
+    [(level, mutant) for level, known in MUTANTS.items() for mutant in known],
 )
 def test_a_planted_mutant_is_found_and_one_command_replays_it(
-    height: str, mutant: str, tmp_path: Path
+    level: str, mutant: str, tmp_path: Path
 ) -> None:
     """The last line of the failure is the command; it ends as a failure does, with the same
     anomaly.
     """
-    contradiction = found(MACHINES[height](f"reference:mutant={mutant}", "vllm", tmp_path))
+    contradiction = found(MACHINES[level](f"reference:mutant={mutant}", "vllm", tmp_path))
     assert type(contradiction).__name__ in {
-        f"Contradiction[{anomaly}]" for anomaly in MUTANTS[height][mutant]
+        f"Contradiction[{anomaly}]" for anomaly in MUTANTS[level][mutant]
     }
     program, *words = command(contradiction)
     assert program == "cachewitness"
@@ -177,10 +177,10 @@ def test_a_trace_says_that_it_withdraws(tmp_path: Path) -> None:
     [
         ("refrence", "vllm", "did you mean 'reference'"),  # codespell:ignore refrence
         ("reference", "vlm", "no policy is called 'vlm'"),
-        ("reference", "lmcache", "does not follow policy 'lmcache' at manager height"),
+        ("reference", "lmcache", "does not follow policy 'lmcache' at manager level"),
     ],
 )
-def test_an_engine_without_a_height_or_a_policy_is_refused_in_one_line(
+def test_an_engine_without_a_level_or_a_policy_is_refused_in_one_line(
     engine: str, policy: str, message: str
 ) -> None:
     with pytest.raises(UsageError, match=message) as raised:

@@ -12,7 +12,7 @@ import pytest
 
 from cachewitness.cli import invoke
 from cachewitness.core.events import Event, Publish, Submitted, Unpublish
-from cachewitness.core.trace_format import Height, Trace, save
+from cachewitness.core.trace_format import Level, Trace, save
 from cachewitness.engines import policy as policies
 from cachewitness.engines import registry
 from cachewitness.engines.driver import Driver
@@ -25,21 +25,21 @@ from suites.support.permuted import permuted
 from suites.support.sampled import sampled
 
 SEEDS = (11, 12)
-HEIGHTS: tuple[Height, ...] = ("manager", "scheduler")
+LEVELS: tuple[Level, ...] = ("manager", "scheduler")
 
 
 @cache
-def _cases() -> list[tuple[Height, Configuration]]:
+def _cases() -> list[tuple[Level, Configuration]]:
     """Return the configurations of every policy that has a reference which follows, at the
-    heights at which they run.
+    levels at which they run.
     """
     return [
-        (height, configuration)
+        (level, configuration)
         for policy in followed()
-        for height in HEIGHTS
-        if height in policies.get(policy).heights
+        for level in LEVELS
+        if level in policies.get(policy).levels
         for configuration in policies.get(policy).configurations()
-        if configuration.runs_at(height)
+        if configuration.runs_at(level)
     ]
 
 
@@ -47,33 +47,33 @@ def _id(case: object) -> str:
     return f"{case.policy}-{case.name}" if isinstance(case, Configuration) else str(case)
 
 
-def _trace(height: Height, configuration: Configuration, seed: int) -> Trace:
-    return random_trace(configuration.shape(height), seed, withdraw=seed % 2 == 0)
+def _trace(level: Level, configuration: Configuration, seed: int) -> Trace:
+    return random_trace(configuration.shape(level), seed, withdraw=seed % 2 == 0)
 
 
 def _named(name: str) -> Configuration:
     return next(one for one in policies.get("vllm").configurations() if one.name == name)
 
 
-@pytest.mark.parametrize(("height", "configuration"), sampled(_cases(), 2), ids=_id)
+@pytest.mark.parametrize(("level", "configuration"), sampled(_cases(), 2), ids=_id)
 def test_the_reference_does_what_the_reference_does(
-    height: Height, configuration: Configuration
+    level: Level, configuration: Configuration
 ) -> None:
     """Beside itself, operation by operation."""
     for seed in sampled(SEEDS, 2, len(configuration.name)):
-        trace = _trace(height, configuration, seed)
+        trace = _trace(level, configuration, seed)
         result = lockstep(trace, registry.parse("reference").open(trace.header))
         assert [finding.sentence for finding in result.findings] == []
         assert next(tally for tally in result.tallies if tally.checker == NAME).opportunities > 15
 
 
-@pytest.mark.parametrize(("height", "configuration"), sampled(_cases(), 2, 1), ids=_id)
-def test_other_free_choices_are_no_divergence(height: Height, configuration: Configuration) -> None:
+@pytest.mark.parametrize(("level", "configuration"), sampled(_cases(), 2, 1), ids=_id)
+def test_other_free_choices_are_no_divergence(level: Level, configuration: Configuration) -> None:
     """The look-alike of `divergence`: pages, victims and duplicates are drawn, so that those of
     the two differ.
     """
     for seed in sampled(SEEDS, 2, len(configuration.name) + 1):
-        trace = _trace(height, configuration, seed)
+        trace = _trace(level, configuration, seed)
         engine, _ = permuted(trace.header, seed)
         assert [finding.sentence for finding in lockstep(trace, engine).findings] == []
 
@@ -82,10 +82,8 @@ def test_other_free_choices_are_no_divergence(height: Height, configuration: Con
 def test_the_choices_that_are_drawn_are_choices(policy: str) -> None:
     """There is something to choose in each policy, and what is chosen decides what happens."""
     made: Counter[str] = Counter()
-    for height, configuration in sampled(
-        [case for case in _cases() if case[1].policy == policy], 4
-    ):
-        trace = _trace(height, configuration, SEEDS[0])
+    for level, configuration in sampled([case for case in _cases() if case[1].policy == policy], 4):
+        trace = _trace(level, configuration, SEEDS[0])
         engine, drawn = permuted(trace.header, SEEDS[0])
         lockstep(trace, engine)
         made.update(drawn.made)

@@ -82,8 +82,8 @@ def test_a_request_may_wait_behind_another_of_the_same_prompt() -> None:
 @pytest.mark.parametrize("suite", ["scheduler", "scheduler-random"])
 def test_every_rule_holds_under_the_engine_s_own_scheduler(suite: str) -> None:
     kind = parse(ENGINE).kind
-    assert "scheduler" in kind.heights or kind.name != "reference"
-    if "scheduler" in kind.heights:
+    assert "scheduler" in kind.levels or kind.name != "reference"
+    if "scheduler" in kind.levels:
         report = run(sampled(default_configurations(), 22, 1), suite)
         assert [
             failure.finding.sentence for entry in report.suites for failure in entry.failures
@@ -105,7 +105,7 @@ def test_every_rule_holds_with_drafts_steps_in_flight_and_a_second_tier(
     """What the options ask for happens: drafts stand and fall, a step begins before the last has
     ended, copies come back.
     """
-    if "scheduler" not in parse(ENGINE).kind.heights:
+    if "scheduler" not in parse(ENGINE).kind.levels:
         pytest.skip(f"engine {ENGINE} has no scheduler of its own")
     report = run([configuration], "scheduler", "scheduler-random")
     assert [failure.finding.sentence for entry in report.suites for failure in entry.failures] == []

@@ -11,8 +11,8 @@ import pytest
 from cachewitness.core.driving import drive
 from cachewitness.core.trace_format import (
     GroupSpec,
-    Height,
     Layout,
+    Level,
     Step,
     Submit,
     Trace,
@@ -74,13 +74,13 @@ CONFIGURATIONS: dict[str, tuple[list[GroupSpec], dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize("height", ["manager", "scheduler"])
+@pytest.mark.parametrize("level", ["manager", "scheduler"])
 @pytest.mark.parametrize("name", sampled([*CONFIGURATIONS], 2))
 def test_nothing_is_found_in_lawful_runs_of_an_unusual_configuration(
-    name: str, height: Height
+    name: str, level: Level
 ) -> None:
     groups, options = CONFIGURATIONS[name]
-    shape = Shape(Layout(name, groups), options, height)
+    shape = Shape(Layout(name, groups), options, level)
     for seed in range(SEEDS):
         trace = random_trace(shape, seed, withdraw=seed % 3 == 0)
         result = drive(trace, open_engine(trace.header, {}))

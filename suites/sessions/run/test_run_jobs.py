@@ -118,7 +118,7 @@ def dying(die: Callable[[TraceHeader], None]) -> EngineSpec:
         return parse("reference").open(header)
 
     return EngineSpec(
-        EngineKind(name="reference", summary="", heights=("manager", "scheduler"), open=opened),
+        EngineKind(name="reference", summary="", levels=("manager", "scheduler"), open=opened),
         {},
         "dying",
     )

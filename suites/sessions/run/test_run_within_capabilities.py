@@ -42,15 +42,13 @@ class Modest:
         self._engine.close()
 
 
-ONE = "pool 0: 4 pages, null 0\ngroup 0: full block 4\nsubmit r1 a:5\ntake r1 | 1 2\n"
+ONE = "pool 0: 4 pages, null 0\ngroup 0: full block 4\nsubmit r1 a:5\nacquire r1 | 1 2\n"
 STEP = "step 1: r1 0..5 | 1 2\n"
 
 
 def test_what_is_not_declared_is_not_asked_for_and_listed() -> None:
     kind = EngineKind("modest", "for a test", ("manager",), lambda header, options: Modest(header))
-    manager = [
-        suite for suite in SUITES if suite.name == "invariants" and suite.height == "manager"
-    ]
+    manager = [suite for suite in SUITES if suite.name == "invariants" and suite.level == "manager"]
     report = Runner(EngineSpec(kind, {}, "modest"), [Configuration(load("full"))]).run(manager)
     assert report.exit_code == 0, report.failures
     assert any("media in traces" in entry.what for entry in report.not_run)

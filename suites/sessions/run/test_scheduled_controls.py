@@ -22,12 +22,12 @@ LOADS = Configuration(layouts.load("full"), {"tier_pages": 48})
 RANDOM = [suite for suite in SUITES if suite.name == "scheduler-random"]
 
 
-@pytest.mark.parametrize("heights", [("answers",), ("scheduler",)])
-def test_controls_run_at_the_heights_that_the_engine_names(heights: tuple[str, ...]) -> None:
-    kind = dataclasses.replace(KIND, controlled=heights)
+@pytest.mark.parametrize("levels", [("answers",), ("scheduler",)])
+def test_controls_run_at_the_levels_that_the_engine_names(levels: tuple[str, ...]) -> None:
+    kind = dataclasses.replace(KIND, controlled=levels)
     report = Runner(EngineSpec(kind, {}, "reference"), [LOADS]).run(RANDOM)
     rows = report.suites[0].controls
-    assert [row.control for row in rows] == (["older"] if heights == ("scheduler",) else [])
+    assert [row.control for row in rows] == (["older"] if levels == ("scheduler",) else [])
     assert report.suites[0].traces == 12 and report.failures == []
     for row in rows:
         assert (row.traces, row.failed) == (4, 0) and 0 < row.restored < row.answers

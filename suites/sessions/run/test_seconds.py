@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import msgspec
 import pytest
 
-from cachewitness.core.trace_format import Height, Trace
+from cachewitness.core.trace_format import Level, Trace
 from cachewitness.engines.registry import parse
 from cachewitness.sessions.run.runner import Runner
 from cachewitness.sessions.run.suites import Suite
@@ -18,10 +18,10 @@ from cachewitness.workloads.generate import random_trace
 NO_TIME = 1e-9
 
 
-def traces(configuration: Configuration, height: Height, first: int) -> Iterator[Trace]:
+def traces(configuration: Configuration, level: Level, first: int) -> Iterator[Trace]:
     """Yield traces of which those before number `first` ask for what no engine has."""
     for number in range(100):
-        trace = random_trace(configuration.shape(height), number, withdraw=False)
+        trace = random_trace(configuration.shape(level), number, withdraw=False)
         needs = ["what nobody has"] if number < first else []
         yield Trace(
             msgspec.structs.replace(trace.header, needs=[*trace.header.needs, *needs]), trace.ops
@@ -37,7 +37,7 @@ def test_a_round_in_which_nothing_could_run_is_not_the_only_one(first: int, ran:
         "mine",
         "",
         "manager",
-        lambda configuration, height, seed: traces(configuration, height, first),
+        lambda configuration, level, seed: traces(configuration, level, first),
         endless=True,
     )
     runner = Runner(parse("reference"), [Configuration(layouts.load("full"))], seconds=NO_TIME)

@@ -33,8 +33,8 @@ def _streams(suite: Suite, policy: str) -> list[Stream]:
     engine = parse("reference")
     if suite.tensors:
         return suite.tensors.streams(engine, kind.cold_configurations(), 0)
-    configurations = [one for one in kind.configurations() if one.runs_at(suite.height)]
-    return [Stream(one, engine, suite.traces(one, suite.height, 0)) for one in configurations]
+    configurations = [one for one in kind.configurations() if one.runs_at(suite.level)]
+    return [Stream(one, engine, suite.traces(one, suite.level, 0)) for one in configurations]
 
 
 @pytest.mark.parametrize("policy", sorted(policies.names()))
@@ -68,7 +68,7 @@ def test_an_engine_that_computes_gets_fewer_random_traces() -> None:
 
 
 def test_seconds_are_shared_among_the_suites_that_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A suite at a height that the engine does not have takes no share of them, nor one that
+    """A suite at a level that the engine does not have takes no share of them, nor one that
     compares it with itself.
     """
     got: dict[str, float] = {}
@@ -78,7 +78,7 @@ def test_seconds_are_shared_among_the_suites_that_run(monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(Runner, "_suite", note)
     spec = parse("reference")
-    modest = replace(spec, kind=replace(spec.kind, name="modest", heights=("manager",)))
+    modest = replace(spec, kind=replace(spec.kind, name="modest", levels=("manager",)))
     Runner(modest, [Configuration(load("full"))], seconds=3000).run(list(SUITES))
     assert set(got) == {"invariants", "random"}
     assert 2900 < got["random"] <= 3000

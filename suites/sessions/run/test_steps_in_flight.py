@@ -48,7 +48,7 @@ def run(*ops: Op, **options: object) -> Result:
         "t",
         Layout("t", [FULL, STATE]),
         12,
-        height="scheduler",
+        level="scheduler",
         options={"async_depth": 1, **options},
     )
     return drive(Trace(header, [*PREFILLED, *ops]), parse("reference").open(header))
@@ -81,8 +81,8 @@ def test_a_reset_does_not_wait_for_a_step_in_flight() -> None:
 
 
 def scheduled(group: GroupSpec, pages: int, **options: object) -> TraceHeader:
-    """Return the header of a trace at scheduler height over one group."""
-    return TraceHeader("t", Layout("t", [group]), pages, height="scheduler", options=options)
+    """Return the header of a trace at scheduler level over one group."""
+    return TraceHeader("t", Layout("t", [group]), pages, level="scheduler", options=options)
 
 
 def attention(pages: int, ops: list[Op], **options: object) -> Result:
@@ -182,7 +182,8 @@ def test_an_engine_that_takes_everybody_out_of_its_steps_is_stuck(depth: int) ->
         return drive(Trace(header, ops), engine)
 
     assert (
-        withdrawing([Submit("r", "doc:40"), *[Step()] * 12], ["r"]).findings[0].anomaly == "stuck"
+        withdrawing([Submit("r", "doc:40"), *[Step()] * 12], ["r"]).findings[0].anomaly
+        == "no-progress"
     )
     assert withdrawing([Submit("r", "doc:40"), *[Step(withdraw=["r"])] * 12], ["r"]).findings == []
 

@@ -58,7 +58,7 @@ def anomalies(text: str) -> list[str]:
     told = followed(text)
     header = Header(
         engine="llama-cpp",
-        height="answers",
+        level="answers",
         pools=[],
         groups=[],
         rules=Rules(answering=Answering("float32", 256, resumes="recurrent")),
@@ -284,7 +284,7 @@ def test_a_state_is_of_tokens_that_somebody_computed(
         Answer(r="b", tokens=[5], logprobs=[-0.5], restored=restored),
     ]
     judged = judge(
-        Header(engine="e", height="answers", pools=[], groups=[], rules=rules),
+        Header(engine="e", level="answers", pools=[], groups=[], rules=rules),
         iter(events),
         fresh("answers"),
     )
@@ -313,7 +313,7 @@ def test_a_state_is_of_tokens_that_somebody_computed(
 def test_what_is_told_fits_the_answer(events: list[Event], said: str) -> None:
     """An engine that tells what it goes on from does so for each answer that restored something."""
     rules = Rules(answering=Answering("float32", 256, resumes="recurrent"))
-    header = Header(engine="e", height="answers", pools=[], groups=[], rules=rules)
+    header = Header(engine="e", level="answers", pools=[], groups=[], rules=rules)
     sense = AnswerSense(header)
     sense.note(Submitted(r="a", tokens=A, generate=1))
     for event in events[:-1]:

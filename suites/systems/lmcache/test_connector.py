@@ -94,7 +94,7 @@ def preempted() -> Trace:
     does.
     """
     options = {"tier_pages": 32, "tier_delay": 3}
-    header = TraceHeader("preempted", layouts.load("full"), 6, height="scheduler", options=options)
+    header = TraceHeader("preempted", layouts.load("full"), 6, level="scheduler", options=options)
     return Trace(header, [Submit("r1", "a:47"), Submit("r2", "b:32"), *[Step()] * 7])
 
 
@@ -103,9 +103,7 @@ def tell(
 ) -> Result:
     return run(
         Trace(
-            TraceHeader(
-                "t", layouts.load(layout), pages, height="scheduler", options=dict(options)
-            ),
+            TraceHeader("t", layouts.load(layout), pages, level="scheduler", options=dict(options)),
             ops,
         ),
         connector,
@@ -134,7 +132,7 @@ class Leaving(dict[str, Any]):
         super().__setitem__(r, request)
 
 
-AWAY = TraceHeader("away", layouts.load("full"), 40, height="scheduler", options={"tier_pages": 16})
+AWAY = TraceHeader("away", layouts.load("full"), 40, level="scheduler", options={"tier_pages": 16})
 DIES = {
     "look-up": Trace(AWAY, [*[Step()] * 7, Submit("r1", "a:33"), *[Step()] * 6]),
     "store": Trace(AWAY, [*[Step()] * 6, Submit("r1", "a:33"), *[Step()] * 8]),
@@ -166,7 +164,7 @@ STORED: list[Op] = [
 
 def test_faults_are_in_the_connector_and_say_what_finds_them() -> None:
     assert len(FAULTS) >= 8 and all(
-        fault.engines == ("vllm",) and fault.height == "scheduler" for fault in FAULTS
+        fault.engines == ("vllm",) and fault.level == "scheduler" for fault in FAULTS
     )
     assert {fault.anomaly for fault in FAULTS} == NAMED
 
@@ -306,7 +304,7 @@ class TestInstalled:
         assert anomalies(tell([*ops, *again], "full-mamba", connector=chunk)) >= found
 
     def test_an_adapter_is_not_in_a_key(self) -> None:
-        header = TraceHeader("t", layouts.load("full"), 40, height="scheduler", options={})
+        header = TraceHeader("t", layouts.load("full"), 40, level="scheduler", options={})
         ops: list[Op] = [*STORED, Submit("r2", "a:70", adapter="tuned"), *[Step()] * 4]
         engine = parse(f"vllm:source={SOURCE},connector=lmcache").open(header)
         assert "adapter" not in engine.describe().capabilities

@@ -73,7 +73,7 @@ def traces(configuration: Configuration) -> list[Trace]:
 
 def tell(ops: list[Op], layout: str = "full", **options: object) -> Result:
     header = TraceHeader(
-        "t", layouts.load(layout), 60, height="scheduler", policy="lmcache", options=dict(options)
+        "t", layouts.load(layout), 60, level="scheduler", policy="lmcache", options=dict(options)
     )
     return drive(Trace(header, ops), parse(NAME).open(header))
 
@@ -188,7 +188,7 @@ class TestInstalled:
         (found,) = served_again(
             "a:70", second=Submit("r2", "a:70"), layout="full-mamba", **APART
         ).findings
-        assert found.anomaly == "died"
+        assert found.anomaly == "engine-crashed"
         assert (
             f"operation {step} (step)" in found.sentence and "the server is gone" in found.sentence
         )
@@ -238,7 +238,7 @@ class TestInstalled:
             tell([], **{name: value})
 
     def test_the_engine_s_name_may_say_them(self) -> None:
-        header = TraceHeader("t", layouts.load("full"), 60, height="scheduler", policy="lmcache")
+        header = TraceHeader("t", layouts.load("full"), 60, level="scheduler", policy="lmcache")
         engine: Any = parse(f"{NAME}:workers=2,latent=true").open(header)
         assert len(engine.device.workers) == 2
         engine.close()

@@ -15,7 +15,7 @@ from cachewitness._util.errors import UsageError
 from cachewitness.cli import invoke
 from cachewitness.core.driving import judge
 from cachewitness.core.events import Answer, Answering, Finished, Header, Rules, Submitted
-from cachewitness.core.trace_format import Height, Trace
+from cachewitness.core.trace_format import Level, Trace
 from cachewitness.engines.registry import EngineSpec, parse
 from cachewitness.parity.answers.answers import runs
 from cachewitness.report.summary import Report
@@ -29,7 +29,7 @@ from cachewitness.workloads.configurations import Configuration
 from cachewitness.workloads.spelling import Spelling
 from suites.support.openai_double import BLOCK, Double
 
-OF_ANSWERS = [suite for suite in SUITES if suite.height == "answers"]
+OF_ANSWERS = [suite for suite in SUITES if suite.level == "answers"]
 
 
 @pytest.fixture(autouse=True)
@@ -52,8 +52,8 @@ def story(spec: EngineSpec, name: str = "siblings") -> Trace:
 def whole_run(spec: EngineSpec, *stories: str) -> Report:
     """Run the suite `answers`, or some of its stories."""
 
-    def traces(configuration: Configuration, height: Height, seed: int) -> Iterator[Trace]:
-        return (write(configuration.shape(height), name, seed) for name in stories)
+    def traces(configuration: Configuration, level: Level, seed: int) -> Iterator[Trace]:
+        return (write(configuration.shape(level), name, seed) for name in stories)
 
     suite = replace(OF_ANSWERS[0], traces=traces) if stories else OF_ANSWERS[0]
     return Runner(spec, spec.kind.configurations()).run([suite])
@@ -235,7 +235,7 @@ def test_a_request_that_was_asked_cold_and_restores_is_a_verdict() -> None:
         spec.open(story(spec).header).close()
         double.salts = False
         result = runs(story(spec, "replays"), spec)
-    assert {finding.anomaly for finding in result.findings} >= {"died"}
+    assert {finding.anomaly for finding in result.findings} >= {"engine-crashed"}
     assert any(
         "of a prompt that was asked cold (by salts)" in finding.sentence
         for finding in result.findings

@@ -18,7 +18,7 @@ import pytest
 
 from cachewitness._util.errors import UsageError
 from cachewitness.cli import invoke
-from cachewitness.core.trace_format import Height, Submit, Trace
+from cachewitness.core.trace_format import Level, Submit, Trace
 from cachewitness.engines import retries
 from cachewitness.engines.isolation.engine import Isolation
 from cachewitness.engines.registry import EngineSpec, parse
@@ -64,13 +64,13 @@ def spec_of(double: Double, **options: str) -> EngineSpec:
 def run(spec: EngineSpec, *stories: str) -> Report:
     """Run some stories, or two."""
 
-    def traces(configuration: Configuration, height: Height, seed: int) -> Iterator[Trace]:
+    def traces(configuration: Configuration, level: Level, seed: int) -> Iterator[Trace]:
         return (
-            write(configuration.shape(height), name, seed)
+            write(configuration.shape(level), name, seed)
             for name in stories or ("single-tokens", "siblings")
         )
 
-    suite = replace(next(suite for suite in SUITES if suite.height == "answers"), traces=traces)
+    suite = replace(next(suite for suite in SUITES if suite.level == "answers"), traces=traces)
     spec = replace(spec, kind=replace(spec.kind, controls={}, shrinking=1))
     return Runner(spec, spec.kind.configurations()).run([suite])
 
@@ -226,7 +226,7 @@ def test_a_server_that_fails_is_a_finding(fault: Fault, told: str) -> None:
     with Double(meets=meets(fault)).serving() as double:
         report = run(spec_of(double))
     assert report.exit_code == 1 and report.suites[0].traces == 2
-    assert {failure.finding.anomaly for failure in report.failures} == {"died"}
+    assert {failure.finding.anomaly for failure in report.failures} == {"engine-crashed"}
     assert all(told in line and KEY not in line for line in told_by(report))
 
 
@@ -271,7 +271,7 @@ def test_a_server_that_is_away_again_and_again_has_died() -> None:
     with Double(meets=every(sent(502, b"bad gateway"), 5)).serving() as double:
         report = run(spec_of(double), "replays")
     assert report.exit_code == 1 and [failure.finding.anomaly for failure in report.failures] == [
-        "died"
+        "engine-crashed"
     ]
     assert re.search(
         r"answers 502: bad gateway; it was away \d+ times, and is asked no more", told_by(report)[0]
@@ -301,7 +301,7 @@ def test_a_server_that_fails_over_a_request_once_has_failed(fault: Fault) -> Non
     with Double(meets=meets(fault, 8, 9)).serving() as double:
         report = run(spec_of(double))
     assert report.exit_code == 1 and [failure.finding.anomaly for failure in report.failures] == [
-        "died"
+        "engine-crashed"
     ]
 
 
@@ -495,7 +495,7 @@ def test_a_server_that_is_gone_ends_the_run() -> None:
         begun = time.monotonic()
         report = run(spec_of(double))
     assert report.exit_code == 1 and [failure.finding.anomaly for failure in report.failures] == [
-        "died"
+        "engine-crashed"
     ]
     assert (
         "the rest of the run" in [left.what for left in report.not_run]
@@ -503,7 +503,9 @@ def test_a_server_that_is_gone_ends_the_run() -> None:
     )
 
 
-@pytest.mark.parametrize(("shortest", "code", "found"), [(1, 1, ["died"]), (BLOCK, 0, [])])
+@pytest.mark.parametrize(
+    ("shortest", "code", "found"), [(1, 1, ["engine-crashed"]), (BLOCK, 0, [])]
+)
 def test_a_server_that_ends_over_prompts_of_some_length_is_run_without_them(
     shortest: int, code: int, found: list[str]
 ) -> None:
@@ -526,7 +528,7 @@ def test_a_server_that_ends_over_prompts_of_some_length_is_run_without_them(
         code,
         found,
     )
-    assert (report.activity.given_up > 0) == (shortest > 1)
+    assert (report.activity.aborted_by_engine > 0) == (shortest > 1)
     assert ("the rest of the run" in [left.what for left in report.not_run]) == bool(found)
 
 

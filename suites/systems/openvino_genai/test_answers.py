@@ -29,13 +29,13 @@ from cachewitness.workloads.configurations import Configuration
 
 FINDINGS = {
     "exact-replay": "answer-differs",
-    "replay-of-a-short-answer": "died",
+    "replay-of-a-short-answer": "engine-crashed",
     "replay-of-a-short-answer-whole": "answer-differs",
     "two-behind-one-tail": "answer-differs",
     "parted-behind-a-kv-block": "answer-differs",
     "preempted": "answer-differs",
-    "more-than-the-pool-holds": "died",
-    "outgrown-together": "died",
+    "more-than-the-pool-holds": "engine-crashed",
+    "outgrown-together": "engine-crashed",
     "cancelled-inside-a-block": "answer-differs",
     "written-over": "answer-differs",
 }

@@ -32,7 +32,7 @@ from cachewitness.workloads.configurations import Configuration
 from cachewitness_faults.sample.server_faults import FAULTS
 from suites.support.sampled import fewer, sampled
 
-OF_ANSWERS = [suite for suite in SUITES if suite.height == "answers"]
+OF_ANSWERS = [suite for suite in SUITES if suite.level == "answers"]
 SMALL = configurations()[0]
 
 

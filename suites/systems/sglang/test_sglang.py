@@ -190,7 +190,7 @@ def test_who_is_kept_out_with_half_of_the_states_left_is_stuck(
         Room, "fits", lambda room, req, tokens: req.rid != "late" and fits(room, req, tokens)
     )
     assert [(one.anomaly, one.r) for one in beside_others(states, sharing).findings] == [
-        ("stuck", "late")
+        ("no-progress", "late")
     ]
 
 

@@ -272,9 +272,9 @@ def test_a_constructor_that_passes_everything_on_takes_what_its_base_takes() -> 
         fill(source(), AsyncScheduler, {"block_size": 16, "moon": 1}, ["moon"])
 
 
-def test_the_engine_is_registered_at_both_heights() -> None:
+def test_the_engine_is_registered_at_both_levels() -> None:
     """The registry knows what `vllm` is before anything of vLLM is imported."""
-    assert (ENGINE.name, ENGINE.heights, "source" in ENGINE.options) == (
+    assert (ENGINE.name, ENGINE.levels, "source" in ENGINE.options) == (
         "vllm",
         ("manager", "scheduler"),
         True,

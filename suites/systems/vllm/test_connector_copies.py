@@ -5,19 +5,19 @@ from __future__ import annotations
 import pytest
 
 from cachewitness.core.events import (
+    Acquire,
     Copy,
-    Drop,
     Event,
     Group,
     Header,
     Move,
     Pool,
+    Release,
     Rules,
     Run,
     StepBegin,
     StepEnd,
     Submitted,
-    Take,
     TierRules,
 )
 from cachewitness.core.ledger.ledger import Ledger
@@ -76,11 +76,11 @@ def test_what_is_waited_for_is_over_before_the_runs_and_so_is_what_began_before_
 def test_the_worker_ends_a_flushed_copy_before_anybody_runs() -> None:
     header = Header(
         engine="t",
-        height="scheduler",
+        level="scheduler",
         pools=[Pool(id=0, pages=8, null=[0]), Pool(id=1, pages=8, tier="cpu")],
         groups=[
             Group(id=0, kind="full", block_size=4),
-            Group(id=1, kind="full", block_size=4, pool=1, of=0),
+            Group(id=1, kind="full", block_size=4, pool=1, source_group=0),
         ],
     )
     begun = [StepBegin(step=1, begun=[(1, STORE)]), StepEnd(step=1)]
@@ -167,11 +167,11 @@ def stored(*, fenced: bool, flushed: bool) -> bool:
     """
     header = Header(
         engine="t",
-        height="scheduler",
+        level="scheduler",
         pools=[Pool(id=0, pages=8, null=[0]), Pool(id=1, pages=8, tier="cpu")],
         groups=[
             Group(id=0, kind="full", block_size=4),
-            Group(id=1, kind="full", block_size=4, pool=1, of=0),
+            Group(id=1, kind="full", block_size=4, pool=1, source_group=0),
         ],
         rules=Rules(tier=TierRules(chunk=4, fenced=fenced)),
     )
@@ -179,11 +179,11 @@ def stored(*, fenced: bool, flushed: bool) -> bool:
     events: list[Event] = [
         Submitted(r="r", tokens=[1, 2, 3, 4, 5]),
         Submitted(r="s", tokens=[6, 7, 8, 9, 10]),
-        Take(pool=0, group=0, pages=[5], holder="r", step=1),
+        Acquire(pool=0, group=0, pages=[5], holder="r", step=1),
         StepBegin(step=1, runs=[Run("r", 0, 4, [[5], []])], begun=[(1, STORE)]),
         StepEnd(step=1),
-        Drop(pool=0, group=0, pages=[5], holder="r", step=1),
-        Take(pool=0, group=0, pages=[5], holder="s", step=2),
+        Release(pool=0, group=0, pages=[5], holder="r", step=1),
+        Acquire(pool=0, group=0, pages=[5], holder="s", step=2),
         StepBegin(step=2, runs=[Run("s", 0, 4, [[5], []])], **over),
         StepEnd(step=2),
     ]

@@ -14,7 +14,16 @@ import pytest
 from cachewitness._util.data import fixtures
 from cachewitness._util.errors import UsageError
 from cachewitness.core.driving import drive
-from cachewitness.core.events import Copy, Drop, Hit, Publish, ResetDone, StepBegin, StepEnd, Take
+from cachewitness.core.events import (
+    Acquire,
+    Copy,
+    Hit,
+    Publish,
+    Release,
+    ResetDone,
+    StepBegin,
+    StepEnd,
+)
 from cachewitness.core.result import Activity, Result
 from cachewitness.core.trace_format import (
     Abort,
@@ -50,7 +59,7 @@ VARIANTS = ["simple-lazy", "offloading-chunks", "offloading-outputs", "offloadin
 def tell(
     connector: str, ops: list[Op], layout: str = "full", pages: int = 40, **options: Any
 ) -> Result:
-    header = TraceHeader("t", layouts.load(layout), pages, height="scheduler", options=options)
+    header = TraceHeader("t", layouts.load(layout), pages, level="scheduler", options=options)
     return drive(
         Trace(header, ops), parse(f"vllm:source={SOURCE},connector={connector}").open(header)
     )
@@ -120,7 +129,7 @@ def test_a_request_whose_load_fails_is_ended_where_that_is_the_policy(connector:
     """The policy is declared, so nothing is wrong with it; who goes on to compute would be found
     by what it reads.
     """
-    given_up = 0
+    aborted_by_engine = 0
     for configuration in connector_configurations()[:4]:
         for seed in range(SEEDS):
             trace = without_resets_of_the_memory(
@@ -133,8 +142,8 @@ def test_a_request_whose_load_fails_is_ended_where_that_is_the_policy(connector:
                 ),
             )
             assert [finding.sentence for finding in result.findings] == []
-            given_up += result.activity.given_up
-    assert given_up > 0
+            aborted_by_engine += result.activity.aborted_by_engine
+    assert aborted_by_engine > 0
 
 
 def test_a_load_in_the_step_that_needs_it_is_over_before_its_runs() -> None:
@@ -304,9 +313,9 @@ def test_who_goes_while_blocks_are_loaded_leaves_them_to_the_copy() -> None:
     moves = [
         event
         for event in result.history.events
-        if isinstance(event, Take | Drop) and event.holder.startswith("store:")
+        if isinstance(event, Acquire | Release) and event.holder.startswith("store:")
     ]
-    assert result.findings == [] and [type(event) for event in moves] == [Take, Drop]
+    assert result.findings == [] and [type(event) for event in moves] == [Acquire, Release]
     assert moves[0].pages == moves[1].pages
 
 
@@ -507,7 +516,7 @@ def test_with_steps_in_flight_vllm_cannot_reset_over_the_requests_that_it_preemp
         "t",
         layouts.load("full"),
         40,
-        height="scheduler",
+        level="scheduler",
         options={"async_depth": depth, "tier_pages": 40},
     )
     engine: Any = parse(f"vllm:source={SOURCE},connector=offloading").open(header)

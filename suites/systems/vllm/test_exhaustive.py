@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pytest
 
-from cachewitness.core.trace_format import Height
+from cachewitness.core.trace_format import Level
 from cachewitness.engines.registry import parse
 from cachewitness.sessions.fuzz.exhaustive import search
 from cachewitness.sessions.fuzz.scope import CONFIGURATIONS, Bound
@@ -19,10 +19,10 @@ pytestmark = REAL
 BOUND = Bound(requests=1, pages=4)
 
 
-@pytest.mark.parametrize("height", ["manager", "scheduler"])
-def test_it_passes_whatever_is_asked_in_whatever_state(height: Height) -> None:
+@pytest.mark.parametrize("level", ["manager", "scheduler"])
+def test_it_passes_whatever_is_asked_in_whatever_state(level: Level) -> None:
     plain = [one for one in CONFIGURATIONS if not one.options.get("tier_pages")]
-    coverage = search(parse(f"vllm:source={SOURCE}"), BOUND, plain, [height], processes=1)
+    coverage = search(parse(f"vllm:source={SOURCE}"), BOUND, plain, [level], processes=1)
     assert coverage.complete and coverage.hits > 0
     assert all(len(covered.states) >= 10 for covered in coverage.covered)
     assert {one.what for one in coverage.not_run} == {"withdraw"}

@@ -105,7 +105,7 @@ def test_a_session_is_not_spelled_out() -> None:
 def test_an_option_that_a_test_does_not_spell_out_is_refused_by_its_name(
     name: str, value: object
 ) -> None:
-    header = TraceHeader("t", layouts.load("full"), 10, height="scheduler", options={name: value})
+    header = TraceHeader("t", layouts.load("full"), 10, level="scheduler", options={name: value})
     with pytest.raises(UsageError, match=f"option '{name}' is not spelled out in a test"):
         built(header, load(SOURCE))
 

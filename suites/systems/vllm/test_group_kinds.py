@@ -15,8 +15,8 @@ import pytest
 from cachewitness._util.data import fixtures
 from cachewitness._util.errors import UsageError
 from cachewitness.core.driving import drive
-from cachewitness.core.events import Hit, Publish, Take
-from cachewitness.core.trace_format import Height
+from cachewitness.core.events import Acquire, Hit, Publish
+from cachewitness.core.trace_format import Level
 from cachewitness.engines.registry import parse
 from cachewitness.systems.vllm.build import is_ring
 from cachewitness.systems.vllm.configurations import CHUNKED, RING, further_configurations
@@ -32,36 +32,36 @@ def test_a_ring_is_chunked_attention_with_a_block_for_many_chunks() -> None:
 
 
 @pytest.mark.parametrize(
-    "height", [pytest.param("manager", marks=REAL), pytest.param("scheduler", marks=REAL)]
+    "level", [pytest.param("manager", marks=REAL), pytest.param("scheduler", marks=REAL)]
 )
-def test_a_ring_is_one_block_that_nobody_hits(height: Height) -> None:
+def test_a_ring_is_one_block_that_nobody_hits(level: Level) -> None:
     """Whatever a request computes; and others hit what it left in the other group."""
     configuration = next(
         one for one in further_configurations() if one.name.startswith("full-ring")
     )
     hits = 0
     for seed in range(3):
-        trace = random_trace(configuration.shape(height), seed, withdraw=False)
+        trace = random_trace(configuration.shape(level), seed, withdraw=False)
         result = drive(trace, parse(f"vllm:source={SOURCE}").open(trace.header))
         assert not result.findings
         events = result.history.events
         assert not [event for event in events if isinstance(event, Publish) and event.group == 1]
-        taken = [event for event in events if isinstance(event, Take) and event.group == 1]
+        taken = [event for event in events if isinstance(event, Acquire) and event.group == 1]
         assert taken and all(len(event.pages) == 1 for event in taken)
         hits += sum(event.resume > 0 for event in events if isinstance(event, Hit))
     assert hits > 0
 
 
-@pytest.mark.parametrize("height", [pytest.param("manager", marks=REAL)])
+@pytest.mark.parametrize("level", [pytest.param("manager", marks=REAL)])
 def test_a_release_without_rings_is_told_in_one_line(
-    height: Height, monkeypatch: pytest.MonkeyPatch
+    level: Level, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The configuration is left out there, and the others run."""
     monkeypatch.delattr(load(SOURCE).interface, "CircularBufferSpec")
     configuration = next(
         one for one in further_configurations() if one.name.startswith("full-ring")
     )
-    trace = random_trace(configuration.shape(height), 0, withdraw=False)
+    trace = random_trace(configuration.shape(level), 0, withdraw=False)
     with pytest.raises(UsageError, match=r"vllm\.v1\.kv_cache_interface has no CircularBufferSpec"):
         parse(f"vllm:source={SOURCE}").open(trace.header)
 

@@ -97,10 +97,10 @@ def test_a_fault_is_killed_as_named_and_the_trace_is_clean_without_it(fault: Mut
 
 
 def header(
-    layout: str = LAYOUT, engine: str = "hisparse=eager", height: Any = "scheduler", **options: Any
+    layout: str = LAYOUT, engine: str = "hisparse=eager", level: Any = "scheduler", **options: Any
 ) -> Header:
     trace = Trace(
-        TraceHeader("asked", layouts.load(layout), 64, height, options=options),
+        TraceHeader("asked", layouts.load(layout), 64, level, options=options),
         [Submit("r1", "A:20"), Step()],
     )
     opened = parse(f"vllm:source={SOURCE},{engine}").open(trace.header)
@@ -126,7 +126,7 @@ def test_groups_and_pools_are_those_that_vllm_sizes() -> None:
         ({"layout": "full-swa"}, "HiSparse wants two groups of full attention"),
         ({"engine": "hisparse=often"}, "hisparse is"),
         ({"engine": "hisparse=eager,connector=simple"}, "hisparse is not driven with connector"),
-        ({"height": "manager"}, "hisparse is run at scheduler height"),
+        ({"level": "manager"}, "hisparse is run at scheduler level"),
         ({"num_speculative_tokens": 2}, "not driven with drafts"),
         ({"rswa_window": 8}, "'rswa_window': HiSparse is not driven with it"),
         ({"prefill_checkpoints": 1}, "'prefill_checkpoints': HiSparse is not driven with it"),

@@ -47,7 +47,7 @@ def test_a_window_parts_where_the_block_beyond_it_is_there_too() -> None:
         Submit("d", "doc:113"),
         Step(),
     ]
-    header = TraceHeader("t", LAYOUT, 13, height="scheduler", options={"use_eagle": True})
+    header = TraceHeader("t", LAYOUT, 13, level="scheduler", options={"use_eagle": True})
     result = drive(Trace(header, ops), parse(f"vllm:source={SOURCE}").open(header))
     hits = [(event.r, event.resume) for event in result.history.events if isinstance(event, Hit)]
     kept = [

@@ -51,7 +51,7 @@ def test_there_are_enough_faults_of_every_kind_and_none_is_left_to_the_different
     assert kinds.count("worker") >= WORKER_MIN
     assert kinds.count("imitated") <= IMITATED_MAX
     above = ("scheduler", "connector", "worker")
-    assert all(fault.height == "scheduler" for fault in FAULTS.values() if kind_of(fault) in above)
+    assert all(fault.level == "scheduler" for fault in FAULTS.values() if kind_of(fault) in above)
     assert all(fault.checker != DIFFERENTIAL for fault in FAULTS.values())
     assert all(
         fault.mirrors for fault in FAULTS.values() if kind_of(fault) in ("shipped", "imitated")

@@ -62,7 +62,7 @@ def run(configuration: Configuration, seed: int) -> Result:
 
 
 def tell(layout: str, ops: list[Op], pages: int = 40, **options: Any) -> Result:
-    header = TraceHeader("t", layouts.load(layout), pages, height="scheduler", options=options)
+    header = TraceHeader("t", layouts.load(layout), pages, level="scheduler", options=options)
     return drive(Trace(header, ops), vllm().open(header))
 
 
@@ -242,7 +242,7 @@ def test_the_worker_is_judged_by_what_it_was_told() -> None:
     """The scheduler's own table grows, and the worker's row does not: the write behind its end
     is found.
     """
-    header = TraceHeader("t", layouts.load("full"), 40, height="scheduler")
+    header = TraceHeader("t", layouts.load("full"), 40, level="scheduler")
     engine = parse(f"vllm:source={SOURCE},mutant=vllm-new-blocks-never-told").open(header)
     ops: list[Op] = [Submit("r", "a:40"), Step(budget=16), Step(budget=16)]
     findings = drive(Trace(header, ops), engine).findings
@@ -253,7 +253,7 @@ def test_the_worker_is_judged_by_what_it_was_told() -> None:
 
 
 def test_time_inside_vllm_is_told() -> None:
-    header = TraceHeader("t", layouts.load("full"), 40, height="scheduler")
+    header = TraceHeader("t", layouts.load("full"), 40, level="scheduler")
     engine: Any = vllm().open(header)
     for op in [Submit("r", "a:40"), Step(), Step()]:
         engine.apply(op)

@@ -161,7 +161,7 @@ def tell(ops: list[Op], layout: str = "full-mamba", **options: Any) -> Result:
         "t",
         layouts.load(layout),
         40,
-        height="scheduler",
+        level="scheduler",
         options={"retention_interval": 0, **options},
     )
     return drive(Trace(header, ops), parse(f"vllm:source={SOURCE}").open(header))

@@ -15,7 +15,7 @@ from cachewitness._util.errors import UsageError
 from cachewitness.core.driving import drive
 from cachewitness.core.events import Preempted, StepBegin
 from cachewitness.core.result import Result
-from cachewitness.core.trace_format import Height, Media, Op, Step, Submit, Trace, TraceHeader, load
+from cachewitness.core.trace_format import Level, Media, Op, Step, Submit, Trace, TraceHeader, load
 from cachewitness.engines.registry import parse
 from cachewitness.workloads import layouts
 from suites.support.real_vllm import REAL, SOURCE
@@ -24,9 +24,9 @@ pytestmark = REAL
 
 
 def tell(
-    layout: str, ops: list[Op], pages: int = 40, height: Height = "scheduler", **options: Any
+    layout: str, ops: list[Op], pages: int = 40, level: Level = "scheduler", **options: Any
 ) -> Result:
-    header = TraceHeader("t", layouts.load(layout), pages, height=height, options=options)
+    header = TraceHeader("t", layouts.load(layout), pages, level=level, options=options)
     return drive(Trace(header, ops), parse(f"vllm:source={SOURCE}").open(header))
 
 
@@ -124,7 +124,7 @@ def test_who_is_preempted_in_the_pass_that_scheduled_it_leaves_keys_of_what_nobo
 
 
 @pytest.mark.parametrize(
-    ("options", "height", "message"),
+    ("options", "level", "message"),
     [
         ({"scheduling_policy": "lifo"}, "scheduler", "option 'scheduling_policy' cannot be 'lifo'"),
         ({"max_loras": -1}, "scheduler", "option 'max_loras' cannot be -1"),
@@ -132,7 +132,7 @@ def test_who_is_preempted_in_the_pass_that_scheduled_it_leaves_keys_of_what_nobo
     ],
 )
 def test_what_does_not_fit_is_refused_in_one_line(
-    options: dict[str, Any], height: Height, message: str
+    options: dict[str, Any], level: Level, message: str
 ) -> None:
     with pytest.raises(UsageError, match=message):
-        tell("full", [], height=height, **options)
+        tell("full", [], level=level, **options)

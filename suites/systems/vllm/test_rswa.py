@@ -12,7 +12,7 @@ import pytest
 
 from cachewitness._util.errors import UsageError
 from cachewitness.core.driving import drive
-from cachewitness.core.events import Drop, Read
+from cachewitness.core.events import Read, Release
 from cachewitness.core.result import Result
 from cachewitness.core.trace_format import (
     Extend,
@@ -40,7 +40,7 @@ def tell(
     ops: list[Op], mutant: str = "", layout: Layout = FULL, window: int = WINDOW, **options: Any
 ) -> Result:
     header = TraceHeader(
-        "t", layout, 40, height="scheduler", options={"rswa_window": window, **options}
+        "t", layout, 40, level="scheduler", options={"rswa_window": window, **options}
     )
     return drive(
         Trace(header, ops),
@@ -61,7 +61,7 @@ def test_blocks_between_the_prompt_and_the_window_are_given_back_and_not_read(
     result = tell(answer(60), enable_caching=caching)
     assert result.findings == []
     given_back = {
-        event.step: event.pages for event in result.history.events if isinstance(event, Drop)
+        event.step: event.pages for event in result.history.events if isinstance(event, Release)
     }
     third, fourth, _ = given_back
     assert (fourth - third, [len(pages) for pages in given_back.values()]) == (16, [1, 1, 3])
@@ -77,7 +77,7 @@ def test_blocks_between_the_prompt_and_the_window_are_given_back_and_not_read(
 def test_only_groups_whose_layers_have_the_window_are_said_to_have_it() -> None:
     options = {"rswa_window": WINDOW}
     header = TraceHeader(
-        "t", layouts.load("full-swa-mamba"), 40, height="scheduler", options=options
+        "t", layouts.load("full-swa-mamba"), 40, level="scheduler", options=options
     )
     described = parse(f"vllm:source={SOURCE}").open(header).describe()
     assert [group.answer_window for group in described.groups] == [WINDOW, 0, 0]

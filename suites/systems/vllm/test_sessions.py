@@ -35,7 +35,7 @@ FIRST = Submit("a", "s:30", session=True, generate=3)
 def tell(
     ops: list[Op], layout: str = "full", pages: int = 40, mutant: str = "", **options: Any
 ) -> Result:
-    header = TraceHeader("t", layouts.load(layout), pages, height="scheduler", options=options)
+    header = TraceHeader("t", layouts.load(layout), pages, level="scheduler", options=options)
     return drive(
         Trace(header, ops),
         parse(f"vllm:source={SOURCE}{mutant and f',mutant={mutant}'}").open(header),
@@ -127,7 +127,7 @@ def test_a_reset_over_a_session_that_waits_is_refused_although_running_requests_
         True,
     ]
     assert result.findings == []
-    header = TraceHeader("t", layouts.load("full"), 40, height="scheduler")
+    header = TraceHeader("t", layouts.load("full"), 40, level="scheduler")
     engine: Any = parse(f"vllm:source={SOURCE}").open(header)
     for op in (FIRST, *[Step()] * 4):
         engine.apply(op)

@@ -14,7 +14,7 @@ import pytest
 
 from cachewitness._util.errors import UsageError
 from cachewitness.core.driving import drive
-from cachewitness.core.trace_format import GroupSpec, Height, TraceHeader
+from cachewitness.core.trace_format import GroupSpec, Level, TraceHeader
 from cachewitness.engines import policy as policies
 from cachewitness.engines.registry import parse
 from cachewitness.plan.layout_file import text_of
@@ -43,7 +43,7 @@ def sized(name: str, memory: str = PAGES, pages: int = 64, **options: Any) -> Si
         "t",
         layouts.load(name),
         pages,
-        height="scheduler",
+        level="scheduler",
         options={"max_model_len": 1 << 20, **options},
     )
     source = load(SOURCE)
@@ -54,7 +54,7 @@ def sized_from(path: Path, memory: str = PAGES, **options: Any) -> Sized:
     """Return what vLLM makes of the model of a layout file."""
     layout = msgspec.structs.replace(layouts.load(path), name=str(path))
     header = TraceHeader(
-        "t", layout, 64, height="scheduler", options={"max_model_len": 1 << 20, **options}
+        "t", layout, 64, level="scheduler", options={"max_model_len": 1 << 20, **options}
     )
     source = load(SOURCE)
     return size(source, header, read_options(header, source), None, memory)
@@ -180,12 +180,12 @@ def test_a_layout_that_is_of_no_model_is_refused(name: str) -> None:
         sized(name)
 
 
-@pytest.mark.parametrize("height", ["manager", "scheduler"])
+@pytest.mark.parametrize("level", ["manager", "scheduler"])
 @pytest.mark.parametrize("name", [pytest.param(name, marks=REAL) for name in MODELS])
-def test_traces_run_on_what_came_out(name: str, height: Height) -> None:
-    """Random work on vLLM's own groups passes, with hits, at both heights."""
+def test_traces_run_on_what_came_out(name: str, level: Level) -> None:
+    """Random work on vLLM's own groups passes, with hits, at both levels."""
     configuration: Configuration = policies.get("vllm").variants(layouts.load(name))[0]
-    trace = random_trace(configuration.shape(height), 0, withdraw=False)
+    trace = random_trace(configuration.shape(level), 0, withdraw=False)
     result = drive(trace, parse(f"vllm:source={SOURCE},sized=pages").open(trace.header))
     assert [finding.sentence for finding in result.findings] == []
     assert result.activity.hits

@@ -14,7 +14,7 @@ from cachewitness._util.errors import UsageError
 from cachewitness.core.driving import drive
 from cachewitness.core.events import Compare
 from cachewitness.core.result import Result
-from cachewitness.core.trace_format import Finish, Height, Step, Submit, Trace, TraceHeader
+from cachewitness.core.trace_format import Finish, Level, Step, Submit, Trace, TraceHeader
 from cachewitness.engines.registry import parse
 from cachewitness.workloads import layouts
 from cachewitness.workloads.configurations import Configuration
@@ -83,7 +83,7 @@ def test_a_wrong_table_shows_in_the_logits(
 
 
 def test_a_fault_in_what_builds_the_scheduler_is_computed_too() -> None:
-    header = TraceHeader("t", layouts.load("full"), 20, height="scheduler")
+    header = TraceHeader("t", layouts.load("full"), 20, level="scheduler")
     engine = opened(header)
     engine.rebuild()
     result = drive(Trace(header, [Submit("a", "s:20"), Step(), Step(), Finish("a")]), engine)
@@ -93,9 +93,9 @@ def test_a_fault_in_what_builds_the_scheduler_is_computed_too() -> None:
 
 
 @pytest.mark.parametrize(
-    ("layout", "height", "options", "more", "message"),
+    ("layout", "level", "options", "more", "message"),
     [
-        ("full", "manager", {}, {}, "run it at scheduler height"),
+        ("full", "manager", {}, {}, "run it at scheduler level"),
         ("full", "scheduler", {}, {"tensors": "float7"}, "'float7' is unknown"),
         ("full", "scheduler", {"tier_pages": 8}, {"connector": "simple"}, "behind a connector"),
         (
@@ -117,7 +117,7 @@ def test_a_fault_in_what_builds_the_scheduler_is_computed_too() -> None:
     ],
 )
 def test_what_is_not_computed_is_refused_in_one_line(
-    layout: str, height: Height, options: dict[str, Any], more: dict[str, str], message: str
+    layout: str, level: Level, options: dict[str, Any], more: dict[str, str], message: str
 ) -> None:
     with pytest.raises(UsageError, match=message):
-        opened(TraceHeader("t", layouts.load(layout), 40, height=height, options=options), **more)
+        opened(TraceHeader("t", layouts.load(layout), 40, level=level, options=options), **more)

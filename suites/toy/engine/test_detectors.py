@@ -11,7 +11,7 @@ from cachewitness.core.checkers.finding import Finding, Tally
 from cachewitness.core.checkers.protocol import Panel
 from cachewitness.core.checkers.tensors import SILENT, UNFELT, TensorsAgree, unfelt
 from cachewitness.core.driving import drive
-from cachewitness.core.events import Compare, Drop, Event, Read, StepEnd
+from cachewitness.core.events import Compare, Event, Read, Release, StepEnd
 from cachewitness.core.ledger.ledger import Ledger
 from cachewitness.core.trace_format import Trace
 from cachewitness.engines.faults import all_mutants
@@ -136,8 +136,8 @@ def _with_comparisons(events: list[Event], compared: dict[str, float]) -> list[E
     return out
 
 
-CLEAN = FULL + "submit r1 a:5\ntake r1 | 1 2\nstep 1: r1 0..5 | 1 2\n"
-NULL_READ = FULL + "submit r1 a:6\ntake r1 | 1 2\nstep 1: r1 0..5 | 1 2\nstep 2: r1 5..6 | 0 2\n"
+CLEAN = FULL + "submit r1 a:5\nacquire r1 | 1 2\nstep 1: r1 0..5 | 1 2\n"
+NULL_READ = FULL + "submit r1 a:6\nacquire r1 | 1 2\nstep 1: r1 0..5 | 1 2\nstep 2: r1 5..6 | 0 2\n"
 
 
 def test_right_reads_and_right_logits_agree() -> None:
@@ -148,7 +148,7 @@ def test_wrong_read_and_wrong_logits_agree() -> None:
     assert [f.anomaly for f in judged(NULL_READ, beyond=1)] == [
         SILENT
     ]  # of step 1 alone, whose reads are right
-    assert judged(FULL + "submit r1 a:6\ntake r1 | 1 2\nstep 1: r1 4..6 | 0 2\n", beyond=1) == []
+    assert judged(FULL + "submit r1 a:6\nacquire r1 | 1 2\nstep 1: r1 4..6 | 0 2\n", beyond=1) == []
 
 
 def test_wrong_logits_after_right_reads_are_silent_divergence() -> None:
@@ -191,13 +191,13 @@ def classes(text: str) -> list[str]:
     for event in history.events:
         if isinstance(event, Read) and ledger.before(event).invalid:
             found.append(unfelt(ledger, event, checker._given_back))
-        if isinstance(event, Drop):
-            checker.on_drop(ledger, event)
+        if isinstance(event, Release):
+            checker.on_release(ledger, event)
         ledger.apply(event)
     return found
 
 
-TWO = "submit r1 a:9\ntake r1 | 1 2 3\nstep 1: r1 0..8 | 1 2\n"
+TWO = "submit r1 a:9\nacquire r1 | 1 2 3\nstep 1: r1 0..8 | 1 2\n"
 
 
 @pytest.mark.parametrize(
@@ -211,17 +211,17 @@ TWO = "submit r1 a:9\ntake r1 | 1 2 3\nstep 1: r1 0..8 | 1 2\n"
             [""],
         ),
         (
-            FULL + TWO + "submit r2 a:9 salt=x\ntake r2 | 1 2 4\nstep 2: r2 8..9 | 1 2 4\n",
+            FULL + TWO + "submit r2 a:9 salt=x\nacquire r2 | 1 2 4\nstep 2: r2 8..9 | 1 2 4\n",
             ["same-content"],
         ),
-        (FULL + TWO + "submit r2 a:9 adapter=x\ntake r2 | 1 2 4\nstep 2: r2 8..9 | 1 2 4\n", [""]),
-        (FULL + TWO + "submit r2 b:9\ntake r2 | 1 2 4\nstep 2: r2 8..9 | 1 2 4\n", [""]),
-        (FULL + TWO + "submit r2 a:9\ntake r2 | 4\nstep 2: r2 8..9 | 1 2 4\n", ["not-held"]),
-        (FULL + TWO + "begin 2: r1 8..9 | 1 2 3\ndrop r1 | 1\nend 2\n", ["freed-in-flight"]),
-        (FULL + TWO + "drop r1 | 1\nstep 2: r1 8..9 | 1 2 3\n", [""]),
+        (FULL + TWO + "submit r2 a:9 adapter=x\nacquire r2 | 1 2 4\nstep 2: r2 8..9 | 1 2 4\n", [""]),
+        (FULL + TWO + "submit r2 b:9\nacquire r2 | 1 2 4\nstep 2: r2 8..9 | 1 2 4\n", [""]),
+        (FULL + TWO + "submit r2 a:9\nacquire r2 | 4\nstep 2: r2 8..9 | 1 2 4\n", ["not-held"]),
+        (FULL + TWO + "begin 2: r1 8..9 | 1 2 3\nrelease r1 | 1\nend 2\n", ["freed-in-flight"]),
+        (FULL + TWO + "release r1 | 1\nstep 2: r1 8..9 | 1 2 3\n", [""]),
         (FULL + TWO + "step 2: r1 8..9 | 0 2 3\n", [""]),
         (
-            STATE + "submit r1 a:9\ntake r1 | 1 2\nstep 1: r1 0..4 | 1\nstep 2: r1 6..9 | 1 1 2\n",
+            STATE + "submit r1 a:9\nacquire r1 | 1 2\nstep 1: r1 0..4 | 1\nstep 2: r1 6..9 | 1 1 2\n",
             [""],
         ),
     ],

@@ -11,14 +11,14 @@ import pytest
 from cachewitness._util.errors import UsageError
 from cachewitness.core.driving import drive
 from cachewitness.core.events import (
+    Acquire,
     Compare,
-    Drop,
     Group,
     Header,
     Pool,
     Publish,
+    Release,
     Submitted,
-    Take,
     Unpublish,
 )
 from cachewitness.core.result import Result
@@ -212,10 +212,10 @@ def test_page_is_free_when_nobody_holds_it_and_no_key_names_it() -> None:
         pages, holdings.freed = holdings.freed, []
         return pages
 
-    take = Take(pool=0, group=0, pages=[3], holder="a")
-    drop = Drop(pool=0, group=0, pages=[3], holder="a")
+    take = Acquire(pool=0, group=0, pages=[3], holder="a")
+    drop = Release(pool=0, group=0, pages=[3], holder="a")
     assert freed(take, take, drop) == [] and freed(drop) == [(0, 3)]
-    key = Publish(group=0, page=3, r="a", length=4, companions=[5])
+    key = Publish(group=0, page=3, r="a", length=4, extra_pages=[5])
     assert freed(take, key, drop) == []
     assert freed(Unpublish(group=0, page=3, length=8)) == []
     assert freed(Unpublish(group=0, page=3, length=4)) == [(0, 3), (0, 5)]
@@ -223,6 +223,6 @@ def test_page_is_free_when_nobody_holds_it_and_no_key_names_it() -> None:
 
 def test_model_gets_a_second_attention_layer_where_none_stands_before_it() -> None:
     layout = Layout("l", [GroupSpec("full", 4), GroupSpec("sliding", 4, window=8)])
-    engine = parse("toy").open(TraceHeader(name="t", layout=layout, pages=20, height="scheduler"))
+    engine = parse("toy").open(TraceHeader(name="t", layout=layout, pages=20, level="scheduler"))
     types = engine.tensors.model.config.layer_types  # type: ignore[attr-defined]
     assert types == ("sliding_attention", "full_attention", "sliding_attention")

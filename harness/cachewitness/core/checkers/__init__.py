@@ -22,7 +22,7 @@ from cachewitness.core.checkers.safety import (
 )
 from cachewitness.core.checkers.statistics import StatisticsTrue
 from cachewitness.core.checkers.tensors import TensorsAgree
-from cachewitness.core.trace_format import Height
+from cachewitness.core.trace_format import Level
 
 OF_PAGES: tuple[type[Checker], ...] = (
     SafetyLaw,
@@ -45,6 +45,6 @@ OF_PAGES: tuple[type[Checker], ...] = (
 ALL: tuple[type[Checker], ...] = (*OF_PAGES, ResumesRight, AnswersAgree)
 
 
-def fresh(height: Height = "manager") -> list[Checker]:
-    """Return a new instance of every checker that a run at a height has use for."""
-    return [kind() for kind in (ALL if height == "answers" else OF_PAGES)]
+def fresh(level: Level = "manager") -> list[Checker]:
+    """Return a new instance of every checker that a run at a level has use for."""
+    return [kind() for kind in (ALL if level == "answers" else OF_PAGES)]

@@ -150,7 +150,7 @@ CATALOGUE: tuple[Anomaly, ...] = (
         "dashboards, autoscalers and bills go by figures that are not the engine's",
     ),
     Anomaly(
-        "stuck",
+        "no-progress",
         "a feasible request advances within a stated number of steps",
         "requests wait for ever",
     ),
@@ -193,7 +193,7 @@ CATALOGUE: tuple[Anomaly, ...] = (
         "one tenant's cache answers for another, or tokens that nobody computed",
     ),
     Anomaly(
-        "died",
+        "engine-crashed",
         "an engine carries out every operation that a trace may ask for",
         "the server goes down",
     ),

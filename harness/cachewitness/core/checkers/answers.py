@@ -117,7 +117,7 @@ class AnswersAgree(Checker):
         self._told: set[str] = set()
         self._excused: set[str] = set()
         """Requests that are given up alone as well: the pool has no room for them."""
-        self._gives_up = False
+        self._engine_aborts = False
         self._under_way: set[str] = set()
         self._crowded: set[str] = set()
         """Requests beside which another one was under way."""
@@ -126,14 +126,14 @@ class AnswersAgree(Checker):
         """Tokens of prompts that were answered, and those of them that were restored."""
 
     def not_applicable(self, header: Header) -> str:
-        self._gives_up = header.rules.gives_up
+        self._engine_aborts = header.rules.engine_aborts
         self._by_chance = (
             BY_CHANCE if header.rules.answering and header.rules.answering.texts else 0
         )
         own = header.not_applicable.get(self.name, "")
         return (
             own
-            if header.height == "answers"
+            if header.level == "answers"
             else "the engine tells its pages, by which it is judged"
         )
 
@@ -207,7 +207,7 @@ class AnswersAgree(Checker):
         answer = self._answers.get(event.r)
         if answer is None:
             return [self._missing(event.r, "none comes")]
-        for_room = self._gives_up and event.r in self._crowded
+        for_room = self._engine_aborts and event.r in self._crowded
         if answer.ended == "refused" and not for_room and event.r not in self._excused:
             return [
                 self._missing(

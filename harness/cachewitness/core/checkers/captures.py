@@ -19,14 +19,14 @@ from cachewitness.core.checkers.finding import Finding
 from cachewitness.core.checkers.protocol import Checker, Found, Handler
 from cachewitness.core.checkers.wording import count
 from cachewitness.core.events import (
-    Drop,
+    Acquire,
     Header,
     Hit,
     Pool,
+    Release,
     ResetDone,
     StepBegin,
     StepEnd,
-    Take,
     Version,
 )
 from cachewitness.core.ledger.ledger import Ledger
@@ -86,8 +86,8 @@ class CapturesKept(Checker):
 
     def handlers(self) -> dict[type, Handler]:
         return {
-            Take: self.on_take,
-            Drop: self.on_drop,
+            Acquire: self.on_acquire,
+            Release: self.on_release,
             Hit: self.on_hit,
             StepBegin: self.on_step_begin,
             StepEnd: self.on_step_end,
@@ -97,7 +97,7 @@ class CapturesKept(Checker):
 
     # --- what is captured -------------------------------------------------------------------------
 
-    def on_take(self, ledger: Ledger, event: Take) -> Found:
+    def on_acquire(self, ledger: Ledger, event: Acquire) -> Found:
         """Note a place that is to be a capture."""
         if event.holder.startswith(CAPTURE):
             capture = self._captures.setdefault(event.holder, Capture(event.holder))
@@ -122,7 +122,8 @@ class CapturesKept(Checker):
     ) -> Callable[[Ledger], Finding | None]:
         def judge(ledger: Ledger) -> Finding | None:
             places = min(
-                ledger.records[ledger.groups[group].pool].capacity for group in ledger.aside
+                ledger.records[ledger.groups[group].pool].capacity
+                for group in ledger.offload_groups
             )
             in_use = sum(capture.used == event.step for capture in self._captures.values())
             if (
@@ -168,7 +169,7 @@ class CapturesKept(Checker):
 
     # --- what is given up -------------------------------------------------------------------------
 
-    def on_drop(self, ledger: Ledger, event: Drop) -> Found:
+    def on_release(self, ledger: Ledger, event: Release) -> Found:
         """Note a capture that is given up; whether it had to be is known when the operation is
         over.
         """
@@ -189,7 +190,7 @@ class CapturesKept(Checker):
         for capture in self._captures.values() if filled else ():
             for aside, page in capture.pages.items():
                 src = filled.get((ledger.groups[aside].pool, page))
-                of = ledger.groups[aside].of
+                of = ledger.groups[aside].source_group
                 run = (
                     next((run for run in event.runs if src in run.tables[of]), None)
                     if src is not None
@@ -205,7 +206,7 @@ class CapturesKept(Checker):
         self._given_up.clear()
         return None
 
-    def _needed_room(self, ledger: Ledger, capture: Capture, event: Drop) -> Finding | None:
+    def _needed_room(self, ledger: Ledger, capture: Capture, event: Release) -> Finding | None:
         if capture not in self._given_up:
             return None
         pool = ledger.pools[event.pool]
@@ -274,7 +275,7 @@ def _not_found(event: Hit, length: int, capture: Capture) -> Finding:
     return Finding(anomaly="lost-capture", r=event.r, sentence=sentence)
 
 
-def _needless(ledger: Ledger, capture: Capture, pool: Pool, event: Drop) -> Finding:
+def _needless(ledger: Ledger, capture: Capture, pool: Pool, event: Release) -> Finding:
     free = ledger.records[pool.id].capacity - ledger.holdings.held[pool.id]
     sentence = (
         f"Let {count(free, 'place')} of pool {pool.id} be free in step {event.step}. However"
@@ -283,7 +284,7 @@ def _needless(ledger: Ledger, capture: Capture, pool: Pool, event: Drop) -> Find
     return Finding(anomaly="lost-capture", sentence=sentence, seq=event.seq)
 
 
-def _wrong(capture: Capture, other: Capture, pool: Pool, event: Drop) -> Finding:
+def _wrong(capture: Capture, other: Capture, pool: Pool, event: Release) -> Finding:
     sentence = (
         f"Let {other.holder} and {capture.holder} be captures in pool {pool.id}, given up in the"
         f" order lru, used last in steps {other.used} and {capture.used}. However {capture.holder}"

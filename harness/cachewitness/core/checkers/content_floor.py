@@ -23,15 +23,15 @@ from cachewitness.core.checkers.protocol import Checker, Found, Handler
 from cachewitness.core.checkers.room import goes_with_its_step, spare_pages
 from cachewitness.core.checkers.wording import count
 from cachewitness.core.events import (
+    Acquire,
     Counts,
-    Drop,
     Finished,
     Group,
     Header,
     Hit,
+    Release,
     ResetDone,
     StepBegin,
-    Take,
     Unpublish,
     Version,
 )
@@ -106,8 +106,8 @@ class ContentFloor(Checker):
     def handlers(self) -> dict[type, Handler]:
         return {
             Hit: self.on_hit,
-            Drop: self.on_drop,
-            Take: self.on_take,
+            Release: self.on_release,
+            Acquire: self.on_acquire,
             Finished: self.on_finish,
             Unpublish: self.on_unpublish,
             Counts: self.on_counts,
@@ -118,7 +118,7 @@ class ContentFloor(Checker):
 
     # --- what is let go ---------------------------------------------------------------------------
 
-    def on_drop(self, ledger: Ledger, event: Drop) -> Found:
+    def on_release(self, ledger: Ledger, event: Release) -> Found:
         """Note what pages without a key hold when their last holder lets go of them."""
         request = ledger.requests.get(event.holder)
         if request is None or event.holder in self._older or _thinned_out(ledger, event.group):
@@ -244,7 +244,7 @@ class ContentFloor(Checker):
 
     # --- what is lost -----------------------------------------------------------------------------
 
-    def on_take(self, ledger: Ledger, event: Take) -> Found:
+    def on_acquire(self, ledger: Ledger, event: Acquire) -> Found:
         """Who is given a page may write over what lies there."""
         if ledger.pools[event.pool].eviction is None:
             records = ledger.records[event.pool]

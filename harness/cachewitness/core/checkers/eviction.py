@@ -212,7 +212,7 @@ def _given_to_others(one: Ended) -> str:
 
 def _nobody_got(ledger: Ledger, one: Ended) -> bool:
     """Whether nobody holds any of the pages that the key named, and nothing else is kept there."""
-    records = [ledger.records[one.pool][page] for page in (one.key.page, *one.key.companions)]
+    records = [ledger.records[one.pool][page] for page in (one.key.page, *one.key.extra_pages)]
     return not any(record.holders or record.keys for record in records)
 
 

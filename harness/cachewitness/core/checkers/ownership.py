@@ -12,13 +12,13 @@ from cachewitness.core.checkers.protocol import Checker, Found, Handler
 from cachewitness.core.checkers.wording import count as told
 from cachewitness.core.events import (
     Aborted,
+    Acquire,
     Counts,
-    Drop,
     Finished,
     Group,
     Preempted,
+    Release,
     StepEnd,
-    Take,
     Write,
 )
 from cachewitness.core.ledger.ledger import Ledger
@@ -46,8 +46,8 @@ class Ownership(Checker):
 
     def handlers(self) -> dict[type, Handler]:
         return {
-            Take: self.on_take,
-            Drop: self.on_drop,
+            Acquire: self.on_acquire,
+            Release: self.on_release,
             Write: self.on_write,
             Counts: self.on_counts,
             Finished: self.on_end,
@@ -56,7 +56,7 @@ class Ownership(Checker):
             StepEnd: self.on_step_end,
         }
 
-    def on_take(self, ledger: Ledger, event: Take) -> Found:
+    def on_acquire(self, ledger: Ledger, event: Acquire) -> Found:
         """Refuse a null block, and a free page that a copy still fills, as anybody's own; who
         takes pages is not at an end.
         """
@@ -81,7 +81,7 @@ class Ownership(Checker):
         )
         return (Finding(anomaly="aliased-write", r=event.holder, sentence=sentence),)
 
-    def on_drop(self, ledger: Ledger, event: Drop) -> Found:
+    def on_release(self, ledger: Ledger, event: Release) -> Found:
         """Refuse what the holder does not hold, or not so often."""
         if event.pool in self._told and event.pool not in self._moved:
             self._expect_counts(event)
@@ -131,7 +131,7 @@ class Ownership(Checker):
             self.doubts.append(lambda ledger: _miscounts(ledger, event))
         return None
 
-    def _expect_counts(self, event: Take | Drop) -> None:
+    def _expect_counts(self, event: Acquire | Release) -> None:
         """Expect that what was counted some steps ago is still so, or counted anew, when the
         operation is over.
         """
@@ -269,7 +269,7 @@ def _wrong_held(event: Counts, held: int, cached: int) -> Finding:
     return Finding(anomaly="leak" if event.held > held else "double-free", sentence=sentence)
 
 
-def _counts_no_more(told: Counts, held: int, event: Take | Drop) -> Finding:
+def _counts_no_more(told: Counts, held: int, event: Acquire | Release) -> Finding:
     sentence = (
         f"Let pool {told.pool} be as the tables say after step {event.step}: {held} pages held. The"
         f" engine counted it last in step {told.step}, as {_counted(told)}, and what it counts"
@@ -305,7 +305,7 @@ def _null_write(event: Write, page: int) -> Finding:
     return Finding(anomaly="aliased-write", r=event.r, sentence=sentence)
 
 
-def _still_filled(event: Take, page: int) -> Finding:
+def _still_filled(event: Acquire, page: int) -> Finding:
     sentence = (
         f"Let a copy that has not ended fill page {page} of pool {event.pool}. Nobody has held that"
         f" page since; however {event.holder} was given it in step {event.step}, and the copy"

@@ -36,7 +36,7 @@ class Progress(Checker):
         " number of steps, and the engine gives nobody up who could run alone; a reset that nothing"
         " stands in the way of is done"
     )
-    anomalies = ("stuck", "refused-reset")
+    anomalies = ("no-progress", "refused-reset")
 
     def __init__(self) -> None:
         super().__init__()
@@ -185,7 +185,7 @@ class Progress(Checker):
         if event.phase == "fail":
             self._begin_anew()
             tier = ledger.header.rules.tier
-            for move in event.moves if tier is not None and tier.gives_up else ():
+            for move in event.moves if tier is not None and tier.engine_aborts else ():
                 self._lost.update(ledger.records[move.dst_pool][move.dst].holders)
         return None
 
@@ -203,8 +203,8 @@ class Progress(Checker):
         reserved = ledger.header.rules.reserved_pages
         if (most and prompt > most) or not _fits_alone(ledger, event.r, reserved):
             return None
-        if ledger.header.rules.gives_up:
-            self.excused["gives_up"] += 1
+        if ledger.header.rules.engine_aborts:
+            self.excused["engine_aborts"] += 1
             return None
         limit = f"prompts of up to {count(most, 'token')}" if most else "prompts of any length"
         sentence = (
@@ -212,7 +212,7 @@ class Progress(Checker):
             f" would fit the pool; the engine declares that it takes {limit}. However it gave"
             f" {event.r} up, which nobody had asked for: a contradiction."
         )
-        return (Finding(anomaly="stuck", r=event.r, sentence=sentence),)
+        return (Finding(anomaly="no-progress", r=event.r, sentence=sentence),)
 
     def _nobody(self, ledger: Ledger, event: StepBegin, ran: set[str], limit: int) -> Found:
         waiting = self._could_run(ledger)
@@ -277,7 +277,7 @@ def _does_something(step: StepBegin) -> bool:
 
 def _stuck(r: str, what: str) -> Finding:
     return Finding(
-        anomaly="stuck",
+        anomaly="no-progress",
         r=r,
         sentence=f"Let {r} be a request that {what}; however it did not advance: a contradiction.",
     )

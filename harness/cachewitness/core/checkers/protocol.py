@@ -56,7 +56,7 @@ class Checker:
 
     def not_applicable(self, header: Header) -> str:
         """Return why the rule does not apply to this engine; empty if it does."""
-        if header.height == "answers":
+        if header.level == "answers":
             return "the engine answers, and tells no pages"
         return header.not_applicable.get(self.invariant or self.name, "")
 

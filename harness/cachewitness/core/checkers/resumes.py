@@ -44,7 +44,7 @@ class ResumesRight(Checker):
         self._first: dict[str, Resumed] = {}
 
     def not_applicable(self, header: Header) -> str:
-        if header.height != "answers" or header.rules.answering is None:
+        if header.level != "answers" or header.rules.answering is None:
             return "the engine tells its pages, by which it is judged"
         self._answering = header.rules.answering
         own = header.not_applicable.get(self.name, "")

@@ -15,11 +15,11 @@ from cachewitness.core.checkers.wording import count
 from cachewitness.core.events import (
     Aborted,
     Copy,
-    Drop,
     Finished,
     Header,
     Hit,
     Preempted,
+    Release,
     Run,
     StepBegin,
     Submitted,
@@ -71,7 +71,7 @@ class ReuseFloor(Checker):
             Hit: self.on_hit,
             StepBegin: self.on_step_begin,
             Copy: self.on_copy,
-            Drop: self.on_drop,
+            Release: self.on_release,
             Preempted: self.on_preempted,
             Aborted: self.on_end,
             Finished: self.on_end,
@@ -111,7 +111,7 @@ class ReuseFloor(Checker):
             self._came[event.r] = ledger.holdings.operation
         return None
 
-    def on_drop(self, ledger: Ledger, event: Drop) -> Found:
+    def on_release(self, ledger: Ledger, event: Release) -> Found:
         """Note who gave pages back."""
         self._dropped.add(event.holder)
         return None

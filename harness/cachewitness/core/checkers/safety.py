@@ -253,7 +253,7 @@ def _short_of(ledger: Ledger, key: Key | Publish, record: Content) -> str:
     """Say what the page does not have of what the key names."""
     group = ledger.groups[key.group]
     request = ledger.requests[key.r]
-    if record.node != NOTHING and record.group not in (key.group, group.of):
+    if record.node != NOTHING and record.group not in (key.group, group.source_group):
         return f", for group {record.group}"
     if key.length >= len(request.nodes):
         return (

@@ -24,7 +24,7 @@ from typing import Any
 from cachewitness.core.checkers.divergence import divergence, sighted
 from cachewitness.core.checkers.finding import Finding, Measured, merge_measured
 from cachewitness.core.checkers.protocol import Checker, Found, Handler
-from cachewitness.core.events import Compare, Drop, Group, Header, Hit, Read
+from cachewitness.core.events import Compare, Group, Header, Hit, Read, Release
 from cachewitness.core.ledger.ledger import Ledger
 from cachewitness.core.ledger.reads import span_of
 from cachewitness.core.ledger.records import NOTHING, PageRecord
@@ -60,9 +60,9 @@ class TensorsAgree(Checker):
         return super().not_applicable(header) or own
 
     def handlers(self) -> dict[type, Handler]:
-        return {Compare: self.on_compare, Hit: self.on_hit, Drop: self.on_drop}
+        return {Compare: self.on_compare, Hit: self.on_hit, Release: self.on_release}
 
-    def on_drop(self, ledger: Ledger, event: Drop) -> Found:
+    def on_release(self, ledger: Ledger, event: Release) -> Found:
         """Remember which steps were in flight when pages were given back."""
         if ledger.open_steps:
             steps = set(ledger.open_steps)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from cachewitness.core.events import Drop, Grow, StepBegin, Take
+from cachewitness.core.events import Acquire, Grow, Release, StepBegin
 from cachewitness.core.ledger.records import Key, PageRecord, PoolRecords
 
 
@@ -41,7 +41,7 @@ class Holdings:
         """Add pages to a pool in the operation under way."""
         self._records[event.pool].grow(event.pages, self.operation)
 
-    def take(self, event: Take) -> None:
+    def take(self, event: Acquire) -> None:
         """Give pages to a holder."""
         records = self._records[event.pool]
         holder = event.holder
@@ -64,7 +64,7 @@ class Holdings:
             record.holders[holder] = record.holders.get(holder, 0) + 1
             record.held_for[holder] = group
 
-    def drop(self, event: Drop) -> None:
+    def drop(self, event: Release) -> None:
         """Take pages from a holder, each once; what it does not hold stays as it is."""
         records = self._records[event.pool]
         holder = event.holder

@@ -60,8 +60,8 @@ class Keys:
         group = event.group
         page = event.page
         step = event.step
-        companions = event.companions
-        key = Key(group, page, event.r, event.length, step, companions, node, state)
+        extra_pages = event.extra_pages
+        key = Key(group, page, event.r, event.length, step, extra_pages, node, state)
         if state == "pending":
             self._pending.setdefault(step, []).append(key)
         self.published[group].setdefault(node, {})[page] = key
@@ -100,7 +100,7 @@ class Keys:
         stored.
         """
         null = self._records[self._groups[key.group].pool].null
-        return [page for page in dict.fromkeys((key.page, *key.companions)) if page not in null]
+        return [page for page in dict.fromkeys((key.page, *key.extra_pages)) if page not in null]
 
     def end_step(self, step: int, withdrawn: Iterable[Key], unbacked: Iterable[Key]) -> None:
         """Decide what the keys of a step have become."""

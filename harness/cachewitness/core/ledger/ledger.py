@@ -16,9 +16,9 @@ from typing import Any, overload
 from cachewitness.core.events import (
     Aborted,
     Accept,
+    Acquire,
     Copy,
     Counts,
-    Drop,
     Event,
     Extended,
     Finished,
@@ -30,12 +30,12 @@ from cachewitness.core.events import (
     Preempted,
     Publish,
     Read,
+    Release,
     ResetDone,
     Settled,
     StepBegin,
     StepEnd,
     Submitted,
-    Take,
     Unpublish,
     Version,
     Write,
@@ -74,10 +74,13 @@ class Ledger:
         self.pools = {pool.id: pool for pool in header.pools}
         self.local: list[Group] = header.local_groups()
         self.stored: list[list[int]] = [
-            [other.id for other in header.groups if other.of == g.id] for g in header.groups
+            [other.id for other in header.groups if other.source_group == g.id]
+            for g in header.groups
         ]
         """Per group: the groups of other tiers that keep copies of its pages."""
-        self.aside: list[int] = [group.id for group in header.groups if group not in self.local]
+        self.offload_groups: list[int] = [
+            group.id for group in header.groups if group not in self.local
+        ]
         """The groups in pools of other tiers."""
         unseen = [
             pool.id
@@ -114,8 +117,8 @@ class Ledger:
             StepEnd: self._before_step_end,
         }
         self.moves: dict[type, Callable[[Any], None]] = {
-            Take: self.holdings.take,
-            Drop: self.holdings.drop,
+            Acquire: self.holdings.take,
+            Release: self.holdings.drop,
             Grow: self.holdings.grow,
             Write: self._write,
             Read: self._read,
@@ -295,7 +298,9 @@ class Ledger:
 
     def _hit(self, event: Hit) -> None:
         if event.tier != "local":
-            fetched = [(group, page) for group in self.aside for page in event.pages[group]]
+            fetched = [
+                (group, page) for group in self.offload_groups for page in event.pages[group]
+            ]
             for record in filter(None, [self.record(*place) for place in fetched]):
                 record.restored = self.holdings.operation
         self.requests.resume_at(event, tainted=bool(self.before(event).invalidated))

@@ -42,7 +42,7 @@ class Key:
     r: str
     length: int
     step: int
-    companions: list[int]
+    extra_pages: list[int]
     node: int
     state: KeyState
 

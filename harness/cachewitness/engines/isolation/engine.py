@@ -158,7 +158,7 @@ class Child:
             raise OwnMistake(answer.error)
         if isinstance(answer, Raised):
             raise EngineFailure(
-                "died",
+                "engine-crashed",
                 f"raised {shortened(answer.error, TOLD)}{self._limit(answer.error)}",
                 self.output(),
             )
@@ -178,7 +178,7 @@ class Child:
         except Ended:
             how = self._process.how_it_ended()
             raise self._lost(
-                EngineFailure("died", f"{how}{self._last_words()}", self.output())
+                EngineFailure("engine-crashed", f"{how}{self._last_words()}", self.output())
             ) from None
         except Silent:
             self._process.show_stack()

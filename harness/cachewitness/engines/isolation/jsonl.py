@@ -28,7 +28,7 @@ def open_engine(header: TraceHeader, options: Mapping[str, str]) -> Engine:
 
 
 def introduced(kind: EngineKind, text: str, isolation: Isolation) -> EngineKind:
-    """Start a program and return what it says of itself: the heights of its engine, and the layouts
+    """Start a program and return what it says of itself: the levels of its engine, and the layouts
     that it runs on.
 
     Raises UsageError if it says nothing of the kind, EngineBroken if it dies or hangs instead.
@@ -41,7 +41,7 @@ def introduced(kind: EngineKind, text: str, isolation: Isolation) -> EngineKind:
         ) from None
     if problem := unready(ready):
         raise UsageError(f"--engine {text}: {problem}; {PAGE} says what belongs there")
-    policies = ["" if height == "answers" else "vllm" for height in ready.heights]
+    policies = ["" if level == "answers" else "vllm" for level in ready.levels]
     own = [
         Configuration(layout, {}, policy)
         for policy in dict.fromkeys(policies)
@@ -49,7 +49,7 @@ def introduced(kind: EngineKind, text: str, isolation: Isolation) -> EngineKind:
     ]
     return replace(
         kind,
-        heights=tuple(dict.fromkeys(ready.heights)),
+        levels=tuple(dict.fromkeys(ready.levels)),
         configurations=lambda: own,
         own_layouts=bool(own),
     )
@@ -57,9 +57,9 @@ def introduced(kind: EngineKind, text: str, isolation: Isolation) -> EngineKind:
 
 def unready(ready: Ready) -> str:
     """Return what is wrong with what a program says of itself; empty if nothing is."""
-    if not ready.heights:
-        return "its `ready` names no heights"
-    if "answers" in ready.heights and not ready.layouts:
+    if not ready.levels:
+        return "its `ready` names no levels"
+    if "answers" in ready.levels and not ready.layouts:
         return (
             "its `ready` names no layouts, but prompts for who only answers are cut at the"
             " boundaries of its blocks"
@@ -84,7 +84,7 @@ def _misshapen(layout: Layout, names: list[str], index: int) -> str:
 ENGINE = EngineKind(
     name="jsonl",
     summary="a program of yours, in any language, that answers in JSON lines (docs/protocol.md)",
-    heights=("manager", "scheduler", "answers"),
+    levels=("manager", "scheduler", "answers"),
     open=open_engine,
     options={
         "command": (

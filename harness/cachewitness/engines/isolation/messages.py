@@ -13,10 +13,10 @@ from typing import Any
 import msgspec
 
 from cachewitness.core.events import Header
-from cachewitness.core.trace_format import Height, Layout, Op, TraceHeader
+from cachewitness.core.trace_format import Layout, Level, Op, TraceHeader
 
 PROTOCOL = "cachewitness.engine"
-VERSION = 1
+VERSION = 2
 ASKED, ANSWERS = "CACHEWITNESS_ASKED", "CACHEWITNESS_ANSWERS"
 """The environment variables that tell a child its two file descriptors: where it is asked, and
 where it answers."""
@@ -50,13 +50,13 @@ class Close(msgspec.Struct, frozen=True, tag_field="do", tag="close"):
 class Ready(msgspec.Struct, frozen=True, tag_field="is", tag="ready", omit_defaults=True):
     """The child speaks this protocol, in this version.
 
-    A program of the user's says at which `heights` its engine runs, and on which `layouts` unless
+    A program of the user's says at which `levels` its engine runs, and on which `layouts` unless
     the user names others.
     """
 
     protocol: str
     version: int
-    heights: list[Height] = []
+    levels: list[Level] = []
     layouts: list[Layout] = []
 
 

@@ -17,7 +17,7 @@ from cachewitness._util.errors import UsageError
 from cachewitness.core.engine_failure import EngineFailure
 from cachewitness.core.events import Header
 from cachewitness.core.intake import BadEvents, taken_in
-from cachewitness.core.trace_format import Height, Layout, Op, Trace, TraceHeader
+from cachewitness.core.trace_format import Layout, Level, Op, Trace, TraceHeader
 from cachewitness.engines.isolation.engine import Child, Isolation
 from cachewitness.engines.isolation.jsonl import PAGE, unready
 from cachewitness.engines.isolation.messages import (
@@ -68,7 +68,7 @@ class Rehearsal:
     messages: dict[str, int] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
     not_asked: list[str] = field(default_factory=list)
-    heights: list[Height] = field(default_factory=list)
+    levels: list[Level] = field(default_factory=list)
 
 
 def rehearse(command: Sequence[str], isolation: Isolation) -> Rehearsal:
@@ -96,23 +96,23 @@ class _Talk:
         self._part, self._asked = "", b""
 
     def run(self) -> None:
-        """Walk through all parts; those of the heights and layouts that it is for."""
+        """Walk through all parts; those of the levels and layouts that it is for."""
         ready: list[Ready] = []
         self._try("ready", lambda: ready.append(self._ready()))
         if not ready:
             return
-        self.told.heights = ready[0].heights
-        for height in ready[0].heights:
-            for layout in ready[0].layouts or self._taken(height):
-                header = TraceHeader(name="rehearsal", layout=layout, pages=PAGES, height=height)
+        self.told.levels = ready[0].levels
+        for level in ready[0].levels:
+            for layout in ready[0].layouts or self._taken(level):
+                header = TraceHeader(name="rehearsal", layout=layout, pages=PAGES, level=level)
                 header = msgspec.structs.replace(
-                    header, policy="" if height == "answers" else "vllm"
+                    header, policy="" if level == "answers" else "vllm"
                 )
-                self._try(f"{height} height, layout {layout.name}", partial(self._whole, header))
+                self._try(f"{level} level, layout {layout.name}", partial(self._whole, header))
         if self.told.problems:
             return
         self._try("a line of 100 KB", partial(self._long, header))
-        for what, other in refusable(header, ready[0].heights).items():
+        for what, other in refusable(header, ready[0].levels).items():
             self._try(f"a trace with {what}", partial(self._refuses, other, what))
         self._try("fields that are new", partial(self._new_fields, header))
         self._try("the end", self._ends)
@@ -140,15 +140,15 @@ class _Talk:
             raise self._wrong(problem, "Ready")
         return child.ready
 
-    def _taken(self, height: Height) -> list[Layout]:
+    def _taken(self, level: Level) -> list[Layout]:
         """Return the layouts that it takes of those that are tried; it named none."""
         taken: list[Layout] = []
-        self._try(f"{height} height, layouts that it takes", partial(self._offer, height, taken))
+        self._try(f"{level} level, layouts that it takes", partial(self._offer, level, taken))
         return taken
 
-    def _offer(self, height: Height, taken: list[Layout]) -> None:
+    def _offer(self, level: Level, taken: list[Layout]) -> None:
         for layout in map(layouts.load, TRIED):
-            header = TraceHeader(name="rehearsal", layout=layout, pages=PAGES, height=height)
+            header = TraceHeader(name="rehearsal", layout=layout, pages=PAGES, level=level)
             if isinstance(self._say(Open(self._name, header), "Open"), Opened):
                 taken.append(layout)
         if not taken:
@@ -207,7 +207,7 @@ class _Talk:
 
     def _carried_out(self, declared: Header, ops: list[Op]) -> None:
         engine = followed(declared)
-        section = "Answers height" if declared.height == "answers" else "Events"
+        section = "Answers level" if declared.level == "answers" else "Events"
         for index, op in enumerate(ops):
             if declared.rules.answering is not None:
                 op = spelled(op, declared.rules.answering.vocabulary)

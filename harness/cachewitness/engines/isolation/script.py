@@ -1,4 +1,4 @@
-"""What a program is asked in a rehearsal: each operation of its height once, with every part of
+"""What a program is asked in a rehearsal: each operation of its level once, with every part of
 a request's identity.
 """
 
@@ -14,7 +14,7 @@ from cachewitness.core.intake import AnswerIntake, Intake
 from cachewitness.core.trace_format import (
     Abort,
     Finish,
-    Height,
+    Level,
     Media,
     Op,
     Preempt,
@@ -33,7 +33,7 @@ GENERATE = 3
 
 
 def script(header: TraceHeader, prompt: str = "") -> list[Op]:
-    """Return the operations of a trace for the height and the layout of a header; of a `prompt`
+    """Return the operations of a trace for the level and the layout of a header; of a `prompt`
     alone, if one is given.
     """
     unit = Shape(header.layout).unit
@@ -42,9 +42,9 @@ def script(header: TraceHeader, prompt: str = "") -> list[Op]:
         if prompt
         else [*_lives(unit), *_identities(unit), *_taken_back(unit)]
     )
-    if header.height == "manager":
+    if header.level == "manager":
         return ops
-    if header.height == "scheduler":
+    if header.level == "scheduler":
         return [replace(op, run=[]) if isinstance(op, Step) else op for op in ops]
     kinds = (Submit, Step, Finish, Abort)
     ops = [op for op in ops if isinstance(op, kinds)]
@@ -115,12 +115,12 @@ def _taken_back(unit: int) -> list[Op]:
     ]
 
 
-def refusable(header: TraceHeader, heights: Collection[Height]) -> dict[str, TraceHeader]:
+def refusable(header: TraceHeader, levels: Collection[Level]) -> dict[str, TraceHeader]:
     """Return traces that a program has to refuse, by what is in them."""
-    unknown = next((height for height in get_args(Height) if height not in heights), None)
+    unknown = next((level for level in get_args(Level) if level not in levels), None)
     found = {"an option that no engine has": replace(header, options={"no_such_option": 1})}
     return found | (
-        {f"the height {unknown}, which it did not name": replace(header, height=unknown)}
+        {f"the level {unknown}, which it did not name": replace(header, level=unknown)}
         if unknown
         else {}
     )
@@ -128,7 +128,7 @@ def refusable(header: TraceHeader, heights: Collection[Height]) -> dict[str, Tra
 
 def followed(header: Header) -> Followed:
     """Return what follows the events of an engine, operation by operation."""
-    return _Answers(header) if header.height == "answers" else Followed(Intake(header))
+    return _Answers(header) if header.level == "answers" else Followed(Intake(header))
 
 
 class Followed:
@@ -147,7 +147,7 @@ class Followed:
 
 
 class _Answers(Followed):
-    """The same at answers height, where a request is answered with its `finish` at the latest."""
+    """The same at answers level, where a request is answered with its `finish` at the latest."""
 
     def __init__(self, header: Header) -> None:
         self._intake: AnswerIntake = AnswerIntake(header)
@@ -177,7 +177,7 @@ class _Answers(Followed):
 
 
 def spelled(op: Op, vocabulary: int) -> Op:
-    """Return a submit with the ids of its prompt, as an engine at answers height is asked."""
+    """Return a submit with the ids of its prompt, as an engine at answers level is asked."""
     return (
         replace(op, tokens=Spelling(vocabulary).tokens(op.prompt, (), {}))
         if isinstance(op, Submit)

@@ -45,7 +45,7 @@ def answered(
     until: Callable[[Finding], bool] | None = None,
     keep: bool = True,
 ) -> Result:
-    """Run a trace at answers height on an engine that was opened as `spec`, and return the judged
+    """Run a trace at answers level on an engine that was opened as `spec`, and return the judged
     result.
 
     `until` ends the run with the operation that raised a finding of that kind. Raises UsageError if
@@ -55,12 +55,12 @@ def answered(
 
 
 def runs(trace: Trace, spec: EngineSpec) -> Result:
-    """Run a trace on a fresh engine at whatever height it is of, and return the judged result.
+    """Run a trace on a fresh engine at whatever level it is of, and return the judged result.
     Raises as `drive`.
     """
     engine = spec.open(trace.header)
     return (
-        answered(trace, engine, spec) if trace.header.height == "answers" else drive(trace, engine)
+        answered(trace, engine, spec) if trace.header.level == "answers" else drive(trace, engine)
     )
 
 
@@ -90,7 +90,7 @@ class _Talk:
         if answering is None or not isinstance(intake, AnswerIntake):
             raise UsageError(
                 f"--engine {spec.text}: does not answer; {trace.header.name} is a trace for answers"
-                " height"
+                " level"
             )
         self._intake = intake
         self._spelling = Spelling(answering.vocabulary, answering.texts)

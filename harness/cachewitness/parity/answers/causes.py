@@ -1,4 +1,4 @@
-"""Why a trace at answers height fails: what it does that, left out, makes the same request come out
+"""Why a trace at answers level fails: what it does that, left out, makes the same request come out
 right.
 
 One fault hides the others. With its cause a failure can be listed as expected without listing the
@@ -39,13 +39,13 @@ REPEATS = 4
 
 
 def explain(result: Result, spec: EngineSpec) -> None:
-    """Find the causes of what a trace at answers height came to, and take out what is no
+    """Find the causes of what a trace at answers level came to, and take out what is no
     contradiction. Raises as `runs`.
 
     A history that was kept has the causes behind it, so that whoever judges it again comes to the
     same.
     """
-    if result.trace is None or result.trace.header.height != "answers":
+    if result.trace is None or result.trace.header.level != "answers":
         return
     find(result.trace, spec, result.findings)
     for finding in result.findings:
@@ -161,4 +161,6 @@ def _still(trace: Trace, spec: EngineSpec) -> set[tuple[str, str]] | None:
     except UsageError:
         return None
     found = {(finding.anomaly, finding.r) for finding in result.findings}
-    return None if bad or any(anomaly in ("died", "hung") for anomaly, _ in found) else found
+    return (
+        None if bad or any(anomaly in ("engine-crashed", "hung") for anomaly, _ in found) else found
+    )

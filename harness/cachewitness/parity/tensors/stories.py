@@ -288,7 +288,7 @@ def write(shape: Shape, arm: Arm, where: str, seed: int) -> Trace:
     options = {**shape.options, **arm.options}
     if not options.get("enable_caching", True):
         options.pop("retention_interval", None)
-    story = Story(Shape(shape.layout, options, shape.height, shape.policy), arm, where, seed)
+    story = Story(Shape(shape.layout, options, shape.level, shape.policy), arm, where, seed)
     STORIES[where][1](story)
     lengths = [
         length_of(op.prompt) + 4 * shape.unit for op in story.script.ops if isinstance(op, Submit)

@@ -160,7 +160,7 @@ def filmed(picture: Picture, stored: Stored | None, folder: Path) -> Picture:
 
 
 def _show(picture: Picture, header: Header, events: list[Event], finding: Finding | None) -> None:
-    if header.height == "answers":
+    if header.level == "answers":
         picture.spoken, picture.unspoken = spoken(events, finding)
         return
     picture.film = film(header, events, finding)

@@ -1,7 +1,7 @@
 """Which findings are one: by a class, known when a finding is met, and by a signature, known when
 its trace is small.
 
-The class is the anomaly, the checker, the height and the kinds of the cache groups. The signature
+The class is the anomaly, the checker, the level and the kinds of the cache groups. The signature
 is that of the minimal trace, and its operations without lengths and texts: requests, salts and
 adapters are numbered as they appear, and an operation that is repeated stands there once. Engine,
 sizes of the layout, pool and options are not in it, so that one fault in two engines, or on twenty
@@ -34,17 +34,17 @@ def kinds_of(header: TraceHeader) -> list[str]:
     return sorted({group.kind for group in header.layout.groups})
 
 
-def class_of(finding: Finding, height: str, kinds: Iterable[str]) -> tuple[str, ...]:
-    """Return the class of a finding: its anomaly, its checker, the height and the kinds of cache
+def class_of(finding: Finding, level: str, kinds: Iterable[str]) -> tuple[str, ...]:
+    """Return the class of a finding: its anomaly, its checker, the level and the kinds of cache
     groups.
     """
-    return (finding.anomaly, finding.checker, height, *kinds)
+    return (finding.anomaly, finding.checker, level, *kinds)
 
 
 def signature(finding: Finding, small: Trace) -> str:
     """Return the signature of a finding whose minimal trace is known."""
     header = small.header
-    content = [finding.anomaly, finding.checker, header.height, kinds_of(header), normalised(small)]
+    content = [finding.anomaly, finding.checker, header.level, kinds_of(header), normalised(small)]
     return sha256(msgspec.json.encode(content, order="deterministic")).hexdigest()[:12]
 
 

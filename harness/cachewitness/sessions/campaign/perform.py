@@ -186,7 +186,7 @@ def _meet(outcome: Outcome, failures: Iterable[Failure], store: Store) -> None:
     kept: dict[Any, list[Met]] = {}
     for failure in failures:
         header = failure.trace.header
-        alike = kept.setdefault(class_of(failure.finding, header.height, kinds_of(header)), [])
+        alike = kept.setdefault(class_of(failure.finding, header.level, kinds_of(header)), [])
         if len(alike) < TRACES_KEPT:
             try:
                 digest = store.put(traces.dump(failure.trace))
@@ -205,7 +205,7 @@ def _met(failure: Failure, trace: Trace, digest: str) -> Met:
         id=failure.id,
         finding=failure.finding,
         trace=digest,
-        height=header.height,
+        level=header.level,
         kinds=kinds_of(header),
     )
 

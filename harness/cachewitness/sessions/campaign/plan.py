@@ -125,8 +125,8 @@ def told(
     """Return the units of one suite: so many configurations each; all of them where the suite
     takes them together.
     """
-    fitting_it = [one for one in configurations if one.runs_at(suite.height)]
-    whole = suite.tensors is not None or suite.height == "answers"
+    fitting_it = [one for one in configurations if one.runs_at(suite.level)]
+    whole = suite.tensors is not None or suite.level == "answers"
     size = max(len(fitting_it), 1) if whole else size
     chosen = [Chosen(one.layout, one.options, one.policy) for one in fitting_it]
     return [

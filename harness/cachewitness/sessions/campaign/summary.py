@@ -77,7 +77,7 @@ class FindingRow(msgspec.Struct, kw_only=True):
     signature: str
     anomaly: str
     checker: str
-    height: str
+    level: str
     kinds: list[str]
     sentence: str
     operations: int
@@ -99,7 +99,7 @@ class ClassRow(msgspec.Struct, kw_only=True):
 
     anomaly: str
     checker: str
-    height: str
+    level: str
     kinds: list[str]
     met: int
     engines: list[str]
@@ -217,7 +217,7 @@ def _finding(one: Distinct, store: Store) -> FindingRow:
         signature=one.signature,
         anomaly=finding.anomaly,
         checker=finding.checker,
-        height=small.height,
+        level=small.level,
         kinds=small.kinds,
         sentence=finding.sentence,
         operations=operations,

@@ -55,7 +55,7 @@ class Found(msgspec.Struct, kw_only=True):
 
     anomaly: str
     checker: str
-    height: str
+    level: str
     kinds: list[str]
     met: int = 0
     engines: list[str] = []
@@ -181,9 +181,9 @@ class Subject(msgspec.Struct, kw_only=True):
         ]
         lines += self.changed
         lines += [
-            f"configuration {name}: the engine ran it at the {height} height in one unit, and"
+            f"configuration {name}: the engine ran it at the {level} level in one unit, and"
             " refused it in another"
-            for height, name in sorted((self.ran_on & self.refused_on) - self.told_on)
+            for level, name in sorted((self.ran_on & self.refused_on) - self.told_on)
         ]
         ran = sum(one.ran for one in self.streams.values())
         refused = sum(one.refused for one in self.streams.values())
@@ -416,14 +416,14 @@ class Totals:
 
 def _found(met: Met) -> Found:
     return Found(
-        anomaly=met.finding.anomaly, checker=met.finding.checker, height=met.height, kinds=met.kinds
+        anomaly=met.finding.anomaly, checker=met.finding.checker, level=met.level, kinds=met.kinds
     )
 
 
 def to_shrink(planned: Planned, done: Iterable[tuple[Unit, Outcome]]) -> list[Unit]:
     """Return the units that shrink findings, in the order of units.
 
-    Of each anomaly by each checker at each height on each engine, the first few with different
+    Of each anomaly by each checker at each level on each engine, the first few with different
     kinds of cache groups; of the canary one.
     """
     taken: dict[tuple[str, ...], set[Class]] = {}

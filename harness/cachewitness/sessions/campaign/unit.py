@@ -121,14 +121,14 @@ class Met(msgspec.Struct, kw_only=True):
     id: str
     finding: Finding
     trace: str
-    height: str
+    level: str
     kinds: list[str]
     count: int = 1
 
     @property
     def of_class(self) -> tuple[str, ...]:
         """The class of the finding."""
-        return class_of(self.finding, self.height, self.kinds)
+        return class_of(self.finding, self.level, self.kinds)
 
 
 class Outcome(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -139,7 +139,7 @@ class Outcome(msgspec.Struct, kw_only=True, omit_defaults=True):
     `small` is the shrunk finding. `vacuous` names configurations that the engine ran at first and
     then refused, and stories without their main part. `unkept` says why the store did not take the
     trace of a finding. `refused` counts the configurations that the engine refused; of a suite
-    `ran_on` and `refused_on` name them, each with the height.
+    `ran_on` and `refused_on` name them, each with the level.
     """
 
     digest: str = ""

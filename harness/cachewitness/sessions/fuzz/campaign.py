@@ -19,7 +19,7 @@ from cachewitness._util.crew import Crew, WorkerDied
 from cachewitness._util.errors import UsageError
 from cachewitness.core.checkers.finding import Finding, merge_tallies, unjudged
 from cachewitness.core.driving import attempt, drive
-from cachewitness.core.trace_format import Height, Trace
+from cachewitness.core.trace_format import Level, Trace
 from cachewitness.engines import policy as policies
 from cachewitness.engines.registry import EngineSpec
 from cachewitness.report.expected import Entry, Expectations
@@ -49,13 +49,13 @@ def by_chance(in_a_row: int, refused: int, ran: int) -> bool:
     return ((refused + 1) / (refused + ran + 2)) ** in_a_row >= BY_CHANCE
 
 
-def heights_of(engine: EngineSpec, policy: str) -> tuple[Height, ...]:
-    """Return the heights at which an engine can follow a policy under the fuzzer's own worker."""
-    known = policies.get(policy).heights
+def levels_of(engine: EngineSpec, policy: str) -> tuple[Level, ...]:
+    """Return the levels at which an engine can follow a policy under the fuzzer's own worker."""
+    known = policies.get(policy).levels
     return tuple(
-        height
-        for height in ("manager", "scheduler")
-        if height in engine.kind.heights and height in known
+        level
+        for level in ("manager", "scheduler")
+        if level in engine.kind.levels and level in known
     )
 
 
@@ -89,7 +89,7 @@ class Campaign:
 
     def __post_init__(self) -> None:
         self.report = Report(engine=self.engine.text, held=self.engine.held, seed=self.plan.seed)
-        self._suites = {height: SuiteReport(name=f"fuzz-{height}") for height in self.plan.heights}
+        self._suites = {level: SuiteReport(name=f"fuzz-{level}") for level in self.plan.levels}
         self._left_out: dict[tuple[str, str], NotRun] = {}
         self.refused = 0
         """How many drawn configurations the engine refused."""
@@ -195,7 +195,7 @@ class Campaign:
                 self._fail(judged.name, judged.trace, *weighed)
 
     def _count(self, judged: Judged) -> None:
-        suite = self._suites[judged.height]
+        suite = self._suites[judged.level]
         report = self.report
         suite.traces, suite.seconds = suite.traces + 1, suite.seconds + judged.seconds
         suite.activity.add(judged.activity)
@@ -223,7 +223,7 @@ class Campaign:
             offending=finding.op,
             expected=expected,
         )
-        self._suites[trace.header.height].failures.append(failure)
+        self._suites[trace.header.level].failures.append(failure)
         if entry is None and self.shrinks:
             failure.why_long = UNFINISHED
             self._tell(failure, final=False)

@@ -183,5 +183,5 @@ def _expresses(name: str, drawn: tuple[Configuration, Trace] | None) -> Trace | 
     configuration, trace = drawn
     fits = configuration.options.get("enable_caching", True) and CANARIES[name](configuration)
     return (
-        trace if fits and fitting(POLICY)[name].height in ("manager", trace.header.height) else None
+        trace if fits and fitting(POLICY)[name].level in ("manager", trace.header.level) else None
     )

@@ -1,4 +1,4 @@
-"""Draws configurations: cache groups, options of the policy, a height.
+"""Draws configurations: cache groups, options of the policy, a level.
 
 A policy may define how its layouts and options are drawn
 (`cachewitness.engines.policy.PolicyKind.draw`). For a policy that does not, one of its own
@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from cachewitness._util.errors import UsageError
-from cachewitness.core.trace_format import Height, Layout, TraceHeader
+from cachewitness.core.trace_format import Layout, Level, TraceHeader
 from cachewitness.engines import policy as policies
 from cachewitness.workloads.configurations import Configuration
 from cachewitness.workloads.source import Source
@@ -41,8 +41,8 @@ class Restriction:
     whole: bool = False
 
 
-def draw(source: Source, policy: str, height: Height, chosen: Restriction) -> Configuration:
-    """Draw a configuration that the policy accepts at a height.
+def draw(source: Source, policy: str, level: Level, chosen: Restriction) -> Configuration:
+    """Draw a configuration that the policy accepts at a level.
 
     Raises UsageError if the policy refuses what the user chose.
     """
@@ -51,12 +51,10 @@ def draw(source: Source, policy: str, height: Height, chosen: Restriction) -> Co
     wanted: Iterable[Options]
     if kind.draw is not None:
         given = source.choice(chosen.layouts) if chosen.layouts else None
-        layout, wanted = kind.draw(source, given, height, historic=chosen.historic)
+        layout, wanted = kind.draw(source, given, level, historic=chosen.historic)
     else:
         configurations = [
-            configuration
-            for configuration in kind.configurations()
-            if configuration.runs_at(height)
+            configuration for configuration in kind.configurations() if configuration.runs_at(level)
         ]
         configuration = source.choice(configurations)
         layout = source.choice(chosen.layouts) if chosen.layouts else configuration.layout
@@ -64,14 +62,14 @@ def draw(source: Source, policy: str, height: Height, chosen: Restriction) -> Co
         wanted = _seen_options(source, configurations)
     drawn |= chosen.options
     configuration = Configuration(layout, drawn, policy, kind.least_pages)
-    _open(configuration, height)
+    _open(configuration, level)
     for bundle in wanted if not chosen.whole else ():
         if not bundle.keys() & configuration.options.keys():
-            configuration = _with(configuration, bundle, height)
+            configuration = _with(configuration, bundle, level)
     return configuration
 
 
-def _with(configuration: Configuration, bundle: Options, height: Height) -> Configuration:
+def _with(configuration: Configuration, bundle: Options, level: Level) -> Configuration:
     """Return the configuration with further options; without them if the policy refuses them."""
     more = Configuration(
         configuration.layout,
@@ -79,22 +77,22 @@ def _with(configuration: Configuration, bundle: Options, height: Height) -> Conf
         configuration.policy,
         configuration.least_pages,
     )
-    if not more.runs_at(height):
+    if not more.runs_at(level):
         return configuration
     try:
-        _open(more, height)
+        _open(more, level)
     except UsageError:
         return configuration
     return more
 
 
-def _open(configuration: Configuration, height: Height) -> None:
+def _open(configuration: Configuration, level: Level) -> None:
     """Raise UsageError if the policy refuses the configuration."""
     header = TraceHeader(
         name="drawn",
         layout=configuration.layout,
         pages=_PAGES,
-        height=height,
+        level=level,
         policy=configuration.policy,
         options=dict(configuration.options),
     )

@@ -1,6 +1,6 @@
 """The exhaustive search: every state of every configuration within a bound, on two processes.
 
-A task is a configuration, a height and the first prompt; what a task finds does not depend on the
+A task is a configuration, a level and the first prompt; what a task finds does not depend on the
 others, so the result is the same however many processes share the work: the first failure in the
 order of tasks. Where a search is interrupted before that is known, a failure that was found is told
 all the same.
@@ -22,7 +22,7 @@ from cachewitness._util.crew import Crew, WorkerDied
 from cachewitness._util.errors import EngineBroken, UsageError
 from cachewitness._util.names import nearest
 from cachewitness._util.workers import context
-from cachewitness.core.trace_format import Height, Submit
+from cachewitness.core.trace_format import Level, Submit
 from cachewitness.engines.registry import EngineSpec
 from cachewitness.report.summary import Failure, NotRun
 from cachewitness.sessions.fuzz.campaign import shrink
@@ -32,7 +32,7 @@ from cachewitness.workloads.configurations import Configuration
 
 POLICY = "vllm"
 PROCESSES = 2
-HEIGHTS: tuple[Height, ...] = ("manager", "scheduler")
+LEVELS: tuple[Level, ...] = ("manager", "scheduler")
 ASKED = {
     "manager": ("preempt", "reset", "withdraw"),
     "scheduler": ("abort", "preempt", "reset", "withdraw"),
@@ -47,7 +47,7 @@ Progress = Callable[[int, int, bool], None]
 
 @dataclass
 class Covered:
-    """What came of one configuration at one height. `complete`: every state was seen and
+    """What came of one configuration at one level. `complete`: every state was seen and
     everything tried in it.
     """
 
@@ -132,19 +132,19 @@ def check(
     engine: EngineSpec,
     policy: str,
     configurations: Sequence[Configuration],
-    heights: Sequence[Height] = HEIGHTS,
+    levels: Sequence[Level] = LEVELS,
 ) -> None:
     """Raise UsageError for what cannot be searched exhaustively, and if the engine refuses every
     one of the configurations.
     """
-    if policy != POLICY or not engine.kind.follows(POLICY) or "manager" not in engine.kind.heights:
+    if policy != POLICY or not engine.kind.follows(POLICY) or "manager" not in engine.kind.levels:
         raise UsageError(
             f"--exhaustive: states are those of the reference of {POLICY}, not of"
             f" {engine.kind.name}, {policy}"
         )
-    offered = [height for height in heights if height in engine.kind.heights]
+    offered = [level for level in levels if level in engine.kind.levels]
     if not offered:
-        raise UsageError(f"--height: {engine.kind.name} has no {' or '.join(heights)} height")
+        raise UsageError(f"--level: {engine.kind.name} has no {' or '.join(levels)} level")
     for configuration in configurations:
         for name in UNTOLD:
             if configuration.options.get(name):
@@ -155,7 +155,7 @@ def check(
         if not any(map(configuration.runs_at, offered)):
             raise UsageError(
                 f"--exhaustive: the options of {configuration.name} mean nothing at"
-                f" {' or '.join(offered)} height"
+                f" {' or '.join(offered)} level"
             )
     taken, told = _asked(
         engine, [Scope(one, next(filter(one.runs_at, offered)), Bound()) for one in configurations]
@@ -181,7 +181,7 @@ def _asked(engine: EngineSpec, scopes: Sequence[Scope]) -> tuple[list[Scope], li
         header = opened.describe()
         Watched(opened).close()
         taken.append(scope)
-        for name in ASKED[scope.height]:
+        for name in ASKED[scope.level]:
             if name not in header.capabilities:
                 told[name, header.not_applicable.get(name, "the engine cannot")] += 1
     return taken, [NotRun(what, why, count) for (what, why), count in told.items()]
@@ -191,7 +191,7 @@ def search(
     engine: EngineSpec,
     bound: Bound,
     configurations: Sequence[Configuration] = CONFIGURATIONS,
-    heights: Sequence[Height] = HEIGHTS,
+    levels: Sequence[Level] = LEVELS,
     *,
     full: bool = True,
     seconds: float = 0.0,
@@ -199,7 +199,7 @@ def search(
     on_died: Callable[[str], None] | None = None,
     processes: int = PROCESSES,
 ) -> Coverage:
-    """Search every configuration at every height, for so many seconds at most (0: until all is
+    """Search every configuration at every level, for so many seconds at most (0: until all is
     seen).
 
     Without `full` only those that take a minute or two in all; the others are listed as not run.
@@ -208,12 +208,12 @@ def search(
     """
     started = time.monotonic()
     deadline = started + seconds if seconds else 0.0
-    offered = [height for height in heights if height in engine.kind.heights]
+    offered = [level for level in levels if level in engine.kind.levels]
     scopes = [
-        Scope(one, height, bound)
+        Scope(one, level, bound)
         for one in configurations
-        for height in offered
-        if one.runs_at(height)
+        for level in offered
+        if one.runs_at(level)
     ]
     left_out = [
         NotRun(scope.name, "it takes longer; --full searches it")
@@ -332,5 +332,5 @@ def _failed(covered: Covered, found: Found) -> Failure | None:
     if found.failure is None:
         return None
     trace, finding = found.failure
-    name = f"exhaustive:{covered.scope.height}@{covered.scope.configuration.name}"
+    name = f"exhaustive:{covered.scope.level}@{covered.scope.configuration.name}"
     return Failure(id=name, finding=finding, trace=trace, shrunk=trace, offending=finding.op)

@@ -120,12 +120,12 @@ class _View:
                 name,
                 block.ref_cnt,
                 self._key(block),
-                self._rendered(companions),
+                self._rendered(extra_pages),
                 list(further.get(page, ())),
             )
             for page, name in self._names.items()
             for block in (self._pool.blocks[page],)
-            for companions in (getattr(block, "companions", ()),)
+            for extra_pages in (getattr(block, "extra_pages", ()),)
         ]
         return (
             requests,
@@ -354,11 +354,11 @@ class _View:
         that was.
 
         How far a request came says nothing where no less of it is computed now: whatever it runs
-        next gets further. At manager height it is left out: there the trace says who runs and who
+        next gets further. At manager level it is left out: there the trace says who runs and who
         is preempted, so no scheduler can preempt for ever.
         """
         requests = self._ledger.requests
-        if self._ledger.header.height == "manager":
+        if self._ledger.header.level == "manager":
             return ()
         furthest = sorted(
             (r, at) for r, at in circles._furthest.items() if at > requests[r].computed

@@ -9,8 +9,8 @@ For authors of an allocator who have registered an engine, in a test of their ow
     TestMyAllocator.settings = SETTINGS
 
 A machine draws a configuration first (cache groups, options, a pool that is too small), then
-operations in any order that its rules allow: at manager height a step names which request computes
-how many tokens, at scheduler height it gives a budget. Engine, worker and ledger live beside it,
+operations in any order that its rules allow: at manager level a step names which request computes
+how many tokens, at scheduler level it gives a budget. Engine, worker and ledger live beside it,
 and every checker judges every operation as it happens: the machine stops at the first
 contradiction.
 
@@ -48,7 +48,7 @@ from cachewitness.core.result import Activity
 from cachewitness.core.trace_format import (
     Abort,
     Finish,
-    Height,
+    Level,
     Media,
     Op,
     Preempt,
@@ -63,7 +63,7 @@ from cachewitness.core.trace_format import (
 from cachewitness.core.worker import Worker
 from cachewitness.engines.registry import EngineSpec, parse
 from cachewitness.report.counterexample import witness
-from cachewitness.sessions.fuzz.campaign import heights_of
+from cachewitness.sessions.fuzz.campaign import levels_of
 from cachewitness.sessions.fuzz.draw import Restriction, draw
 from cachewitness.sessions.run.store import DEFAULT_FOLDER, replay_command
 from cachewitness.workloads.prompts import cut
@@ -89,13 +89,13 @@ times faster than shrinking examples, and told by it alone."""
 
 UNITS_MAX = 6
 """The longest prompt, in scheduler blocks."""
-_FIFTHS_OF_POOL: dict[Height, tuple[int, ...]] = {
+_FIFTHS_OF_POOL: dict[Level, tuple[int, ...]] = {
     "manager": (5, 3, 4, 6, 8, 12),
     "scheduler": (5, 6, 8, 12),
 }
 """The pool, in fifths of what the longest request takes: one that does not fit alone would stop a
 queue in order of arrival."""
-_ROOM: dict[Height, int] = {"manager": 1, "scheduler": 4}
+_ROOM: dict[Level, int] = {"manager": 1, "scheduler": 4}
 """Scheduler blocks beyond the longest prompt, for what is generated."""
 _STEPS_OF_A_PROMPT = 3
 
@@ -159,7 +159,7 @@ class Machine(RuleBasedStateMachine):
 
     engine: ClassVar[EngineSpec]
     policy: ClassVar[str]
-    height: ClassVar[Height]
+    level: ClassVar[Level]
     folder: ClassVar[Path]
     happened: ClassVar[Activity]
     """What happened in all examples that ran to their end."""
@@ -184,11 +184,11 @@ class Machine(RuleBasedStateMachine):
         source = _Drawn(data)
         restriction = Restriction(historic=not self.engine.kind.replays)
         try:
-            configuration = draw(source, self.policy, self.height, restriction)
-            self.shape = configuration.shape(self.height)
-            longest = (UNITS_MAX + _ROOM[self.height]) * self.shape.unit
+            configuration = draw(source, self.policy, self.level, restriction)
+            self.shape = configuration.shape(self.level)
+            longest = (UNITS_MAX + _ROOM[self.level]) * self.shape.unit
             pages = max(
-                self.shape.pages(longest) * source.choice(_FIFTHS_OF_POOL[self.height]) // 5 + 1, 4
+                self.shape.pages(longest) * source.choice(_FIFTHS_OF_POOL[self.level]) // 5 + 1, 4
             )
             self._header = self._named(self.shape, pages)
             self._engine = self.engine.open(self._header)
@@ -202,10 +202,10 @@ class Machine(RuleBasedStateMachine):
 
     def _named(self, shape: Shape, pages: int) -> TraceHeader:
         return TraceHeader(
-            name=f"machine-{self.policy}-{self.height}",
+            name=f"machine-{self.policy}-{self.level}",
             layout=shape.layout,
             pages=pages,
-            height=self.height,
+            level=self.level,
             policy=self.policy,
             options=dict(shape.options),
             story="an example of a state machine",
@@ -408,7 +408,7 @@ class Machine(RuleBasedStateMachine):
         """Write a trace into the folder and return where."""
         self.folder.mkdir(parents=True, exist_ok=True)
         name = re.sub(
-            r"[^A-Za-z0-9._=-]+", "_", f"machine-{self.engine.text}-{self.policy}-{self.height}"
+            r"[^A-Za-z0-9._=-]+", "_", f"machine-{self.engine.text}-{self.policy}-{self.level}"
         )
         path = self.folder / f"{name}.trace.jsonl"
         traces.save(trace, path)
@@ -422,7 +422,7 @@ class ManagerMachine(Machine):
     up, who runs grows.
     """
 
-    height = "manager"
+    level = "manager"
     live = Machine.live
 
     @rule(r=live, length=LENGTHS)
@@ -466,7 +466,7 @@ class SchedulerMachine(Machine):
     engine's to say.
     """
 
-    height = "scheduler"
+    level = "scheduler"
     live = Machine.live
 
     @rule(budget=LENGTHS)
@@ -515,7 +515,7 @@ def manager_machine(
     written into `folder`.
 
     Raises UsageError if there is no such engine or policy, or if the engine does not run at this
-    height.
+    level.
     """
     return _machine(ManagerMachine, engine, policy, folder)
 
@@ -529,9 +529,9 @@ def scheduler_machine(
 
 def _machine(kind: type[M], engine: str | EngineSpec, policy: str, folder: Path) -> type[M]:
     spec = parse(engine) if isinstance(engine, str) else engine
-    if not spec.kind.follows(policy) or kind.height not in heights_of(spec, policy):
+    if not spec.kind.follows(policy) or kind.level not in levels_of(spec, policy):
         raise UsageError(
-            f"--engine: {spec.text} does not follow policy {policy!r} at {kind.height} height"
+            f"--engine: {spec.text} does not follow policy {policy!r} at {kind.level} level"
         )
     own = {
         "engine": spec,

@@ -79,7 +79,7 @@ def split(trace: Trace, submit: Submit, chunks: Iterable[int]) -> Trace:
     """Return the trace that computes one prompt in chunks of so many tokens, then ends, what it
     stores slowly included.
     """
-    manager = trace.header.height == "manager"
+    manager = trace.header.level == "manager"
     options = trace.header.options
     steps = [Step(run=[(submit.r, count)]) if manager else Step(budget=count) for count in chunks]
     delay = options.get("tier_delay", 0)
@@ -131,7 +131,9 @@ def _everywhere(header: Header, group: Group, length: int) -> bool:
         for other in header.groups
         if other.kind == "recurrent" and other.snapshots == "chunk-end"
     ]
-    together = group.of >= 0 and header.rules.tier is not None and header.rules.tier.together
+    together = (
+        group.source_group >= 0 and header.rules.tier is not None and header.rules.tier.together
+    )
     return length % group.block_size == 0 and group not in states and not (together and states)
 
 
@@ -159,7 +161,7 @@ def served_in_turn(trace: Trace, pages: int, chunk: int) -> Trace:
     Nobody waits for anybody, so what is found depends on what is cached alone.
     """
     ops: list[Op] = []
-    manager = trace.header.height == "manager"
+    manager = trace.header.level == "manager"
     for submit in [op for op in trace.ops if isinstance(op, Submit)]:
         steps = -(-length_of(submit.prompt) // chunk) + 2
         ops += [
@@ -271,11 +273,11 @@ def interleaved(trace: Trace, lives: Sequence[Sequence[Op]], seed: int) -> Trace
     """Return several lives as one trace, each in its own order, in an order among them that the
     seed chooses.
 
-    At scheduler height a step is everybody's: lives are submitted and end in any order, and the
+    At scheduler level a step is everybody's: lives are submitted and end in any order, and the
     steps are in between.
     """
     order = random.Random(seed)
-    if trace.header.height == "manager":
+    if trace.header.level == "manager":
         turns = [index for index, life in enumerate(lives) for _ in life]
         order.shuffle(turns)
         rest = [list(life) for life in lives]

@@ -3,7 +3,7 @@ in each state.
 
 Blocks are of two tokens, so lengths one below, on and one above a boundary are all lengths there
 are. Requests are called r1, r2, … in the order in which they come and the first text is called A,
-because neither name means anything: renaming them gives the same trace. At manager height an abort
+because neither name means anything: renaming them gives the same trace. At manager level an abort
 does the same as a finish, so it is not tried. A request ends by itself when it has as many tokens
 as the model allows, so there are finitely many states, and a search that has seen them all has seen
 every trace, however long.
@@ -20,8 +20,8 @@ from cachewitness.core.trace_format import (
     Abort,
     Finish,
     GroupSpec,
-    Height,
     Layout,
+    Level,
     Op,
     Preempt,
     Reset,
@@ -64,25 +64,25 @@ class Bound:
 
 @dataclass(frozen=True)
 class Scope:
-    """A configuration at a height, and a bound."""
+    """A configuration at a level, and a bound."""
 
     configuration: Configuration
-    height: Height
+    level: Level
     bound: Bound
 
     @property
     def name(self) -> str:
-        """The configuration and the height, as reports name them."""
-        return f"{self.configuration.name} at {self.height} height"
+        """The configuration and the level, as reports name them."""
+        return f"{self.configuration.name} at {self.level} level"
 
     @property
     def quick(self) -> bool:
         """Whether it is searched unless everything is asked for: no second tier, and at manager
-        height one group alone.
+        level one group alone.
         """
         groups = self.configuration.layout.groups
         tier = self.configuration.options.get("tier_pages")
-        return not tier and (self.height == "scheduler" or len(groups) == 1)
+        return not tier and (self.level == "scheduler" or len(groups) == 1)
 
     def header(self) -> TraceHeader:
         """Return the header of every trace of the scope."""
@@ -91,7 +91,7 @@ class Scope:
             name="exhaustive",
             layout=self.configuration.layout,
             pages=self.bound.pages,
-            height=self.height,
+            level=self.level,
             policy=self.configuration.policy,
             options=options,
             story="found by enumeration",
@@ -121,7 +121,7 @@ class Scope:
             ops += self._submits(ledger)
         ops += self._steps(ledger, live)
         for r in live:
-            ops += [Finish(r), Abort(r)] if self.height == "scheduler" else [Finish(r)]
+            ops += [Finish(r), Abort(r)] if self.level == "scheduler" else [Finish(r)]
             if ledger.holdings.pages_of.get(r):
                 ops.append(Preempt(r))
         ops.append(Reset())
@@ -157,8 +157,8 @@ class Scope:
 
         Of budgets: a block of all groups, one token more, and enough for everybody.
         """
-        if self.height == "scheduler":
-            unit = self.configuration.shape(self.height).unit
+        if self.level == "scheduler":
+            unit = self.configuration.shape(self.level).unit
             enough = 2 * self.bound.model_len
             if live:
                 yield from (Step(budget=budget) for budget in (unit, unit + 1, enough))

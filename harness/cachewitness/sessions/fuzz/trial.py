@@ -16,7 +16,7 @@ from cachewitness.core.checkers.finding import Finding, Tally
 from cachewitness.core.driving import attempt, described, drive, seconds_in
 from cachewitness.core.events import Header
 from cachewitness.core.result import UNCOUNTED, Activity
-from cachewitness.core.trace_format import Height, Trace
+from cachewitness.core.trace_format import Level, Trace
 from cachewitness.engines.registry import EngineSpec
 from cachewitness.sessions.fuzz.draw import Restriction, draw
 from cachewitness.sessions.fuzz.watch import Watch
@@ -39,7 +39,7 @@ class Plan:
     """
 
     policy: str
-    heights: tuple[Height, ...]
+    levels: tuple[Level, ...]
     chosen: Restriction
     seed: int
     stream: str = "campaign"
@@ -58,9 +58,9 @@ class Plan:
         """Return the configuration and the trace that these choices make. Raises UsageError as
         `draw` does.
         """
-        height = source.choice(self.heights)
-        configuration = draw(source, self.policy, height, self.chosen)
-        shape = configuration.shape(height)
+        level = source.choice(self.levels)
+        configuration = draw(source, self.policy, level, self.chosen)
+        shape = configuration.shape(level)
         if source.chance(self.galleries):
             trace = write_gallery(shape, source, name=name)
         else:
@@ -83,7 +83,7 @@ class Judged:
     """
 
     name: str
-    height: Height
+    level: Level
     activity: Activity
     tallies: list[Tally]
     findings: list[Finding]
@@ -166,7 +166,7 @@ class Trials:
         ]
         trial.judged = Judged(
             name=f"fuzz:{trace.header.name}@{configuration.name}",
-            height=trace.header.height,
+            level=trace.header.level,
             activity=result.activity,
             tallies=result.tallies,
             findings=sorted(

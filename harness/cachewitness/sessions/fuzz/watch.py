@@ -15,21 +15,21 @@ from cachewitness.core.checkers.protocol import Checker, Handler
 from cachewitness.core.events import (
     Aborted,
     Accept,
+    Acquire,
     Copy,
     Counts,
-    Drop,
     Finished,
     Group,
     Header,
     Hit,
     Preempted,
     Publish,
+    Release,
     ResetDone,
     Run,
     StepBegin,
     StepEnd,
     Submitted,
-    Take,
     Unpublish,
     Version,
 )
@@ -87,9 +87,9 @@ class Watch(Checker):
             Hit: self.on_hit,
             Publish: self.on_publish,
             Unpublish: self.on_unpublish,
-            Take: self.on_take,
+            Acquire: self.on_acquire,
             Copy: self.on_copy,
-            Drop: self.on_drop,
+            Release: self.on_release,
             Counts: self.on_counts,
             StepBegin: self.on_step_begin,
             StepEnd: self.on_step_end,
@@ -178,7 +178,7 @@ class Watch(Checker):
         self._mark("published in a block", event.length % group.block_size)
         self._mark("published after its step", ledger.before(event).late)
         self._mark("snapshot published", group.kind == "recurrent")
-        self._mark("snapshot of several pages", event.companions)
+        self._mark("snapshot of several pages", event.extra_pages)
         node = request.nodes[event.length] if event.length < len(request.nodes) else None
         self._mark(
             "duplicate key",
@@ -219,7 +219,7 @@ class Watch(Checker):
 
     # --- pages ------------------------------------------------------------------------------------
 
-    def on_take(self, ledger: Ledger, event: Take) -> None:
+    def on_acquire(self, ledger: Ledger, event: Acquire) -> None:
         """Look at who had the pages before."""
         for page in event.pages:
             before = self._owner.get((event.pool, page), event.group)
@@ -243,7 +243,7 @@ class Watch(Checker):
                     self._mark(f"{what} took steps", later)
                     self._mark("page filled for nobody", load and len(holders) == 1)
 
-    def on_drop(self, ledger: Ledger, event: Drop) -> None:
+    def on_release(self, ledger: Ledger, event: Release) -> None:
         """Look whether somebody goes on without the pages."""
         request = ledger.requests.get(event.holder)
         if request is None or not request.live or not request.computed:
@@ -404,7 +404,7 @@ class Watch(Checker):
         published = ledger.keys.published
         self._mark(
             "tier kept in a reset",
-            kept and any(published[group.id] for group in ledger.groups if group.of >= 0),
+            kept and any(published[group.id] for group in ledger.groups if group.source_group >= 0),
         )
 
     def on_version(self, ledger: Ledger, event: Version) -> None:

@@ -4,7 +4,7 @@ every fault.
 Traces of the policy's configurations and traces that the fuzzer draws take turns. Of the
 configurations come the scenarios, and random work on them in between, one trace of each
 configuration after another; when they are used up the fuzzer goes on alone, without end. The fault
-decides the policy and the height, and nothing else.
+decides the policy and the level, and nothing else.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from itertools import count
 
 from cachewitness._util.errors import UsageError
-from cachewitness.core.trace_format import Height, Trace
+from cachewitness.core.trace_format import Level, Trace
 from cachewitness.engines import policy as policies
 from cachewitness.engines.mutant import Mutant
 from cachewitness.sessions.fuzz.draw import Restriction
@@ -29,30 +29,30 @@ GALLERIES = 4
 some bits are found late."""
 
 
-def height_of(mutant: Mutant) -> Height:
-    """Return the lowest height at which a fault shows and its policy runs."""
-    heights = policies.get(mutant.policy).heights
+def level_of(mutant: Mutant) -> Level:
+    """Return the lowest level at which a fault shows and its policy runs."""
+    levels = policies.get(mutant.policy).levels
     if mutant.engine == "toy":
         return "scheduler"
-    return mutant.height if mutant.height in heights else heights[-1]
+    return mutant.level if mutant.level in levels else levels[-1]
 
 
 def workloads(mutant: Mutant, seed: int = 0) -> Iterator[Trace]:
     """Yield traces without end. The caller leaves out those that an engine refuses (UsageError)."""
-    height = height_of(mutant)
+    level = level_of(mutant)
     policy = policies.get(mutant.policy)
     configurations = [
-        configuration for configuration in policy.configurations() if configuration.runs_at(height)
+        configuration for configuration in policy.configurations() if configuration.runs_at(level)
     ]
-    if height == "scheduler":
+    if level == "scheduler":
         configurations.sort(
             key=lambda configuration: configuration.runs_at("manager")
         )  # what only a scheduler has comes first
-    streams = [_of_cell(configuration, height, seed) for configuration in configurations]
+    streams = [_of_cell(configuration, level, seed) for configuration in configurations]
     drawn = _drawn(
         Plan(
             mutant.policy,
-            (height,),
+            (level,),
             Restriction([], {}, historic=False),
             seed,
             stream="kills",
@@ -83,8 +83,8 @@ def _drawn(plan: Plan) -> Iterator[Trace]:
             continue
 
 
-def _of_cell(configuration: Configuration, height: Height, seed: int) -> Iterator[Trace]:
-    shape = configuration.shape(height)
+def _of_cell(configuration: Configuration, level: Level, seed: int) -> Iterator[Trace]:
+    shape = configuration.shape(level)
     for index, story in enumerate([story for story in SCENARIOS if story.applies(shape)]):
         yield story.trace(shape)
         if index % STORIES_A_RANDOM_TRACE == 0:

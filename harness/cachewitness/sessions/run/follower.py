@@ -16,7 +16,16 @@ from collections.abc import Collection, Iterator, Sequence
 from itertools import zip_longest
 
 from cachewitness._util.errors import UsageError
-from cachewitness.core.events import Drop, Event, Header, Hit, Publish, StepBegin, Take, Unpublish
+from cachewitness.core.events import (
+    Acquire,
+    Event,
+    Header,
+    Hit,
+    Publish,
+    Release,
+    StepBegin,
+    Unpublish,
+)
 from cachewitness.core.trace_format import Op, Trace
 from cachewitness.engines import policy as policies
 from cachewitness.engines.cache_state import ABSENT
@@ -42,7 +51,9 @@ class Follower:
         self.reference = kind.open(trace.header, {"release": release} if release else {})
         self._groups = self.reference.describe().groups
         self._pools = [group.pool for group in self._groups]
-        self._aside = {group.of: group.id for group in self._groups if group.of >= 0}
+        self._aside = {
+            group.source_group: group.id for group in self._groups if group.source_group >= 0
+        }
         self._ours: dict[Page, int] = {}
         """The reference's page for each of the engine's, where they differ."""
         self._theirs: dict[Page, int] = {}
@@ -57,7 +68,7 @@ class Follower:
         """Carry an operation out with the choices that the engine's events tell, and return the
         reference's own events.
         """
-        self._taken = [_taken(event) for event in theirs if isinstance(event, Take | StepBegin)]
+        self._taken = [_taken(event) for event in theirs if isinstance(event, Acquire | StepBegin)]
         self._seen = self._paired = 0
         self._hit = {event.r: self._columns(event) for event in theirs if isinstance(event, Hit)}
         self._given_up = [*self._handed_out(theirs), *self._let_go(theirs)]
@@ -122,7 +133,7 @@ class Follower:
         """
         out: list[Page] = []
         for event in theirs:
-            if isinstance(event, Take):
+            if isinstance(event, Acquire):
                 copying = event.holder.startswith(("copy:", "store:"))
                 hit = {
                     place
@@ -145,7 +156,7 @@ class Follower:
             elif isinstance(event, Publish):
                 keyed.add((self._pools[event.group], event.page))
         for event in theirs:
-            if isinstance(event, Drop):
+            if isinstance(event, Release):
                 yield from (
                     (event.pool, page) for page in event.pages if (event.pool, page) not in keyed
                 )
@@ -173,7 +184,7 @@ class Follower:
         of the engine's it is.
         """
         for event in ours[self._seen :]:
-            if isinstance(event, Take | StepBegin) and self._paired < len(self._taken):
+            if isinstance(event, Acquire | StepBegin) and self._paired < len(self._taken):
                 for (pool, theirs), (place, mine) in zip(
                     self._taken[self._paired], _taken(event), strict=False
                 ):
@@ -195,11 +206,11 @@ class Follower:
             self._theirs[pool, former] = other
 
 
-def _taken(event: Take | StepBegin) -> list[Page]:
+def _taken(event: Acquire | StepBegin) -> list[Page]:
     """Return the pages that were taken; a step says which places of another tier its stores
     took.
     """
-    if isinstance(event, Take):
+    if isinstance(event, Acquire):
         return [(event.pool, page) for page in event.pages]
     return [(move.dst_pool, move.dst) for move in event.stores]
 

@@ -31,6 +31,7 @@ from cachewitness.core.engine import Engine
 from cachewitness.core.events import (
     Aborted,
     Accept,
+    Acquire,
     Counts,
     Event,
     Finished,
@@ -39,7 +40,6 @@ from cachewitness.core.events import (
     Preempted,
     ResetDone,
     StepBegin,
-    Take,
 )
 from cachewitness.core.result import Result
 from cachewitness.core.trace_format import Op, Trace
@@ -205,7 +205,7 @@ def _facts(events: Sequence[Event], null: Sequence[set[int]], books: _Books) -> 
     runs = [run for step in steps for run in step.runs]
     taken: Counter[tuple[int, str]] = Counter()
     for event in events:
-        if isinstance(event, Take):
+        if isinstance(event, Acquire):
             taken[event.group, event.holder.partition(":")[0]] += len(event.pages)
     return [
         ("resets (tier, done)", resets),

@@ -18,7 +18,7 @@ from cachewitness._util.errors import EngineMissing, UsageError
 from cachewitness.core.checkers.finding import Finding, Tally, merge_tallies, unjudged
 from cachewitness.core.driving import attempt
 from cachewitness.core.result import Result
-from cachewitness.core.trace_format import Height, Trace
+from cachewitness.core.trace_format import Level, Trace
 from cachewitness.engines import policy as policies
 from cachewitness.engines.policy import PolicyKind
 from cachewitness.engines.registry import EngineSpec
@@ -103,9 +103,9 @@ class Runner:
         started = time.perf_counter()
         self._report = Report(engine=self.engine.text, held=self.engine.held, seed=self.seed)
         self._left_out: dict[tuple[str, str], NotRun] = {}
-        self.ran: set[tuple[Height, str]] = set()
-        self.refusals: set[tuple[Height, str]] = set()
-        """The configurations that the engine ran, and refused, each with the height: at another one
+        self.ran: set[tuple[Level, str]] = set()
+        self.refusals: set[tuple[Level, str]] = set()
+        """The configurations that the engine ran, and refused, each with the level: at another one
         it may take it."""
         self.missing = ""
         """What must be installed for the engine, if that is why it refused one."""
@@ -233,7 +233,7 @@ class Runner:
                     )
                 elif result is not None:
                     stream.ran += 1
-                    self.ran.add((suite.height, stream.configuration.name))
+                    self.ran.add((suite.level, stream.configuration.name))
                     report.traces += 1
                     report.activity.add(result.activity)
                     tallies += result.tallies
@@ -261,12 +261,12 @@ class Runner:
             if suite.name not in timed and not (
                 suite.tensors or self._short or self._has_controls(suite)
             ):
-                fitting = [one for one in self.configurations if one.runs_at(suite.height)]
+                fitting = [one for one in self.configurations if one.runs_at(suite.level)]
                 planned[suite.name] = sum(
                     (
                         self._most
                         if suite.endless
-                        else sum(1 for _ in suite.traces(one, suite.height, self.seed))
+                        else sum(1 for _ in suite.traces(one, suite.level, self.seed))
                     )
                     for one in fitting
                 )
@@ -298,7 +298,7 @@ class Runner:
         configurations = [
             configuration
             for configuration in self.configurations
-            if configuration.runs_at(suite.height)
+            if configuration.runs_at(suite.level)
         ]
         if suite.tensors is not None:
             return suite.tensors.streams(
@@ -328,7 +328,7 @@ class Runner:
         )
 
     def _has_controls(self, suite: Suite) -> bool:
-        return suite.height in self.engine.kind.controlled and not suite.paired
+        return suite.level in self.engine.kind.controlled and not suite.paired
 
     def _leave_out(self, suite: Suite) -> None:
         why = (
@@ -436,7 +436,7 @@ class Runner:
         self._skip(f"configuration {stream.configuration.name}", str(refusal))
         self.missing = str(refusal) if isinstance(refusal, EngineMissing) else self.missing
         stream.refused = True
-        where = (suite.height, stream.configuration.name)
+        where = (suite.level, stream.configuration.name)
         if not stream.control:
             self.refusals.add(where)
         if stream.ran or (where in self.ran and not stream.control):
@@ -488,7 +488,7 @@ class Runner:
             failure.replace(
                 *smallest(trace, engine, finding, partial(again, suite, finding), avoid)
             )
-            if suite.height == ANSWERS:
+            if suite.level == ANSWERS:
                 _with_causes(failure, engine, finding.cause)
         elif entry is None and len(trace.ops) > SHORT:
             failure.why_long = f"not shrunk, since {len(self._shrunk)} others were"

@@ -32,14 +32,14 @@ def why_not(suite: Suite, engine: EngineSpec, policy: PolicyKind) -> str:
         return why
     if suite.tensors and not kind.computes:
         return f"engine {kind.name} computes no tensors"
-    if suite.height not in kind.heights:
-        return f"engine {kind.name} does not run at {suite.height} height"
-    if suite.height == ANSWERS:
+    if suite.level not in kind.levels:
+        return f"engine {kind.name} does not run at {suite.level} level"
+    if suite.level == ANSWERS:
         return "" if kind.cold else f"engine {kind.name} declares no uncached twin"
     return (
         ""
-        if suite.height in policy.heights
-        else f"policy {policy.name} does not run at {suite.height} height"
+        if suite.level in policy.levels
+        else f"policy {policy.name} does not run at {suite.level} level"
     )
 
 
@@ -55,7 +55,7 @@ def controls(
             configuration,
             engine.variant(options),
             islice(
-                suite.traces(configuration, suite.height, seed),
+                suite.traces(configuration, suite.level, seed),
                 place % CONTROLLED,
                 most,
                 CONTROLLED,

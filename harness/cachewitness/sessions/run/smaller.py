@@ -88,7 +88,7 @@ def _alone(trace: Trace, engine: EngineSpec, rerun: Rerun) -> Finding | None:
     """Run a trace in a process of the engine's that has served no other; in the harness's own
     process if it has none.
     """
-    for _ in range(TRIES if trace.header.height == "answers" else 1):
+    for _ in range(TRIES if trace.header.level == "answers" else 1):
         begin_afresh()
         with suppress(UsageError):  # it was found, whether or not the engine can be started again
             if found := rerun(trace, engine):

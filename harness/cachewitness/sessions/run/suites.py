@@ -11,7 +11,7 @@ import msgspec
 from cachewitness.core.engine import Engine
 from cachewitness.core.events import Header
 from cachewitness.core.result import Result
-from cachewitness.core.trace_format import Height, Trace
+from cachewitness.core.trace_format import Level, Trace
 from cachewitness.engines.registry import EngineSpec
 from cachewitness.workloads.answer_random import random_answers
 from cachewitness.workloads.answer_stories import STORIES, write
@@ -70,8 +70,8 @@ class Suite:
 
     name: str
     summary: str
-    height: Height
-    traces: Callable[[Configuration, Height, int], Iterator[Trace]]
+    level: Level
+    traces: Callable[[Configuration, Level, int], Iterator[Trace]]
     paired: bool = False
     endless: bool = False
     tensors: Tensors | None = None
@@ -85,34 +85,34 @@ class Suite:
         which they are run.
         """
         first = self.spread * place // places
-        yield from islice(self.traces(configuration, self.height, seed), first, None)
+        yield from islice(self.traces(configuration, self.level, seed), first, None)
         if first:
-            yield from islice(self.traces(configuration, self.height, seed), first)
+            yield from islice(self.traces(configuration, self.level, seed), first)
 
 
-def scenario_traces(configuration: Configuration, height: Height, seed: int) -> Iterator[Trace]:
+def scenario_traces(configuration: Configuration, level: Level, seed: int) -> Iterator[Trace]:
     """Yield the hand-written scenarios that fit a configuration."""
-    shape = configuration.shape(height)
+    shape = configuration.shape(level)
     for scenario in SCENARIOS:
         if scenario.applies(shape):
             yield scenario.trace(shape)
 
 
-def _random(configuration: Configuration, height: Height, seed: int) -> Iterator[Trace]:
+def _random(configuration: Configuration, level: Level, seed: int) -> Iterator[Trace]:
     number = seed * 1_000_003
     while True:
-        yield random_trace(configuration.shape(height), number, withdraw=number % 4 == 0)
+        yield random_trace(configuration.shape(level), number, withdraw=number % 4 == 0)
         number += 1
 
 
-def _answers(configuration: Configuration, height: Height, seed: int) -> Iterator[Trace]:
-    shape = configuration.shape(height)
+def _answers(configuration: Configuration, level: Level, seed: int) -> Iterator[Trace]:
+    shape = configuration.shape(level)
     for story in STORIES:
         yield _avoiding(write(shape, story, seed))
 
 
-def _random_answers(configuration: Configuration, height: Height, seed: int) -> Iterator[Trace]:
-    shape = configuration.shape(height)
+def _random_answers(configuration: Configuration, level: Level, seed: int) -> Iterator[Trace]:
+    shape = configuration.shape(level)
     for number in count(seed * 1_000_003):
         yield _avoiding(random_answers(shape, number))
 

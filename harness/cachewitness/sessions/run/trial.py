@@ -113,7 +113,7 @@ def judged(
     """Run a trace as its suite has it judged."""
     if suite.tensors is not None:
         return suite.tensors.judge(trace, engine, spec)
-    if suite.height == ANSWERS:
+    if suite.level == ANSWERS:
         return answered(trace, engine, spec, until=until, keep=False)
     return (lockstep if suite.paired else drive)(trace, engine, until=until, keep=False)
 

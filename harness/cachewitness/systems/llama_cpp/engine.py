@@ -27,7 +27,7 @@ one or two."""
 
 
 class LlamaCpp(HeardEngine[Completion]):
-    """A server as an engine at answers height. `pages` of a trace are blocks of tokens of its
+    """A server as an engine at answers level. `pages` of a trace are blocks of tokens of its
     context.
     """
 
@@ -63,7 +63,7 @@ class LlamaCpp(HeardEngine[Completion]):
         return Rules(
             caching=self._caching,
             answering=answering,
-            gives_up=self._settings.switches["kv_unified"],
+            engine_aborts=self._settings.switches["kv_unified"],
         )
 
     def request(self, op: Submit) -> Completion:

@@ -89,7 +89,7 @@ def _layout() -> Layout:
 ENGINE = EngineKind(
     name=NAME,
     summary="the installed llama.cpp's server on tiny hybrid models",
-    heights=("answers",),
+    levels=("answers",),
     open=open_engine,
     reads=(MODELS,),
     options={

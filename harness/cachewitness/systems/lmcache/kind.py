@@ -168,7 +168,7 @@ ENGINE = EngineKind(
         "the installed LMCache's own look-up, store and retrieve, on a CPU, behind vLLM's reference"
         " scheduler"
     ),
-    heights=("scheduler",),
+    levels=("scheduler",),
     open=open_engine,
     options={
         "caching": (

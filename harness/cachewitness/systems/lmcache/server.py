@@ -137,7 +137,7 @@ class Level:
             del self.content[key]
         if more := [key for key in whole if key not in self.objects]:
             raise EngineFailure(
-                "died",
+                "engine-crashed",
                 f"has {len(more)} objects that nobody has stored, the first of them {more[0]}",
             )
         self._tell(gone)
@@ -338,7 +338,7 @@ class RealServer:
             ):
                 whose = f" by worker {worker}" if worker else ""
                 raise EngineFailure(
-                    "died",
+                    "engine-crashed",
                     f"had LMCache serve {chunks.stop} chunks of {request_id}, and then not find"
                     f" them{whose}",
                 )

@@ -2,5 +2,5 @@
 models, on a CPU.
 
 A loop does with the library's `BatchGenerator` and `LRUPromptCache` what its server does
-(mlx_lm/server.py, `_generate`). It tells no pages, so it runs at answers height (docs/answers.md).
+(mlx_lm/server.py, `_generate`). It tells no pages, so it runs at answers level (docs/answers.md).
 """

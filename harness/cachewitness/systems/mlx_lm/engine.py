@@ -12,7 +12,7 @@ from cachewitness.systems.mlx_lm.server import Server
 
 
 class MlxEngine(SteppedEngine[Server]):
-    """The loop as an engine at answers height. The prompt cache counts caches, so the `pages` of
+    """The loop as an engine at answers level. The prompt cache counts caches, so the `pages` of
     a trace bound nothing.
     """
 

@@ -63,7 +63,7 @@ def _layout(system: int) -> Layout:
 ENGINE = EngineKind(
     name=NAME,
     summary="the installed mlx-lm's continuous batching and prompt cache on tiny hybrid models",
-    heights=("answers",),
+    levels=("answers",),
     open=open_engine,
     options={
         "mutant": "a seeded fault of its own (docs/engine-mlx-lm.md)",

@@ -1,4 +1,4 @@
-"""A server behind a URL as an engine at answers height.
+"""A server behind a URL as an engine at answers level.
 
 A trace begins with nothing cached of it: every trace has salts of its own, or texts of its own
 where the server does not heed salts.

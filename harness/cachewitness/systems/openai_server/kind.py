@@ -68,7 +68,7 @@ def _number(options: Mapping[str, str], name: str, usual: int) -> int:
 ENGINE = EngineKind(
     name=NAME,
     summary="any server that speaks OpenAI's completions, by its URL",
-    heights=("answers",),
+    levels=("answers",),
     open=open_engine,
     options={
         "url": "where it is, http://HOST:PORT",

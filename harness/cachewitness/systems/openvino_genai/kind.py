@@ -134,7 +134,7 @@ def _layout(multiplier: int) -> Layout:
 ENGINE = EngineKind(
     name=NAME,
     summary="the installed OpenVINO GenAI's continuous batching on tiny hybrid models",
-    heights=("answers",),
+    levels=("answers",),
     open=open_engine,
     reads=(MODELS,),
     options={

@@ -66,7 +66,7 @@ class Asked:
 
 
 class Pipeline:
-    """The pipeline as an engine at answers height. `pages` of a trace are KV blocks, from which
+    """The pipeline as an engine at answers level. `pages` of a trace are KV blocks, from which
     OpenVINO sizes the states.
     """
 

@@ -1,4 +1,4 @@
-"""The engine `sample`: a small server that only answers, to show what is judged at answers height
+"""The engine `sample`: a small server that only answers, to show what is judged at answers level
 without torch.
 
 Its model is made of a recurrent state and a sum over keys, in Python's own numbers; its prefix

@@ -21,7 +21,7 @@ YES_NO = {"on": True, "off": False}
 
 
 class SampleEngine(SteppedEngine[Server]):
-    """The server as an engine at answers height."""
+    """The server as an engine at answers level."""
 
     def __init__(self, header: TraceHeader, options: Mapping[str, str]) -> None:
         takes("sample", header, ("chunk",))
@@ -79,7 +79,7 @@ def _layout(block: int) -> Layout:
 ENGINE = EngineKind(
     name="sample",
     summary="a small server that tells nothing but its answers; needs nothing installed",
-    heights=("answers",),
+    levels=("answers",),
     open=open_engine,
     options={
         "mutant": "a seeded fault of its own (docs/answers.md)",

@@ -19,7 +19,7 @@ from cachewitness.systems.sample.server import Request
     group="A",
     checker="answers",
     engines=("sample",),
-    height="answers",
+    level="answers",
 )
 def _early(engine: Any) -> None:
     """The state that is kept at the end of a block has not seen its last token."""

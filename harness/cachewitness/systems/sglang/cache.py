@@ -26,7 +26,15 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from cachewitness.core.events import Drop, Event, Move, StepBegin, StepEnd, Take, UnpublishReason
+from cachewitness.core.events import (
+    Acquire,
+    Event,
+    Move,
+    Release,
+    StepBegin,
+    StepEnd,
+    UnpublishReason,
+)
 from cachewitness.core.trace_format import Step, Submit
 from cachewitness.engines.adapter import Adapter, Asked, Refused, Scheduled
 from cachewitness.engines.cache_state import Count, KeysByEntry, Tables
@@ -98,11 +106,11 @@ class SglangCache(Adapter):
         gone = [(name, slot) for name, slot in before.items() if now.get(name) != slot]
         come = [(name, slot) for name, slot in now.items() if before.get(name) != slot]
         events: list[Event] = [
-            Drop(step=step, pool=group, group=group, pages=[slot], holder=name)
+            Release(step=step, pool=group, group=group, pages=[slot], holder=name)
             for name, slot in gone
         ]
         return events + [
-            Take(step=step, pool=group, group=group, pages=[slot], holder=name)
+            Acquire(step=step, pool=group, group=group, pages=[slot], holder=name)
             for name, slot in come
         ]
 

@@ -36,7 +36,7 @@ def describe(
     eviction = Eviction("random", watermark=AHEAD)
     return Header(
         engine="sglang",
-        height=trace.height,
+        level=trace.level,
         pools=[
             Pool(id=number, pages=sizes[kind] + 1, null=[0], eviction=eviction)
             for kind, number in groups.items()

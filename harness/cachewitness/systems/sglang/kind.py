@@ -65,7 +65,7 @@ def open_engine(header: TraceHeader, options: Mapping[str, str]) -> Engine:
 ENGINE = EngineKind(
     name="sglang",
     summary="the installed SGLang's own unified radix cache and its allocators, on CPU",
-    heights=("manager",),
+    levels=("manager",),
     open=open_engine,
     configurations=configurations,
     own_layouts=True,

@@ -16,7 +16,7 @@ from cachewitness.systems.transformers.store import PrefixStore
 
 
 class TransformersEngine(SteppedEngine[Server]):
-    """The server as an engine at answers height. `pages` of a trace are the blocks that kept
+    """The server as an engine at answers level. `pages` of a trace are the blocks that kept
     prefixes take, each its own.
     """
 

@@ -73,7 +73,7 @@ ENGINE = EngineKind(
     summary=(
         "the installed transformers on tiny hybrid models, resumed from copies of its own caches"
     ),
-    heights=("answers",),
+    levels=("answers",),
     open=open_engine,
     options={
         "mutant": "a seeded fault of its own (docs/engine-transformers.md)",

@@ -173,7 +173,7 @@ def scheduler_engine(
         )
         adapter = ConnectedScheduler(*parts, driven)
         described = connected_header(
-            described, driven, options.tier_delay, gives_up=connector.load_failure == "fail"
+            described, driven, options.tier_delay, engine_aborts=connector.load_failure == "fail"
         )
     adapter.worker = worker
     if special.prefill_checkpoints:
@@ -205,7 +205,7 @@ def _refuse(header: TraceHeader, options: Options, source: Source, connector: As
         since = "{}.{}".format(*SCHEDULERS_SINCE)
         raise UsageError(
             f"vLLM {source.version}: its Scheduler is driven from {since} on; run it at manager"
-            " height"
+            " level"
         )
     if options.tier_pages and not connector:
         raise UsageError(

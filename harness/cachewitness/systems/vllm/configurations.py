@@ -24,7 +24,7 @@ ALONE = [GroupSpec("recurrent", 16)]
 
 
 def further_configurations() -> list[Configuration]:
-    """Return them; all are run at scheduler height."""
+    """Return them; all are run at scheduler level."""
     full, window, state, unequal = (
         layouts.load(name) for name in ("full", "full-swa", "full-mamba", "full-mamba-unequal")
     )

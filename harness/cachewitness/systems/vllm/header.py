@@ -49,7 +49,7 @@ def describe(
         not_applicable["interval-sparsity"] = _why(rules, "no group that retention prunes")
     return Header(
         engine=engine,
-        height=trace.height,
+        level=trace.level,
         pools=[Pool(id=POOL, pages=trace.pages, null=[0], eviction=eviction)],
         groups=[_group(index, spec, options) for index, spec in enumerate(trace.layout.groups)],
         rules=rules,
@@ -112,7 +112,7 @@ def with_tier(header: Header, pages: int, eviction: Eviction | None = TIER_LRU) 
         return header
     count = len(header.groups)
     aside = [
-        msgspec.structs.replace(group, id=count + group.id, pool=TIER, of=group.id)
+        msgspec.structs.replace(group, id=count + group.id, pool=TIER, source_group=group.id)
         for group in header.groups
     ]
     pools = [*header.pools, Pool(id=TIER, pages=pages, tier=SECOND, eviction=eviction)]

@@ -3,8 +3,8 @@ under the harness's worker.
 
 `vllm:source=PATH` takes the vLLM in that folder (a checkout, or a wheel unpacked without its
 compiled parts). Everything that decides what is cached, hit, kept and evicted, and where a chunk
-ends, is vLLM's code. At manager height what is ours is the order of calls around it; at scheduler
-height that is vLLM's too, and ours are the client and the worker.
+ends, is vLLM's code. At manager level what is ours is the order of calls around it; at scheduler
+level that is vLLM's too, and ours are the client and the worker.
 
 Time spent inside vLLM is kept apart from our own: `engine_seconds`, beside `startup_seconds` for
 importing and building.
@@ -105,7 +105,7 @@ class VllmEngine(Driver):
 
 
 def open_engine(header: TraceHeader, options: Mapping[str, str]) -> Engine:
-    """Build vLLM's cache manager or scheduler for a trace, as its height says. Option `source`: a
+    """Build vLLM's cache manager or scheduler for a trace, as its level says. Option `source`: a
     folder that holds `vllm`.
 
     Raises EngineMissing if vLLM cannot be imported, UsageError for anything that this release
@@ -154,7 +154,7 @@ def _built(header: TraceHeader, options: Mapping[str, str]) -> VllmEngine:
     if "hisparse" in options:
         eager = chosen("vllm", options, "hisparse", WAYS) == "eager"
         assembled = hisparse_engine(header, asked, source, eager=eager, full=full)
-    elif header.height == "scheduler":
+    elif header.level == "scheduler":
         connector = asked_for(options.get("connector", ""), options["load_failure"], source)
         assembled = scheduler_engine(header, asked, source, connector, sized, full=full)
     else:
@@ -181,7 +181,7 @@ def _limited(
         capabilities = [name for name in capabilities if name != "withdraw"]
         limits["withdraw"] = why
     if (
-        trace.height == "scheduler"
+        trace.level == "scheduler"
         and trace.options.get("num_speculative_tokens")
         and not trace.options.get("use_eagle")
     ):
@@ -202,7 +202,7 @@ def _limited(
 
 def _withdraws_not(trace: TraceHeader, options: Mapping[str, str]) -> str:
     """Return why no request is taken back out of a step; empty if some are."""
-    if trace.height == "scheduler":
+    if trace.level == "scheduler":
         return "vLLM's scheduler takes a request back by itself or not at all: it cannot be told to"
     if options["withdraw"] == "no":
         return (
@@ -216,7 +216,7 @@ def _out_of_step(trace: TraceHeader, release: str) -> str:
     """Return why the reference of a release is not compared with vLLM on a configuration; empty
     if it is.
     """
-    if trace.height == "scheduler":
+    if trace.level == "scheduler":
         return "the reference's scheduler was not compared with vLLM's own"
     if release == NEWEST:
         return ""
@@ -259,7 +259,7 @@ def _configurations() -> list[Configuration]:
 ENGINE = EngineKind(
     name="vllm",
     summary="the installed vLLM's own KVCacheManager, and its own Scheduler over it, on CPU",
-    heights=("manager", "scheduler"),
+    levels=("manager", "scheduler"),
     open=open_engine,
     answers=answer_vectors,
     configurations=_configurations,
@@ -272,7 +272,7 @@ ENGINE = EngineKind(
             "a folder that holds `vllm`: a checkout, or a wheel unpacked without its compiled parts"
         ),
         "connector": (
-            "at scheduler height: the KV connector that it loads from and stores to"
+            "at scheduler level: the KV connector that it loads from and stores to"
             " (docs/engine-vllm.md)"
         ),
         "load_failure": (
@@ -298,7 +298,7 @@ ENGINE = EngineKind(
             " (docs/engine-vllm.md)"
         ),
         "hisparse": (
-            "`eager` or `lazy`: at scheduler height, sparse attention whose blocks lie on the host,"
+            "`eager` or `lazy`: at scheduler level, sparse attention whose blocks lie on the host,"
             " copies of some on the device (docs/engine-vllm.md); decoded rows go to the host in"
             " their step, or when their block is full"
         ),

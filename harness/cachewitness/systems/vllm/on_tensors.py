@@ -60,10 +60,10 @@ def check(trace: TraceHeader, asked: Options, given: Mapping[str, str]) -> None:
         raise UsageError(
             f"--engine: tensors {given['tensors']!r} is unknown; known are {', '.join(PRECISIONS)}"
         )
-    if trace.height != "scheduler":
+    if trace.level != "scheduler":
         raise UsageError(
             "--engine: tensors are computed from what vLLM's scheduler tells its worker; run it at"
-            " scheduler height"
+            " scheduler level"
         )
     if given.get("connector"):
         raise UsageError(

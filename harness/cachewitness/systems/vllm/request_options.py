@@ -66,15 +66,15 @@ _FITS: Mapping[str, Any] = {
 
 def request_options(header: TraceHeader) -> RequestOptions:
     """Return these options of a trace. Raises UsageError for a value that does not fit, and for
-    any below scheduler height.
+    any below scheduler level.
     """
     given = {name: value for name, value in header.options.items() if name in NAMES}
     for name, value in given.items():
         if not _FITS[name](value):
             raise UsageError(f"trace {header.name!r}: option {name!r} cannot be {value!r}")
-        if value and header.height != "scheduler":
+        if value and header.level != "scheduler":
             raise UsageError(
-                f"option {name!r} ({value!r}) is the scheduler's; run it at scheduler height"
+                f"option {name!r} ({value!r}) is the scheduler's; run it at scheduler level"
             )
     return RequestOptions(**given)
 

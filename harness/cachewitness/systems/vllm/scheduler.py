@@ -6,7 +6,7 @@ answers each with the tokens that a worker would have sampled; a step may be ans
 ones were scheduled (`async_depth`).
 
 The scheduler calls its cache manager through the observer, so the same events come out as at
-manager height. It is told nothing and believed in nothing: a request that gives its blocks back and
+manager level. It is told nothing and believed in nothing: a request that gives its blocks back and
 has not ended was preempted.
 
 Sources: vLLM 0.29.0 to 0.33.0, `v1/core/sched/scheduler.py`, `async_scheduler.py`;
@@ -273,7 +273,7 @@ class RealScheduler(Driven):
                 < flight.known
                 <= self.requests[r].num_tokens + self._flights.awaited(r)
             ):
-                raise EngineFailure("died", self._unknown(r, flight))
+                raise EngineFailure("engine-crashed", self._unknown(r, flight))
         self._flights.begin(flights)
 
     def _unknown(self, r: str, flight: Flight) -> str:
@@ -366,7 +366,7 @@ class RealScheduler(Driven):
         if flight.in_vain:
             return self.engine.sampler.sample(request, flight.drafts)
         if flight.known > request.num_tokens:
-            raise EngineFailure("died", self._unknown(r, flight))
+            raise EngineFailure("engine-crashed", self._unknown(r, flight))
         return (
             self.engine.sampler.sample(request, flight.drafts)
             if flight.known == request.num_tokens

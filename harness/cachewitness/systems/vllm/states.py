@@ -98,7 +98,7 @@ class WorkerStates:
 def _page(run: Run, row: list[int], column: int) -> int:
     if not 0 <= column < len(row):
         raise EngineFailure(
-            "died",
+            "engine-crashed",
             f"told {len(row)} columns of {run.r} to its worker; a state belongs into column"
             f" {column}",
         )

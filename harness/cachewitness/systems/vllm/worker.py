@@ -118,7 +118,7 @@ class RealWorker(WorkerTables):
         batch = self._runner.input_batch
         if missing := [r for r in output.num_scheduled_tokens if r not in batch.req_id_to_index]:
             raise EngineFailure(
-                "died", f"had {missing[0]} compute, which was not in its worker's batch"
+                "engine-crashed", f"had {missing[0]} compute, which was not in its worker's batch"
             )
         if self._states is not None:
             self._states.update(output, batch, self._runner.requests)

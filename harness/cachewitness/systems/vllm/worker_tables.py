@@ -61,7 +61,8 @@ class WorkerTables:
         for r in output.num_scheduled_tokens:
             if r not in starts or r not in self._rows:
                 raise EngineFailure(
-                    "died", f"had {r} compute, of which its scheduler had not told the worker"
+                    "engine-crashed",
+                    f"had {r} compute, of which its scheduler had not told the worker",
                 )
         return starts
 

@@ -17,8 +17,8 @@ from cachewitness.core.trace_format import (
     Extend,
     Finish,
     GroupSpec,
-    Height,
     Layout,
+    Level,
     Media,
     Op,
     Preempt,
@@ -42,11 +42,11 @@ LeastPages = Callable[[Layout, Mapping[str, Any]], int]
 
 @dataclass(frozen=True)
 class Shape:
-    """A layout, the options of the policy and the height at which a trace is to run."""
+    """A layout, the options of the policy and the level at which a trace is to run."""
 
     layout: Layout
     options: dict[str, Any] = field(default_factory=dict)
-    height: Height = "manager"
+    level: Level = "manager"
     policy: str = "vllm"
     least_pages: LeastPages | None = None
     """The smallest pool that the policy accepts with a trace's options; None: any."""
@@ -133,10 +133,10 @@ class Script:
         cancel: Sequence[str] = (),
         fail: Sequence[int] = (),
     ) -> None:
-        """Run one step; at scheduler height the budget is the sum of what is asked. The rest is
+        """Run one step; at scheduler level the budget is the sum of what is asked. The rest is
         as in `cachewitness.workloads.Step`.
         """
-        if self.shape.height == "manager":
+        if self.shape.level == "manager":
             self.ops.append(Step(run=list(run), withdraw=list(withdraw), cancel=list(cancel)))
         else:
             budget = max(sum(n for _, n in run), self.shape.unit)
@@ -206,7 +206,7 @@ class Script:
             name=self._name,
             layout=self.shape.layout,
             pages=max(pages or roomy, least),
-            height=self.shape.height,
+            level=self.shape.level,
             policy=self.shape.policy,
             options=options,
             needs=list(self.needs),

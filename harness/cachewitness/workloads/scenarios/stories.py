@@ -33,7 +33,7 @@ class Scenario:
     source: str
     write: Callable[[Script, Shape], int]
     kinds: tuple[str, ...] = ()
-    heights: tuple[str, ...] = ("manager", "scheduler")
+    levels: tuple[str, ...] = ("manager", "scheduler")
     tiered: bool = False
     slow: bool = False
     needs: tuple[str, ...] = ()
@@ -41,7 +41,7 @@ class Scenario:
     drafts: bool = False
 
     def applies(self, shape: Shape) -> bool:
-        """Whether the layout has the kinds of groups and the height, drafts and the second tier,
+        """Whether the layout has the kinds of groups and the level, drafts and the second tier,
         that it is about.
         """
         if self.drafts and not shape.options.get("num_speculative_tokens"):
@@ -52,7 +52,7 @@ class Scenario:
             or self.engines > shape.engines
         ):
             return False
-        return shape.height in self.heights and all(shape.has(kind) for kind in self.kinds)
+        return shape.level in self.levels and all(shape.has(kind) for kind in self.kinds)
 
     def trace(self, shape: Shape) -> Trace:
         """Return the story as a trace on the layout."""
@@ -324,7 +324,7 @@ SCENARIOS: tuple[Scenario, ...] = (
         " fail",
         "LMCache/LMCache#5248, #4991; sgl-project/sglang#22811",
         loads_take_time,
-        heights=("scheduler",),
+        levels=("scheduler",),
         slow=True,
     ),
     Scenario(
@@ -332,7 +332,7 @@ SCENARIOS: tuple[Scenario, ...] = (
         "requests are loaded whose prefixes leave no room for what the first of them lacks",
         "vllm-project/vllm#57104",
         loads_fill_the_pool,
-        heights=("scheduler",),
+        levels=("scheduler",),
         slow=True,
     ),
     Scenario(
@@ -364,7 +364,7 @@ SCENARIOS: tuple[Scenario, ...] = (
         "what one request generated, drafts verified on the way, is the prefix of others",
         "vllm-project/vllm#53912 (drafts and recurrent states), #45845",
         generated_and_shared,
-        heights=("scheduler",),
+        levels=("scheduler",),
     ),
     Scenario(
         "second-tier",
@@ -372,7 +372,7 @@ SCENARIOS: tuple[Scenario, ...] = (
         " there too",
         "vllm-project/vllm#57727; LMCache/LMCache#4247",
         second_tier,
-        heights=("scheduler",),
+        levels=("scheduler",),
         tiered=True,
     ),
     Scenario(
@@ -381,7 +381,7 @@ SCENARIOS: tuple[Scenario, ...] = (
         " cache alone",
         "LMCache documentation, Hybrid Attention Models, Verifying Correctness",
         cold_then_from_tier,
-        heights=("scheduler",),
+        levels=("scheduler",),
         tiered=True,
     ),
     Scenario(
@@ -390,7 +390,7 @@ SCENARIOS: tuple[Scenario, ...] = (
         " are not a prefix",
         "vllm-project/vllm#46384",
         tail_here_rest_there,
-        heights=("scheduler",),
+        levels=("scheduler",),
         tiered=True,
     ),
     Scenario(
@@ -398,7 +398,7 @@ SCENARIOS: tuple[Scenario, ...] = (
         "a load fails in the step that asks for it, and the same prefix is asked for again",
         "vllm-project/vllm#26813",
         load_fails_at_once,
-        heights=("scheduler",),
+        levels=("scheduler",),
         tiered=True,
         slow=True,
     ),
@@ -408,7 +408,7 @@ SCENARIOS: tuple[Scenario, ...] = (
         " there",
         "vllm-project/vllm#57727",
         reset_while_one_waits,
-        heights=("scheduler",),
+        levels=("scheduler",),
         tiered=True,
     ),
     Scenario(
@@ -417,7 +417,7 @@ SCENARIOS: tuple[Scenario, ...] = (
         " step",
         "vllm-project/vllm#48596",
         last_block_is_taken,
-        heights=("scheduler",),
+        levels=("scheduler",),
         tiered=True,
         drafts=True,
     ),
@@ -427,7 +427,7 @@ SCENARIOS: tuple[Scenario, ...] = (
         " each finds its own",
         "LMCache documentation, Hybrid Attention Models, Caveats",
         engines_share_a_tier,
-        heights=("scheduler",),
+        levels=("scheduler",),
         tiered=True,
         needs=("kernels",),
         engines=2,
@@ -455,7 +455,7 @@ SCENARIOS: tuple[Scenario, ...] = (
         "a request is scheduled and taken back in the same step; its keys were never written",
         "vllm-project/vllm#57580, #43569",
         withdrawn,
-        heights=("manager",),
+        levels=("manager",),
         needs=("withdraw",),
     ),
     Scenario(
@@ -511,6 +511,6 @@ SCENARIOS: tuple[Scenario, ...] = (
         "two requests decode until the pool has no room for both",
         "OpenVINO GenAI 2026.4, partial preemption of a hybrid; vllm-project/vllm#31583",
         outgrown,
-        heights=("scheduler",),
+        levels=("scheduler",),
     ),
 )

@@ -14,7 +14,7 @@ from cachewitness.systems.lmcache.reference.planting import (
 )
 from cachewitness_reference.lmcache.server import Transfer
 
-fault = partial(mutant, engines=("lmcache",), height="scheduler")
+fault = partial(mutant, engines=("lmcache",), level="scheduler")
 
 
 @fault(

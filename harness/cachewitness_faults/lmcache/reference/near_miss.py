@@ -15,7 +15,7 @@ from cachewitness.systems.lmcache.reference.planting import (
     where_there_is_a_store,
 )
 
-fault = partial(mutant, engines=("lmcache",), height="scheduler", group="I")
+fault = partial(mutant, engines=("lmcache",), level="scheduler", group="I")
 SIXTEEN_BITS = 0xFFFF
 MEDIA_IDS = 1 << 62
 

@@ -59,7 +59,7 @@ def shared_block_written(engine: Driver) -> None:
     anomaly="state-position-skew",
     checker="safety-law",
     group="D",
-    height="scheduler",
+    level="scheduler",
 )
 def state_ahead_after_rollback(engine: Driver) -> None:
     """Tokens are taken off a preempted request, and its state stays ahead of them."""

@@ -16,8 +16,8 @@ from cachewitness.core.result import Activity, Result
 from cachewitness.core.trace_format import (
     Finish,
     GroupSpec,
-    Height,
     Layout,
+    Level,
     Media,
     Op,
     Step,
@@ -40,7 +40,7 @@ from cachewitness_reference.furiosa.request import Request
 from cachewitness_reference.furiosa.spec import CHOICES
 from cachewitness_reference.primitives import Position
 
-HEIGHTS: list[Height] = ["manager", "scheduler"]
+LEVELS: list[Level] = ["manager", "scheduler"]
 
 
 def layout(block_size: int = 16, window: int = 32) -> Layout:
@@ -53,7 +53,7 @@ def layout(block_size: int = 16, window: int = 32) -> Layout:
     return replace(even, groups=groups)
 
 
-def traces(height: Height, count: int) -> list[Trace]:
+def traces(level: Level, count: int) -> list[Trace]:
     """Return random traces over several sizes of block and window, and every option."""
     configurations = [
         configuration
@@ -62,7 +62,7 @@ def traces(height: Height, count: int) -> list[Trace]:
     ]
     return [
         random_trace(
-            Shape(configuration.layout, configuration.options, height, "furiosa"),
+            Shape(configuration.layout, configuration.options, level, "furiosa"),
             seed,
             withdraw=False,
         )
@@ -76,11 +76,11 @@ def judged(trace: Trace) -> Result:
     return drive(trace, open_engine(trace.header, {}), keep=False)
 
 
-@pytest.mark.parametrize("height", HEIGHTS)
-def test_random_workloads_are_lawful_and_not_idle(height: Height) -> None:
+@pytest.mark.parametrize("level", LEVELS)
+def test_random_workloads_are_lawful_and_not_idle(level: Level) -> None:
     """No checker finds anything, and there were hits, evictions and preemptions to look at."""
     activity = Activity()
-    for trace in traces(height, 5):
+    for trace in traces(level, 5):
         result = judged(trace)
         assert [f.sentence for f in result.findings] == [], trace.header
         activity.add(result.activity)

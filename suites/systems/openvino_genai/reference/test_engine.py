@@ -30,7 +30,7 @@ from cachewitness_reference.openvino_genai.sequence import Identity, Sequence, S
 from cachewitness_reference.primitives import Position
 from suites.support.sampled import fewer, sampled
 
-HEIGHTS: tuple[Any, ...] = ("manager", "scheduler")
+LEVELS: tuple[Any, ...] = ("manager", "scheduler")
 UNLIMITED = 18446744073709551615
 
 
@@ -38,20 +38,16 @@ def configuration(layout: str = "full-mamba", **options: Any) -> Configuration:
     return Configuration(layouts.load(layout), options, "openvino_genai")
 
 
-def built(layout: Layout, pages: int = 64, height: Any = "scheduler", **options: Any) -> Driver:
-    header = TraceHeader(
-        "t", layout, pages, height=height, policy="openvino_genai", options=options
-    )
+def built(layout: Layout, pages: int = 64, level: Any = "scheduler", **options: Any) -> Driver:
+    header = TraceHeader("t", layout, pages, level=level, policy="openvino_genai", options=options)
     return open_engine(header, {})
 
 
 def results(
-    where: Configuration, seeds: Iterable[int], heights: tuple[Any, ...] = HEIGHTS
+    where: Configuration, seeds: Iterable[int], levels: tuple[Any, ...] = LEVELS
 ) -> list[Result]:
     traces = [
-        random_trace(where.shape(height), seed, withdraw=False)
-        for height in heights
-        for seed in seeds
+        random_trace(where.shape(level), seed, withdraw=False) for level in levels for seed in seeds
     ]
     return [drive(trace, open_engine(trace.header, {})) for trace in traces]
 
@@ -97,9 +93,9 @@ def test_lawful_on_every_configuration(where: Configuration) -> None:
         )
 
 
-def test_states_are_restored_and_requests_give_way_at_both_heights() -> None:
-    for height in HEIGHTS:
-        counts = activity(results(configuration("full-mamba-unequal"), range(12), (height,)))
+def test_states_are_restored_and_requests_give_way_at_both_levels() -> None:
+    for level in LEVELS:
+        counts = activity(results(configuration("full-mamba-unequal"), range(12), (level,)))
         assert counts["restored"] and counts["preemptions"] and counts["set back"]
 
 
@@ -169,31 +165,31 @@ def tokens_alone_are_hashed(patch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("fault", "where", "heights", "anomaly"),
+    ("fault", "where", "levels", "anomaly"),
     [
         (
             keys_of_the_future,
             configuration(cache_interval_multiplier=4),
-            HEIGHTS,
+            LEVELS,
             "fabricated-snapshot",
         ),
-        (keys_of_the_future, configuration("full"), HEIGHTS, "partial-commit"),
-        (state_of_the_whole_prompt, configuration(), HEIGHTS, "state-position-skew"),
-        (no_copy_in_prompts, configuration(cache_interval_multiplier=4), HEIGHTS, "aliased-write"),
+        (keys_of_the_future, configuration("full"), LEVELS, "partial-commit"),
+        (state_of_the_whole_prompt, configuration(), LEVELS, "state-position-skew"),
+        (no_copy_in_prompts, configuration(cache_interval_multiplier=4), LEVELS, "aliased-write"),
         (
             set_back_by_kv_alone,
             configuration("full-mamba-unequal"),
-            HEIGHTS[1:],
+            LEVELS[1:],
             "state-position-skew",
         ),
-        (tokens_alone_are_hashed, configuration(), HEIGHTS, "cross-identity-hit"),
+        (tokens_alone_are_hashed, configuration(), LEVELS, "cross-identity-hit"),
     ],
     ids=lambda value: getattr(value, "__name__", getattr(value, "name", None)),
 )
 def test_openvinos_own_ways_are_found(
     fault: Callable[[pytest.MonkeyPatch], None],
     where: Configuration,
-    heights: tuple[Any, ...],
+    levels: tuple[Any, ...],
     anomaly: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -203,18 +199,18 @@ def test_openvinos_own_ways_are_found(
     with monkeypatch.context() as patch:
         fault(patch)
         found = (
-            (height, seed)
-            for seed in range(80 // len(heights))
-            for height in heights
+            (level, seed)
+            for seed in range(80 // len(levels))
+            for level in levels
             if anomaly
             in {
                 finding.anomaly
-                for result in results(where, [seed], (height,))
+                for result in results(where, [seed], (level,))
                 for finding in result.findings
             }
         )
-        height, seed = next(found)
-    (clean,) = results(where, [seed], (height,))
+        level, seed = next(found)
+    (clean,) = results(where, [seed], (level,))
     assert clean.findings == []
 
 
@@ -277,7 +273,7 @@ def test_what_does_not_apply_is_said() -> None:
 def test_a_request_that_does_not_fit_is_dropped_and_said_to_be_aborted() -> None:
     """A prompt larger than both pools takes all there is; the next step can do nothing for it."""
     layout = layouts.load("full-mamba")
-    header = TraceHeader("t", layout, 8, height="scheduler", policy="openvino_genai")
+    header = TraceHeader("t", layout, 8, level="scheduler", policy="openvino_genai")
     trace = Trace(header, [Submit("r1", "a:200"), Step(), Step(), Submit("r2", "b:20"), Step()])
     result = drive(trace, open_engine(header, {}))
     assert not result.findings

@@ -13,7 +13,7 @@ import pytest
 from cachewitness._util.errors import UsageError
 from cachewitness.cli import invoke
 from cachewitness.core.driving import drive
-from cachewitness.core.events import Group, Grow, Header, Pool, Submitted, Take
+from cachewitness.core.events import Acquire, Group, Grow, Header, Pool, Submitted
 from cachewitness.core.nonsense import PAGES_MAX, Nonsense
 from cachewitness.core.result import EXIT_FAIL, EXIT_PASS, EXIT_USAGE, Result
 from cachewitness.core.trace_format import Trace, TraceHeader
@@ -249,17 +249,17 @@ def run(trace: Trace, engine: str = "reference") -> Result:
     return drive(trace, parse(engine).open(trace.header))
 
 
-def crowded(seed: int, height: Any = "scheduler") -> Trace:
-    return random_trace(configuration(DYNAMIC).shape(height), seed, withdraw=False)
+def crowded(seed: int, level: Any = "scheduler") -> Trace:
+    return random_trace(configuration(DYNAMIC).shape(level), seed, withdraw=False)
 
 
 @pytest.mark.parametrize("release", RELEASES)
-@pytest.mark.parametrize("height", ["manager", "scheduler"])
-def test_a_dynamic_cache_begins_empty_and_grows_on_demand(release: str, height: Any) -> None:
-    """At both heights; 2026.2 makes room for its first requests and then for 256 tokens at a
+@pytest.mark.parametrize("level", ["manager", "scheduler"])
+def test_a_dynamic_cache_begins_empty_and_grows_on_demand(release: str, level: Any) -> None:
+    """At both levels; 2026.2 makes room for its first requests and then for 256 tokens at a
     time.
     """
-    result = run(crowded(1, height), f"reference:release={release}")
+    result = run(crowded(1, level), f"reference:release={release}")
     assert not result.findings and [pool.pages for pool in result.history.header.pools] == [0, 0]
     grown = [event.pages for event in result.history.events if isinstance(event, Grow)]
     assert set(grown[2:]) == {16} if release == "2026.2" else not set(grown[2:]) <= {16}
@@ -331,9 +331,9 @@ def test_a_page_is_there_once_its_pool_has_grown() -> None:
     )
     followed.follow(Submitted(r="a", tokens=[1, 2]))
     with pytest.raises(Nonsense, match="page 2 does not exist"):
-        followed.follow(Take(pool=0, group=0, pages=[2], holder="a"))
+        followed.follow(Acquire(pool=0, group=0, pages=[2], holder="a"))
     followed.follow(Grow(pool=0, pages=3))
-    followed.follow(Take(pool=0, group=0, pages=[2], holder="a"))
+    followed.follow(Acquire(pool=0, group=0, pages=[2], holder="a"))
 
 
 # --- plan and run ---------------------------------------------------------------------------------

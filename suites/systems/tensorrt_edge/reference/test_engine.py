@@ -14,7 +14,7 @@ import pytest
 
 from cachewitness._util.errors import UsageError
 from cachewitness.core.driving import drive
-from cachewitness.core.events import Header, Hit, StepBegin, Take
+from cachewitness.core.events import Acquire, Header, Hit, StepBegin
 from cachewitness.core.result import Result
 from cachewitness.core.trace_format import Finish, Layout, Step, Submit, Trace, TraceHeader
 from cachewitness.engines.adapter import Scheduled
@@ -28,7 +28,7 @@ from cachewitness.workloads.generate import random_trace
 from suites.support.sampled import fewer
 
 SEEDS = range(fewer(12, 6))
-HEIGHTS: tuple[Any, ...] = ("manager", "scheduler")
+LEVELS: tuple[Any, ...] = ("manager", "scheduler")
 
 
 def configuration(layout: str = "full-swa-mamba", **options: Any) -> Configuration:
@@ -38,13 +38,13 @@ def configuration(layout: str = "full-swa-mamba", **options: Any) -> Configurati
 def results(
     where: Configuration, plant: Callable[[Driver], None] | None = None, seeds: range = SEEDS
 ) -> list[tuple[Trace, Result]]:
-    """Run the random traces of a configuration, at both heights, on engines with a fault or
+    """Run the random traces of a configuration, at both levels, on engines with a fault or
     without.
     """
     found = []
-    for height in HEIGHTS:
+    for level in LEVELS:
         for seed in seeds:
-            trace = random_trace(where.shape(height), seed, withdraw=False)
+            trace = random_trace(where.shape(level), seed, withdraw=False)
             engine = assemble(trace.header)
             if plant is not None:
                 plant(engine)
@@ -199,7 +199,7 @@ def test_pages_are_batch_rows() -> None:
     assert [(pool.pages, pool.tier, pool.null) for pool in told.pools] == [(3, "local", [])] * 2 + [
         (2, "cpu", [])
     ] * 2
-    assert [(g.kind, g.block_size, g.pool, g.of) for g in told.groups] == [
+    assert [(g.kind, g.block_size, g.pool, g.source_group) for g in told.groups] == [
         ("full", 100, 0, -1),
         ("recurrent", 100, 1, -1),
         ("full", 100, 2, 0),
@@ -285,14 +285,14 @@ def test_a_move_is_one_copy_over_rows_that_stay_held() -> None:
         (1, 0, 1, 1),
     ]
     taken = {
-        (event.holder, event.pool, *event.pages) for event in events if isinstance(event, Take)
+        (event.holder, event.pool, *event.pages) for event in events if isinstance(event, Acquire)
     }
     assert {holder.partition(":")[0] for holder, *_ in taken} == {"b", "copy"}
     assert {("b", 0, 0), ("b", 1, 0)} <= taken
     assert [
         (event.holder[:4], event.pages)
         for event in events
-        if type(event).__name__ == "Drop" and event.holder != "b"
+        if type(event).__name__ == "Release" and event.holder != "b"
     ] == [("copy", [1]), ("copy", [1])]
 
 

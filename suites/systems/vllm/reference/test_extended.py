@@ -117,10 +117,10 @@ def test_a_snapshot_of_three_pages_is_held_keyed_and_evicted_as_one() -> None:
     p = SnapshotPool(8, 4)
     request = Request("r", [1, 2, 3, 4], 4)
     (snapshot,) = p.get_new_blocks(1)
-    p.take_companions(snapshot, 2)
+    p.take_extra_pages(snapshot, 2)
     assert isinstance(snapshot, SnapshotBlock)
     p.cache_full_blocks(request, [snapshot], 0, 1, 4, GroupId(0))
-    pages = [snapshot, *snapshot.companions]
+    pages = [snapshot, *snapshot.extra_pages]
     assert [page.ref_cnt for page in pages] == [1, 1, 1]
     assert {page.block_hash for page in pages} == {snapshot.block_hash}
     assert [page.primary for page in pages] == [None, snapshot, snapshot]
@@ -129,7 +129,7 @@ def test_a_snapshot_of_three_pages_is_held_keyed_and_evicted_as_one() -> None:
     p.get_new_blocks(5)
     assert p.get_cached_block(request.block_hashes[0], [GroupId(0)]) is None
     assert all(
-        page.block_hash is None and page.primary is None and not page.companions for page in pages
+        page.block_hash is None and page.primary is None and not page.extra_pages for page in pages
     )
     assert list(p.free_block_queue) == [2, 3], "the other pages are free, and go first"
 

@@ -1,5 +1,5 @@
 """The policy `furiosa`: the reference of Furiosa-LLM's two pools and radix tree, at manager and at
-scheduler height.
+scheduler level.
 
 A trace's layout gives the kinds of attention; groups of one kind are one group here, because one
 block of a pool has the tokens of all layers of its kind. A trace's `pages` are so many blocks of
@@ -92,7 +92,7 @@ def _layers(layout: Layout) -> Layers:
 
 
 def open_engine(header: TraceHeader, options: Mapping[str, str]) -> Driver:
-    """Build the reference for a trace, at the height that the trace names.
+    """Build the reference for a trace, at the level that the trace names.
 
     Raises UsageError for an option that the policy refuses, naming it.
     """
@@ -113,7 +113,7 @@ def describe(trace: TraceHeader, config: CacheConfig) -> Header:
     everywhere, sliding = _evictions(options)
     return Header(
         engine="reference",
-        height=trace.height,
+        level=trace.level,
         pools=[
             Pool(id=GLOBAL, pages=config.global_blocks, eviction=everywhere),
             Pool(id=SLIDING, pages=config.sliding_blocks, eviction=sliding),

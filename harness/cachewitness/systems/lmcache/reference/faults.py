@@ -21,7 +21,7 @@ from cachewitness.systems.lmcache.reference.planting import name_objects, where_
     checker="identity",
     group="I",
     engines=("lmcache",),
-    height="scheduler",
+    level="scheduler",
 )
 @where_there_is_a_store
 def kernels_left_out_of_objects(engine: Any) -> None:

@@ -15,12 +15,12 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from cachewitness.core.events import (
+    Acquire,
     Counts,
-    Drop,
     Event,
     Hit,
     Publish,
-    Take,
+    Release,
     Unpublish,
     UnpublishReason,
 )
@@ -95,7 +95,7 @@ class ObservedStore:
         for name in [name for name in self._staged if name not in now]:
             memory, holder = self._staged.pop(name)
             drops += [
-                Drop(step=step, pool=TIER, group=self._ends[p][0], pages=[p], holder=holder)
+                Release(step=step, pool=TIER, group=self._ends[p][0], pages=[p], holder=holder)
                 for p in _named(memory)
             ]
         for name in [name for name in now if name not in self._staged]:
@@ -104,7 +104,7 @@ class ObservedStore:
             holder = f"store:{self._stores}"
             self._staged[name] = (memory, holder)
             takes += [
-                Take(step=step, pool=TIER, group=self._ends[p][0], pages=[p], holder=holder)
+                Acquire(step=step, pool=TIER, group=self._ends[p][0], pages=[p], holder=holder)
                 for p in _named(memory)
             ]
         return takes, drops

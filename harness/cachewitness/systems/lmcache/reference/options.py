@@ -42,8 +42,8 @@ def configure(header: TraceHeader, release: str = "") -> tuple[StoreOptions, KVC
     trace names none.
     """
     given = dict(header.options)
-    if header.height != "scheduler":
-        raise UsageError("policy lmcache sits behind a scheduler; run it at scheduler height")
+    if header.level != "scheduler":
+        raise UsageError("policy lmcache sits behind a scheduler; run it at scheduler level")
     if release:
         given.setdefault("release", release)
     names = {field.name for field in fields(StoreOptions)}

@@ -167,7 +167,7 @@ class Built:
         return Header(
             engine="reference",
             engine_version=self.release,
-            height=header.height,
+            level=header.level,
             pools=[
                 Pool(
                     g.pool,
@@ -183,7 +183,7 @@ class Built:
                 alignment=1 if self.hybrid else self.kv_block_size,
                 progress_steps=PROGRESS_STEPS,
                 # where nothing can be scheduled, ContinuousBatching ignores everybody who runs
-                gives_up=True,
+                engine_aborts=True,
             ),
             capabilities=CAPABILITIES,
             not_applicable=not_applicable,

@@ -21,7 +21,7 @@ def steer(engine: Any, choices: Choices) -> None:
     places speak for all.
     """
     prompts = engine.adapter.runtime.prompts
-    aside = [group for group in engine.header.groups if group.of >= 0]
+    aside = [group for group in engine.header.groups if group.source_group >= 0]
     if not aside:
         return
     own = prompts.reserve

@@ -147,7 +147,7 @@ def describe(header: TraceHeader, options: Mapping[str, Any], version: str = COR
                 pool=count_of + g.id,
                 window=g.window,
                 chunk=g.chunk,
-                of=g.id,
+                source_group=g.id,
             )
             for g in groups
         ]
@@ -167,7 +167,7 @@ def describe(header: TraceHeader, options: Mapping[str, Any], version: str = COR
     return Header(
         engine="reference",
         engine_version=version,
-        height=header.height,
+        level=header.level,
         pools=pools,
         groups=groups,
         rules=Rules(caching=places > 0, captures=captures),

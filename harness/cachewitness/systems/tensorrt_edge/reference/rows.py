@@ -35,7 +35,9 @@ class Rows(Adapter):
         self.budget = budget
         self.max_model_len = runtime.cache.config.kv_config.max_sequence_length
         self._groups = header.local_groups()
-        self._aside = {group.of: group for group in header.groups if group.of >= 0}
+        self._aside = {
+            group.source_group: group for group in header.groups if group.source_group >= 0
+        }
         """Per group: the one of the other tier that keeps copies of its rows."""
         self._rows = runtime.cache.config.max_batch_size
         self._places = runtime.prompts.capacity

@@ -55,7 +55,7 @@ def built(header: TraceHeader, source: Source) -> Built:
     config = _call(source.interface.KVCacheConfig, offered, {"kv_cache_groups": "GROUPS"}, first=())
     objects = ["init_none_hash(sha256)", f"config = {config}"]
     constants = [*_groups(header, options), _requests(options, sizes[1])]
-    if header.height == "scheduler":
+    if header.level == "scheduler":
         objects += _scheduler(header, source, options, sizes)
     else:
         limits = {
@@ -95,7 +95,7 @@ def _refuse(header: TraceHeader, options: Options, source: Source) -> None:
         and header.options.get("retention_interval", "by release") != "by release"
     ):
         asked.append("an interval that is an environment variable")
-    if header.height == "scheduler" and options.use_eagle:
+    if header.level == "scheduler" and options.use_eagle:
         asked.append("EAGLE under vLLM's scheduler")
     if asked:
         raise UsageError(
@@ -154,7 +154,7 @@ def _imports(header: TraceHeader) -> list[str]:
     ]
     lines.append("from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash")
     lines.append(f"from vllm.v1.kv_cache_interface import {specs}")
-    if header.height == "scheduler":
+    if header.level == "scheduler":
         lines.append("from vllm.config import DeviceConfig, SchedulerConfig, VllmConfig")
         lines.append("from vllm.v1.core.sched.scheduler import Scheduler")
         lines.append("from vllm.v1.outputs import ModelRunnerOutput")

@@ -150,7 +150,7 @@ def _functions(
     """
     begin = text.MANAGER_STEP
     end = text.MANAGER_END
-    if header.height == "scheduler":
+    if header.level == "scheduler":
         scheduled = text.SCHEDULED_AND_READ if failed.anomaly in READS else text.SCHEDULED
         begin = text.SCHEDULER_STEP + scheduled + text.SCHEDULER_RUNS
         end = text.SCHEDULER_END
@@ -230,7 +230,7 @@ class _Calls:
         self.identified = any(event.salt or event.adapter for event in submitted)
         own = {name: value for name, value in trace.header.options.items() if name != CHECKPOINTS}
         self._limit = Options.parse(own).max_num_batched_tokens
-        self._scheduled = trace.header.height == "scheduler"
+        self._scheduled = trace.header.level == "scheduler"
         limits = {op.budget or self._limit for op in trace.ops if isinstance(op, Step)}
         self.budgets = limits != {self._limit}
         self.preempts = not self._scheduled and any(

@@ -222,11 +222,13 @@ def connector_of(
     return connector
 
 
-def connected_header(header: Header, connector: Connector, delay: int, *, gives_up: bool) -> Header:
+def connected_header(
+    header: Header, connector: Connector, delay: int, *, engine_aborts: bool
+) -> Header:
     """Return what the engine declares, with the connector's memory as a second tier that is asked
     behind the device.
 
-    `gives_up`: a request whose load fails is ended.
+    `engine_aborts`: a request whose load fails is ended.
     """
     tiered = with_tier(header, connector.pages, None)
     pools = [
@@ -237,7 +239,7 @@ def connected_header(header: Header, connector: Connector, delay: int, *, gives_
     tier = TierRules(
         chunk=connector.chunk,
         fenced=connector.fenced,
-        gives_up=gives_up,
+        engine_aborts=engine_aborts,
         least=connector.least,
         once=connector.once,
         unordered=connector.unordered,

@@ -74,7 +74,7 @@ class Files:
             self.folders[folder] = self._stored(blocks, path.name, known)
         elif [move.src for move in known.job.moves] != blocks:
             raise EngineFailure(
-                "died",
+                "engine-crashed",
                 f"had its worker save other blocks of one layer than of the others: {path.name}",
             )
         else:
@@ -97,7 +97,7 @@ class Files:
         known = self.folders.get(str(path.parent))
         if known is None or path.name not in known.layers:
             raise EngineFailure(
-                "died", f"had its worker load a file that was never saved, {path.name}"
+                "engine-crashed", f"had its worker load a file that was never saved, {path.name}"
             )
         cache = next(iter(self.caches.values()))
         slots = [page * self._size + offset for page in known.pages for offset in range(self._size)]
@@ -135,7 +135,9 @@ class Files:
         """Return the blocks that slots make up. Raises EngineFailure for a part of a block."""
         rows = slots.reshape(-1, self._size).tolist()
         if any(row != [*range(row[0], row[0] + self._size)] or row[0] % self._size for row in rows):
-            raise EngineFailure("died", "had its worker save slots that are not whole blocks")
+            raise EngineFailure(
+                "engine-crashed", "had its worker save slots that are not whole blocks"
+            )
         return [row[0] // self._size for row in rows]
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Container, Iterable
 from typing import Any
 
-from cachewitness.core.events import Drop, Take
+from cachewitness.core.events import Acquire, Release
 from cachewitness.engines.cache_state import Tables
 from cachewitness.engines.observe_pins import POOL, ObservedPool
 from cachewitness.systems.vllm.clock import Clock
@@ -130,7 +130,7 @@ class ConnectedManager(ReportingManager):
         super()._free(request)
         holder = self._lingering.pop(request.request_id, "")
         for event in self.observed.events[before:] if holder else ():
-            if isinstance(event, Drop) and event.holder == request.request_id:
+            if isinstance(event, Release) and event.holder == request.request_id:
                 event.holder = holder
 
     def let_linger(self, live: Container[str], known: Iterable[str]) -> None:
@@ -145,12 +145,12 @@ class ConnectedManager(ReportingManager):
             for group, row in enumerate(self.observed.tables(r)):
                 if pages := [page for page in row if page != null]:
                     self.observed.events += [
-                        Take(
+                        Acquire(
                             step=step,
                             pool=POOL,
                             group=group,
                             pages=pages,
                             holder=self._lingering[r],
                         ),
-                        Drop(step=step, pool=POOL, group=group, pages=pages, holder=r),
+                        Release(step=step, pool=POOL, group=group, pages=pages, holder=r),
                     ]

@@ -99,7 +99,7 @@ class CopyWorker:
                 f"told its worker of {sum(blocks.group_sizes)} blocks, and of chunks that they do"
                 " not lie in"
             )
-            raise EngineFailure("died", told)
+            raise EngineFailure("engine-crashed", told)
         return pages
 
     def wait(self, job_ids: Iterable[int]) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from typing import Any, NamedTuple, Protocol
 
-from cachewitness.core.events import Drop, Event, Take, UnpublishReason
+from cachewitness.core.events import Acquire, Event, Release, UnpublishReason
 from cachewitness.engines.cache_state import Claim, Count, KeyId, Tables
 from cachewitness.engines.observe_tier import TIER
 from cachewitness.engines.page_accounts import WholeAccounts
@@ -115,11 +115,12 @@ class ObservedMemory:
             self._count += len(names)
             holders += [(name, group) for name in names]
             return [
-                Take(step=step, pool=TIER, group=group, pages=[page], holder=name) for name in names
+                Acquire(step=step, pool=TIER, group=group, pages=[page], holder=name)
+                for name in names
             ]
         gone = [holders.pop(0) for _ in range(before - now)]
         return [
-            Drop(step=step, pool=TIER, group=group, pages=[page], holder=name)
+            Release(step=step, pool=TIER, group=group, pages=[page], holder=name)
             for name, group in gone
         ]
 
@@ -128,8 +129,8 @@ def _keys_before_drops(events: list[Event]) -> list[Event]:
     """Return the events with what is given back behind the keys: a page that keeps a key is
     never nobody's.
     """
-    drops = [event for event in events if isinstance(event, Drop)]
-    others = [event for event in events if not isinstance(event, Drop)]
+    drops = [event for event in events if isinstance(event, Release)]
+    others = [event for event in events if not isinstance(event, Release)]
     if not drops:
         return events
     end = next(

@@ -96,9 +96,9 @@ def _layout(header: TraceHeader, places: Places) -> Layout:
 
 def _refuse(header: TraceHeader, options: Options, source: Source) -> None:
     """Raise UsageError for what HiSparse is not driven with."""
-    if header.height != "scheduler":
+    if header.level != "scheduler":
         raise UsageError(
-            "--engine vllm: hisparse is run at scheduler height: its blocks move with the"
+            "--engine vllm: hisparse is run at scheduler level: its blocks move with the"
             " scheduler's steps"
         )
     if source.is_before(SINCE):

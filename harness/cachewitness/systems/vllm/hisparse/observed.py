@@ -16,12 +16,12 @@ from typing import Any, TypeVar
 import msgspec
 
 from cachewitness.core.events import (
-    Drop,
+    Acquire,
     Event,
     KvRemoved,
     KvStored,
     Publish,
-    Take,
+    Release,
     Unpublish,
     UnpublishReason,
 )
@@ -34,7 +34,7 @@ from cachewitness.engines.page_accounts import WholeAccounts
 from cachewitness.systems.vllm.hisparse.books import Books, Holding
 from cachewitness.systems.vllm.hisparse.places import Places
 
-Moved = TypeVar("Moved", Take, Drop)
+Moved = TypeVar("Moved", Acquire, Release)
 
 
 class HoldingsDiff(BlockTableDiff):
@@ -79,11 +79,11 @@ class HoldingsDiff(BlockTableDiff):
                 if now[holding] > before[holding]
             }
         )
-        taken = _moves(Take, come, self.step)
+        taken = _moves(Acquire, come, self.step)
         pinned = [move for move in taken if move.holder.startswith("copy:")]
         moves: list[Event] = [
             *pinned,
-            *_moves(Drop, gone, self.step),
+            *_moves(Release, gone, self.step),
             *(move for move in taken if move not in pinned),
         ]
         references = self._books.all_references()

@@ -224,7 +224,9 @@ class HiSparseWorker(WorkerTables):
         asked = [transfer.transfer_id for transfer in self._post_forward]
         transfers = meta.command.page_transfers if meta.command is not None else []
         if any(transfer.restore or not transfer.after_forward for transfer in transfers):
-            raise EngineFailure("died", "had its worker restore a block that was never loaded")
+            raise EngineFailure(
+                "engine-crashed", "had its worker restore a block that was never loaded"
+            )
         self._post_forward = [*transfers]
         self.counts["transfers"] += len(transfers)
         self.stores = (

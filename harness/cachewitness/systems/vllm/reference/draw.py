@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from math import gcd, lcm
 from typing import Any
 
-from cachewitness.core.trace_format import GroupSpec, Height, Layout
+from cachewitness.core.trace_format import GroupSpec, Layout, Level
 from cachewitness.workloads.source import Source
 
 UNIT_MAX = 48
@@ -31,13 +31,13 @@ which is no news."""
 
 
 def draw(
-    source: Source, layout: Layout | None, height: Height, *, historic: bool
+    source: Source, layout: Layout | None, level: Level, *, historic: bool
 ) -> tuple[Layout, Iterator[Options]]:
     """Return the layout that the user chose, or a drawn one, and options to try on it; see
     `cachewitness.engines.policy.Draw`.
     """
     layout = layout or _layout(source)
-    return layout, _options(source, layout, height, historic=historic)
+    return layout, _options(source, layout, level, historic=historic)
 
 
 def _layout(source: Source) -> Layout:
@@ -77,9 +77,7 @@ def _named(group: GroupSpec) -> str:
     return f"{group.kind}{group.block_size}" + (f"w{group.window}" if group.window else "")
 
 
-def _options(
-    source: Source, layout: Layout, height: Height, *, historic: bool
-) -> Iterator[Options]:
+def _options(source: Source, layout: Layout, level: Level, *, historic: bool) -> Iterator[Options]:
     sizes = [group.block_size for group in layout.groups]
     unit = lcm(*sizes)
     common = gcd(*sizes)
@@ -109,7 +107,7 @@ def _options(
         yield {"free_list": source.choice(("fifo", "lifo"))}
     if source.chance(12):
         yield {"watermark": source.choice((0.05, 0.1))}
-    if height == "scheduler":
+    if level == "scheduler":
         yield from _scheduling(source, unit)
     if source.chance(15):
         yield {"pages_per_snapshot": source.integer(2, 3)}

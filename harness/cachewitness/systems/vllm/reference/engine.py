@@ -1,4 +1,4 @@
-"""The policy `vllm`: this repository's own reference of it, at manager and at scheduler height.
+"""The policy `vllm`: this repository's own reference of it, at manager and at scheduler level.
 
 A mutant plants a seeded fault into it, which is how the harness is shown to find faults; a release
 makes the policy do what that release of vLLM does by default.
@@ -45,12 +45,12 @@ declared."""
 
 
 def open_engine(header: TraceHeader, options: Mapping[str, str]) -> Driver:
-    """Build the reference engine for a trace, at the height that the trace names.
+    """Build the reference engine for a trace, at the level that the trace names.
 
     Raises UsageError for an option that the policy refuses, naming it.
     """
     config = configure(header, options.get("release", ""))
-    if header.height != "scheduler":
+    if header.level != "scheduler":
         _refuse_scheduling(options_of(config))
     return assemble(header, config, observable_manager(config), "reference")
 
@@ -60,7 +60,7 @@ def _refuse_scheduling(options: Options) -> None:
     for name in SCHEDULER_OPTIONS:
         if value := getattr(options, name, None):
             raise UsageError(
-                f"option {name!r} ({value}) is the scheduler's; run it at scheduler height"
+                f"option {name!r} ({value}) is the scheduler's; run it at scheduler level"
             )
 
 
@@ -148,7 +148,7 @@ def assemble(
         header, name, config.options.release, rules(header, config), config.options, queue
     )
     observed = ObservedManager(manager)
-    if header.height == "scheduler":
+    if header.level == "scheduler":
         tiered = with_tier(described, options_of(config).tier_pages)
         return Driver(tiered, SchedulerAdapter(config, observed, new_request))
     aligned = (

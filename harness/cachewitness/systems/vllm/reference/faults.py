@@ -370,7 +370,7 @@ def image_left_out(engine: Driver) -> None:
     checker="commit-order",
     group="D",
     engines=REFERENCE,
-    height="scheduler",
+    level="scheduler",
 )
 def drafts_published(engine: Driver) -> None:
     """Blocks of drafts are keyed before the drafts are verified.
@@ -401,7 +401,7 @@ def drafts_published(engine: Driver) -> None:
     checker="safety-law",
     group="D",
     engines=REFERENCE,
-    height="scheduler",
+    level="scheduler",
 )
 def freed_while_in_flight(engine: Driver) -> None:
     """Pages that a step in flight reads are given back.
@@ -426,7 +426,7 @@ def freed_while_in_flight(engine: Driver) -> None:
     checker="commit-order",
     group="K",
     engines=REFERENCE,
-    height="scheduler",
+    level="scheduler",
 )
 def stored_before_the_step(engine: Driver) -> None:
     """A block is stored before the step that fills it has run."""

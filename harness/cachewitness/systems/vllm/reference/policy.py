@@ -2,7 +2,7 @@
 
 Its configurations cover every kind of group, equal and unequal block sizes, the three kinds of
 retention (dense, reachable boundaries alone, an interval), hits inside a block, events for routers,
-snapshots of several pages and speculative look-ups; at scheduler height drafts, steps in flight and
+snapshots of several pages and speculative look-ups; at scheduler level drafts, steps in flight and
 a second tier as well.
 """
 
@@ -14,7 +14,7 @@ from typing import Any
 import click
 
 from cachewitness.core.engine import Engine
-from cachewitness.core.trace_format import Height, Layout, TraceHeader
+from cachewitness.core.trace_format import Layout, Level, TraceHeader
 from cachewitness.engines.policy import Choices, PolicyKind, Rule, Serving
 from cachewitness.systems.vllm.reference import RETENTION_INTERVAL
 from cachewitness.vectors.case import PolicyAnswers
@@ -27,7 +27,7 @@ from cachewitness_reference.vllm_extended.spec import RULES as FURTHER_RULES
 
 
 def default_configurations() -> list[Configuration]:
-    """Return the configurations of a run in which the user chose nothing, at any height."""
+    """Return the configurations of a run in which the user chose nothing, at any level."""
     configurations = [Configuration(layouts.load("full"))]
     for name in (
         "full-mamba",
@@ -54,7 +54,7 @@ def default_configurations() -> list[Configuration]:
 
 def scheduler_configurations() -> list[Configuration]:
     """Return the further configurations of a run in which the user chose nothing, for suites at
-    scheduler height.
+    scheduler level.
     """
     full, mamba, window = (layouts.load(name) for name in ("full", "full-mamba", "full-swa"))
     three = layouts.load("full-swa-mamba")
@@ -128,7 +128,7 @@ def serve(layout: Layout, serving: Serving) -> TraceHeader:
     if serving.caching and any(group.kind != "full" for group in layout.groups):
         options["retention_interval"] = serving.retention_interval
     return TraceHeader(
-        name="service", layout=layout, pages=serving.pages, height="scheduler", options=options
+        name="service", layout=layout, pages=serving.pages, level="scheduler", options=options
     )
 
 
@@ -167,11 +167,11 @@ def _plan() -> click.Command:
 
 
 def _draw(
-    source: Source, layout: Layout | None, height: Height, *, historic: bool
+    source: Source, layout: Layout | None, level: Level, *, historic: bool
 ) -> tuple[Layout, Iterable[dict[str, Any]]]:
     from cachewitness.systems.vllm.reference.draw import draw
 
-    return draw(source, layout, height, historic=historic)
+    return draw(source, layout, level, historic=historic)
 
 
 POLICY = PolicyKind(

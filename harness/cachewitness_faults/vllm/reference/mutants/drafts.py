@@ -16,7 +16,7 @@ from cachewitness.engines.mutant import declared, mutant
     checker="safety-law",
     group="D",
     engines=REFERENCE,
-    height="scheduler",
+    level="scheduler",
 )
 def state_after_last_draft(engine: Driver) -> None:
     """The state after the last draft is continued from, although fewer drafts stood."""
@@ -43,7 +43,7 @@ def state_after_last_draft(engine: Driver) -> None:
     checker="no-fabricated-snapshots",
     group="D",
     engines=REFERENCE,
-    height="scheduler",
+    level="scheduler",
 )
 def boundary_state_left_behind(engine: Driver) -> None:
     """A boundary that drafts passed is keyed over the state before it.
@@ -72,7 +72,7 @@ def boundary_state_left_behind(engine: Driver) -> None:
     checker="safety-law",
     group="D",
     engines=REFERENCE,
-    height="scheduler",
+    level="scheduler",
 )
 def older_step_in_flight_forgotten(engine: Driver) -> None:
     """Of two steps in flight, what the older one alone reads is given back.
@@ -102,7 +102,7 @@ def older_step_in_flight_forgotten(engine: Driver) -> None:
     checker="window-liveness",
     group="D",
     engines=REFERENCE,
-    height="scheduler",
+    level="scheduler",
 )
 def window_freed_by_drafts(engine: Driver) -> None:
     """Windows move on by drafts that are not verified yet."""
@@ -123,7 +123,7 @@ def window_freed_by_drafts(engine: Driver) -> None:
     checker="reuse-floor",
     group="I",
     engines=REFERENCE,
-    height="scheduler",
+    level="scheduler",
 )
 def hashes_of_fallen_drafts_stay(engine: Driver) -> None:
     """A request's text changes, and the hashes of its blocks do not.

@@ -38,7 +38,7 @@ def keys_end_with_their_last_holder(engine: Driver) -> None:
     checker="eviction",
     group="N",
     engines=REFERENCE,
-    height="scheduler",
+    level="scheduler",
 )
 def preemption_forgets_the_prefix(engine: Driver) -> None:
     """Who is preempted loses its keys with its blocks, and computes everything again."""
@@ -174,7 +174,7 @@ def hit_does_not_renew_a_block(engine: Driver) -> None:
     checker="eviction",
     group="N",
     engines=REFERENCE,
-    height="scheduler",
+    level="scheduler",
 )
 def tier_evicts_the_newest(engine: Driver) -> None:
     """A full tier gives up what it stored or found last."""
@@ -200,7 +200,7 @@ def tier_evicts_the_newest(engine: Driver) -> None:
     checker="eviction",
     group="N",
     engines=REFERENCE,
-    height="scheduler",
+    level="scheduler",
 )
 def tier_is_first_in_first_out(engine: Driver) -> None:
     """What the tier serves, or is given again, keeps its age: it evicts by the time of the first
@@ -231,7 +231,7 @@ def tier_is_first_in_first_out(engine: Driver) -> None:
     checker="eviction",
     group="M",
     engines=REFERENCE,
-    height="scheduler",
+    level="scheduler",
 )
 def tier_sized_in_anothers_pages(engine: Driver) -> None:
     """The tier counts a place for each group that a key could be of, and evicts while most of

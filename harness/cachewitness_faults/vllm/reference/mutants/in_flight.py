@@ -12,7 +12,7 @@ from cachewitness_reference.vllm.request import Request, RequestStatus
 from cachewitness_reference.vllm_extended.loading_scheduler import LoadingScheduler
 
 fault = partial(mutant, engines=REFERENCE)
-of_scheduler = partial(fault, height="scheduler")
+of_scheduler = partial(fault, level="scheduler")
 
 
 @of_scheduler(

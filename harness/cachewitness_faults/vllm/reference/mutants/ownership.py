@@ -45,7 +45,7 @@ def touch_after_allocate(engine: Driver) -> None:
     checker="ownership",
     group="H",
     engines=REFERENCE,
-    height="scheduler",
+    level="scheduler",
 )
 def negative_count_inflates_free(engine: Driver) -> None:
     """A request that holds more than it needs makes so many blocks free in the pool's own books."""
@@ -66,7 +66,7 @@ def negative_count_inflates_free(engine: Driver) -> None:
 @mutant(
     name="evictable-hits-not-counted",
     mirrors="vllm-project/vllm#10507",
-    anomaly="died",
+    anomaly="engine-crashed",
     checker="engine",
     group="H",
     engines=REFERENCE,

@@ -187,7 +187,7 @@ def hashes_in_anothers_units(engine: Driver) -> None:
     checker="safety-law",
     group="B",
     engines=REFERENCE,
-    height="scheduler",
+    level="scheduler",
 )
 def copies_a_step_late(engine: Driver) -> None:
     """Copies that a step needs are made before the next one."""

@@ -13,7 +13,7 @@ from cachewitness.engines.mutant import declared, mutant
 @mutant(
     name="resumed-request-refused",
     mirrors="vllm-project/vllm#40707",
-    anomaly="stuck",
+    anomaly="no-progress",
     checker="progress",
     group="O",
     engines=BOTH,
@@ -30,7 +30,7 @@ def resumed_request_refused(engine: Driver) -> None:
 @mutant(
     name="second-preemption-crashes",
     mirrors="sgl-project/sglang#18694",
-    anomaly="died",
+    anomaly="engine-crashed",
     checker="engine",
     group="O",
     engines=BOTH,
@@ -68,7 +68,7 @@ def preemption_crashes(engine: Driver) -> None:
 @mutant(
     name="split-returns-nothing",
     mirrors="vllm-project/vllm#40707, 1CatAI/1Cat-vLLM#472",
-    anomaly="stuck",
+    anomaly="no-progress",
     checker="progress",
     group="O",
     engines=REFERENCE,
@@ -113,7 +113,7 @@ def failed_allocation_keeps_a_block(engine: Driver) -> None:
 @mutant(
     name="needs-counted-for-every-group",
     mirrors="vllm-project/vllm#40384",
-    anomaly="stuck",
+    anomaly="no-progress",
     checker="progress",
     group="M",
     engines=REFERENCE,
@@ -137,7 +137,7 @@ def needs_counted_for_every_group(engine: Driver) -> None:
         "vllm-project/vllm#39734, #35570 (who exceeds the capacity is aborted: what is free now"
         " taken for what there is)"
     ),
-    anomaly="stuck",
+    anomaly="no-progress",
     checker="progress",
     group="O",
     engines=REFERENCE,
@@ -164,7 +164,7 @@ def busy_pool_taken_for_a_small_one(engine: Driver) -> None:
 @mutant(
     name="cached-blocks-are-no-room",
     mirrors="Avarok-Cybersecurity/atlas#1114",
-    anomaly="stuck",
+    anomaly="no-progress",
     checker="progress",
     group="O",
     engines=REFERENCE,
@@ -200,7 +200,7 @@ def cached_blocks_are_no_room(engine: Driver) -> None:
     checker="progress",
     group="L",
     engines=REFERENCE,
-    height="scheduler",
+    level="scheduler",
 )
 def ended_request_refuses_a_reset(engine: Driver) -> None:
     """A request that has ended counts as running until the next step, and a reset is refused for

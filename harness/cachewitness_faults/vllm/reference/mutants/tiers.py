@@ -20,7 +20,7 @@ from cachewitness.engines.observe_tier import TIER
     checker="safety-law",
     group="K",
     engines=REFERENCE,
-    height="scheduler",
+    level="scheduler",
 )
 def load_forgotten(engine: Driver) -> None:
     """A hit in the second tier is reported and never brought back."""
@@ -40,7 +40,7 @@ def load_forgotten(engine: Driver) -> None:
     checker="identity",
     group="L",
     engines=REFERENCE,
-    height="scheduler",
+    level="scheduler",
 )
 def tier_survives_new_weights(engine: Driver) -> None:
     """New weights end the keys of the device alone.
@@ -62,7 +62,7 @@ def tier_survives_new_weights(engine: Driver) -> None:
     checker="reuse-floor",
     group="N",
     engines=REFERENCE,
-    height="scheduler",
+    level="scheduler",
 )
 def tier_never_asked(engine: Driver) -> None:
     """Everything is stored in the second tier, nothing is looked up there."""
@@ -78,7 +78,7 @@ def tier_never_asked(engine: Driver) -> None:
     checker="commit-order",
     group="K",
     engines=REFERENCE,
-    height="scheduler",
+    level="scheduler",
 )
 def stored_a_step_late(engine: Driver) -> None:
     """What a step wrote is stored after the next, when its blocks may be another's.
@@ -102,7 +102,7 @@ def stored_a_step_late(engine: Driver) -> None:
     checker="safety-law",
     group="K",
     engines=REFERENCE,
-    height="scheduler",
+    level="scheduler",
 )
 def loads_the_place_beside(engine: Driver) -> None:
     """What comes back from the tier is the neighbour of what was found.
@@ -129,7 +129,7 @@ def loads_the_place_beside(engine: Driver) -> None:
     checker="commit-order",
     group="K",
     engines=REFERENCE,
-    height="scheduler",
+    level="scheduler",
 )
 def stores_share_a_place(engine: Driver) -> None:
     """Two blocks of a step are stored in one place.
@@ -154,7 +154,7 @@ def stores_share_a_place(engine: Driver) -> None:
     checker="safety-law",
     group="L",
     engines=REFERENCE,
-    height="scheduler",
+    level="scheduler",
 )
 def reset_of_all_spares_the_tier(engine: Driver) -> None:
     """A reset of every tier reports success while one still serves."""

@@ -26,7 +26,7 @@ def _slow(engine: Driver) -> LoadingScheduler | None:
     checker="safety-law",
     group="K",
     engines=REFERENCE,
-    height="scheduler",
+    level="scheduler",
 )
 def runs_before_its_load_has_landed(engine: Driver) -> None:
     """A request runs over pages that a load has yet to fill.
@@ -56,7 +56,7 @@ def runs_before_its_load_has_landed(engine: Driver) -> None:
     checker="commit-order",
     group="K",
     engines=REFERENCE,
-    height="scheduler",
+    level="scheduler",
 )
 def failed_load_counts(engine: Driver) -> None:
     """A load that failed leaves its page keyed and its tokens counted as computed.
@@ -79,7 +79,7 @@ def failed_load_counts(engine: Driver) -> None:
     checker="commit-order",
     group="K",
     engines=REFERENCE,
-    height="scheduler",
+    level="scheduler",
 )
 def failed_store_found(engine: Driver) -> None:
     """A store that failed leaves its key to be found.
@@ -102,7 +102,7 @@ def failed_store_found(engine: Driver) -> None:
     checker="commit-order",
     group="B",
     engines=REFERENCE,
-    height="scheduler",
+    level="scheduler",
 )
 def keyed_when_its_load_begins(engine: Driver) -> None:
     """A block can be hit before the load that fills it has ended.
@@ -127,7 +127,7 @@ def keyed_when_its_load_begins(engine: Driver) -> None:
     checker="ownership",
     group="K",
     engines=REFERENCE,
-    height="scheduler",
+    level="scheduler",
 )
 def abandoned_load_gives_its_pages_back(engine: Driver) -> None:
     """Pages of an aborted request are another's while a load still writes into them."""
@@ -159,7 +159,7 @@ def abandoned_load_gives_its_pages_back(engine: Driver) -> None:
     checker="commit-order",
     group="K",
     engines=REFERENCE,
-    height="scheduler",
+    level="scheduler",
 )
 def store_source_let_go(engine: Driver) -> None:
     """A block is given back, and written anew, while it is still being stored.
@@ -190,7 +190,7 @@ def store_source_let_go(engine: Driver) -> None:
     checker="commit-order",
     group="K",
     engines=REFERENCE,
-    height="scheduler",
+    level="scheduler",
 )
 def place_gives_way_while_loaded(engine: Driver) -> None:
     """A place of the second tier is filled anew while a load still reads it.
@@ -216,11 +216,11 @@ def place_gives_way_while_loaded(engine: Driver) -> None:
 @mutant(
     name="loaded-requests-keep-their-blocks",
     mirrors="vllm-project/vllm#57104",
-    anomaly="stuck",
+    anomaly="no-progress",
     checker="progress",
     group="O",
     engines=REFERENCE,
-    height="scheduler",
+    level="scheduler",
 )
 def loaded_requests_keep_their_blocks(engine: Driver) -> None:
     """Requests that were loaded hold blocks that each of them lacks to go on.
@@ -247,7 +247,7 @@ def loaded_requests_keep_their_blocks(engine: Driver) -> None:
     checker="ownership",
     group="L",
     engines=REFERENCE,
-    height="scheduler",
+    level="scheduler",
 )
 def reset_lets_go_of_pending_copies(engine: Driver) -> None:
     """A reset takes loads and stores that are under way for called off: their pages are another's

@@ -959,7 +959,7 @@ MANAGER: tuple[tuple[str, dict[str, Any]], ...] = (
     ("full-mamba", {"retention_interval": 0}),
     ("full-swa", {"retention_interval": 64}),
 )
-"""On these every scenario that applies is told at manager height."""
+"""On these every scenario that applies is told at manager level."""
 
 SCHEDULER: tuple[tuple[str, dict[str, Any], tuple[str, ...]], ...] = (
     (
@@ -988,7 +988,7 @@ SCHEDULER: tuple[tuple[str, dict[str, Any], tuple[str, ...]], ...] = (
         ("second-tier", "new-weights"),
     ),
 )
-"""And on these the named ones at scheduler height: plain, with drafts, with a step in flight, with
+"""And on these the named ones at scheduler level: plain, with drafts, with a step in flight, with
 a second tier."""
 
 
