@@ -1,7 +1,7 @@
 """Three stand-ins for inference servers on this machine, and a router in front of them, for the scripts that look at a router.
 
 The stand-ins answer at once, or after 0.3 s if a prompt says "wait", and give back which of them was asked and with what body.
-"""
+"""  # noqa: E501
 
 import contextlib
 import json
@@ -34,19 +34,43 @@ class Worker(BaseHTTPRequestHandler):
             self.wfile.write(body)
 
     def do_GET(self):
-        """Answer what a router asks to know whether this is a healthy server, and of which model."""
+        """Answer what a router asks to know whether this is a healthy server, and of which model."""  # noqa: E501
         models = {"object": "list", "data": [{"id": "m", "object": "model", "max_model_len": 4096}]}
-        self.answer(models if "models" in self.path else {"status": "ok", "model_path": "m", "is_generation": True})
+        self.answer(
+            models
+            if "models" in self.path
+            else {"status": "ok", "model_path": "m", "is_generation": True}
+        )
 
     def do_POST(self):
         """Answer a request for a completion of any kind."""
         body = json.loads(self.rfile.read(int(self.headers["content-length"])) or b"{}")
         if "wait" in json.dumps(body):
             time.sleep(0.3)
-        choice = {"index": 0, "text": "", "finish_reason": "stop", "message": {"role": "assistant", "content": ""}}
+        choice = {
+            "index": 0,
+            "text": "",
+            "finish_reason": "stop",
+            "message": {"role": "assistant", "content": ""},
+        }
         usage = {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2}
-        answer = {"id": "x", "object": "text_completion", "created": 0, "model": "m", "choices": [choice], "usage": usage}
-        self.answer(answer | {"text": "", "meta_info": {"id": "x"}, "worker": self.server.server_port, "asked": body})
+        answer = {
+            "id": "x",
+            "object": "text_completion",
+            "created": 0,
+            "model": "m",
+            "choices": [choice],
+            "usage": usage,
+        }
+        self.answer(
+            answer
+            | {
+                "text": "",
+                "meta_info": {"id": "x"},
+                "worker": self.server.server_port,
+                "asked": body,
+            }
+        )
 
 
 def free_port():
@@ -58,7 +82,9 @@ def free_port():
 def post(port, path, body):
     """Send a value as JSON, and return the answer's."""
     headers = {"content-type": "application/json"}
-    request = urllib.request.Request(f"http://127.0.0.1:{port}{path}", data=json.dumps(body).encode(), headers=headers)
+    request = urllib.request.Request(
+        f"http://127.0.0.1:{port}{path}", data=json.dumps(body).encode(), headers=headers
+    )
     with urllib.request.urlopen(request, timeout=20) as answer:
         return json.loads(answer.read())
 
@@ -70,15 +96,33 @@ def routed(package, *options, workers=3):
     for server in servers:
         threading.Thread(target=server.serve_forever, daemon=True).start()
     port, names = free_port(), {server.server_port: "ABC"[n] for n, server in enumerate(servers)}
-    command = [sys.executable, "-m", f"{package}.launch_router", "--host", "127.0.0.1", "--port", str(port), *options]
-    command += ["--prometheus-port", str(free_port()), "--worker-urls", *(f"http://127.0.0.1:{worker}" for worker in names)]
+    command = [
+        sys.executable,
+        "-m",
+        f"{package}.launch_router",
+        "--host",
+        "127.0.0.1",
+        "--port",
+        str(port),
+        *options,
+    ]
+    command += [
+        "--prometheus-port",
+        str(free_port()),
+        "--worker-urls",
+        *(f"http://127.0.0.1:{worker}" for worker in names),
+    ]
     said = Path(f"{package}.log")
     with said.open("w") as log:
         router = subprocess.Popen(command, stdout=log, stderr=log)
     try:
         for _ in range(120):
             with contextlib.suppress(OSError):
-                post(port, "/v1/completions", {"model": "m", "prompt": "are you there", "max_tokens": 1})
+                post(
+                    port,
+                    "/v1/completions",
+                    {"model": "m", "prompt": "are you there", "max_tokens": 1},
+                )
                 break
             if router.poll() is not None:
                 raise SystemExit(f"the router of {package} ended: {said.read_text()[-500:]}")

@@ -167,7 +167,9 @@ def test_a_recorded_history_is_judged_with_the_list(capsys: pytest.CaptureFixtur
         and f"1 expected finding, listed as {ANOMALY} (our issue 17)" in out
         and "FAIL" not in out
     )
-    Path("known.txt").write_text("check:*  leak  # our issue 17\ncheck:*  no-progress  # our issue 18\n")
+    Path("known.txt").write_text(
+        "check:*  leak  # our issue 17\ncheck:*  no-progress  # our issue 18\n"
+    )
     code, out, _ = _run(capsys, "check", str(file), "--expected", "known.txt", "--strict-expected")
     assert code == 1 and f"FAIL  {ANOMALY}" in out
 

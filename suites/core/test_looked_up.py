@@ -64,7 +64,8 @@ def test_who_lost_its_place_is_looked_up_again() -> None:
         before=HIT, later="release r2\npreempt r2\nacquire r2 | 1 2 4\nstep 3: r2 8..9 | 1 2 4"
     )
     assert not said(
-        before=HIT, later=f"release r2\npreempt r2\n{HIT}\nacquire r2 | 1 2 4\nstep 3: r2 8..9 | 1 2 4"
+        before=HIT,
+        later=f"release r2\npreempt r2\n{HIT}\nacquire r2 | 1 2 4\nstep 3: r2 8..9 | 1 2 4",
     )
 
 

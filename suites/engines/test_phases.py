@@ -173,6 +173,8 @@ def marks(entry: str) -> list[Mark]:
         match = MARK.match(line)
         if match is not None:
             found.append(Mark(match[1].split(", "), match[2] or "", []))
+        elif line.lstrip().startswith("# ") and found and found[-1].said and not found[-1].code:
+            found[-1].said += line.strip().removeprefix("#")
         elif found and line.strip() and not line.strip().startswith("#"):
             found[-1].code.append(line)
     return found

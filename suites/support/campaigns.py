@@ -165,7 +165,7 @@ def driven(
 def counted(queue: Queue) -> tuple[int, int, int, int]:
     """Return how many units of a small campaign wait, are leased, are done and were given up."""
     rest = queue.rest(1000)
-    return len(rest.waiting), len(rest.leased), len(queue.done()), len(rest.aborted_by_engine)
+    return len(rest.waiting), len(rest.leased), len(queue.done()), len(rest.given_up)
 
 
 def came_to(result: Result) -> Any:

@@ -230,7 +230,7 @@ class Ahead:
         finding, if it raised.
 
         Raises as `applied`.
-        """
+        """  # noqa: E501
         observer = self._observer
         try:
             answer = self._engine.apply(op)
@@ -301,7 +301,7 @@ def drive(
 
     Raises Stopped, which has the result until then, if the engine reports what cannot be followed;
     also if it says what is no answer, and something was found before.
-    """
+    """  # noqa: E501
     header = described(engine, trace.header)
     observer = Observer(header, checkers, keep=keep)
     applicable = Applicable()

@@ -28,7 +28,7 @@ class Engine(Protocol):
         `zero` among it.
 
         Raises whatever the engine raises: that is a verdict (`engine-crashed`), not an error of the harness.
-        """
+        """  # noqa: E501
 
     def close(self) -> None:
         """Let go of everything."""

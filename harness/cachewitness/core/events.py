@@ -111,7 +111,7 @@ class TierRules(msgspec.Struct, frozen=True, omit_defaults=True):
     Fewer than `least` tokens beyond the device's hit are not loaded. With `unordered`, a load of
     several steps waits for none in flight. With `once`, a request is looked up once until it has
     pages (formats.md).
-    """
+    """  # noqa: E501
 
     chunk: int
     together: bool = False
@@ -193,7 +193,7 @@ class Rules(msgspec.Struct, frozen=True, omit_defaults=True):
     while a request is there, even one that waits. `key_events` is set if the engine tells routers
     of its keys, `stats` if it tells operators of its use, `answering` at answers level alone.
     `late_keys`: a key may begin steps behind the one that wrote its page.
-    """
+    """  # noqa: E501
 
     caching: bool = True
     alignment: int = 1

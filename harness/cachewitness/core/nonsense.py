@@ -107,7 +107,7 @@ def _check_group(header: Header, index: int, group: Group, pools: list[int]) -> 
         )
     if group.source_group >= len(header.groups):
         raise Nonsense(
-            f"of {group.source_group} - {where}; the header has groups 0 to {len(header.groups) - 1}"
+            f"of {group.source_group} - {where}; the header has groups 0 to {len(header.groups) - 1}"  # noqa: E501
         )
     if problem := spans_problem(group, where):
         raise Nonsense(problem)

@@ -8,7 +8,7 @@ what it asks of one is in `cache_state`.
 A column that changed its page is dropped and taken again, because a page that went through the free
 queue inside one call looks exactly like that. A key that changed its length is unpublished and
 published again.
-"""
+"""  # noqa: E501
 
 from __future__ import annotations
 

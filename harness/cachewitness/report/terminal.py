@@ -277,7 +277,7 @@ def covered(report: Report) -> str:
         f" {_counted(total.operations, 'operation')}"
     )
     gone = (
-        f"; {total.aborted_by_engine:,} of {_counted(total.requests, 'request')} aborted by the engine"
+        f"; {total.aborted_by_engine:,} of {_counted(total.requests, 'request')} aborted by the engine"  # noqa: E501
         if total.aborted_by_engine
         else ""
     )

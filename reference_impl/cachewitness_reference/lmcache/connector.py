@@ -111,7 +111,8 @@ class LMCacheMPConnector:
         if hit == len(tracker.token_ids):
             need_to_load = max(0, need_to_load - 1)
         # ALLOCATE: nothing; the engine takes blocks of its own, and says so in
-        # `update_state_after_alloc`. COMMIT: nothing; what is loaded is the engine's to key.
+        # `update_state_after_alloc`.
+        # COMMIT: nothing; what is loaded is the engine's to key.
         return need_to_load
 
     # ALLOCATE

@@ -188,7 +188,8 @@ class LMCacheServer:
                     PageCopy(page, *block) for page, block in zip(memory.pages, blocks, strict=True)
                 ]
         # COMMIT: nothing; the objects can be found when their copies have been made
-        # (`finish_store`). RELEASE: nothing; the eviction thread makes room (`tick`).
+        # (`finish_store`).
+        # RELEASE: nothing; the eviction thread makes room (`tick`).
         transfer.log = f"Stored {len(chunks) * self.groups.chunk_size} tokens"
         return transfer
 

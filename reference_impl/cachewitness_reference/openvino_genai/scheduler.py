@@ -114,7 +114,8 @@ class Scheduler:
                 group.num_processed = restored.processed
                 group.max_content = max(group.max_content, restored.processed)
         # ALLOCATE: nothing; what was found is held, and a chunk takes its blocks when it is
-        # scheduled. COMMIT, RELEASE: nothing; no token is computed, and nobody gives way.
+        # scheduled.
+        # COMMIT, RELEASE: nothing; no token is computed, and nobody gives way.
         return found
 
     def schedule(self, max_tokens: int = 0) -> SchedulerOutput:

@@ -140,7 +140,9 @@ class KVCacheManager:
             coordinator.commit_drafts(rid, num_total, request.num_accepted_drafts)
             request.num_accepted_drafts = 0
 
-        # RELEASE Whatever the next query no longer reads goes first, even if the request then does
+        # RELEASE
+
+        # Whatever the next query no longer reads goes first, even if the request then does
         # not fit; a step in flight reads too.
         coordinator.remove_skipped_blocks(rid, num_total - request.num_in_flight_tokens)
 

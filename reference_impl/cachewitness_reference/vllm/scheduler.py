@@ -358,7 +358,8 @@ class Scheduler:
 
     def _preempt(self, request: Request) -> None:
         # LOOKUP, ALLOCATE, COMMIT: nothing; it is looked up again when its turn comes, and its keys
-        # may still be there. RELEASE
+        # may still be there.
+        # RELEASE
         self.kv_cache_manager.free(request)
         self._wait_again(request)
 

@@ -41,13 +41,13 @@ def test_a_copy_of_what_its_own_step_writes_is_the_cause_of_what_is_read_and_key
 
 
 def test_whoever_reads_the_copy_later_has_the_same_cause() -> None:
-    later = "finish b\nrelease b\nsubmit c x:3 y:3\nhit c 4 | 3\nacquire c | 3 5\nstep 2: c 4..6 | 3 5\n"
+    later = "finish b\nrelease b\nsubmit c x:3 y:3\nhit c 4 | 3\nacquire c | 3 5\nstep 2: c 4..6 | 3 5\n"  # noqa: E501
     assert causes(EARLY + later)[2:] == [("partial-commit", EARLY_COPY)]
 
 
 def test_a_page_that_was_written_anew_has_that_cause_no_longer() -> None:
     anew = (
-        "finish b\nrelease b\nunpublish 0/3 evict\nsubmit c z:5\nacquire c | 3 5\npublish 0/3 c:4\nstep"
+        "finish b\nrelease b\nunpublish 0/3 evict\nsubmit c z:5\nacquire c | 3 5\npublish 0/3 c:4\nstep"  # noqa: E501
         " 2: c 0..5 | 3 5\n"
     )
     wrong = "submit d w:5\nhit d 4 | 3\nacquire d | 3 6\nstep 3: d 4..5 | 3 6\n"

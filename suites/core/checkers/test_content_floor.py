@@ -176,7 +176,9 @@ def found(text: str, rules: str = "", tokens: int = 13) -> list[str]:
 
 
 def test_the_sentence_names_the_pages_and_who_computed_what_is_in_them() -> None:
-    (sentence,) = found("submit r2 a:13\nhit r2 0\nacquire r2 | 5 6 7 8\nstep 2: r2 0..13 | 5 6 7 8\n")
+    (sentence,) = found(
+        "submit r2 a:13\nhit r2 0\nacquire r2 | 5 6 7 8\nstep 2: r2 0..13 | 5 6 7 8\n"
+    )
     assert (
         sentence
         == "Let r2 be admitted in step 2. What it needs to resume at 12 was computed by r1, which"
@@ -196,7 +198,7 @@ def test_what_somebody_else_was_given_in_the_same_operation_is_gone() -> None:
     r3 = "acquire r3 | 1"
     for lines in (f"{r3}\nhit r3 0\nhit r2 0", f"hit r2 0\nhit r3 0\n{r3}"):
         text = (
-            f"submit r2 a:13\nsubmit r3 b:3\n{lines}\nacquire r2 | 5 6 7 8\nstep 2: r2 0..13 | 5 6 7"
+            f"submit r2 a:13\nsubmit r3 b:3\n{lines}\nacquire r2 | 5 6 7 8\nstep 2: r2 0..13 | 5 6 7"  # noqa: E501
             " 8; r3 0..3 | 1\n"
         )
         assert found(text) == []

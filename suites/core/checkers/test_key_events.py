@@ -135,7 +135,7 @@ def test_blocks_that_are_left_out_are_found_by_names_that_other_groups_told() ->
     """
     text = (
         GAPS
-        + "submit a x:9\nsubmit b x:13\nacquire a | 1 2 3 | 4 5 6\nacquire b | 7 8 9 10 | 11 12 13 14\n"
+        + "submit a x:9\nsubmit b x:13\nacquire a | 1 2 3 | 4 5 6\nacquire b | 7 8 9 10 | 11 12 13 14\n"  # noqa: E501
     )
     text += (
         "publish 0/1 a:4\npublish 0/2 a:8\npublish 0/9 b:12\npublish 1/5 a:8\npublish 1/13 b:12\n"
@@ -155,7 +155,8 @@ def test_a_block_whose_parent_nobody_knows_is_not_guessed() -> None:
     for the other.
     """
     text = (
-        ORPHANS + "submit a x:4 q:5\nsubmit b y:4 q:5\nacquire a | 1 2 3\nacquire b | 4 5 6\npublish 0/2"
+        ORPHANS
+        + "submit a x:4 q:5\nsubmit b y:4 q:5\nacquire a | 1 2 3\nacquire b | 4 5 6\npublish 0/2"
         " a:8\npublish 0/5 b:8\n"
     )
     text += "stored 0 h1 | q:4 by 4 behind h8\nstored 0 h2 | q:4 by 4 behind h9\n"
@@ -191,7 +192,8 @@ def test_a_name_that_may_mean_two_blocks_takes_neither_from_the_other() -> None:
     same tokens.
     """
     text = (
-        ORPHANS + "submit a x:4 q:5\nsubmit b y:4 q:5\nacquire a | 1 2 3\nacquire b | 4 5 6\npublish 0/2"
+        ORPHANS
+        + "submit a x:4 q:5\nsubmit b y:4 q:5\nacquire a | 1 2 3\nacquire b | 4 5 6\npublish 0/2"
         " a:8\npublish 0/5 b:8\n"
     )
     text += "stored 0 h1 | q:4 by 4 behind h8\nstored 0 h2 | q:4 by 4 behind h9\n"
@@ -339,7 +341,7 @@ def test_a_page_more_of_a_prefix_is_told_whether_a_hit_of_it_comes_before_or_beh
 def test_a_page_that_goes_leaves_another_of_the_prefix_to_be_hit() -> None:
     """A router that was told so does not take the hit for a page more."""
     more = (
-        "submit c x:5\nacquire c | 5 6\npublish 0/5 c:4\nstep 2: c 0..5 | 5 6\nstored 0 h1 | x:4 by 4"
+        "submit c x:5\nacquire c | 5 6\npublish 0/5 c:4\nstep 2: c 0..5 | 5 6\nstored 0 h1 | x:4 by 4"  # noqa: E501
         " @2\nfinish c\nrelease c\n"
     )
     lost = "submit d y:4\nacquire d | 5\nunpublish 0/5 evict\npublish 0/5 d:4\n"
@@ -352,9 +354,7 @@ def test_a_reset_between_a_hit_and_a_key_of_its_prefix_does_not_make_the_key_fal
     and the key again.
     """
     before = AGAIN + A + "submit b x:12\nhit b 8 | 1 2\nacquire b | 1 2 4\n"
-    reset = (
-        "finish a\nfinish b\nrelease a\nrelease b\nunpublish 0/1 reset\nunpublish 0/2 reset\nreset ok\n"
-    )
+    reset = "finish a\nfinish b\nrelease a\nrelease b\nunpublish 0/1 reset\nunpublish 0/2 reset\nreset ok\n"  # noqa: E501
     anew = one_request("c", "x:9", "5 6 7", 9)
     told = "stored 0 h1 h2 | x:8 by 4 @1\n"
     steps = (

@@ -114,7 +114,10 @@ BAD = {
         "looks like: leak\nlegal: x\nsource: y\ntempts: fate\n",
         "no checker is called 'fate'",
     ),
-    "nobody is tempted": ("looks like: engine-crashed\nlegal: x\nsource: y\n", "say which one is tempted"),
+    "nobody is tempted": (
+        "looks like: engine-crashed\nlegal: x\nsource: y\n",
+        "say which one is tempted",
+    ),
 }
 
 

@@ -84,7 +84,8 @@ def _again(
     ended. The history may say that the engine did it by itself, and that steps can be taken back.
     """
     runs = [
-        f"hit r1 0 |\nacquire r1 | 1 2\nstep {step}: r1 0..5 | 1 2\n" for step in range(1, times + 1)
+        f"hit r1 0 |\nacquire r1 | 1 2\nstep {step}: r1 0..5 | 1 2\n"
+        for step in range(1, times + 1)
     ]
     history = parse(FULL + "submit r1 a:5\n" + "preempt r1\nrelease r1 | 1 2\n".join(runs))
     for event in history.events:
@@ -117,7 +118,8 @@ def test_in_steps_in_flight_that_are_taken_back_nobody_is_kept_from_running(
     itself runs nobody.
     """
     withdrawn = "".join(
-        f"hit r1 0 |\nacquire r1 | 1 2\npreempt r1\nrelease r1\nbegin {step}:\n" for step in (1, 2, 3)
+        f"hit r1 0 |\nacquire r1 | 1 2\npreempt r1\nrelease r1\nbegin {step}:\n"
+        for step in (1, 2, 3)
     )
     history = parse(f"{FULL}submit r1 a:5\n{withdrawn}end 1 withdraw r1\n")
     history.header.capabilities.append("withdraw")
@@ -225,7 +227,7 @@ def test_a_preempted_request_may_hold_pages_once_it_is_back() -> None:
     assert (
         _found(
             HELD
-            + "preempt r1\nrelease r1\nhit r1 4 | 1\nacquire r1 | 1 3\nstep 2: r1 4..5 | 1 3\nstep 3:\n"
+            + "preempt r1\nrelease r1\nhit r1 4 | 1\nacquire r1 | 1 3\nstep 2: r1 4..5 | 1 3\nstep 3:\n"  # noqa: E501
         )
         == []
     )
@@ -233,7 +235,9 @@ def test_a_preempted_request_may_hold_pages_once_it_is_back() -> None:
 
 def test_one_place_for_two_tokens_is_an_aliased_write() -> None:
     """The same page in two columns of full attention, or in two groups' tables."""
-    assert "aliased-write" in _found(FULL + "submit r1 a:8\nacquire r1 | 3 3\nstep 1: r1 0..8 | 3 3\n")
+    assert "aliased-write" in _found(
+        FULL + "submit r1 a:8\nacquire r1 | 3 3\nstep 1: r1 0..8 | 3 3\n"
+    )
     assert "aliased-write" in _found(
         HYBRID + "submit r1 a:4\nacquire r1 | 3 | 3\nstep 1: r1 0..4 | 3 | 3\n"
     )
@@ -242,7 +246,7 @@ def test_one_place_for_two_tokens_is_an_aliased_write() -> None:
 def test_a_state_may_move_on_in_its_page() -> None:
     """All columns of the recurrent table are one page: a batch row."""
     text = (
-        "pool 0: 4 pages\ngroup 0: recurrent block 4\nrules: no-caching\nsubmit r1 a:9\nacquire r1 | 3"
+        "pool 0: 4 pages\ngroup 0: recurrent block 4\nrules: no-caching\nsubmit r1 a:9\nacquire r1 | 3"  # noqa: E501
         " 3 3\n"
     )
     assert _found(text + "step 1: r1 0..4 | 3 3 3\nstep 2: r1 4..9 | 3 3 3\n") == []
@@ -251,7 +255,7 @@ def test_a_state_may_move_on_in_its_page() -> None:
 def test_another_holders_state_may_not_be_moved_on() -> None:
     """r2 was hit on the state that r1 resumes from, and advances it in place."""
     text = (
-        "pool 0: 4 pages\ngroup 0: recurrent block 16\nrules: alignment 4\nsubmit r1 a:9\nacquire r1 |"
+        "pool 0: 4 pages\ngroup 0: recurrent block 16\nrules: alignment 4\nsubmit r1 a:9\nacquire r1 |"  # noqa: E501
         " 3\npublish 0/3 r1:8\nstep 1: r1 0..8 | 3\nsubmit r2 a:8 b:1\nhit r2 8 | 3\nacquire r2 |"
         " 3\nstep 2: r2 8..9 | 3\n"
     )
@@ -300,14 +304,16 @@ def test_a_request_resumes_where_every_group_can(
 def test_a_key_of_a_step_in_flight_counts_for_the_reuse_floor() -> None:
     """It may be hit, so whoever does not hit it loses something."""
     text = (
-        FULL + "submit r1 a:5\nacquire r1 | 1 2\npublish 0/1 r1:4\nbegin 1: r1 0..5 | 1 2\nsubmit r2"
+        FULL
+        + "submit r1 a:5\nacquire r1 | 1 2\npublish 0/1 r1:4\nbegin 1: r1 0..5 | 1 2\nsubmit r2"
         " a:5\nhit r2 0\n"
     )
     assert _found(text) == ["lost-hit"]
 
 
 AGAIN = (
-    FULL + "submit r1 a:5\nacquire r1 | 1 2\npublish 0/1 r1:4\nstep 1: r1 0..5 | 1 2\nsubmit r2 a:5\n"
+    FULL
+    + "submit r1 a:5\nacquire r1 | 1 2\npublish 0/1 r1:4\nstep 1: r1 0..5 | 1 2\nsubmit r2 a:5\n"
 )
 
 
@@ -316,11 +322,11 @@ def test_what_is_reported_as_cached_is_not_computed(reported: int, expected: lis
     """All but the last token: of a prompt that is cached whole it is computed for its logits."""
     text = (
         FULL
-        + "submit r1 a:9\nacquire r1 | 1 2 3\npublish 0/1 r1:4\nstep 1: r1 0..9 | 1 2 3\npublish 0/2"
+        + "submit r1 a:9\nacquire r1 | 1 2 3\npublish 0/1 r1:4\nstep 1: r1 0..9 | 1 2 3\npublish 0/2"  # noqa: E501
         " r1:8\n"
     )
     text += (
-        f"submit r2 a:4 b:5\nhit r2 {reported} resume 4 | 1\nacquire r2 | 1 4 5\nstep 2: r2 4..9 | 1"
+        f"submit r2 a:4 b:5\nhit r2 {reported} resume 4 | 1\nacquire r2 | 1 4 5\nstep 2: r2 4..9 | 1"  # noqa: E501
         " 4 5\n"
     )
     assert [anomaly for anomaly in _found(text) if anomaly == "lost-hit"] == expected
@@ -349,7 +355,10 @@ def test_who_is_told_of_a_hit_begins_behind_it(start: int, expected: list[str]) 
 
 
 def test_who_runs_in_a_later_step_may_have_lost_blocks_meanwhile() -> None:
-    text = AGAIN + "hit r2 4 | 1\nacquire r2 | 1 3\nsubmit r3 b:2\nacquire r3 | 4\nstep 2: r3 0..2 | 4\n"
+    text = (
+        AGAIN
+        + "hit r2 4 | 1\nacquire r2 | 1 3\nsubmit r3 b:2\nacquire r3 | 4\nstep 2: r3 0..2 | 4\n"
+    )
     assert _found(text + "step 3: r2 0..5 | 1 3\n") == ["lost-hit"]
     assert _found(text + "release r2 | 1\nacquire r2 | 5\nstep 3: r2 0..5 | 5 3\n") == []
 
@@ -410,7 +419,7 @@ def test_a_key_that_should_be_gone_makes_a_boundary_all_the_same(
     text = (
         f"{HYBRID}rules: alignment 4, retention 0 on 1, shared-prefix-boundary\nsubmit r1 a:9\ntake"
         " r1 | 1 2 3 | 4 5 6\npublish 0/1 r1:4\npublish 0/2 r1:8\nstep 1: r1 0..9 | 1 2 3 | 0 0 6;"
-        f" withdraw r1\npreempt r1\nrelease r1\nsubmit r2 a:{shared} b:{17 - shared}\nhit r2 0\ntake"
+        f" withdraw r1\npreempt r1\nrelease r1\nsubmit r2 a:{shared} b:{17 - shared}\nhit r2 0\ntake"  # noqa: E501
         " r2 | 7 8 9 | 10 11\npublish 1/11 r2:8\nstep 2: r2 0..8 | 7 8 | 0 11\n"
     )
     assert _found(text) == expected
@@ -427,10 +436,10 @@ def test_with_eagle_a_window_parts_where_the_block_beyond_it_is_there_too(
         "pool 0: 60 pages, null 0\ngroup 0: sliding block 4 window 8\ngroup 1: recurrent block"
         " 4\nrules: alignment 4, eagle-drop 4, retention 0 on 0 1, shared-prefix-boundary\nsubmit"
         " r0 a:16\nhit r0 0\nacquire r0 | 1 2 3 4 | 5\npublish 0/1 r0:4\npublish 0/2 r0:8\npublish"
-        " 0/3 r0:12\nstep 1: r0 0..16 | 1 2 3 4 | 0 0 0 5\nfinish r0\nrelease r0\nsubmit r1 a:40\nhit"
+        " 0/3 r0:12\nstep 1: r0 0..16 | 1 2 3 4 | 0 0 0 5\nfinish r0\nrelease r0\nsubmit r1 a:40\nhit"  # noqa: E501
         " r1 0\nacquire r1 | 6 7 8 9 10 11 12 13 14 15 | 16\npublish 0/13 r1:32\npublish 0/14"
         " r1:36\nstep 2: r1 0..40 | 6 7 8 9 10 11 12 13 14 15 | 0 0 0 0 0 0 0 0 0 16\nfinish"
-        " r1\nrelease r1\nsubmit r2 a:40 b:20\nhit r2 0\nacquire r2 | 20 21 22 23 24 25 26 27 28 29 |"
+        " r1\nrelease r1\nsubmit r2 a:40 b:20\nhit r2 0\nacquire r2 | 20 21 22 23 24 25 26 27 28 29 |"  # noqa: E501
         f" 30\npublish 1/30 r2:{at}\nstep 3: r2 0..{at} | 20 21 22 23 24 25 26 27 28 29 |"
         f" {'0 ' * (at // 4 - 1)}30\n"
     )
@@ -481,11 +490,13 @@ def test_a_hit_on_a_duplicate_that_still_counts_is_sound() -> None:
     beside it harms nobody.
     """
     again = (
-        "version 1\nunpublish 0/1 version\nsubmit r2 a:5\nacquire r2 | 3 4\npublish 0/3 r2:4\nstep 2:"
+        "version 1\nunpublish 0/1 version\nsubmit r2 a:5\nacquire r2 | 3 4\npublish 0/3 r2:4\nstep 2:"  # noqa: E501
         " r2 0..5 | 3 4\n"
     )
     assert (
-        _found(HELD + again + "submit r3 a:5\nhit r3 4 | 3\nacquire r3 | 3 5\nstep 3: r3 4..5 | 3 5\n")
+        _found(
+            HELD + again + "submit r3 a:5\nhit r3 4 | 3\nacquire r3 | 3 5\nstep 3: r3 4..5 | 3 5\n"
+        )
         == []
     )
 
@@ -529,7 +540,8 @@ def test_a_block_that_is_gone_is_found_where_no_group_has_a_window() -> None:
     reads it still.
     """
     computed = (
-        FULL + "submit r1 a:5\nacquire r1 | 1 2\npublish 0/1 r1:4\nstep 1: r1 0..5 | 1 2\naccept r1 6"
+        FULL
+        + "submit r1 a:5\nacquire r1 | 1 2\npublish 0/1 r1:4\nstep 1: r1 0..5 | 1 2\naccept r1 6"
         " @r1:1\n"
     )
     assert _found(computed + "step 2: r1 5..6 | 1 2\n") == []
@@ -553,7 +565,7 @@ def test_what_a_reset_ended_is_not_hit_under_another_key() -> None:
     """
     computed = (
         FULL
-        + "submit r1 a:5\nhit r1 0\nacquire r1 | 1 2\npublish 0/1 r1:4\nstep 1: r1 0..5 | 1 2\nfinish"
+        + "submit r1 a:5\nhit r1 0\nacquire r1 | 1 2\npublish 0/1 r1:4\nstep 1: r1 0..5 | 1 2\nfinish"  # noqa: E501
         " r1\nrelease r1\n"
     )
     hit = "submit r2 a:5\npublish 0/1 r2:4\nhit r2 4 | 1\nacquire r2 | 1 3\nstep 2: r2 4..5 | 1 3\n"

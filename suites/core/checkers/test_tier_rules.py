@@ -79,7 +79,7 @@ def test_less_than_a_chunk_beside_what_the_device_has_is_not_owed_if_the_engine_
     of 8 leaves the last 4.
     """
     kept = (
-        "submit r3 a:9\nacquire r3 | 9 10 11\npublish 0/9 r3:4\npublish 0/10 r3:8\nstep 2: r3 0..9 | 9"
+        "submit r3 a:9\nacquire r3 | 9 10 11\npublish 0/9 r3:4\npublish 0/10 r3:8\nstep 2: r3 0..9 | 9"  # noqa: E501
         " 10 11\n"
     )
     short = (
@@ -183,5 +183,7 @@ def test_nothing_is_owed_behind_a_load_that_failed_if_a_request_is_looked_up_onc
         "submit r2 a:13\nhit r2 4 tier cpu | 5 | 0\nacquire r2 | 5 6 7 8\nstep 2: begun 7"
         " 1/0>0/5\nstep 3: failed 7\n"
     )
-    again = "preempt r2\nrelease r2\nhit r2 0 | |\nacquire r2 | 5 6 7 8\nstep 4: r2 0..13 | 5 6 7 8\n"
+    again = (
+        "preempt r2\nrelease r2\nhit r2 0 | |\nacquire r2 | 5 6 7 8\nstep 4: r2 0..13 | 5 6 7 8\n"
+    )
     assert ("lost-hit" in found(loading + again, TierRules(chunk=4, once=once))) == (not once)

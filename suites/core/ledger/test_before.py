@@ -42,7 +42,9 @@ def test_an_answer_is_of_the_moment_at_which_it_is_asked() -> None:
     ledger, read = _until(HIT, Read, -1)
     assert isinstance(read, Read)
     assert list(ledger.before(read).invalid) == []
-    other = parse(FULL + "submit r0 a:1\nsubmit r3 b:4\nacquire r3 | 1\nstep 3: r3 0..4 | 1\n").events
+    other = parse(
+        FULL + "submit r0 a:1\nsubmit r3 b:4\nacquire r3 | 1\nstep 3: r3 0..4 | 1\n"
+    ).events
     for event in other:
         ledger.apply(event)
     assert list(ledger.before(read).invalid) == [0]
@@ -60,9 +62,7 @@ def test_the_end_of_a_step_decides_its_keys() -> None:
     """Both keys are pending; the one whose block is not written is unbacked, the withdrawn one
     is nobody's fault.
     """
-    begun = (
-        "submit r1 a:8\nacquire r1 | 1 2\npublish 0/1 r1:4\npublish 0/2 r1:8\nbegin 1: r1 0..4 | 1 2\n"
-    )
+    begun = "submit r1 a:8\nacquire r1 | 1 2\npublish 0/1 r1:4\npublish 0/2 r1:8\nbegin 1: r1 0..4 | 1 2\n"  # noqa: E501
     ledger, event = _until(FULL + begun + "end 1", StepEnd)
     assert isinstance(event, StepEnd)
     before = ledger.before(event)

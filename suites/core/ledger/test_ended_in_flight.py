@@ -15,7 +15,9 @@ IN_FLIGHT = FULL + R1 + "accept r1 9 @r1:1\nacquire r1 | 3\nbegin 2: r1 8..9 | 1
 @pytest.mark.parametrize("line", ["abort r1", "finish r1", "preempt r1"])
 def test_a_run_in_flight_may_finish_over_pages_that_were_given_back(line: str) -> None:
     """Also if somebody else has the page meanwhile: that one writes it in a later step."""
-    rest = f"{line}\nrelease r1\nsubmit r2 b:4\nacquire r2 | 3\nbegin 3: r2 0..4 | 3\nend 2\nend 3\n"
+    rest = (
+        f"{line}\nrelease r1\nsubmit r2 b:4\nacquire r2 | 3\nbegin 3: r2 0..4 | 3\nend 2\nend 3\n"
+    )
     assert found(IN_FLIGHT + rest) == []
 
 
@@ -33,9 +35,9 @@ def test_a_state_that_a_run_left_behind_is_not_the_requests() -> None:
     """The run in flight stops at the boundary, the second attempt runs over it: no replay
     boundary is owed.
     """
-    left = "submit r1 a:9\nacquire r1 | 1 2 | 4 5\nbegin 1: r1 0..8 | 1 2 | 4 5\npreempt r1\nrelease r1\n"
+    left = "submit r1 a:9\nacquire r1 | 1 2 | 4 5\nbegin 1: r1 0..8 | 1 2 | 4 5\npreempt r1\nrelease r1\n"  # noqa: E501
     again = (
-        "hit r1 0\nacquire r1 | 6 7 8 | 9 10 11\npublish 0/6 r1:4\npublish 0/7 r1:8\nend 1\nstep 2: r1"
+        "hit r1 0\nacquire r1 | 6 7 8 | 9 10 11\npublish 0/6 r1:4\npublish 0/7 r1:8\nend 1\nstep 2: r1"  # noqa: E501
         " 0..9 | 6 7 8 | 9 10 11\n"
     )
     assert found(HYBRID + left + again) == []
@@ -43,7 +45,7 @@ def test_a_state_that_a_run_left_behind_is_not_the_requests() -> None:
 
 def test_a_run_in_flight_may_not_overwrite_what_somebody_else_has_computed() -> None:
     """Steps execute in order; if the new owner's step came first, its content is lost."""
-    rest = "abort r1\nrelease r1\nsubmit r2 b:5\nacquire r2 | 3 4\nbegin 3: r2 0..4 | 3 4\nend 3\nend 2\n"
+    rest = "abort r1\nrelease r1\nsubmit r2 b:5\nacquire r2 | 3 4\nbegin 3: r2 0..4 | 3 4\nend 3\nend 2\n"  # noqa: E501
     assert found(IN_FLIGHT + rest) == ["aliased-write"]
 
 
@@ -77,11 +79,11 @@ def test_a_state_that_two_runs_left_behind_in_another_column_is_nobody_s_loss() 
     """
     records = "pool 0: 9 pages, null 0\ngroup 0: recurrent block 4\n"
     both = (
-        "submit r1 a:6\nsubmit r2 a:6\nacquire r1 | 3\nacquire r2 | 4\nbegin 1: r1 0..3 | 3; r2 0..3"
+        "submit r1 a:6\nsubmit r2 a:6\nacquire r1 | 3\nacquire r2 | 4\nbegin 1: r1 0..3 | 3; r2 0..3"  # noqa: E501
         " | 4\n"
     )
     again = (
-        "begin 2: r1 3..4 | 3; r2 3..4 | 4\nabort r1\nrelease r1\nacquire r2 | 3\nbegin 3: r2 4..5 |"
+        "begin 2: r1 3..4 | 3; r2 3..4 | 4\nabort r1\nrelease r1\nacquire r2 | 3\nbegin 3: r2 4..5 |"  # noqa: E501
         " 4 3\n"
     )
     assert found(records + both + again + "end 1\nend 2\nend 3\n") == []
@@ -96,9 +98,7 @@ def test_what_a_copy_fills_before_its_reader_runs_is_nobody_s_loss() -> None:
         " 0..4 | 1\n"
     )
     reader = "hit r2 4 | 2\nacquire r2 | 2 3\nbegin {}: r2 4..5 | 2 3; copy 1>2\n"
-    between = (
-        "preempt r2\nrelease r2\nsubmit r1 b:4\nacquire r1 | 2\nbegin 3: r1 0..4 | 2\nabort r1\nrelease r1\n"
-    )
+    between = "preempt r2\nrelease r2\nsubmit r1 b:4\nacquire r1 | 2\nbegin 3: r1 0..4 | 2\nabort r1\nrelease r1\n"  # noqa: E501
     ends = "end 2\nend 3\nend 4\n"
     filled = records + "submit r2 a:5\n" + reader.format(2) + between + reader.format(4)
     assert "aliased-write" not in found(filled + ends)
@@ -107,7 +107,9 @@ def test_what_a_copy_fills_before_its_reader_runs_is_nobody_s_loss() -> None:
     )
 
 
-COPYING = HYBRID + "submit r1 a:6\nacquire r1 | 1 2 | 4\nstep 1: r1 0..3 | 1 | 4\nacquire copy:1 | | 5\n"
+COPYING = (
+    HYBRID + "submit r1 a:6\nacquire r1 | 1 2 | 4\nstep 1: r1 0..3 | 1 | 4\nacquire copy:1 | | 5\n"
+)
 """The state after three tokens lies in page 4; a copy of it has page 5."""
 
 

@@ -34,7 +34,8 @@ def test_a_key_is_backed_by_its_own_groups_content() -> None:
     """What the layers of another group wrote, of the same tokens, is not what the key names."""
     window = HYBRID.replace("recurrent block 4", "sliding block 4 window 8")
     ledger = ledger_after(
-        window + "submit r1 a:8\nacquire r1 | 1 2 | 3 4\npublish 1/1 r1:4\nstep 1: r1 0..8 | 1 2 | 3 4"
+        window
+        + "submit r1 a:8\nacquire r1 | 1 2 | 3 4\npublish 1/1 r1:4\nstep 1: r1 0..8 | 1 2 | 3 4"
     )
     assert [key.state for key in keys_of(ledger, 1)] == ["unbacked"]
 
@@ -75,7 +76,7 @@ def test_a_step_in_flight_brings_back_no_key_that_has_ended(
     """
     written = (
         FULL
-        + "submit r1 a:8\nacquire r1 | 1 2\nstep 1: r1 0..4 | 1 2\npublish 0/1 r1:4\nbegin 2: r1 4..8"
+        + "submit r1 a:8\nacquire r1 | 1 2\nstep 1: r1 0..4 | 1 2\npublish 0/1 r1:4\nbegin 2: r1 4..8"  # noqa: E501
         " | 1 2\n"
     )
     ledger = ledger_after(f"{written}{end}\nend 2{withdraw}")

@@ -10,9 +10,7 @@ from cachewitness.core.nonsense import Nonsense
 from cachewitness.core.well_formed import WellFormedness
 from suites.support.ledger_histories import FULL, found, ledger_after
 
-PREFILL = (
-    "submit r1 a:5\nacquire r1 | 1 2 3\npublish 0/1 r1:4\nstep 1: r1 0..5 | 1 2 3\naccept r1 6 @r1:1\n"
-)
+PREFILL = "submit r1 a:5\nacquire r1 | 1 2 3\npublish 0/1 r1:4\nstep 1: r1 0..5 | 1 2 3\naccept r1 6 @r1:1\n"  # noqa: E501
 DRAFTED = FULL + PREFILL + "begin 2: r1 5..6 ~x:2 | 1 2 3\n"
 """Step 2 computes token 5 and two drafts."""
 BEHIND = "begin 3: r1 5..6 | 1 2 3\nend 2\naccept r1 7 @r1[1]:1\n"

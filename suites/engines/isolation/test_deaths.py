@@ -104,7 +104,7 @@ def _runs(pid: int) -> bool:
 def test_a_death_is_a_finding_at_its_operation(how: str) -> None:
     """It is reported as `engine-crashed`, with the operation, and how the process ended; nothing of it is
     left behind.
-    """
+    """  # noqa: E501
     spec = engine(how)
     result = drive(TRACE, spec.open(TRACE.header))
     (finding,) = result.findings

@@ -62,7 +62,7 @@ MISTAKES = {
         "gave no answer within 3 seconds",
         "Ready",
     ),
-    "another version": Mistake('"version": 1', '"version": 2', 'must be {"is":"ready"', "Ready"),
+    "another version": Mistake('"version": 2', '"version": 9', 'must be {"is":"ready"', "Ready"),
     "no levels": Mistake('"levels": ["manager"], ', "", "its `ready` names no levels", "Ready"),
     "a header without groups": Mistake(
         '"groups": [{"id": 0, "kind": "full", "block_size": self.size}],',
@@ -79,7 +79,7 @@ MISTAKES = {
     "a page beyond the pool": Mistake(
         'list(range(trace["pages"]))',
         'list(range(99_999, 99_999 + trace["pages"]))',
-        "event 1 (take)",
+        "event 1 (acquire)",
         "Events",
     ),
     "no submit": Mistake(

@@ -170,8 +170,8 @@ def test_the_page_names_what_the_code_has() -> None:
     ("ready", "told"),
     [
         (
-            '{"is":"ready","protocol":"cachewitness.engine","version":2,"levels":["manager"]}',
-            '"version":1',
+            '{"is":"ready","protocol":"cachewitness.engine","version":9,"levels":["manager"]}',
+            '"version":2',
         ),
         (
             '{"is":"ready","protocol":"somebody.else","version":1,"levels":["manager"]}',

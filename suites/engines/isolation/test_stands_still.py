@@ -82,7 +82,7 @@ def test_it_is_a_finding_in_one_line_and_all_other_traces_run(
     out, _ = capsys.readouterr()
     assert code == 1
     assert re.fullmatch(
-        r"verdict: FAIL \(exit code 1\): .* contradict a rule \(stuck in \d+\)",
+        r"verdict: FAIL \(exit code 1\): .* contradict a rule \(no-progress in \d+\)",
         out.rstrip().splitlines()[-1],
     )
     (of,) = report["suites"]

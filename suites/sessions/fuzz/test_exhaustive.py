@@ -468,7 +468,7 @@ def test_command_fails_on_a_planted_fault(capsys: pytest.CaptureFixture[str]) ->
     ]
     assert invoke(["fuzz", "--exhaustive", *words]) == EXIT_FAIL
     output = capsys.readouterr().out
-    assert "FAIL  stuck" in output and "replay: cachewitness replay" in output
+    assert "FAIL  no-progress" in output and "replay: cachewitness replay" in output
 
 
 class Leaking:

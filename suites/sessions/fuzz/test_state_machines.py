@@ -122,7 +122,7 @@ def test_nothing_contradicts_in_any_order_of_operations(policy: str, level: str)
     if (
         not machine.happened.hits
     ):  # Hypothesis draws constants of whatever modules are imported, so a few examples differ
-        run_state_machine_as_test(machine, settings=settings(MANY, max_examples=10 * FEW))
+        run_state_machine_as_test(machine, settings=settings(MANY, max_examples=40 * FEW))
     assert machine.happened.lookups > 0 and machine.happened.hits > 0
 
 

@@ -136,8 +136,8 @@ def test_what_becomes_of_a_memory_is_told_page_by_page() -> None:
     memory.now = Books({}, {}, 4)
     lost = observed.changes(2, lambda page: 0, "reset")
     assert [event.__struct_config__.tag for event in [*taken, *kept, *lost]] == [
-        *("take", "counts"),
-        *("publish", "drop", "counts"),
+        *("acquire", "counts"),
+        *("publish", "release", "counts"),
         *("unpublish", "counts"),
     ]
     assert observed.changes(2, lambda page: 0) == []

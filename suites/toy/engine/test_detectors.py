@@ -214,14 +214,18 @@ TWO = "submit r1 a:9\nacquire r1 | 1 2 3\nstep 1: r1 0..8 | 1 2\n"
             FULL + TWO + "submit r2 a:9 salt=x\nacquire r2 | 1 2 4\nstep 2: r2 8..9 | 1 2 4\n",
             ["same-content"],
         ),
-        (FULL + TWO + "submit r2 a:9 adapter=x\nacquire r2 | 1 2 4\nstep 2: r2 8..9 | 1 2 4\n", [""]),
+        (
+            FULL + TWO + "submit r2 a:9 adapter=x\nacquire r2 | 1 2 4\nstep 2: r2 8..9 | 1 2 4\n",
+            [""],
+        ),
         (FULL + TWO + "submit r2 b:9\nacquire r2 | 1 2 4\nstep 2: r2 8..9 | 1 2 4\n", [""]),
         (FULL + TWO + "submit r2 a:9\nacquire r2 | 4\nstep 2: r2 8..9 | 1 2 4\n", ["not-held"]),
         (FULL + TWO + "begin 2: r1 8..9 | 1 2 3\nrelease r1 | 1\nend 2\n", ["freed-in-flight"]),
         (FULL + TWO + "release r1 | 1\nstep 2: r1 8..9 | 1 2 3\n", [""]),
         (FULL + TWO + "step 2: r1 8..9 | 0 2 3\n", [""]),
         (
-            STATE + "submit r1 a:9\nacquire r1 | 1 2\nstep 1: r1 0..4 | 1\nstep 2: r1 6..9 | 1 1 2\n",
+            STATE
+            + "submit r1 a:9\nacquire r1 | 1 2\nstep 1: r1 0..4 | 1\nstep 2: r1 6..9 | 1 1 2\n",
             [""],
         ),
     ],
