@@ -1,7 +1,7 @@
 """Whether a search that learns finds seeded faults after fewer operations than blind drawing:
-docs/learning.md and its chart.
+docs/results/learning.md and its chart.
 
-    python -m benchmarks.learning --kept FILE [--write docs/learning.md]
+    python -m benchmarks.learning --kept FILE [--write docs/results/learning.md]
 
 Blind is what `cachewitness fuzz` does: each trace is drawn anew. The ways that learn keep a corpus
 of traces, as the choices that made them (as Zest does, Padhye and others, ISSTA 2019): a trace
@@ -53,7 +53,7 @@ from cachewitness.sessions.fuzz.campaign import levels_of
 from cachewitness.sessions.fuzz.draw import Restriction
 from cachewitness.sessions.fuzz.trial import Plan
 from cachewitness.sessions.fuzz.watch import Watch
-from cachewitness.workloads.capabilities import within
+from cachewitness.workloads.capabilities import fitting
 from cachewitness.workloads.generate import SWARM
 from cachewitness.workloads.source import Source
 
@@ -107,8 +107,8 @@ class Feedback(Protocol):
 
 
 class Marks:
-    """The fuzzer's marks (`harness/cachewitness/sessions/fuzz/marks.py`), each with how often,
-    in powers of two.
+    """The fuzzer's marks (`harness/cachewitness/sessions/fuzz/coverage_points.py`), each with
+    how often, in powers of two.
     """
 
     def __init__(self, header: Header) -> None:
@@ -319,7 +319,7 @@ def _run(
     header = described(engine, trace.header)
     sees = way.feedback(header) if way else None
     checkers = [*fresh(), *(sees.checkers if sees else ())]
-    result = drive(within(trace, header.capabilities), engine, checkers=checkers, keep=False)
+    result = drive(fitting(trace, header.capabilities), engine, checkers=checkers, keep=False)
     found = min((finding.op for finding in result.findings), default=None)
     return (
         result.activity.operations,

@@ -25,8 +25,8 @@ from cachewitness.workloads import anomaly_examples
 def main() -> int:
     """Write every page and return the exit code."""
     for name, text in rendered().items():
-        files.write(pages.folder() / f"{name}.md", [text.encode()])
-        print(f"docs/{name}.md")
+        files.write(pages.folder("reference") / f"{name}.md", [text.encode()])
+        print(f"docs/reference/{name}.md")
     return 0
 
 
@@ -41,7 +41,7 @@ def rendered() -> dict[str, str]:
 
 
 def public_names() -> str:
-    """Return docs/api.md: every public name with its own docstring."""
+    """Return docs/reference/api.md: every public name with its own docstring."""
     named = {
         name: getattr(cachewitness, name) for name in cachewitness.__all__ if name != "__version__"
     }
@@ -74,7 +74,7 @@ def _signature(function: Callable[..., object]) -> str:
 
 
 def command_line() -> str:
-    """Return docs/cli.md: the options of every command are those of its `--help`."""
+    """Return docs/reference/cli.md: the options of every command are those of its `--help`."""
     context = click.Context(cli)
     commands = {name: cli.get_command(context, name) for name in cli.list_commands(context)}
     options = {
@@ -99,7 +99,7 @@ def _option(option: click.Option) -> list[str]:
 
 
 def policy_tables() -> str:
-    """Return docs/policies.md: what each policy of this repository says of itself."""
+    """Return docs/reference/policies.md: what each policy of this repository says of itself."""
     own = data.fixtures().parent / "reference_impl" / "cachewitness_reference"
     kinds = [policies.get(name) for name in policies.names() if (own / name).is_dir()]
     axes = [
@@ -120,7 +120,7 @@ def policy_tables() -> str:
 
 
 def _row(kind: policies.PolicyKind) -> Iterator[str]:
-    yield f"[`{kind.name}`](../reference_impl/cachewitness_reference/{kind.name}/__init__.py)"
+    yield f"[`{kind.name}`](../../reference_impl/cachewitness_reference/{kind.name}/__init__.py)"
     yield kind.summary
     yield f"<{kind.source}>"
     yield kind.pinned[:10]

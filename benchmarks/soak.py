@@ -1,10 +1,10 @@
 """Long runs without faults: every alarm is false, or a finding.
 
-    python benchmarks/soak.py --engine NAME [--policy NAME] --operations N --seed N [--keep DIR] [--write docs/soak.md]
+    python benchmarks/soak.py --engine NAME [--policy NAME] --operations N --seed N [--keep DIR] [--write docs/results/soak.md]
 
 Runs what `cachewitness fuzz` draws, and goes on after an alarm. An alarm is sorted as known if what
 was read had been copied in the same step from a block that this step fills, which vLLM 0.26 and
-later do (docs/engine-vllm.md). `--keep` stores the trace of each alarm as it was drawn; `--write`
+later do (docs/systems/vllm-notes.md). `--keep` stores the trace of each alarm as it was drawn; `--write`
 puts a section on the run into a page.
 """  # noqa: E501
 
@@ -38,7 +38,7 @@ from cachewitness.engines.registry import parse
 from cachewitness.sessions.fuzz.campaign import levels_of
 from cachewitness.sessions.fuzz.draw import Restriction
 from cachewitness.sessions.fuzz.trial import Plan
-from cachewitness.workloads.capabilities import within
+from cachewitness.workloads.capabilities import fitting
 
 KNOWN = "a copy of a block that the same step fills"
 
@@ -96,7 +96,7 @@ def main() -> int:
             refused += 1
             continue
         described = engine.describe()
-        trace = within(trace, described.capabilities)
+        trace = fitting(trace, described.capabilities)
         version = f"{described.engine} {described.engine_version}".strip()
         result = drive(trace, engine, keep=False)
         whole.add(result.activity)

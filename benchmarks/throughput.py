@@ -1,7 +1,7 @@
 """How many operations a second the harness judges, and that neither the history's length nor the
 pool's size matters.
 
-    python benchmarks/throughput.py [--vllm PATH] [--write docs/speed.md] [--profile]
+    python benchmarks/throughput.py [--vllm PATH] [--write docs/results/speed.md] [--profile]
 
 The workload is `benchmarks/workload.py`. Times are CPU seconds of this process, the best of several
 repetitions, so that other work on the machine disturbs them little; two processes and vLLM are
@@ -33,7 +33,7 @@ from benchmarks.bare import Bare
 from cachewitness._util import pages
 from cachewitness._util.errors import EngineMissing, UsageError
 from cachewitness.core.checkers.protocol import Checker
-from cachewitness.core.driving import Ahead, Observer
+from cachewitness.core.driving import BatchedRun, Observer
 from cachewitness.core.engine import Engine
 from cachewitness.core.events import StepBegin
 from cachewitness.core.result import Activity, Result
@@ -57,7 +57,7 @@ class Session:
         self.engine = engine
         self.prefilled: list[int] = []
         self._observer = Observer(described, checkers, keep=False)
-        self._ahead = Ahead(engine, described, self._observer)
+        self._ahead = BatchedRun(engine, described, self._observer)
 
     @property
     def activity(self) -> Activity:

@@ -1,4 +1,4 @@
-"""A sample: a paged pool without prefix caching, in plain Python, that answers the harness in JSON lines (docs/protocol.md)."""
+"""A sample: a paged pool without prefix caching, in plain Python, that answers in JSON lines (docs/reference/protocol.md)."""
 
 import json
 import os

@@ -41,10 +41,10 @@ def main(name: str, folder: Path, overwrite: bool) -> None:
     torch.set_num_threads(1)  # at these sizes a second thread costs more than it brings
     kept = folder.with_name(f"{folder.name}.training")
     try:
-        parameters, measured = train(recipe, kept, _say)
+        parameters, measured = train(recipe, kept, _print_progress)
     except UsageError as error:
         raise click.ClickException(str(error)) from None
-    click.echo(f"held out:{_told(measured)}")
+    click.echo(f"held out:{_format_measured(measured)}")
     shares = {
         damage: {group: round(share, 4) for group, share in found.items()}
         for damage, found in measured.items()
@@ -85,11 +85,11 @@ def check_blocks_fill(recipe: Recipe) -> None:
         )
 
 
-def _say(step: int, loss: float, measured: Needs | None, seconds: float) -> None:
-    click.echo(f"step {step:5}  loss {loss:.3f}  {seconds:.0f} s{_told(measured or {})}")
+def _print_progress(step: int, loss: float, measured: Needs | None, seconds: float) -> None:
+    click.echo(f"step {step:5}  loss {loss:.3f}  {seconds:.0f} s{_format_measured(measured or {})}")
 
 
-def _told(measured: Needs) -> str:
+def _format_measured(measured: Needs) -> str:
     """Return the shares of right answers, a line for each damage."""
     return "".join(
         f"\n  {damage:22} {'  '.join(f'{group} {share:.2f}' for group, share in found.items())}"

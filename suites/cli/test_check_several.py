@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from cachewitness._util.crew import Crew
+from cachewitness._util.worker_pool import WorkerPool
 from cachewitness.cli import check_several, invoke
 from cachewitness.core import stored
 from cachewitness.core import trace_format as trace
@@ -213,14 +213,14 @@ def test_what_others_judged_until_ctrl_c_is_told(
 ) -> None:
     """Their turn had not come, behind a history that takes long."""
     judge = check_several.judged
-    plain = check_several.Crew.in_order
+    plain = check_several.WorkerPool.in_order
 
     def judged(file: Path) -> object:
         while file.name == "other.jsonl":
             time.sleep(1)
         return judge(file)
 
-    def interrupted(self: Crew[Path, Any], files: Any) -> Iterator[Any]:
+    def interrupted(self: WorkerPool[Path, Any], files: Any) -> Iterator[Any]:
         for file, task in plain(self, files):
             while len(self.finished()) < 2:
                 time.sleep(0.01)
@@ -232,7 +232,7 @@ def test_what_others_judged_until_ctrl_c_is_told(
             raise KeyboardInterrupt
 
     monkeypatch.setattr(check_several, "judged", judged)
-    monkeypatch.setattr(check_several.Crew, "in_order", interrupted)
+    monkeypatch.setattr(check_several.WorkerPool, "in_order", interrupted)
     code, out, _ = _run(capsys, "other.jsonl", "bad.jsonl", "good.jsonl", "--jobs", "2")
     assert code == 130 and "FAIL  group-misalignment" in out
     assert "stopped after 2 of 3 histories; until then 1 of 2 histories contradict a rule" in out

@@ -32,7 +32,8 @@ def test_every_anomaly_is_explained(anomaly: str, capsys: pytest.CaptureFixture[
     assert invoke(["explain", anomaly]) == 0
     out = capsys.readouterr().out
     assert (
-        out.startswith(f"{anomaly}\n  the rule: ") and f"more: docs/anomalies.md#{anomaly}" in out
+        out.startswith(f"{anomaly}\n  the rule: ")
+        and f"more: docs/reference/anomalies.md#{anomaly}" in out
     )
 
 

@@ -20,7 +20,7 @@ from cachewitness.core.trace_format import (
 )
 from cachewitness.engines import policy as policies
 from cachewitness.engines.registry import parse
-from cachewitness.workloads.capabilities import within
+from cachewitness.workloads.capabilities import fitting
 
 OPS: list[Op] = [
     Submit("a", "A:33"),
@@ -92,6 +92,6 @@ def test_the_abort_comes_between_the_scheduling_of_a_step_and_its_end(level: Lev
 def test_an_engine_that_cannot_is_asked_to_abort_after_the_step() -> None:
     """And one that cannot abort either, to finish."""
     trace = _trace("vllm", "manager")
-    step, abort = within(trace, ["abort"]).ops[2:4]
+    step, abort = fitting(trace, ["abort"]).ops[2:4]
     assert isinstance(step, Step) and not step.cancel and abort == Abort("a")
-    assert within(trace, []).ops[3] == Finish("a")
+    assert fitting(trace, []).ops[3] == Finish("a")

@@ -26,7 +26,7 @@ from cachewitness.core.events import (
     Submitted,
 )
 from cachewitness.core.intake import BadEvents, Intake
-from cachewitness.core.nonsense import Nonsense
+from cachewitness.core.malformed import MalformedHistory
 from cachewitness.core.trace_format import Step, Submit
 from cachewitness.core.well_formed import WellFormedness
 
@@ -112,7 +112,7 @@ def test_a_page_that_does_not_exist_is_told_in_a_long_row() -> None:
     sense.follow(Submitted(r="r1", tokens=[1, 2]))
     sense.follow(_step(1, row, [1]))
     sense.follow(_step(2, row, [1]))
-    with pytest.raises(Nonsense, match=r"page 1000 does not exist - at `\$\.runs`"):
+    with pytest.raises(MalformedHistory, match=r"page 1000 does not exist - at `\$\.runs`"):
         sense.follow(_step(3, [*row[:-1], 1000], [1]))
 
 

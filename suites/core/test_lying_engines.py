@@ -20,7 +20,7 @@ from cachewitness.core.checkers import ALL
 from cachewitness.core.declared import ALWAYS, OF_INTERVAL, OF_KEYS, OF_STATES
 from cachewitness.core.driving import Stopped, check, drive, seconds_in
 from cachewitness.core.engine import Engine
-from cachewitness.core.engine_failure import told
+from cachewitness.core.engine_failure import describe_error as told
 from cachewitness.core.events import (
     Accept,
     Acquire,
@@ -43,7 +43,7 @@ from cachewitness.core.events import (
     UnpublishReason,
 )
 from cachewitness.core.intake import BadEvents
-from cachewitness.core.nonsense import Nonsense
+from cachewitness.core.malformed import MalformedHistory
 from cachewitness.core.result import EXIT_NOTHING_CHECKED, UNCOUNTED, Result
 from cachewitness.core.trace_format import (
     Abort,
@@ -471,12 +471,12 @@ def _of_pool_7(event: Event) -> Event:
 def test_a_copy_ends_with_the_pages_that_it_began_with() -> None:
     sense = WellFormedness(replace(DECLARED, pools=WITH_TIER))
     sense.follow(Copy(id=1, moves=[Move(1, 2)], phase="begin"))
-    with pytest.raises(Nonsense, match="other pages than copy 1 began with"):
+    with pytest.raises(MalformedHistory, match="other pages than copy 1 began with"):
         sense.follow(Copy(id=1, moves=[], phase="end"))
 
 
 def test_a_capture_lies_in_a_page_at_least() -> None:
-    with pytest.raises(Nonsense, match="no page of 'capture:1'"):
+    with pytest.raises(MalformedHistory, match="no page of 'capture:1'"):
         WellFormedness(replace(DECLARED, pools=WITH_TIER)).follow(
             Acquire(pool=0, group=0, pages=[], holder="capture:1")
         )

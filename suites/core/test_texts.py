@@ -8,7 +8,7 @@ import tracemalloc
 import pytest
 
 from cachewitness.core.events import Accept
-from cachewitness.core.nonsense import Nonsense
+from cachewitness.core.malformed import MalformedHistory
 from cachewitness.core.texts import Runs, Texts
 from cachewitness.core.trace_format import SEGMENT_TOKENS_MAX, Submit, Vocabulary, segments
 
@@ -42,7 +42,7 @@ def accepted(texts: Texts, r: str, prompt: str, tokens: list[int]) -> str:
     """Return what is wrong with a prompt; empty if nothing is."""
     try:
         texts.submit(Submit(r, prompt), tokens)
-    except Nonsense as problem:
+    except MalformedHistory as problem:
         return str(problem)
     return ""
 

@@ -51,7 +51,7 @@ from dataclasses import replace
 from cachewitness.engines.isolation import engine
 from cachewitness.engines.registry import parse
 from cachewitness.systems.sample.engine import configurations
-from cachewitness.parity.answers.twins import twin_of
+from cachewitness.parity.answers.baseline import twin_of
 from cachewitness.workloads.answer_stories import write
 
 def told(self, question, seconds):
@@ -66,7 +66,7 @@ twin_of(replace(parse("sample"), isolation=engine.Isolation()), trace.header)
 
 def test_a_twin_is_closed_before_its_process_ends() -> None:
     """What an engine clears away when it is closed, such as folders and servers, is not left
-    behind by the twin.
+    behind by the baseline.
     """
     ran = subprocess.run(
         [sys.executable, "-c", AT_THE_END], capture_output=True, text=True, timeout=60, check=False

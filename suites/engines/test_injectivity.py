@@ -16,20 +16,20 @@ import pytest
 from cachewitness.core.trace_format import GroupSpec, Layout, Media, Submit, TraceHeader, Vocabulary
 from cachewitness.engines.faults import all_mutants
 from cachewitness.engines.registry import parse
-from cachewitness.workloads.near_misses import Said, near_miss
+from cachewitness.workloads.near_misses import SentPrompt, near_miss
 from cachewitness.workloads.source import Seeded
 from suites.support.real_vllm import SOURCE, needs_vllm
 from suites.support.sampled import fewer
 
 BLOCK = 8
-TEXT = Said("A:16 B[3]:16", "one", "tuned")
-SALTED = Said("A:16 B[3]:16", "one")
-TENANT = Said("A:16 B[3]:16", "tenant-of-a-name-longer-than-a-field-a")
-PICTURES = Said(
+TEXT = SentPrompt("A:16 B[3]:16", "one", "tuned")
+SALTED = SentPrompt("A:16 B[3]:16", "one")
+TENANT = SentPrompt("A:16 B[3]:16", "tenant-of-a-name-longer-than-a-field-a")
+PICTURES = SentPrompt(
     "A:16 B[3]:16", "", "", (Media(1, 2, "cat-2"), Media(4, 2, "dog-2"), Media(9, 3, "owl-3"))
 )
 GALLERY = [
-    Said(PICTURES.prompt, media=(Media(2, 4, f"picture-{number}"),))
+    SentPrompt(PICTURES.prompt, media=(Media(2, 4, f"picture-{number}"),))
     for number in range(fewer(2000, 1000))
 ]
 FAMILIES = (TEXT, SALTED, TENANT, PICTURES)
@@ -126,7 +126,7 @@ SEEN = {
 }
 
 
-def _family(said: Said) -> list[Said]:
+def _family(said: SentPrompt) -> list[SentPrompt]:
     """Return what was said and hundreds of near misses; of a prompt with images, those of the
     images alone.
     """
@@ -144,7 +144,7 @@ def _family(said: Said) -> list[Said]:
     )
 
 
-def _prefix(said: Said, tokens: Sequence[int], end: int) -> Hashable:
+def _prefix(said: SentPrompt, tokens: Sequence[int], end: int) -> Hashable:
     """Return what the first tokens of a prompt are made of; an image belongs to them from its
     first token on.
     """
@@ -157,14 +157,14 @@ def _prefix(said: Said, tokens: Sequence[int], end: int) -> Hashable:
 
 
 def _collisions(
-    policy: str, engine: str, family: Iterable[Said]
-) -> tuple[list[tuple[Said, Said]], list[Said]]:
+    policy: str, engine: str, family: Iterable[SentPrompt]
+) -> tuple[list[tuple[SentPrompt, SentPrompt]], list[SentPrompt]]:
     """Return pairs of which some prefixes differ and share a key, and what has another key when
     it is said again.
     """
     read, header = READERS[policy]
     driver: Any = parse(engine).open(header)
-    known: dict[Hashable, tuple[Hashable, Said]] = {}
+    known: dict[Hashable, tuple[Hashable, SentPrompt]] = {}
     pairs = []
     unequal = []
     words = Vocabulary()

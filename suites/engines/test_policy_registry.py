@@ -51,7 +51,7 @@ def test_it_says_why_when_it_is_asked_for(broken: str) -> None:
 
 
 def test_whatever_does_not_need_it_goes_on(broken: str) -> None:
-    """Planting, the canary, plans and the differential find what they need in other policies."""
+    """Planting, the self-test, plans and the differential find what they need in other policies."""
     assert broken in policy.names() and broken not in {kind.name for kind in policy.loadable()}
     assert "salt-left-out" in faults.fitting(
         "vllm"

@@ -12,7 +12,7 @@ import pytest
 from cachewitness._util import data
 from cachewitness.cli import EXIT_USAGE, invoke
 from cachewitness.plan.result import Plan
-from cachewitness.plan.show import told
+from cachewitness.plan.show import format_value
 from cachewitness.plan.systems import system_of, systems
 from cachewitness.workloads import layouts
 
@@ -52,7 +52,7 @@ def test_a_plan_is_a_table_or_json_with_the_same_values(
     answer = json.loads(capsys.readouterr().out)
     assert answer["system"] == system and answer["results"]
     for name, value in answer["results"].items():
-        assert name.replace("_", " ") in table and told(name, value).split(" (")[0] in table
+        assert name.replace("_", " ") in table and format_value(name, value).split(" (")[0] in table
     for command in answer["commands"]:
         assert f"\n{command}\n" in table, "a command is one line, ready to copy"
 
@@ -142,7 +142,7 @@ def test_a_layout_of_ones_own_with_a_mistyped_field_is_refused(
 
 def test_the_manual_lists_the_models_and_what_of_them_is_unverified() -> None:
     """One row a model, in the words of its file."""
-    text = (data.fixtures().parent / "docs" / "plan.md").read_text(encoding="utf-8")
+    text = (data.fixtures().parent / "docs" / "reference" / "plan.md").read_text(encoding="utf-8")
     for name in layouts.models():
         assert f"| {name} | {'; '.join(layouts.model(name).unverified) or 'nothing'} |\n" in text
 
@@ -175,7 +175,7 @@ def test_values_are_told_in_their_units(
     name: str, value: int | float | bool | None, shown: str
 ) -> None:
     """The unit is the end of the name."""
-    assert told(name, value) == shown
+    assert format_value(name, value) == shown
 
 
 def test_a_value_that_is_not_there_is_an_error() -> None:

@@ -34,9 +34,9 @@ from cachewitness.core.trace_format import Finish, Preempt, Step, Submit, Trace,
 from cachewitness.engines.registry import parse
 from cachewitness.report.html import frames, page
 from cachewitness.report.html.cells import COLUMNS_MAX, Cell, claim_of
+from cachewitness.report.html.compress import packed
+from cachewitness.report.html.event_text import spoken
 from cachewitness.report.html.frames import Film, Frame
-from cachewitness.report.html.packed import packed
-from cachewitness.report.html.spoken import spoken
 from cachewitness.workloads import layouts
 from suites.support.browser import CHROMIUM, seen
 
@@ -546,7 +546,7 @@ ANSWERS = [
 
 
 def test_answers_stand_beside_the_cold_ones_and_what_differs_is_marked() -> None:
-    """The second answer parts at a near tie, and goes on as the twin does behind the engine's
+    """The second answer parts at a near tie, and goes on as the baseline does behind the engine's
     own token: nothing is marked.
     """
     rows, left_out = spoken(ANSWERS, Finding(anomaly="answer-differs", sentence="", r="a"))

@@ -19,9 +19,9 @@ from cachewitness.core.engine_failure import OwnMistake
 from cachewitness.core.result import Activity, Result, exit_code
 from cachewitness.core.trace_format import Trace, load
 from cachewitness.engines.registry import EngineSpec
-from cachewitness.parity.answers.answers import runs
+from cachewitness.parity.answers.compare import runs
 from cachewitness.report.one_trace import report_of
-from cachewitness.sessions.fuzz.canary import CanaryResult
+from cachewitness.sessions.fuzz.self_test import CanaryResult
 
 FAULT = "reference:mutant=hit-is-maximum-over-groups"
 TRACE = data.fixtures() / "traces" / "mutants" / "hit-is-maximum-over-groups.jsonl"
@@ -170,17 +170,17 @@ MISSED = CanaryResult(mutant="a-fault", anomaly="leak", reported=False, checker=
 
 
 @pytest.mark.parametrize(
-    ("canary", "codes", "said"),
+    ("self_test", "codes", "said"),
     [(MISSED, {3}, "was NOT reported as leak"), (None, {5}, "no fault could be")],
 )
 def test_a_campaign_that_proved_nothing_has_no_green_report(
-    canary: CanaryResult | None,
+    self_test: CanaryResult | None,
     codes: set[int],
     said: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("cachewitness.sessions.fuzz.canary.run_canary", lambda plan: canary)
+    monkeypatch.setattr("cachewitness.sessions.fuzz.self_test.run_canary", lambda plan: self_test)
     ended = invoke([*FUZZ, "--operations", "400", "--report", str(tmp_path)])
     code, page = told(tmp_path)
     assert {ended} == {code} == codes and said in page

@@ -186,7 +186,7 @@ def came_to(result: Result) -> Any:
     ]
     findings = [
         msgspec.to_builtins(one)
-        for one in (*totals.found.values(), *totals.distinct.values(), totals.canary)
+        for one in (*totals.found.values(), *totals.distinct.values(), totals.self_test)
     ]
     marks = [(key, sorted(subject.marks.items())) for key, subject in totals.subjects.items()]
     return result.digest, totals.exit_code, totals.reasons, suites, findings, marks, totals.undone

@@ -26,8 +26,8 @@ from cachewitness.core.result import Result
 from cachewitness.engines import interpreters
 from cachewitness.engines.answers import BackendError
 from cachewitness.engines.registry import parse
-from cachewitness.engines.server_words import WORDS_MAX, said
-from cachewitness.parity.answers.answers import runs
+from cachewitness.engines.server_errors import WORDS_MAX, error_text
+from cachewitness.parity.answers.compare import runs
 from cachewitness.parity.scores import completion, tasks
 from cachewitness.parity.scores.answer_store import AnswerStore
 from cachewitness.plan.config import read as config
@@ -36,7 +36,7 @@ from cachewitness.report.html import page
 from cachewitness.sessions.campaign import file as fleet
 from cachewitness.sessions.run import store as folders
 from cachewitness.systems.lmcache.reference import log
-from cachewitness.systems.openai_server.completion import Said, Unreadable, part_of
+from cachewitness.systems.openai_server.completion import PartialAnswer, Unreadable, part_of
 from cachewitness.toy.problems import fixture
 from cachewitness.vectors import store as vectors
 from cachewitness.workloads import layouts
@@ -175,13 +175,13 @@ def _completion(path: Path) -> None:
     error.
     """
     content = path.read_bytes()
-    told = said(content)
+    told = error_text(content)
     assert len(told) <= WORDS_MAX and told.isprintable()
     try:
         completion.read(msgspec.json.decode(content), "1")
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, *REFUSED):
         pass
-    Said().take(part_of(content))
+    PartialAnswer().take(part_of(content))
 
 
 def _completions() -> list[bytes]:

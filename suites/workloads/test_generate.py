@@ -25,7 +25,7 @@ from cachewitness.core.trace_format import (
 from cachewitness.workloads import layouts
 from cachewitness.workloads.configurations import Configuration
 from cachewitness.workloads.generate import OPERATIONS, random_trace, write_gallery
-from cachewitness.workloads.near_misses import Said, near_miss, spliced
+from cachewitness.workloads.near_misses import SentPrompt, near_miss, spliced
 from cachewitness.workloads.scenarios.shape import Shape
 from cachewitness.workloads.source import Seeded
 
@@ -127,7 +127,7 @@ def test_a_trace_is_well_formed() -> None:
         assert len(one.ops) >= OPERATIONS
 
 
-SAID = Said("A:8 r1[3]:4", "one", "tuned", (Media(2, 3, "cat-3"), Media(6, 3, "dog-3")))
+SAID = SentPrompt("A:8 r1[3]:4", "one", "tuned", (Media(2, 3, "cat-3"), Media(6, 3, "dog-3")))
 
 
 def test_a_near_miss_differs_in_one_place_or_part() -> None:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from cachewitness.api.together import Function
+    from cachewitness.api.workers import Function
 
 CASE, MARK, PROPERTY = "cachewitness_case", "cachewitness_choice", "cachewitness"
 """The argument by which a test gets what runs its trace, the attribute that chooses the traces, the
@@ -73,11 +73,11 @@ def _case(request: pytest.FixtureRequest) -> Callable[[], None]:
     def prove() -> None:
         __tracebackhide__ = True
         from cachewitness._util.errors import UsageError
-        from cachewitness.api import together
+        from cachewitness.api import workers
 
         case, tests = request.param
         try:
-            did, lines, not_run = together.run(case, request.node.nodeid.partition("[")[0], tests)
+            did, lines, not_run = workers.run(case, request.node.nodeid.partition("[")[0], tests)
         except UsageError as error:
             pytest.fail(f"{case.id}: {error}", pytrace=False)
         request.node.user_properties.append((PROPERTY, did))
@@ -105,7 +105,7 @@ class _Session:
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         """Fail a session that would pass and in which a function had nothing to judge."""
         if self._told:
-            from cachewitness.api.together import gathered
+            from cachewitness.api.workers import gathered
 
             self._functions = gathered(self._told)
         if (

@@ -69,8 +69,8 @@ def verify(
 def check(history: str | Path | History) -> Result:
     """Judge a recorded history under every checker, without an engine.
 
-    `history` is a file (docs/formats.md) or a history in memory. `Result.findings` are the
-    contradictions, `Result.tallies` how often each checker had something to judge.
+    `history` is a file (docs/reference/formats.md) or a history in memory. `Result.findings` are
+    the contradictions, `Result.tallies` how often each checker had something to judge.
 
     Raises UsageError naming file, line and field for a file that does not fit the format or refers
     to what does not exist.

@@ -90,16 +90,16 @@ def invoke(argv: Sequence[str]) -> int:
     except click.ClickException as error:
         return _refuse(error)
     except UsageError as error:
-        return _say(str(error), EXIT_USAGE)
+        return _print(str(error), EXIT_USAGE)
     except (click.Abort, KeyboardInterrupt):
-        return _say("interrupted", EXIT_INTERRUPTED)
+        return _print("interrupted", EXIT_INTERRUPTED)
     except (_NobodyReads, BrokenPipeError):
         return _quietly()
     except OSError as error:
         if error.errno in _DISK:
             return _unwritten(error)
         if error.errno in _NAMES and error.filename:
-            return _say(
+            return _print(
                 f"{error.filename}: cannot be used ({error.strerror}); name another file",
                 EXIT_USAGE,
             )
@@ -111,7 +111,7 @@ def invoke(argv: Sequence[str]) -> int:
 def _refuse(error: click.ClickException) -> int:
     context = getattr(error, "ctx", None)
     where = f" (see `{context.command_path} --help`)" if context else ""
-    return _say(error.format_message().rstrip(".") + _known_options(error) + where, EXIT_USAGE)
+    return _print(error.format_message().rstrip(".") + _known_options(error) + where, EXIT_USAGE)
 
 
 def _known_options(error: click.ClickException) -> str:
@@ -125,7 +125,7 @@ def _known_options(error: click.ClickException) -> str:
     )
 
 
-def _say(message: str, code: int) -> int:
+def _print(message: str, code: int) -> int:
     click.echo(f"cachewitness: {one_line(message)}", err=True)
     return code
 
@@ -145,7 +145,7 @@ def _take_termination_for_ctrl_c() -> None:
 def _unwritten(error: OSError) -> int:
     """End when the disk takes no more of the output."""
     _quietly()
-    return _say(f"the output cannot be written ({error.strerror})", EXIT_USAGE)
+    return _print(f"the output cannot be written ({error.strerror})", EXIT_USAGE)
 
 
 def _quietly() -> int:
@@ -169,17 +169,19 @@ def _crashed(error: BaseException, *, debug: bool) -> int:
     text = "".join(traceback.format_exception(error))
     if debug:
         click.echo(text, err=True)
-        return _say(told, EXIT_INTERNAL)
+        return _print(told, EXIT_INTERNAL)
     path = Path(CRASHES) / f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.txt"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
     except OSError:
-        return _say(
+        return _print(
             f"{told} (no traceback could be written; `cachewitness --debug …` prints it)",
             EXIT_INTERNAL,
         )
-    return _say(f"{told} (traceback in {path}; `cachewitness --debug …` prints it)", EXIT_INTERNAL)
+    return _print(
+        f"{told} (traceback in {path}; `cachewitness --debug …` prints it)", EXIT_INTERNAL
+    )
 
 
 def _register() -> None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from cachewitness._util import files
 from cachewitness._util.errors import UsageError
 from cachewitness._util.names import identifier
-from cachewitness.engines.isolation.surroundings import passed
+from cachewitness.engines.isolation.child_env import passed
 from cachewitness.engines.kind import Failed
 
 if TYPE_CHECKING:

@@ -192,7 +192,7 @@ def _drive(
     if as_json:
         print_json(document)
     else:
-        from cachewitness.cli.campaign_told import print_summary
+        from cachewitness.cli.campaign_report import print_summary
 
         print_summary(document, terminal.console())
     return drawn(document.exit_code, folder, document, partial(_drawn, document), problems)
@@ -214,12 +214,12 @@ def _drawn(whole: Document, folder: Path) -> bytes:
 
 
 def planned_of(said: File, path: Path) -> Planned:
-    """Return the units of a campaign, the canary first. Raises UsageError for whatever the file
+    """Return the units of a campaign, the self-test first. Raises UsageError for whatever the file
     names that is not known.
     """
-    from cachewitness.sessions.campaign.plan import Planned, canary, canary_unit
+    from cachewitness.sessions.campaign.plan import Planned, canary_unit, self_test
 
-    planted = canary(said.seeds[0])
+    planted = self_test(said.seeds[0])
     units: list[Unit] = []
     asked: dict[str, None] = {}
     left_out: dict[Key, list[NotRun]] = {}
@@ -265,7 +265,7 @@ def _units(
     """
     from cachewitness.cli.options import exported_of
     from cachewitness.report.summary import NotRun
-    from cachewitness.sessions.campaign.unit import Told
+    from cachewitness.sessions.campaign.unit import SuiteUnit
 
     if engine.isolate not in (None, "yes", "no"):
         raise UsageError(f'isolate is "yes" or "no", not {engine.isolate!r}')
@@ -275,10 +275,10 @@ def _units(
     units: list[Unit] = []
     named: dict[str, str] = {}
     for seed in said.seeds:
-        units += _told(said, engine, spec, policy, options, seed, named)
+        units += _configured(said, engine, spec, policy, options, seed, named)
         units += _fuzzed(said, engine, spec, policy, options, seed)
     asked.update(dict.fromkeys(named))
-    has = {unit.suite for unit in units if isinstance(unit, Told)}
+    has = {unit.suite for unit in units if isinstance(unit, SuiteUnit)}
     without = [
         NotRun(f"suite {name}", f"none of the configurations runs at the {level} level")
         for name, level in named.items()
@@ -287,7 +287,7 @@ def _units(
     return units, without
 
 
-def _told(
+def _configured(
     said: File,
     engine: Engine,
     spec: EngineSpec,
@@ -297,10 +297,10 @@ def _told(
     named: dict[str, str],
 ) -> list[Unit]:
     from cachewitness.cli.options import configurations_of, suites_of
-    from cachewitness.sessions.campaign.held import held
-    from cachewitness.sessions.campaign.made_of import package
-    from cachewitness.sessions.campaign.plan import told
-    from cachewitness.sessions.campaign.unit import Told
+    from cachewitness.sessions.campaign.build_digest import package
+    from cachewitness.sessions.campaign.engine_entry import engine_entry
+    from cachewitness.sessions.campaign.plan import units_of_suite
+    from cachewitness.sessions.campaign.unit import SuiteUnit
 
     names = said.suites if engine.suites is None else engine.suites
     if not names:
@@ -308,9 +308,9 @@ def _told(
     configurations, chosen, exact = configurations_of(
         policy, engine.layouts, options, engine.release, spec.kind
     )
-    pattern = Told(
+    pattern = SuiteUnit(
         package=package(),
-        engine=held(spec, policy, engine.label),
+        engine=engine_entry(spec, policy, engine.label),
         policy=policy,
         suite="",
         seed=seed,
@@ -324,7 +324,7 @@ def _told(
     return [
         unit
         for suite in suites
-        for unit in told(pattern, suite, configurations, said.budget.configurations)
+        for unit in units_of_suite(pattern, suite, configurations, said.budget.configurations)
     ]
 
 
@@ -334,14 +334,14 @@ def _fuzzed(
     from dataclasses import replace
 
     from cachewitness.cli.fuzz import plan_of
-    from cachewitness.sessions.campaign.held import held
-    from cachewitness.sessions.campaign.made_of import package
+    from cachewitness.sessions.campaign.build_digest import package
+    from cachewitness.sessions.campaign.engine_entry import engine_entry
     from cachewitness.sessions.campaign.plan import CANARY_STREAM, fuzzed
     from cachewitness.sessions.campaign.unit import Fuzzed
 
     names = said.streams if engine.streams is None else engine.streams
     if CANARY_STREAM in names:
-        raise UsageError(f"the stream {CANARY_STREAM!r} is the canary's; take another name")
+        raise UsageError(f"the stream {CANARY_STREAM!r} is the self-test's; take another name")
     made: list[Unit] = []
     for name in names:
         plan = replace(
@@ -349,7 +349,7 @@ def _fuzzed(
         )
         whole = Fuzzed(
             package=package(),
-            engine=held(spec, policy, engine.label),
+            engine=engine_entry(spec, policy, engine.label),
             plan=plan,
             first=0,
             last=said.budget.traces,

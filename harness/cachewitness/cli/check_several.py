@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cachewitness._util import output, workers
-from cachewitness._util.crew import Crew, WorkerDied
 from cachewitness._util.errors import UsageError
 from cachewitness._util.lines import printable
 from cachewitness._util.reading import STANDARD_INPUT
+from cachewitness._util.worker_pool import WorkerDied, WorkerPool
 from cachewitness.cli.json_option import print_json
 from cachewitness.cli.judged_history import Weighed, judged, print_witness, weighed, with_list
 from cachewitness.core import result as verdicts
@@ -73,14 +73,14 @@ def _weighed(files: Sequence[Path], known: Expectations, jobs: int) -> Iterator[
             f"{STANDARD_INPUT}: is one history, and cannot be judged beside others; name it alone,"
             " or name files"
         )
-    with Crew(min(jobs, len(files)), judged) as crew:
-        for file, task in crew.in_order(files):
+    with WorkerPool(min(jobs, len(files)), judged) as pool:
+        for file, task in pool.in_order(files):
             try:
                 yield weighed(file, *task.result(), known)
             except WorkerDied as died:
                 yield Weighed(file, None, verdicts.EXIT_UNKNOWN, [f"{file}: {died}"])
             except KeyboardInterrupt:
-                for other, judgement in crew.finished():
+                for other, judgement in pool.finished():
                     yield weighed(other, *judgement, known)
                 raise
 

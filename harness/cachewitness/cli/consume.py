@@ -57,7 +57,7 @@ def consume(
     for path, file in files:
         asked.append(Asked(path, file, consuming.consume(file, spec)))
         if not as_json:
-            _tell(path, file, asked[-1].came, quiet=quiet)
+            _print_outcome(path, file, asked[-1].came, quiet=quiet)
     whole = document(asked, spec.text)
     problems = _keep(whole, asked, spec, folder) if folder else []
     if as_json:
@@ -75,7 +75,7 @@ def _sum_up(asked: Sequence[Asked]) -> None:
     unknown = sum(len(one.came.unknown) for one in asked)
     told = ", ".join(f"{passed[name]} {name}" for name in ("valid", "acceptable", "invalid"))
     total = sum(one.came.asked.total() for one in asked)
-    _say(
+    _print_line(
         f"passed: {told}; failed: {failed}"
         + (f"; unknown: {unknown}" if unknown else "")
         + f"; asked: {total}"
@@ -97,25 +97,25 @@ def _drawn(whole: Document, folder: Path) -> bytes:
     return consumed_page.of_vectors(whole, folder / store.FAILURES)
 
 
-def _tell(path: Path, file: File, came: Consumed, *, quiet: bool) -> None:
+def _print_outcome(path: Path, file: File, came: Consumed, *, quiet: bool) -> None:
     if not quiet:
         classes = (name for name in ("valid", "acceptable", "invalid") if came.asked[name])
         told = ", ".join(f"{name} {came.passed[name]} of {came.asked[name]}" for name in classes)
         differ = f" ({came.differing} differ, as they may)" if came.differing else ""
-        _say(f"{path}: {told or 'nothing asked'}{differ}")
+        _print_line(f"{path}: {told or 'nothing asked'}{differ}")
         for reason, count in came.not_run.items():
-            _say(f"  not run: {count}: {reason}")
+            _print_line(f"  not run: {count}: {reason}")
     for vector in came.unknown:
-        _say(f"  unknown {vector}: a checker crashed")
+        _print_line(f"  unknown {vector}: a checker crashed")
     for failure in came.failures:
         hunted = "; ".join(f"{flag}: {file.flags[flag].bug}" for flag in failure.vector.flags)
-        _say(f"  FAILED {failure.vector.id} ({failure.vector.comment})")
-        _say(f"    expected {failure.expected}")
-        _say(f"    got      {failure.got}")
-        _say(f"    hunts    {hunted}")
+        _print_line(f"  FAILED {failure.vector.id} ({failure.vector.comment})")
+        _print_line(f"    expected {failure.expected}")
+        _print_line(f"    got      {failure.got}")
+        _print_line(f"    hunts    {hunted}")
 
 
-def _say(line: str) -> None:
+def _print_line(line: str) -> None:
     """Print a line; what vectors of others say in it cannot steer the terminal."""
     from cachewitness.report import terminal
 

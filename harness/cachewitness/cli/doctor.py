@@ -62,7 +62,7 @@ def _shown(found: Document) -> list[str]:
     lines = [f"cachewitness {found.cachewitness} in {found.python}{file}", ""]
     for engine in found.engines:
         lines.append(
-            f"{engine.name:{width}}  {SAID[engine.state]:8}{_told(engine, found.python)}".rstrip()
+            f"{engine.name:{width}}  {SAID[engine.state]:8}{_lines(engine, found.python)}".rstrip()
         )
         lines += [f"{'':{width}}  {'':8}{what}" for what in _below(engine)]
     if found.withheld:
@@ -71,7 +71,7 @@ def _shown(found: Document) -> list[str]:
     return lines
 
 
-def _told(engine: Engine, python: str) -> str:
+def _lines(engine: Engine, python: str) -> str:
     parts = [f"version {engine.version}"] if engine.version else []
     parts += (
         [f"{'' if engine.fits is not False else 'NOT '}written for {engine.written_for}"]

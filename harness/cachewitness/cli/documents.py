@@ -14,7 +14,7 @@ from cachewitness.core.checkers.finding import Finding, Tally
 from cachewitness.core.result import Activity
 from cachewitness.report import jsonreport
 from cachewitness.report.summary import NotRun
-from cachewitness.sessions.fuzz.canary import CanaryResult
+from cachewitness.sessions.fuzz.self_test import CanaryResult
 from cachewitness.sessions.mutants.document import Hunt
 from cachewitness.vectors.document import Consumed
 
@@ -63,14 +63,14 @@ class Fuzzed(msgspec.Struct, kw_only=True):
     """A campaign: the run that it amounts to, the fault that was planted first, how often each mark
     was reached.
 
-    `canary` is null if no fault could be planted; `again` is the command that runs it again, with
-    the same `digest`.
+    `self-test` is null if no fault could be planted; `again` is the command that runs it again,
+    with the same `digest`.
     """
 
     report: jsonreport.Document
     exit_code: int
     reasons: list[str]
-    canary: CanaryResult | None
+    self_test: CanaryResult | None
     marks: dict[str, int]
     again: str
     digest: str
@@ -100,7 +100,7 @@ class Search(msgspec.Struct, kw_only=True):
     exit_code: int
     reasons: list[str]
     bound: dict[str, int]
-    canary: CanaryResult
+    self_test: CanaryResult
     covered: list[Searched]
     failure: jsonreport.FailureEntry | None
     not_run: list[NotRun]
@@ -125,7 +125,7 @@ class Explained(msgspec.Struct, kw_only=True):
 
 class Problem(msgspec.Struct, kw_only=True):
     """What a program did wrongly: in which part, what it was asked, what came, and the section
-    of docs/protocol.md on it.
+    of docs/reference/protocol.md on it.
     """
 
     part: str

@@ -73,7 +73,7 @@ def _judged(path: Path, engine: str, isolate: Isolate) -> Result:
     from cachewitness.core import validate
     from cachewitness.core.driving import attempt, judge
     from cachewitness.parity.answers import causes
-    from cachewitness.parity.answers.answers import runs
+    from cachewitness.parity.answers.compare import runs
 
     if history.FORMAT.encode() in next(jsonl.lines(path), b""):
         header, read = validate.events(path)
@@ -152,7 +152,7 @@ def _anomaly(name: str) -> list[str]:
             len(faults) > FAULTS_SHOWN
         )
         lines += ["", *_example(faults)]
-    return [*lines, f"more: docs/anomalies.md#{name}"]
+    return [*lines, f"more: docs/reference/anomalies.md#{name}"]
 
 
 def _look_alikes(name: str) -> list[str]:

@@ -40,8 +40,8 @@ if TYPE_CHECKING:
     from cachewitness.engines.registry import EngineSpec
     from cachewitness.report.summary import Stored
     from cachewitness.sessions.fuzz.campaign import Campaign
-    from cachewitness.sessions.fuzz.canary import CanaryResult
     from cachewitness.sessions.fuzz.exhaustive import Coverage
+    from cachewitness.sessions.fuzz.self_test import CanaryResult
     from cachewitness.sessions.fuzz.trial import Plan
 
 
@@ -174,12 +174,12 @@ def fuzz(
     from cachewitness.report import terminal
     from cachewitness.sessions.fuzz import terminal as told
     from cachewitness.sessions.fuzz.campaign import Campaign
-    from cachewitness.sessions.fuzz.canary import POLICY, run_canary
+    from cachewitness.sessions.fuzz.self_test import POLICY, run_self_test
 
     spec = engine_of(engine, policy, isolate=isolate, release=release)
     plan = plan_of(spec, policy, layouts, options, seed, release)
     ready(folder)
-    canary = run_canary(
+    self_test = run_self_test(
         plan if policy == POLICY else plan_of(engine_of("reference"), POLICY, (), (), seed)
     )
     status = StatusLine(anywhere=True)
@@ -187,7 +187,7 @@ def fuzz(
     known = expectations_of(expected, strict_expected)
 
     def tell(campaign: Campaign) -> None:
-        status.tell(lambda: _said(campaign, seconds, operations))
+        status.tell(lambda: _progress_text(campaign, seconds, operations))
 
     campaign = Campaign(
         spec, plan, tell, known, kept.take, beside=beside, jobs=jobs_of(spec, jobs), on_died=died
@@ -208,29 +208,29 @@ def fuzz(
         beside=beside,
     )
     if as_json:
-        _print_campaign(campaign, canary, kept.stored, again)
+        _print_campaign(campaign, self_test, kept.stored, again)
     else:
-        told.print_campaign(campaign, canary, kept.stored, again, terminal.console())
-    files, problems = files_of(told.proved(campaign, canary), kept.stored, [], policy, folder)
+        told.print_campaign(campaign, self_test, kept.stored, again, terminal.console())
+    files, problems = files_of(told.proved(campaign, self_test), kept.stored, [], policy, folder)
     return finish(
-        told.exit_code(campaign, canary), files, [*kept.problems, *problems], quiet=as_json
+        told.exit_code(campaign, self_test), files, [*kept.problems, *problems], quiet=as_json
     )
 
 
 def _print_campaign(
-    campaign: Campaign, canary: CanaryResult | None, stored: Mapping[str, Stored], again: str
+    campaign: Campaign, self_test: CanaryResult | None, stored: Mapping[str, Stored], again: str
 ) -> None:
     from cachewitness.cli import documents
     from cachewitness.report import jsonreport
-    from cachewitness.sessions.fuzz import marks
+    from cachewitness.sessions.fuzz import coverage_points
     from cachewitness.sessions.fuzz import terminal as told
 
     fuzzed = documents.Fuzzed(
         report=jsonreport.document(campaign.report, stored, [], campaign.plan.policy),
-        exit_code=told.exit_code(campaign, canary),
-        reasons=told.reasons(campaign, canary),
-        canary=canary,
-        marks={name: campaign.marks[name] for name in marks.ALL},
+        exit_code=told.exit_code(campaign, self_test),
+        reasons=told.reasons(campaign, self_test),
+        self_test=self_test,
+        marks={name: campaign.marks[name] for name in coverage_points.ALL},
         again=again,
         digest=campaign.digest,
     )
@@ -288,9 +288,9 @@ def _exhaustive(
 ) -> int:
     from cachewitness.report import terminal
     from cachewitness.sessions.fuzz import terminal as told
-    from cachewitness.sessions.fuzz.canary import sought
     from cachewitness.sessions.fuzz.exhaustive import LEVELS, bound_of, check, search
     from cachewitness.sessions.fuzz.scope import CONFIGURATIONS
+    from cachewitness.sessions.fuzz.self_test import sought
     from cachewitness.sessions.run import store
     from cachewitness.workloads.configurations import Configuration
     from cachewitness.workloads.layouts import load
@@ -305,7 +305,7 @@ def _exhaustive(
     full = full or bool(configurations or levels)
     configurations = configurations or list(CONFIGURATIONS)
     limits = bound_of(bound)
-    canary = sought()
+    self_test = sought()
     status = StatusLine(anywhere=True)
     started = monotonic()
 
@@ -335,17 +335,17 @@ def _exhaustive(
     kept = store.Keeper(spec, store.DEFAULT_FOLDER)
     if coverage.failure:
         kept.take(coverage.failure, final=True)
-    code, reasons = told.judged(coverage, canary)
+    code, reasons = told.judged(coverage, self_test)
     if as_json:
-        _print_search(coverage, canary, spec, kept.stored, code, reasons)
+        _print_search(coverage, self_test, spec, kept.stored, code, reasons)
     else:
-        told.print_coverage(coverage, canary, spec, kept.stored, terminal.console())
+        told.print_coverage(coverage, self_test, spec, kept.stored, terminal.console())
     return finish(code, {}, kept.problems)
 
 
 def _print_search(
     coverage: Coverage,
-    canary: CanaryResult,
+    self_test: CanaryResult,
     spec: EngineSpec,
     stored: Mapping[str, Stored],
     code: int,
@@ -372,7 +372,7 @@ def _print_search(
         exit_code=code,
         reasons=reasons,
         bound=asdict(coverage.bound),
-        canary=canary,
+        self_test=self_test,
         covered=covered,
         failure=jsonreport.entry(failure, stored.get(failure.id)) if failure else None,
         not_run=coverage.not_run,
@@ -381,7 +381,7 @@ def _print_search(
     print_json(search)
 
 
-def _said(campaign: Campaign, seconds: float, operations: int) -> str:
+def _progress_text(campaign: Campaign, seconds: float, operations: int) -> str:
     """Return how far a campaign is that ends after so many seconds or operations, 0: neither."""
     marks = sum(map(bool, campaign.marks.values()))
     spent = max(campaign.report.seconds, 0.001)

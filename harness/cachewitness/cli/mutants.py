@@ -78,7 +78,7 @@ _SURVIVED, _NOT_HUNTED = 1, 5
     is_flag=True,
     help=(
         "In a checkout: keep the witnesses in fixtures/traces and, if every fault was hunted, write"
-        " docs/kill-matrix.md."
+        " docs/results/kill-matrix.md."
     ),
 )
 @table_option("kills")
@@ -119,7 +119,7 @@ def mutants(
         store.ready(chart, "--chart")
     chosen = _chosen(policy, names)
     target = _page() if write else None
-    told = None if as_json else _Told(len(chosen))
+    told = None if as_json else _ProgressPrinter(len(chosen))
     made = matrix.run(
         chosen, budget, tensor_seconds, seeds=seeds, write=write, jobs=jobs, told=told
     )
@@ -196,10 +196,10 @@ def _page() -> Path:
             f"--write: {docs} is missing; witnesses and page are written in a checkout of the"
             " repository alone"
         )
-    return docs / "kill-matrix.md"
+    return docs / "results" / "kill-matrix.md"
 
 
-class _Told:
+class _ProgressPrinter:
     """Prints on standard error what the hunt of each fault came to, and how long the others will
     take.
     """

@@ -22,10 +22,10 @@ from cachewitness.cli.json_option import print_json
 
 if TYPE_CHECKING:
     from cachewitness.core.trace_format import Layout
+    from cachewitness.engines.deadline import Limits
     from cachewitness.engines.environment import Exported
     from cachewitness.engines.kind import Answerer, EngineKind
     from cachewitness.engines.registry import EngineSpec
-    from cachewitness.engines.within import Limits
     from cachewitness.report.expected import Expectations
     from cachewitness.sessions.run.suites import Suite
     from cachewitness.workloads.configurations import Configuration
@@ -101,8 +101,8 @@ HELD_AT_ONCE = 4
 """So many processes of an engine are held at once if the user says nothing: each takes the memory
 of an installation."""
 ANSWERING_AT_ONCE = 2
-"""The same of an engine that only answers: with each goes its uncached twin and its controls, and
-it may use several cores."""
+"""The same of an engine that only answers: with each goes its uncached baseline and its controls,
+and it may use several cores."""
 
 
 def jobs_option(command: Callable[..., int]) -> Callable[..., int]:
@@ -284,7 +284,7 @@ def engine_of(
         why = misfit(fault, spec.kind, policy or DEFAULT_POLICY)
         if policy and why:
             raise UsageError(f"--engine: {why}")
-    return _held(spec, isolate or Isolate())
+    return _isolated(spec, isolate or Isolate())
 
 
 def _check_release(release: str, spec: EngineSpec, policy: str) -> None:
@@ -335,7 +335,7 @@ def interpreter_of(kind: EngineKind, engines: str = "") -> str:
     return found
 
 
-def _held(spec: EngineSpec, isolate: Isolate) -> EngineSpec:
+def _isolated(spec: EngineSpec, isolate: Isolate) -> EngineSpec:
     from dataclasses import replace
     from sys import platform
 
@@ -398,7 +398,7 @@ def _limits(spec: EngineSpec, isolate: Isolate) -> Limits | None:
 
     One that computes may compile for minutes, so it has a limit only if the user names it.
     """
-    from cachewitness.engines.within import Limits
+    from cachewitness.engines.deadline import Limits
 
     if (
         isolate.asked is None

@@ -1,4 +1,4 @@
-"""`cachewitness protocol-check`: whether a program speaks the protocol of docs/protocol.md."""
+"""`cachewitness protocol-check`: whether a program speaks docs/reference/protocol.md."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from cachewitness.cli.json_option import json_option, print_json
 from cachewitness.cli.options import deadline_option
 
 if TYPE_CHECKING:
-    from cachewitness.engines.isolation.rehearsal import Problem, Rehearsal
+    from cachewitness.engines.isolation.protocol_check import Problem, Rehearsal
 
 SHOWN, WRONG = 400, 2000
 """Characters of a line that a problem repeats, and of what is wrong with it."""
@@ -34,7 +34,7 @@ def protocol_check(command: tuple[str, ...], deadline: float, as_json: bool) -> 
     from cachewitness.core.checkers.wording import count
     from cachewitness.core.result import EXIT_USAGE
     from cachewitness.engines.isolation.engine import Isolation
-    from cachewitness.engines.isolation.rehearsal import rehearse
+    from cachewitness.engines.isolation.protocol_check import rehearse
     from cachewitness.report import terminal
 
     if not command:

@@ -119,10 +119,10 @@ def replay(
         click.echo(one_line(f"cachewitness: {file}: not run: {missing}"), err=True)
         if as_json:
             _print(
-                _Told(spec, asked, file), not_run=missing, exit_code=verdict.EXIT_NOTHING_CHECKED
+                _Outcome(spec, asked, file), not_run=missing, exit_code=verdict.EXIT_NOTHING_CHECKED
             )
         return verdict.EXIT_NOTHING_CHECKED
-    asked = _within(spec, asked, header, file)
+    asked = _fitting(spec, asked, header, file)
     ready(folder, *([] if str(file) == STANDARD_INPUT else [file]))
     run = _runner(spec, differential=differential, cold=cold)
     started = perf_counter()
@@ -133,7 +133,7 @@ def replay(
         second, stopped = attempt(lambda: run(smaller))
         explain(second, spec)
         if second.findings:
-            asked, file, result, bad = smaller, _kept(smaller, file), second, stopped
+            asked, file, result, bad = smaller, _write_smaller(smaller, file), second, stopped
     if recorded:
         save(result.history, recorded)
     again = bool(result.findings) and str(file) != STANDARD_INPUT
@@ -145,7 +145,7 @@ def replay(
         from cachewitness.cli.as_test import export
 
         test = export(spec, result, output)
-    told = _Told(spec, asked, file, result, bad, command, test)
+    told = _Outcome(spec, asked, file, result, bad, command, test)
     code = verdict.exit_code(result, bad)
     if as_json:
         _print(told, exit_code=code)
@@ -155,7 +155,7 @@ def replay(
     return finish(code, files, problems, quiet=quiet or as_json)
 
 
-class _Told(NamedTuple):
+class _Outcome(NamedTuple):
     """What came of a replay."""
 
     spec: EngineSpec
@@ -167,7 +167,7 @@ class _Told(NamedTuple):
     test: Sequence[str] = ()
 
 
-def _show(told: _Told, code: int, folder: Path | None, *, quiet: bool) -> None:
+def _show(told: _Outcome, code: int, folder: Path | None, *, quiet: bool) -> None:
     from cachewitness.report import terminal
     from cachewitness.report.counterexample import witness
     from cachewitness.sessions.run.store import FAILURES
@@ -195,7 +195,7 @@ def _show(told: _Told, code: int, folder: Path | None, *, quiet: bool) -> None:
     )
 
 
-def _print(told: _Told, *, exit_code: int, not_run: str = "") -> None:
+def _print(told: _Outcome, *, exit_code: int, not_run: str = "") -> None:
     from cachewitness.cli import documents
 
     result = told.result
@@ -215,7 +215,7 @@ def _print(told: _Told, *, exit_code: int, not_run: str = "") -> None:
 
 
 def _files(
-    told: _Told, folder: Path | None, seconds: float, *, cold: bool
+    told: _Outcome, folder: Path | None, seconds: float, *, cold: bool
 ) -> tuple[dict[Path, bytes], list[str]]:
     """Return the files of the report with their content, and a line for each that could not be
     made.
@@ -308,20 +308,20 @@ def _missing(spec: EngineSpec, asked: Trace, header: Header) -> str:
     return ""
 
 
-def _within(spec: EngineSpec, asked: Trace, header: Header, file: Path) -> Trace:
+def _fitting(spec: EngineSpec, asked: Trace, header: Header, file: Path) -> Trace:
     """Return the trace; one at answers level without what the engine does not declare, as `run`
     has it, and that is told.
 
     Elsewhere a checker does not apply without it. An engine that was never told of salts would
     restore what it may not.
     """
-    from cachewitness.workloads.capabilities import lacking, within
+    from cachewitness.workloads.capabilities import fitting, lacking
 
     missing = lacking(asked, header.capabilities) if header.level == "answers" else []
     for need in missing:
         why = header.not_applicable.get(need, f"engine {spec.kind.name} does not declare it")
         click.echo(one_line(f"cachewitness: {file}: left out: {need}: {why}"), err=True)
-    return within(asked, header.capabilities) if missing else asked
+    return fitting(asked, header.capabilities) if missing else asked
 
 
 def _runner(spec: EngineSpec, *, differential: bool, cold: bool) -> Callable[[Trace], Result]:
@@ -349,7 +349,7 @@ def _smaller(asked: Trace, run: Callable[[Trace], Result], anomaly: str) -> Trac
     return shrink(asked, fails)
 
 
-def _kept(smaller: Trace, file: Path) -> Path:
+def _write_smaller(smaller: Trace, file: Path) -> Path:
     """Write a smaller trace beside the original, `.shrunk` in its name; one of standard input in
     this folder.
     """

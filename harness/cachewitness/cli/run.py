@@ -177,7 +177,9 @@ def run(
         fail_fast=fail_fast,
         jobs=jobs_of(spec, jobs),
         on_died=died,
-        on_trace=(lambda progress: status.tell(lambda: _said(progress))) if status.shown else None,
+        on_trace=(lambda progress: status.tell(lambda: _progress_text(progress)))
+        if status.shown
+        else None,
         on_failure=kept.take,
     )
     try:
@@ -256,7 +258,7 @@ def _files(
     return made, problems
 
 
-def _said(progress: Progress) -> str:
+def _progress_text(progress: Progress) -> str:
     """Return how far a run is, and how long the rest takes."""
     begun = (
         f"{progress.begun:,}" if progress.of is None else f"{progress.begun:,} of {progress.of:,}"

@@ -39,18 +39,18 @@ def _history() -> dict[str, Any]:
 
 
 def _report() -> dict[str, Any]:
-    return _whole("the report of a run", jsonreport.Document)
+    return _whole_schema("the report of a run", jsonreport.Document)
 
 
 def _doctor() -> dict[str, Any]:
-    return _whole("what the doctor found", doctor.Document)
+    return _whole_schema("what the doctor found", doctor.Document)
 
 
 def _score() -> dict[str, Any]:
-    return _whole("the report of a score", score.Document)
+    return _whole_schema("the report of a score", score.Document)
 
 
-def _whole(what: str, kind: Any) -> dict[str, Any]:
+def _whole_schema(what: str, kind: Any) -> dict[str, Any]:
     """Return the schema of what is one document: of a type whose `format` and `version` have a
     default, if it has any.
     """
@@ -84,8 +84,8 @@ KINDS: dict[str, Callable[[], dict[str, Any]]] = {
     "report": _report,
     "score": _score,
     "doctor": _doctor,
-    "campaign": functools.partial(_whole, "what came of a campaign", campaign.Document),
-    **{kind: functools.partial(_whole, *what) for kind, what in documents.KINDS.items()},
+    "campaign": functools.partial(_whole_schema, "what came of a campaign", campaign.Document),
+    **{kind: functools.partial(_whole_schema, *what) for kind, what in documents.KINDS.items()},
     **{f"vectors-{kind}": functools.partial(_vectors, kind) for kind in vectors.FILES},
 }
 

@@ -20,7 +20,7 @@ from cachewitness.cli.options import (
     release_option,
 )
 from cachewitness.cli.report_option import drawn_or_told
-from cachewitness.cli.score_told import Told
+from cachewitness.cli.score_report import ScoreProgress
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -233,7 +233,7 @@ def score(**options: Any) -> int:
         **{key: options[key] for key in ("policy", "device", "dtype", "checkpoint", "seed")}
     )
     folder, settings = _folder(engine.name, task, options)
-    told = Told(engine.name, task, rules, options["seed"], as_json=options["as_json"])
+    told = ScoreProgress(engine.name, task, rules, options["seed"], as_json=options["as_json"])
     from cachewitness.parity.scores.arm_run import Questions
     from cachewitness.parity.scores.run import Runner
     from cachewitness.parity.scores.side_by_side import jobs_for

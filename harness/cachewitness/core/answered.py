@@ -2,7 +2,7 @@
 is told.
 
 The engine says `answer`, and `resume` in front of it if it declares so. The harness writes down
-what it asked (`submit`, `finish`, `abort`) and what the uncached twin answered (`cold`).
+what it asked (`submit`, `finish`, `abort`) and what the uncached baseline answered (`cold`).
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from cachewitness.core.events import (
     Resumed,
     Submitted,
 )
-from cachewitness.core.nonsense import (
-    Nonsense,
+from cachewitness.core.malformed import (
+    MalformedHistory,
     at_least_nothing,
     check_tokens,
     media_problem,
@@ -44,25 +44,27 @@ class AnswerSense:
     def __init__(self, header: Header, *, live: bool = False) -> None:
         check_declared(header)
         if header.pools or header.groups:
-            raise Nonsense(
+            raise MalformedHistory(
                 "pools or groups - at `$.pools` or `$.groups`; an engine at answers level tells no"
                 " pages"
             )
         answering = header.rules.answering
         if answering is None:
-            raise Nonsense(
+            raise MalformedHistory(
                 "nothing - at `$.rules.answering`; say the dtype and the vocabulary of the answers"
             )
         if answering.vocabulary < VOCABULARY_MIN:
             least = f"it has at least {VOCABULARY_MIN} tokens"
-            raise Nonsense(f"{answering.vocabulary} - at `$.rules.answering.vocabulary`; {least}")
+            raise MalformedHistory(
+                f"{answering.vocabulary} - at `$.rules.answering.vocabulary`; {least}"
+            )
         if answering.shortest < 1 or not answering.texts.isprintable():
-            raise Nonsense(
+            raise MalformedHistory(
                 "less than a token, or no line - at `$.rules.answering.shortest` or"
                 " `$.rules.answering.texts`"
             )
         if (answering.resumes == "sliding") != (answering.window > 0):
-            raise Nonsense(
+            raise MalformedHistory(
                 f"{answering.window} - at `$.rules.answering.window`; of `sliding`, the tokens of a"
                 " window"
             )
@@ -90,7 +92,7 @@ class AnswerSense:
         cannot come here.
         """
         if self._live and not isinstance(event, Answer | Resumed):
-            raise Nonsense(
+            raise MalformedHistory(
                 "an engine at answers level reports `answer` alone, or `resume`; leave this"
                 " event out"
             )
@@ -100,7 +102,9 @@ class AnswerSense:
         """Take in an event that the harness itself writes down. Raises Nonsense as `follow`."""
         rule = self._rules.get(type(event))
         if rule is None:
-            raise Nonsense("an event of pages or steps; at answers level there are none of them")
+            raise MalformedHistory(
+                "an event of pages or steps; at answers level there are none of them"
+            )
         rule(event)
 
     def operation_over(self) -> None:
@@ -111,11 +115,11 @@ class AnswerSense:
 
     def _submit(self, event: Submitted) -> None:
         if problem := name_problem(event.r, self._prompts) or media_problem(event.media):
-            raise Nonsense(problem)
+            raise MalformedHistory(problem)
         if not event.tokens:
-            raise Nonsense("no tokens - at `$.tokens`; a request has at least one")
+            raise MalformedHistory("no tokens - at `$.tokens`; a request has at least one")
         if event.generate < 1:
-            raise Nonsense(
+            raise MalformedHistory(
                 f"{event.generate} - at `$.generate`; a request generates at least one token"
             )
         check_tokens(event.tokens)
@@ -125,63 +129,65 @@ class AnswerSense:
     def _resume(self, event: Resumed) -> None:
         self._under_way(event.r)
         if not self._resumes:
-            raise Nonsense(
+            raise MalformedHistory(
                 "the header declares no `$.rules.answering.resumes`; declare it, or leave this"
                 " event out"
             )
         if event.r in self._answered:
-            raise Nonsense(
+            raise MalformedHistory(
                 f"{event.r!r} is answered - at `$.r`; what it goes on from comes in front of that"
             )
         if not 0 < event.at <= self._prompts[event.r] + self._generate[event.r]:
-            raise Nonsense(
+            raise MalformedHistory(
                 f"{event.at} - at `$.at`; with its answer {event.r!r} has not so many tokens"
             )
         if event.of and event.of not in self._prompts:
-            raise Nonsense(
+            raise MalformedHistory(
                 f"request {event.of!r} was never submitted - at `$.of`; name whose tokens the state"
                 " has seen"
             )
         at_least_nothing(event.taken, "taken")
         if event.first < -1:
-            raise Nonsense(f"{event.first} - at `$.first`; −1 if the engine does not say")
+            raise MalformedHistory(f"{event.first} - at `$.first`; −1 if the engine does not say")
         self._resumed.setdefault(event.r, event.at)
 
     def _answer(self, event: Answer) -> None:
         self._under_way(event.r)
         if event.r in self._answered:
-            raise Nonsense(f"{event.r!r} is answered twice - at `$.r`")
+            raise MalformedHistory(f"{event.r!r} is answered twice - at `$.r`")
         if len(event.tokens) > self._generate[event.r]:
             asked = f"{event.r!r} was to generate {self._generate[event.r]}"
-            raise Nonsense(f"{len(event.tokens)} tokens - at `$.tokens`; {asked}")
+            raise MalformedHistory(f"{len(event.tokens)} tokens - at `$.tokens`; {asked}")
         if event.ended == "length" and len(event.tokens) < self._generate[event.r]:
             asked = (
                 f"{event.r!r} was to generate {self._generate[event.r]}; say `stop` if it ended"
                 " before"
             )
-            raise Nonsense(f"'length' after {len(event.tokens)} tokens - at `$.ended`; {asked}")
+            raise MalformedHistory(
+                f"'length' after {len(event.tokens)} tokens - at `$.ended`; {asked}"
+            )
         check_tokens(event.tokens)
         _check_logprobs(event)
         if event.restored > self._prompts[event.r]:
-            raise Nonsense(
+            raise MalformedHistory(
                 f"{event.restored} - at `$.restored`; the prompt has {self._prompts[event.r]}"
                 " tokens"
             )
         resumed = self._resumed.get(event.r, 0)
         if self._resumes and event.restored > 0 and event.restored != resumed:
             said = f"its `resume` said {resumed}" if resumed else "no `resume` of it came"
-            raise Nonsense(f"{event.restored} of {event.r!r} - at `$.restored`; {said}")
+            raise MalformedHistory(f"{event.restored} of {event.r!r} - at `$.restored`; {said}")
         self._answered[event.r] = len(event.tokens)
 
     def _cold(self, event: Cold) -> None:
         self._under_way(event.r)
         if event.r not in self._answered:
-            raise Nonsense(
+            raise MalformedHistory(
                 f"{event.r!r} has no answer yet - at `$.r`; what it is compared with comes"
                 " behind it"
             )
         if not 0 <= event.start <= self._answered[event.r]:
-            raise Nonsense(
+            raise MalformedHistory(
                 f"{event.start} - at `$.start`; the answer has {self._answered[event.r]} tokens"
             )
         check_tokens(event.tokens)
@@ -195,20 +201,22 @@ class AnswerSense:
 
     def _under_way(self, r: str) -> None:
         if r not in self._prompts:
-            raise Nonsense(
+            raise MalformedHistory(
                 f"request {r!r} was never submitted - at `$.r`; name a request that a `submit`"
                 " named before"
             )
         if r in self._ended:
-            raise Nonsense(f"request {r!r} has ended - at `$.r`; nothing happens to it any more")
+            raise MalformedHistory(
+                f"request {r!r} has ended - at `$.r`; nothing happens to it any more"
+            )
 
 
 def _check_logprobs(event: Answer | Cold) -> None:
     if event.logprobs and len(event.logprobs) != len(event.tokens):
-        raise Nonsense(
+        raise MalformedHistory(
             f"{len(event.logprobs)} of {len(event.tokens)} tokens - at `$.logprobs`; one for each,"
             " or none at all"
         )
     if event.restored < -1:
-        raise Nonsense(f"{event.restored} - at `$.restored`; −1 if the engine does not say")
+        raise MalformedHistory(f"{event.restored} - at `$.restored`; −1 if the engine does not say")
     at_least_nothing(event.again, "again")

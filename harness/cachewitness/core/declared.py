@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from math import lcm
 
 from cachewitness.core.events import Header, Pool
-from cachewitness.core.nonsense import Nonsense, at_least_nothing
+from cachewitness.core.malformed import MalformedHistory, at_least_nothing
 from cachewitness.core.trace_format import TraceHeader
 
 STEPS_MAX, DRAFTS_MAX = 1024, 64
@@ -47,7 +47,7 @@ def check_declared(header: Header) -> None:
         if rule in ALWAYS and not (
             rule == "identity" and not set(IDENTITY).intersection(header.capabilities)
         ):
-            raise Nonsense(f"{rule!r} - at `$.not_applicable`; it applies to every cache")
+            raise MalformedHistory(f"{rule!r} - at `$.not_applicable`; it applies to every cache")
     for capability in header.capabilities:
         _check_line(capability, "capabilities")
     _check_rules(header)
@@ -58,7 +58,7 @@ def check_declared(header: Header) -> None:
 
 def _check_line(text: str, field: str) -> None:
     if not text.isprintable():
-        raise Nonsense(f"{text!r} - at `$.{field}`; write one line of printable characters")
+        raise MalformedHistory(f"{text!r} - at `$.{field}`; write one line of printable characters")
 
 
 def _check_rules(header: Header) -> None:
@@ -69,28 +69,28 @@ def _check_rules(header: Header) -> None:
         or rules.eagle_drop_tokens < 0
         or (interval is not None and interval < 0)
     ):
-        raise Nonsense(
+        raise MalformedHistory(
             "less than it can be - at `$.rules`; alignment is at least 1, eagle_drop_tokens and"
             " interval at least 0"
         )
     if not all(0 <= group < len(header.groups) for group in rules.retention.groups):
-        raise Nonsense(
+        raise MalformedHistory(
             f"groups {rules.retention.groups} - at `$.rules.retention`; one of them does not exist"
         )
     for group in rules.retention.groups:
         if header.groups[group].kind == "full":
             whole = "of full attention every block is needed, and none is left out by retention"
-            raise Nonsense(f"group {group} - at `$.rules.retention.groups`; {whole}")
+            raise MalformedHistory(f"group {group} - at `$.rules.retention.groups`; {whole}")
     if rules.captures is not None and all(pool.tier == "local" for pool in header.pools):
-        raise Nonsense(
+        raise MalformedHistory(
             "no pool of another tier - at `$.pools`; captures (`$.rules.captures`) lie in one"
         )
     if not 1 <= rules.progress_steps <= STEPS_MAX:
-        raise Nonsense(
+        raise MalformedHistory(
             f"{rules.progress_steps} - at `$.rules.progress_steps`; it is 1 to {STEPS_MAX}"
         )
     if not 0 <= rules.drafts <= DRAFTS_MAX:
-        raise Nonsense(f"{rules.drafts} - at `$.rules.drafts`; it is 0 to {DRAFTS_MAX}")
+        raise MalformedHistory(f"{rules.drafts} - at `$.rules.drafts`; it is 0 to {DRAFTS_MAX}")
     at_least_nothing(rules.reuse_distance, "rules.reuse_distance")
     at_least_nothing(rules.max_prompt, "rules.max_prompt")
     least = (
@@ -99,7 +99,7 @@ def _check_rules(header: Header) -> None:
         else 0
     )
     if not 0 <= rules.reserved_pages < max(least, 1):
-        raise Nonsense(
+        raise MalformedHistory(
             f"{rules.reserved_pages} - at `$.rules.reserved_pages`; the smallest pool has {least}"
             " pages"
         )
@@ -107,7 +107,7 @@ def _check_rules(header: Header) -> None:
 
 def _check_pool(pool: Pool) -> None:
     if pool.eviction is not None and not 0 < pool.eviction.watermark <= 1:
-        raise Nonsense(
+        raise MalformedHistory(
             f"{pool.eviction.watermark} of pool {pool.id} - at `$.pools`; a watermark is above 0,"
             " and 1 at most"
         )
@@ -148,7 +148,7 @@ def check_fit(header: Header, trace: TraceHeader) -> None:
     kinds = sorted({group.kind for group in groups})
     asked = sorted({spec.kind for spec in wanted})
     if kinds != asked:
-        raise Nonsense(
+        raise MalformedHistory(
             f"{', '.join(kinds)} - at `$.groups`; the trace's layout has {', '.join(asked)}"
         )
     windows = _least(group.window for group in groups), _least(spec.window for spec in wanted)
@@ -160,17 +160,17 @@ def check_fit(header: Header, trace: TraceHeader) -> None:
                 f"{pool.pages:,} pages of pool {pool.id} - at `$.pools`; the trace gives the engine"
                 f" {trace.pages:,}"
             )
-            raise Nonsense(f"{told}, of which no more than {most:,} can be made")
+            raise MalformedHistory(f"{told}, of which no more than {most:,} can be made")
     asked_for = trace.options.get("rswa_window", 0)
     for group in groups:
         if group.answer_window not in (0, asked_for):
-            raise Nonsense(
+            raise MalformedHistory(
                 f"answer_window {group.answer_window} - at `$.groups`; the trace's option"
                 f" rswa_window is {asked_for}"
             )
     for field, (span, least) in (("window", windows), ("chunk", chunks)):
         if span < least:
-            raise Nonsense(
+            raise MalformedHistory(
                 f"{field} {span} - at `$.groups`; the narrowest of the trace's layout is {least}"
             )
     _check_alignment(header, trace)
@@ -184,7 +184,7 @@ def _check_alignment(header: Header, trace: TraceHeader) -> None:
     attention = [group.block_size for group in header.local_groups() if group.kind != "recurrent"]
     common = max(lcm(*attention), lcm(*(spec.block_size for spec in trace.layout.groups)))
     if header.rules.caching and header.rules.alignment > ALIGNMENT_FACTOR * common:
-        raise Nonsense(
+        raise MalformedHistory(
             f"{header.rules.alignment} - at `$.rules.alignment`; all blocks end together every"
             f" {common} tokens, and hits are multiples of {ALIGNMENT_FACTOR * common} tokens at"
             " most"
@@ -200,7 +200,7 @@ def _check_retention(header: Header, trace: TraceHeader) -> None:
     pruned = any(group.kind != "full" for group in header.local_groups())
     if pruned and (asked is None or isinstance(asked, int)) and interval != asked:
         told = ["null" if one is None else one for one in (interval, asked)]
-        raise Nonsense(
+        raise MalformedHistory(
             f"{told[0]} - at `$.rules.retention.interval`; the trace's option {INTERVAL} is"
             f" {told[1]}"
         )

@@ -17,10 +17,16 @@ import msgspec
 from cachewitness._util.errors import UsageError
 from cachewitness.core.checkers import fresh
 from cachewitness.core.checkers.finding import Finding
-from cachewitness.core.checkers.protocol import Checker, Panel
+from cachewitness.core.checkers.protocol import Checker, CheckerSet
 from cachewitness.core.counting import Counting
 from cachewitness.core.engine import Engine
-from cachewitness.core.engine_failure import EngineFailure, NoAnswer, OwnMistake, of_ours, told
+from cachewitness.core.engine_failure import (
+    EngineFailure,
+    NoAnswer,
+    OwnMistake,
+    describe_error,
+    of_ours,
+)
 from cachewitness.core.events import (
     Aborted,
     Died,
@@ -52,7 +58,7 @@ from cachewitness.core.trace_format import (
 )
 from cachewitness.core.worker import Worker
 
-Beside = Callable[[int, Op, list[Event]], Finding | None]
+AfterStep = Callable[[int, Op, list[Event]], Finding | None]
 """Told the index of an operation in the trace, what of it was carried out, and the engine's events
 of it."""
 
@@ -78,7 +84,7 @@ class Stopped(BadEvents):
         return str(self.args[0])
 
 
-class Applicable:
+class LiveRequests:
     """Tells which operations mean something now: nobody steps, ends or preempts a request that is
     not there.
 
@@ -136,7 +142,7 @@ class Observer:
     ) -> None:
         self.history = History(header, [], [])
         self.findings: list[Finding] = []
-        self.panel = Panel(header, fresh(header.level) if checkers is None else checkers)
+        self.panel = CheckerSet(header, fresh(header.level) if checkers is None else checkers)
         self._counting = Counting(header, self.panel.ledger.requests)
         self.panel.show_after(self._counting.handlers)
         self._keep = keep
@@ -207,7 +213,7 @@ class Observer:
         )
 
 
-class Ahead:
+class BatchedRun:
     """Carries out operations on an engine and judges them, a `portion` of them at a time.
 
     What the engine reports is read at once, since it may change what it has returned. All else of
@@ -288,7 +294,7 @@ def drive(
     checkers: Iterable[Checker] | None = None,
     *,
     until: Callable[[Finding], bool] | None = None,
-    beside: Beside | None = None,
+    beside: AfterStep | None = None,
     keep: bool = True,
 ) -> Result:
     """Run a trace on an engine under the checkers (all of them by default) and return the judged
@@ -304,8 +310,8 @@ def drive(
     """  # noqa: E501
     header = described(engine, trace.header)
     observer = Observer(header, checkers, keep=keep)
-    applicable = Applicable()
-    ahead = Ahead(engine, header, observer, 1 if until or beside else PORTION)
+    applicable = LiveRequests()
+    ahead = BatchedRun(engine, header, observer, 1 if until or beside else PORTION)
     with letting_go(trace, engine, observer):
         for index, asked in enumerate(trace.ops):
             op = applicable.filter(asked)
@@ -397,7 +403,7 @@ def _raised(error: Exception, engine: Engine, op: Op, index: int, observer: Obse
     if isinstance(error, UsageError | OwnMistake):
         raise error
     if of_ours(error, engine):
-        raise OwnMistake(told(error)) from error
+        raise OwnMistake(describe_error(error)) from error
     r = getattr(op, "r", "")
     what = f"operation {index + 1} ({type(op).__name__.lower()}{' ' + r if r else ''})"
     failed(observer, index, f"Let the engine carry out {what}", error, r)
@@ -418,7 +424,7 @@ def failed(observer: Observer, index: int, asked: str, error: Exception, r: str 
     failure = (
         error
         if isinstance(error, EngineFailure)
-        else EngineFailure("engine-crashed", f"raised {told(error)}")
+        else EngineFailure("engine-crashed", f"raised {describe_error(error)}")
     )
     said = str(failure)
     observer.see(

@@ -62,7 +62,7 @@ def native() -> Iterator[None]:
         raise
 
 
-def told(error: BaseException) -> str:
+def describe_error(error: BaseException) -> str:
     """Return an exception in one line: its class, the first line of its message, and where it
     was raised.
     """

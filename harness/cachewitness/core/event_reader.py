@@ -85,20 +85,20 @@ class EventReader:
     def _row(self, r: str, group: int, row: list[int] | tuple[int, ...]) -> list[int]:
         rows = self._rows.setdefault(r, {})
         known = rows.get(group, _NO_ROW)
-        if _alike(row, known.told):
+        if _equal_rows(row, known.told):
             return known.pages
         told = row[:]
         count = len(known.told)
         pages = (
             known.pages + _read_pages(told[count:])
-            if _alike(told[:count], known.told)
+            if _equal_rows(told[:count], known.told)
             else _read_pages(told)
         )
         rows[group] = Row(told, pages)
         return pages
 
 
-def _alike(row: list[int] | tuple[int, ...], told: list[int] | tuple[int, ...]) -> bool:
+def _equal_rows(row: list[int] | tuple[int, ...], told: list[int] | tuple[int, ...]) -> bool:
     """Whether two rows are the same. What raises when it is compared is no page: to read it says
     so.
     """

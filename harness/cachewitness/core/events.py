@@ -110,7 +110,7 @@ class TierRules(msgspec.Struct, frozen=True, omit_defaults=True):
     reads lets it end before it is written. With `engine_aborts`, a request whose load fails is given up.
     Fewer than `least` tokens beyond the device's hit are not loaded. With `unordered`, a load of
     several steps waits for none in flight. With `once`, a request is looked up once until it has
-    pages (formats.md).
+    pages (docs/reference/formats.md).
     """  # noqa: E501
 
     chunk: int
@@ -699,15 +699,15 @@ class Resumed(_Event, tag="resume", gc=False):
 
 
 class Cold(_Event, tag="cold"):
-    """What the uncached twin generated after the prompt of r and the first `start` tokens of its
-    answer.
+    """What the uncached baseline generated after the prompt of r and the first `start` tokens of
+    its answer.
 
-    `restored` is what the twin says that it restored. `refused`: alone on a fresh engine with the
-    same pool the request is given up as well, so it has no answer to compare. `floor` is by how
+    `restored` is what the baseline says that it restored. `refused`: alone on a fresh engine with
+    the same pool the request is given up as well, so it has no answer to compare. `floor` is by how
     much logarithms of right computations in `dtype` differ here, `tolerance` what is made of that,
-    and `ceiling` the most that it may be. Requests to the twin were sent `again` so often since the
-    last one. `cause`: what the harness found to be behind a difference, empty if it did not look
-    for it.
+    and `ceiling` the most that it may be. Requests to the baseline were sent `again` so often since
+    the last one. `cause`: what the harness found to be behind a difference, empty if it did not
+    look for it.
     """
 
     r: str

@@ -15,11 +15,11 @@ import msgspec
 
 from cachewitness._util.errors import UsageError
 from cachewitness.core.answered import AnswerSense
-from cachewitness.core.asked import Asked
 from cachewitness.core.declared import check_fit
 from cachewitness.core.event_reader import EventReader
 from cachewitness.core.events import Event, Header
-from cachewitness.core.nonsense import Nonsense
+from cachewitness.core.malformed import MalformedHistory
+from cachewitness.core.operation_check import OperationCheck
 from cachewitness.core.trace_format import Op, TraceHeader
 from cachewitness.core.well_formed import WellFormedness
 
@@ -33,7 +33,7 @@ _UNWRITABLE = (
 )
 _ENCODER = msgspec.msgpack.Encoder()
 _EVENT = msgspec.msgpack.Decoder(Event)
-_FORMAT = "docs/formats.md says what an event has and when it comes"
+_FORMAT = "docs/reference/formats.md says what an event has and when it comes"
 
 
 class BadEvents(UsageError):
@@ -58,11 +58,13 @@ def taken_in(header: Any, trace: TraceHeader | None = None) -> Header:
     try:
         read = msgspec.msgpack.decode(_ENCODER.encode(header), type=Header)
         if trace is not None and read.level != trace.level:
-            raise Nonsense(f"{read.level!r} - at `$.level`; the trace has level {trace.level!r}")
+            raise MalformedHistory(
+                f"{read.level!r} - at `$.level`; the trace has level {trace.level!r}"
+            )
         sense_of(read)
         if trace is not None:
             check_fit(read, trace)
-    except (Nonsense, *_UNWRITABLE) as problem:
+    except (MalformedHistory, *_UNWRITABLE) as problem:
         raise BadEvents(f"engine {header.engine!r}, describe(): {problem}; {_FORMAT}") from None
     return read
 
@@ -82,9 +84,9 @@ class Intake:
         self._reader = EventReader()
         self._sense, self._asked = self._senses(header)
 
-    def _senses(self, header: Header) -> tuple[WellFormedness | AnswerSense, Asked | None]:
+    def _senses(self, header: Header) -> tuple[WellFormedness | AnswerSense, OperationCheck | None]:
         sense = WellFormedness(header, live=True)
-        return sense, Asked(header, sense)
+        return sense, OperationCheck(header, sense)
 
     def take(self, answer: Any, op: Op, index: int) -> list[Event]:
         """Return what the engine reported of an operation, read anew and followed; `index` is the
@@ -121,20 +123,20 @@ class Intake:
         try:
             for event in events:
                 sense.follow(event)
-        except Nonsense as problem:
+        except MalformedHistory as problem:
             raise self.bad(op, index, str(problem), _place(events, event), event) from None
         try:
             if self._asked is not None:
                 self._asked.check(op, events)
             sense.operation_over()
-        except Nonsense as problem:
+        except MalformedHistory as problem:
             raise self.bad(op, index, str(problem)) from None
 
     def rest(self) -> None:
         """Judge the end of the trace. Raises BadEvents if steps began and none of them ended."""
         try:
             self._sense.rest()
-        except Nonsense as problem:
+        except MalformedHistory as problem:
             raise BadEvents(f"engine {self._engine}, at the end: {problem}; {_FORMAT}") from None
 
     # --- messages ---------------------------------------------------------------------------------
@@ -175,7 +177,7 @@ class AnswerIntake(Intake):
         """
         try:
             self._answers.note(event)
-        except Nonsense as problem:
+        except MalformedHistory as problem:
             raise BadEvents(
                 f"engine {self._engine}, {_kind(event)} of its answers: {problem}; {_FORMAT}"
             ) from None

@@ -10,7 +10,7 @@ from __future__ import annotations
 from bisect import bisect_right
 
 from cachewitness.core.events import Accept, Extended
-from cachewitness.core.nonsense import Nonsense
+from cachewitness.core.malformed import MalformedHistory
 from cachewitness.core.trace_format import Extend, Submit, length_of, segments
 
 TEXT = 1 << 40
@@ -93,7 +93,7 @@ class Texts:
         as `submit`.
         """
         if len(event.tokens) != length_of(op.prompt):
-            raise Nonsense(
+            raise MalformedHistory(
                 f"{len(event.tokens)} tokens of {op.r!r} - at `$.tokens`; its input has"
                 f" {length_of(op.prompt)}"
             )
@@ -107,7 +107,7 @@ class Texts:
         text, prompt = self._stream[event.r]
         first = event.upto - len(event.tokens) - prompt
         if first < 0:
-            raise Nonsense(
+            raise MalformedHistory(
                 f"{event.upto} - at `$.upto`; {event.r!r} has a prompt of {prompt} tokens, which"
                 " stays as it is"
             )
@@ -154,8 +154,8 @@ class Texts:
     def _learn(self, r: str, place: int, token: int, *, alone: bool) -> None:
         """Take in one token; `alone`: no other place may have it."""
         if not self._token_at.put(place, token) and (before := self._token_at.get(place)) != token:
-            raise Nonsense(
-                f"{self._told(r, token, place)}; it was {before} before: equal segments are equal"
+            raise MalformedHistory(
+                f"{self._note_token(r, token, place)}; it was {before} before: equal segments are equal"  # noqa: E501
                 " tokens"
             )
         if (
@@ -165,9 +165,9 @@ class Texts:
         ):
             assert other is not None
             that = f"that is {self._named(other)} already: different segments are different tokens"
-            raise Nonsense(f"{self._told(r, token, place)}; {that}")
+            raise MalformedHistory(f"{self._note_token(r, token, place)}; {that}")
 
-    def _told(self, r: str, token: int, place: int) -> str:
+    def _note_token(self, r: str, token: int, place: int) -> str:
         return f"token {token} of {r!r} for {self._named(place)} - at `$.tokens`"
 
     def _named(self, place: int) -> str:

@@ -18,9 +18,9 @@ from cachewitness.core import stored as history
 from cachewitness.core import trace_format as trace
 from cachewitness.core.events import Event, Header, History
 from cachewitness.core.intake import sense_of
-from cachewitness.core.nonsense import (
+from cachewitness.core.malformed import (
     PAGES_MAX,
-    Nonsense,
+    MalformedHistory,
     media_problem,
     name_problem,
     spans_problem,
@@ -77,7 +77,7 @@ def portions(path: Path) -> tuple[Header, Iterator[history.Portion]]:
     header, read = history.read(path)
     try:
         sense = sense_of(header)
-    except Nonsense as problem:
+    except MalformedHistory as problem:
         raise UsageError(f"{path}:1: {problem}") from None
 
     def followed() -> Iterator[history.Portion]:
@@ -89,7 +89,7 @@ def portions(path: Path) -> tuple[Header, Iterator[history.Portion]]:
                         order.follow(event)
                     order.next += order.step
                     sense.follow(event)
-            except Nonsense as problem:
+            except MalformedHistory as problem:
                 line = next(
                     line for line, other in zip(lines, events, strict=True) if other is event
                 )
@@ -97,7 +97,7 @@ def portions(path: Path) -> tuple[Header, Iterator[history.Portion]]:
             yield lines, events
         try:
             sense.rest()
-        except Nonsense as problem:
+        except MalformedHistory as problem:
             raise UsageError(f"{path}: {problem}") from None
 
     return header, followed()
@@ -123,7 +123,7 @@ class _Order:
         elif begun == 1 and event.seq == 0:
             self.next, self.step = 0, 0
         else:
-            raise Nonsense(
+            raise MalformedHistory(
                 f"{event.seq} - at `$.seq`; {begun} was to come, and a line is missing or out of"
                 " place"
             )
@@ -192,7 +192,7 @@ def problems(happened: History) -> Iterator[tuple[int, str]]:
             index += 1
             sense.follow(event)
         sense.rest()
-    except Nonsense as problem:
+    except MalformedHistory as problem:
         yield index, str(problem)
 
 

@@ -1,5 +1,5 @@
 """Whether the events of a history can be followed: they name what exists, and come when they can
-(docs/formats.md).
+(docs/reference/formats.md).
 
 Nothing here says whether the engine was right. An event that fails this is a mistake of whoever
 wrote it down: the checkers cannot tell what it means, so nothing is judged from there on.
@@ -48,11 +48,11 @@ from cachewitness.core.events import (
     Write,
     Zero,
 )
-from cachewitness.core.nonsense import (
+from cachewitness.core.malformed import (
     CAPTURE,
     NO_REQUEST,
     PAGES_MAX,
-    Nonsense,
+    MalformedHistory,
     at_least_nothing,
     check_header,
     check_tokens,
@@ -167,7 +167,7 @@ class WellFormedness:
         began.
         """
         if self._in_flight and not self._ended_step:
-            raise Nonsense(
+            raise MalformedHistory(
                 f"{len(self._in_flight)} steps begin and none of them ends; write `step_end` when a"
                 " step has run"
             )
@@ -178,7 +178,7 @@ class WellFormedness:
         did not begin in it.
         """
         if self._keyed:
-            raise Nonsense(
+            raise MalformedHistory(
                 f"step {self._keyed} has keys, and did not begin by the end of the operation - at"
                 f" `$.step`; the last step that began is {self.begun}"
             )
@@ -197,13 +197,13 @@ class WellFormedness:
             forgotten, self._forgotten = self._forgotten, ""
             if not self._forgets:
                 told = "a `reset` that is `ok` or a `version`"
-                raise Nonsense(
+                raise MalformedHistory(
                     f"keys ended for {forgotten!r} without {told}; a key that ends by itself is"
                     " evicted"
                 )
         if self._unfound:
             r, start = self._unfound.popitem()
-            raise Nonsense(
+            raise MalformedHistory(
                 f"{r!r} runs from token {start} on, and was not looked up; report `hit`, which says"
                 " where that lies"
             )
@@ -212,7 +212,7 @@ class WellFormedness:
         """Refuse an event of a step that is long over; note one of a step that has not begun."""
         step = event.step
         if step < self._ended_step:
-            raise Nonsense(
+            raise MalformedHistory(
                 f"step {step} - at `$.step`; step {self._ended_step} has ended, and no earlier step"
                 " has events then"
             )
@@ -221,23 +221,23 @@ class WellFormedness:
     def _step_begin(self, event: StepBegin) -> None:
         step = event.step
         if step in self._in_flight:
-            raise Nonsense(
+            raise MalformedHistory(
                 f"step {step} has begun already - at `$.step`; it ends before it begins again"
             )
         if step <= self.begun:
-            raise Nonsense(
+            raise MalformedHistory(
                 f"step {step} - at `$.step`; number the steps upwards from 1: the last one was"
                 f" {self.begun}"
             )
         if len(self._in_flight) == IN_FLIGHT_MAX:
             oldest = next(iter(self._in_flight))
-            raise Nonsense(
+            raise MalformedHistory(
                 f"step {step} - at `$.step`; {IN_FLIGHT_MAX} steps are in flight, and step {oldest}"
                 " has not ended"
             )
         if step < self._ahead or self._keyed not in (0, step):
             expected = self._keyed or self._ahead
-            raise Nonsense(
+            raise MalformedHistory(
                 f"step {step} - at `$.step`; events of step {expected} came already, so step"
                 f" {expected} begins first"
             )
@@ -253,7 +253,7 @@ class WellFormedness:
         runs: dict[str, tuple[int, int]] = {}
         for run in event.runs:
             if run.r in runs:
-                raise Nonsense(
+                raise MalformedHistory(
                     f"request {run.r!r} twice - at `$.runs`; a step computes one chunk of each"
                 )
             self._check_run(run)
@@ -282,19 +282,19 @@ class WellFormedness:
         """
         if run.drafts:
             if not run.start < run.known <= known + more:
-                raise Nonsense(
+                raise MalformedHistory(
                     f"drafts from {run.known} on - at `$.runs`; {run.r!r} has {known} tokens here"
                 )
             check_tokens(run.drafts)
             self._tables(run.scratch, "runs")
         elif not 0 <= run.start < run.stop or run.stop > known + more:
-            raise Nonsense(
+            raise MalformedHistory(
                 f"tokens [{run.start}, {run.stop}) of {run.r!r} - at `$.runs`; it has {known}"
                 " tokens here"
             )
         if run.fed:
             if len(run.fed) != run.known - run.start:
-                raise Nonsense(
+                raise MalformedHistory(
                     f"{len(run.fed)} tokens fed at `$.runs`; {run.r!r} computes"
                     f" {run.known - run.start} known ones"
                 )
@@ -306,7 +306,7 @@ class WellFormedness:
                     f"a recurrent group's state is saved within a chunk, and {run.r!r} computes"
                     f" [{run.start}, {run.known})"
                 )
-                raise Nonsense(
+                raise MalformedHistory(
                     f"a checkpoint of group {group} after {length} tokens - at `$.runs`; {within}"
                 )
         if run.mirrors:
@@ -329,7 +329,7 @@ class WellFormedness:
                     f"{run.r!r} computes [{run.start}, {run.stop}), and a page holds one block of"
                     " attention"
                 )
-                raise Nonsense(
+                raise MalformedHistory(
                     f"tokens [{start}, {stop}) mirrored for group {group} - at `$.runs`; {within}"
                 )
 
@@ -345,7 +345,7 @@ class WellFormedness:
         for run in event.runs:
             tokens = scheduled.get(run.r)
             if tokens is None:
-                raise Nonsense(
+                raise MalformedHistory(
                     f"{run.r!r} is not in step {event.step} - at `$.runs`; settle the runs that it"
                     " began with"
                 )
@@ -364,10 +364,10 @@ class WellFormedness:
         oldest in flight.
         """
         if event.step not in self._in_flight:
-            raise Nonsense(f"step {event.step} has not begun - at `$.step`")
+            raise MalformedHistory(f"step {event.step} has not begun - at `$.step`")
         oldest = next(iter(self._in_flight))
         if event.step != oldest:
-            raise Nonsense(
+            raise MalformedHistory(
                 f"step {event.step} - at `$.step`; steps end in the order in which they began, and"
                 f" {oldest} is first"
             )
@@ -382,14 +382,14 @@ class WellFormedness:
         for r in event.withdrawn:
             self._check_known(r, "withdrawn")
         if event.step in self._taken_back and not event.withdrawn:
-            raise Nonsense(
+            raise MalformedHistory(
                 f"nobody - at `$.withdrawn`; keys of step {event.step} ended for `withdraw`"
             )
 
     def _transfers(self, event: StepBegin) -> None:
         for number, move in event.begun:
             if number in self._under_way:
-                raise Nonsense(
+                raise MalformedHistory(
                     f"copy {number} has begun already - at `$.begun`; give every copy a number of"
                     " its own"
                 )
@@ -402,7 +402,7 @@ class WellFormedness:
         ):
             for number in numbers:
                 if number not in self._under_way:
-                    raise Nonsense(f"copy {number} is not under way - at `$.{field}`")
+                    raise MalformedHistory(f"copy {number} is not under way - at `$.{field}`")
                 self._under_way.remove(number)
 
     # --- requests ---------------------------------------------------------------------------------
@@ -410,11 +410,11 @@ class WellFormedness:
     def _submit(self, event: Submitted) -> None:
         problem = name_problem(event.r, self.tokens) or media_problem(event.media)
         if problem:
-            raise Nonsense(problem)
+            raise MalformedHistory(problem)
         if not event.tokens:
-            raise Nonsense("no tokens - at `$.tokens`; a request has at least one")
+            raise MalformedHistory("no tokens - at `$.tokens`; a request has at least one")
         if not 0 <= event.shared <= len(event.tokens):
-            raise Nonsense(f"{event.shared} of {len(event.tokens)} tokens - at `$.shared`")
+            raise MalformedHistory(f"{event.shared} of {len(event.tokens)} tokens - at `$.shared`")
         self.tokens[event.r] = len(event.tokens)
         check_tokens(event.tokens)
         if event.session:
@@ -423,7 +423,7 @@ class WellFormedness:
     def _pause(self, event: Paused) -> None:
         self._going_on(event.r, "r")
         if event.r not in self._waits:
-            raise Nonsense(
+            raise MalformedHistory(
                 f"{event.r!r} waits for more input - at `$.r`; only a session does, by `session` of"
                 " its `submit`"
             )
@@ -435,17 +435,17 @@ class WellFormedness:
     def _extend(self, event: Extended) -> None:
         known = self._live(event.r, "r")
         if not self._waits.get(event.r):
-            raise Nonsense(
+            raise MalformedHistory(
                 f"{event.r!r} does not wait for more input - at `$.r`; a session does from its"
                 " `pause` on"
             )
         if not known - 1 <= event.keep <= known:
-            raise Nonsense(
+            raise MalformedHistory(
                 f"{event.keep} - at `$.keep`; {event.r!r} has {known} tokens here, and all but the"
                 " last stay"
             )
         if not event.tokens:
-            raise Nonsense("no tokens - at `$.tokens`; more input has at least one")
+            raise MalformedHistory("no tokens - at `$.tokens`; more input has at least one")
         check_tokens(event.tokens)
         self._waits[event.r] = False
         self.tokens[event.r] = event.keep + len(event.tokens)
@@ -454,7 +454,7 @@ class WellFormedness:
         """Return how many tokens a request has that is live and does not wait for more input."""
         known = self._live(r, field)
         if self._waits.get(r):
-            raise Nonsense(
+            raise MalformedHistory(
                 f"{r!r} waits for more input - at `$.{field}`; nothing is computed for it before"
                 " its `extend`"
             )
@@ -464,7 +464,7 @@ class WellFormedness:
         known = self._live(event.r, "r")
         before = event.upto - len(event.tokens)
         if not 0 < before <= known:
-            raise Nonsense(
+            raise MalformedHistory(
                 f"{event.upto} - at `$.upto`; {event.r!r} has {known} tokens here and gets"
                 f" {len(event.tokens)}"
             )
@@ -488,14 +488,14 @@ class WellFormedness:
             self._check_known(r, field)
         elif r not in self.ended:
             return known
-        raise Nonsense(
+        raise MalformedHistory(
             f"request {r!r} has ended - at `$.{field}`; nothing happens to it any more but what it"
             " gives back"
         )
 
     def _check_known(self, r: str, field: str) -> None:
         if r not in self.tokens:
-            raise Nonsense(
+            raise MalformedHistory(
                 f"request {r!r} was never submitted - at `$.{field}`; name a request that a"
                 " `submit` named before"
             )
@@ -503,7 +503,7 @@ class WellFormedness:
     def _compare(self, event: Compare) -> None:
         self._check_known(event.r, "r")
         if not 0 <= event.start <= event.stop:
-            raise Nonsense(f"tokens [{event.start}, {event.stop}) - at `$.start`")
+            raise MalformedHistory(f"tokens [{event.start}, {event.stop}) - at `$.start`")
 
     # --- claims -----------------------------------------------------------------------------------
 
@@ -517,7 +517,7 @@ class WellFormedness:
         if event.length < 0:
             at_least_nothing(event.length, "length")
         if event.group in self._denied:
-            raise Nonsense(
+            raise MalformedHistory(
                 f"a key in group {event.group} - at `$.group`; the header says"
                 f" {self._denied[event.group]}"
             )
@@ -542,7 +542,7 @@ class WellFormedness:
 
     def _key_event(self, event: KvStored | KvRemoved | KvCleared) -> None:
         if not self._tells_routers:
-            raise Nonsense(
+            raise MalformedHistory(
                 "an event for routers; the header says that there are none - at"
                 " `$.rules.key_events`"
             )
@@ -551,7 +551,7 @@ class WellFormedness:
 
     def _stats(self, event: Stats) -> None:
         if not self._tells_operators:
-            raise Nonsense(
+            raise MalformedHistory(
                 "an event for operators; the header says that there are none - at `$.rules.stats`"
             )
         if event.pool not in self._pools:
@@ -567,12 +567,14 @@ class WellFormedness:
         self._live(event.r, "r")
         self._tier(event.tier)
         if event.resume < 0:
-            raise Nonsense("less than nothing - at `$.resume`")
+            raise MalformedHistory("less than nothing - at `$.resume`")
         if not event.resume <= event.reported <= self.tokens[event.r]:
             between = f"{event.r!r} resumes at {event.resume} and has {self.tokens[event.r]} tokens"
-            raise Nonsense(f"{event.reported} - at `$.reported`; it lies between both: {between}")
+            raise MalformedHistory(
+                f"{event.reported} - at `$.reported`; it lies between both: {between}"
+            )
         if event.reported and not self._caching:
-            raise Nonsense(
+            raise MalformedHistory(
                 f"{event.reported} - at `$.reported`; the header says `caching` false, so nothing"
                 " is ever hit"
             )
@@ -580,7 +582,7 @@ class WellFormedness:
         self._placed.add(event.r)
         self._unfound.pop(event.r, None)
         if event.resume and not any(event.pages):
-            raise Nonsense(
+            raise MalformedHistory(
                 f"no page in any group - at `$.pages`; {event.r!r} resumes at {event.resume}, over"
                 " its tables there"
             )
@@ -589,12 +591,12 @@ class WellFormedness:
 
     def _grow(self, event: Grow) -> None:
         if event.pool not in self._growing:
-            raise Nonsense(
+            raise MalformedHistory(
                 f"pool {event.pool} - at `$.pool`; it does not grow, by the header: `grows` of the"
                 " pool says so"
             )
         if event.pages < 1 or self._pools[event.pool] + event.pages > PAGES_MAX:
-            raise Nonsense(
+            raise MalformedHistory(
                 f"{event.pages} more - at `$.pages`; at least 1, and at most {PAGES_MAX} in all"
             )
         self._pools[event.pool] += event.pages
@@ -604,7 +606,7 @@ class WellFormedness:
             self._check_pool(event.group, event.pool)
         self._check_pages(event.pages, event.pool, "pages")
         if not event.pages and event.holder.startswith(CAPTURE):
-            raise Nonsense(
+            raise MalformedHistory(
                 f"no page of {event.holder!r} - at `$.pages`; a capture lies in one at least"
             )
         if event.holder not in self.tokens and not event.holder.startswith(NO_REQUEST):
@@ -626,7 +628,7 @@ class WellFormedness:
             wanted = last - first
         if len(event.pages) != wanted:
             span = f"tokens [{start}, {stop}) of group {event.group}"
-            raise Nonsense(f"{len(event.pages)} pages - at `$.pages`; {span} take {wanted}")
+            raise MalformedHistory(f"{len(event.pages)} pages - at `$.pages`; {span} take {wanted}")
         self._check_pages(event.pages, event.pool, "pages", NO_COLUMN)
 
     def _check_beyond(self, event: Read | Write, tokens: int) -> None:
@@ -636,7 +638,7 @@ class WellFormedness:
         run = self._in_flight.get(event.step, {}).get(event.r)
         tokens = max(tokens, run[0] if run else 0)
         if not 0 <= event.start <= event.stop <= tokens:
-            raise Nonsense(
+            raise MalformedHistory(
                 f"tokens [{event.start}, {event.stop}) - at `$.start`; {event.r!r} has {tokens}"
                 " tokens here"
             )
@@ -646,7 +648,7 @@ class WellFormedness:
         if event.phase == "begin":
             self._copying[event.id] = event.moves
         elif self._copying.pop(event.id, event.moves) != event.moves:
-            raise Nonsense(
+            raise MalformedHistory(
                 f"other pages than copy {event.id} began with - at `$.moves`; it ends, or fails,"
                 " with the same"
             )
@@ -658,21 +660,21 @@ class WellFormedness:
 
     def _tier(self, tier: str) -> None:
         if tier not in self._tiers:
-            raise Nonsense(
+            raise MalformedHistory(
                 f"tier {tier!r} does not exist - at `$.tier`; the header has"
                 f" {', '.join(sorted(self._tiers))}"
             )
 
     def _check_pool(self, group: int, pool: int) -> None:
         if self._pool_of_group.get(group) != pool:
-            raise Nonsense(
+            raise MalformedHistory(
                 f"pool {pool} - at `$.pool`; group {group} lies in pool {self._pool_of(group)}"
             )
 
     def _pool_of(self, group: int) -> int:
         pool = self._pool_of_group.get(group)
         if pool is None:
-            raise Nonsense(
+            raise MalformedHistory(
                 f"group {group} does not exist - at `$.group`; the header has groups 0 to"
                 f" {len(self._groups) - 1}"
             )
@@ -692,7 +694,7 @@ class WellFormedness:
     ) -> None:
         """Refuse pages that do not exist, but for rows that were followed before."""
         if len(tables) != len(self._groups):
-            raise Nonsense(
+            raise MalformedHistory(
                 f"{len(tables)} tables - at `$.{field}`; the header has {len(self._groups)} groups"
             )
         for group, pages, known in zip_longest(self._groups, tables, followed):
@@ -716,19 +718,19 @@ class WellFormedness:
                 else self._no_pool(pool, field)
             )
 
-    def _no_page(self, page: int, pool: int, field: str) -> Nonsense:
-        return Nonsense(
+    def _no_page(self, page: int, pool: int, field: str) -> MalformedHistory:
+        return MalformedHistory(
             f"page {page} does not exist - at `$.{field}`; pool {pool} has pages 0 to"
             f" {self._pools[pool] - 1}"
         )
 
-    def _no_pool(self, pool: int, field: str) -> Nonsense:
-        return Nonsense(
+    def _no_pool(self, pool: int, field: str) -> MalformedHistory:
+        return MalformedHistory(
             f"pool {pool} does not exist - at `$.{field}`; the header has {listed(self._pools)}"
         )
 
 
 def _not_the_engines(event: Event) -> None:
-    raise Nonsense(
+    raise MalformedHistory(
         "the harness writes this event down itself, from the tables of `step_begin`; leave it out"
     )

@@ -17,8 +17,8 @@ from cachewitness import __version__
 from cachewitness._util.errors import EngineBroken, EngineMissing, UsageError
 from cachewitness.core.trace_format import TraceHeader
 from cachewitness.engines import policy as policies
+from cachewitness.engines.isolation.child_env import passed, withheld
 from cachewitness.engines.isolation.engine import Isolation
-from cachewitness.engines.isolation.surroundings import passed, withheld
 from cachewitness.engines.kind import EngineKind
 from cachewitness.engines.mutant import DEFAULT_POLICY
 from cachewitness.engines.registry import EngineSpec

@@ -135,15 +135,15 @@ class EngineKind:
     """Its configurations are all that it runs on, as those of an engine that only answers always
     are."""
     cold: Mapping[str, str] = field(default_factory=dict)
-    """At answers level: the options with which its name opens the uncached twin, whose answers are
-    compared with its own."""
+    """At answers level: the options with which its name opens the uncached baseline, whose answers
+    are compared with its own."""
     controls: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """By name: options with which some traces are run again in every run, and nothing may be found.
     """
     one_server: bool = False
-    """At answers level: all traces and the twin are asked of one server that was there before. Its
-    pool is what it is, so nothing is learned by asking for another one, and its twin waits until
-    nobody else is under way."""
+    """At answers level: all traces and the baseline are asked of one server that was there before.
+    Its pool is what it is, so nothing is learned by asking for another one, and its baseline
+    waits until nobody else is under way."""
     exact_batches: bool = True
     """At answers level: an answer must not depend on who shares the batch. Otherwise what differs
     without the cache too is the batch's doing, and leaves the verdict unknown."""

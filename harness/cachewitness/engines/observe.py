@@ -457,7 +457,7 @@ class ObservedManager:
         else:
             further = self._new_copies if self._copies_expected else None
             self.diff.settle(holders, served=request.request_id, reason=reason, further=further)
-        self._told()
+        self._report_key_events()
 
     def _account(self, request: Any, moves: list[Event]) -> None:
         """Report what copies took or gave back, and the blocks that changed with that; `request`
@@ -465,9 +465,9 @@ class ObservedManager:
         """
         self.state.served = request
         self.diff.account(moves, served="" if request is None else request.request_id)
-        self._told()
+        self._report_key_events()
 
-    def _told(self) -> None:
+    def _report_key_events(self) -> None:
         """Report the manager's key events, unless somebody else publishes them."""
         if self._tells:
             self.tell(self.manager.take_events())

@@ -69,7 +69,7 @@ class WholeAccounts:
         if now is before or now == before:
             return
         lost, come = self._between(before, now)
-        held = self._held(lost, tables) if reason == "evict" else set()
+        held = self._pages_held(lost, tables) if reason == "evict" else set()
         for (group, page, _), claim in lost.items():
             why: UnpublishReason = "replace" if (self._pools[group], page) in held else reason
             self._ended.append(
@@ -130,7 +130,7 @@ class WholeAccounts:
         ]
         return [(page, count) for page, count in counted if count is not None]
 
-    def _held(self, keys: Iterable[KeyId], tables: Iterable[Tables]) -> set[tuple[int, int]]:
+    def _pages_held(self, keys: Iterable[KeyId], tables: Iterable[Tables]) -> set[tuple[int, int]]:
         """Return those of the keys' pages, with their pools, that were in somebody's table
         before this call.
         """
@@ -161,7 +161,7 @@ class DirtyAccounts:
         self._refs = [references for _, references, _, _ in state.look(None)]
         self._keys = [key for _, _, key, _ in state.look(None)]
         self._claims: dict[int, Mapping[Hashable, Claim]] = {}
-        self._held = self._cached = 0
+        self._pages_held = self._cached = 0
 
     def compare_keys(self, call: Call, tables: Iterable[Tables]) -> None:
         """Do nothing: `around` compares the keys of the pages that may have changed."""
@@ -197,7 +197,7 @@ class DirtyAccounts:
             if page in null or (ref == was and (key is None) == (had is None)):
                 continue
             counted = True
-            self._held += (ref > 0) - (was > 0)
+            self._pages_held += (ref > 0) - (was > 0)
             self._cached += (ref <= 0 and key is not None) - (was <= 0 and had is not None)
             if ref != was:
                 all_refs[page] = ref
@@ -210,7 +210,7 @@ class DirtyAccounts:
                     step=step,
                     pool=self._pool,
                     free=free,
-                    held=self._held,
+                    held=self._pages_held,
                     cached=self._cached,
                     refs=refs,
                 )

@@ -19,14 +19,14 @@ from cachewitness._util import plugins
 from cachewitness._util.errors import EngineBroken, EngineMissing, UsageError
 from cachewitness._util.names import nearest
 from cachewitness.core.engine import Engine
-from cachewitness.core.engine_failure import EngineFailure, NoAnswer, told
+from cachewitness.core.engine_failure import EngineFailure, NoAnswer, describe_error
 from cachewitness.core.intake import BadEvents
 from cachewitness.core.trace_format import TraceHeader
 from cachewitness.engines import import_probe
+from cachewitness.engines.deadline import Limits, opened
 from cachewitness.engines.faults import plant
 from cachewitness.engines.isolation.engine import Isolated, Isolation
 from cachewitness.engines.kind import EngineKind
-from cachewitness.engines.within import Limits, opened
 
 GROUP = "cachewitness.engines"
 MUTANT = "mutant"
@@ -182,7 +182,7 @@ class EngineSpec:
         return replace(self, isolation=replace(isolation, command=command))
 
     @property
-    def _told(self) -> dict[str, str]:
+    def _passed_options(self) -> dict[str, str]:
         """The options that its process is told of: all but the command that started it."""
         return {name: value for name, value in self.options.items() if name != self.kind.command}
 
@@ -205,7 +205,11 @@ class EngineSpec:
         try:
             if self.isolation is not None:
                 return Isolated(
-                    self.text, header, self.isolation, self._told, self.kind.kept_by_process
+                    self.text,
+                    header,
+                    self.isolation,
+                    self._passed_options,
+                    self.kind.kept_by_process,
                 )
             return (
                 opened(header, self.within, lambda: self._built(header))
@@ -217,7 +221,11 @@ class EngineSpec:
         except UsageError:
             raise
         except Exception as error:
-            what = str(error) if isinstance(error, EngineFailure) else f"raised {told(error)}"
+            what = (
+                str(error)
+                if isinstance(error, EngineFailure)
+                else f"raised {describe_error(error)}"
+            )
             python = (
                 f" (in {self.isolation.python}, see `doctor`)"
                 if self.isolation and self.isolation.python

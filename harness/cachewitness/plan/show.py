@@ -30,7 +30,7 @@ def show(plan: Plan, *, as_json: bool) -> None:
         output.echo(f"\n{command}")
 
 
-def told(name: str, value: Value) -> str:
+def format_value(name: str, value: Value) -> str:
     """Return a value as a table shows it: thousands apart, bytes with their power of 1024,
     shares in percent.
     """
@@ -72,7 +72,7 @@ def _print_lines(plan: Plan) -> None:
     )
     table.add_column(style="dim")
     for line in plan.lines:
-        table.add_row(line.name.replace("_", " "), told(line.name, line.value), line.how)
+        table.add_row(line.name.replace("_", " "), format_value(line.name, line.value), line.how)
     print_table(table, out)
     for shown in plan.tables:
         columns = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
@@ -80,7 +80,7 @@ def _print_lines(plan: Plan) -> None:
             columns.add_column(name.replace("_", " "), justify="right")
         for row in shown.rows:
             columns.add_row(
-                *(told(name, value) for name, value in zip(shown.columns, row, strict=True))
+                *(format_value(name, value) for name, value in zip(shown.columns, row, strict=True))
             )
         out.print()
         print_table(columns, out)

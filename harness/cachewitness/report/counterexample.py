@@ -29,7 +29,8 @@ from cachewitness.core.trace_format import (
     UpdateWeights,
 )
 from cachewitness.report.summary import Failure, Stored
-from cachewitness.workloads.avoided import MEANINGS, told
+from cachewitness.workloads.avoided import MEANINGS
+from cachewitness.workloads.avoided import describe_cause as told
 
 WIDTH = 100
 SHOWN_BEFORE = 36

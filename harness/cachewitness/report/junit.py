@@ -47,18 +47,18 @@ def _suite(root: ElementTree.Element, suite: SuiteReport, stored: Mapping[str, S
         case = ElementTree.SubElement(
             element, "testcase", classname=suite.name, name="events of the engine"
         )
-        _say(case, "error", line)
+        _append(case, "error", line)
     _count(element)
 
 
 def _checker(element: ElementTree.Element, suite: str, tally: Tally) -> None:
     case = ElementTree.SubElement(element, "testcase", classname=suite, name=tally.checker)
     if tally.crashed:
-        _say(case, "error", f"the checker crashed: {tally.crashed}")
+        _append(case, "error", f"the checker crashed: {tally.crashed}")
     elif tally.not_applicable:
-        _say(case, "skipped", f"not applicable: {tally.not_applicable}")
+        _append(case, "skipped", f"not applicable: {tally.not_applicable}")
     elif not tally.opportunities:
-        _say(case, "skipped", "had nothing to judge in this suite")
+        _append(case, "skipped", "had nothing to judge in this suite")
     else:
         ElementTree.SubElement(
             case, "system-out"
@@ -71,10 +71,10 @@ def _failure(
     case = ElementTree.SubElement(element, "testcase", classname=suite, name=_clean(failure.id))
     finding = failure.finding
     if failure.expected:
-        _say(case, "skipped", f"expected {finding.anomaly}: {failure.expected}")
+        _append(case, "skipped", f"expected {finding.anomaly}: {failure.expected}")
         return
     lines = witness_of(failure, stored)
-    told = _say(case, "failure", f"{finding.anomaly}: {finding.sentence}")
+    told = _append(case, "failure", f"{finding.anomaly}: {finding.sentence}")
     told.set("type", finding.anomaly)
     told.text = _clean("\n".join(lines))
 
@@ -86,16 +86,16 @@ def _rest(root: ElementTree.Element, report: Report) -> None:
         case = ElementTree.SubElement(
             element, "testcase", classname="not run", name=_clean(entry.what)
         )
-        _say(case, "skipped", entry.why)
+        _append(case, "skipped", entry.why)
     for what in report.vacuous:
         case = ElementTree.SubElement(
             element, "testcase", classname="nothing to judge", name=_clean(what)
         )
-        _say(case, "error", what)
+        _append(case, "error", what)
     _count(element)
 
 
-def _say(case: ElementTree.Element, kind: str, message: str) -> ElementTree.Element:
+def _append(case: ElementTree.Element, kind: str, message: str) -> ElementTree.Element:
     return ElementTree.SubElement(case, kind, message=_clean(message))
 
 

@@ -260,7 +260,7 @@ def print_objects(
     """Print a list of objects; `columns` maps a key to its heading."""
     table = new_table(out, [*columns.values()], numbers=justify == "right")
     for row in rows:
-        table.add_row(*(_told(row.get(key, "")) for key in columns))
+        table.add_row(*(_format(row.get(key, "")) for key in columns))
     print_table(table, out)
 
 
@@ -528,7 +528,7 @@ def _counted(count: int, what: str) -> str:
     return f"{count:,} {what}" + ("" if count == 1 else "s")
 
 
-def _told(value: Any) -> str:
+def _format(value: Any) -> str:
     if isinstance(value, list):
         return ", ".join(map(str, value))
     if isinstance(value, dict):

@@ -112,14 +112,14 @@ class _Search:
 
     def _off(self, layer: int, part: str, ours: Tensor, exact: Tensor) -> float:
         """Return by how much something is off if that is too much, else 0."""
-        off = _apart(ours, exact).max().item()
+        off = _difference(ours, exact).max().item()
         return 0.0 if off <= self._noise(layer, part).tolerance else off
 
     def _first_row(
         self, layer: int, part: str, ours: Tensor, exact: Tensor
     ) -> tuple[int, float] | None:
         """Return the first row that is off, and by how much."""
-        rows = _apart(ours, exact).flatten(1).amax(1)
+        rows = _difference(ours, exact).flatten(1).amax(1)
         off = (~(rows <= self._noise(layer, part).tolerance)).nonzero().flatten().tolist()
         return (off[0], float(rows[off[0]])) if off else None
 
@@ -136,7 +136,7 @@ class _Search:
         )
 
 
-def _apart(ours: Tensor, exact: Tensor) -> Tensor:
+def _difference(ours: Tensor, exact: Tensor) -> Tensor:
     return (ours.to("cpu", torch.float64) - exact).abs()
 
 

@@ -23,7 +23,7 @@ from cachewitness.core.events import Event, Header, StepBegin, Submitted
 from cachewitness.core.scripted import Scripted
 from cachewitness.core.trace_format import COMPARE, TraceHeader
 from cachewitness.engines import policy as policies
-from cachewitness.toy.computed import Computed
+from cachewitness.toy.call_recorder import Computed
 from cachewitness.toy.model import PRECISIONS, Model, loaded, made_for
 from cachewitness.toy.oracle import Oracle
 from cachewitness.toy.spelling import Spelling

@@ -21,7 +21,7 @@ fault = partial(mutant, anomaly="silent-divergence", checker="tensors", engines=
 def conv_state_lost(engine: Any) -> None:
     """A recurrent memory is restored without the convolution's state beside it."""
 
-    def lost(held: Held) -> None:
+    def lost(held: Restored) -> None:
         if held.kind == "recurrent":
             held.view[0][:, held.pages] = 0.0
 
@@ -32,7 +32,7 @@ def conv_state_lost(engine: Any) -> None:
 def memory_restored_without_a_head(engine: Any) -> None:
     """A recurrent memory is restored without its first head, in every layer."""
 
-    def lost(held: Held) -> None:
+    def lost(held: Restored) -> None:
         if held.kind == "recurrent":
             held.view[1][:, held.pages, 0] = 0.0
 
@@ -40,7 +40,7 @@ def memory_restored_without_a_head(engine: Any) -> None:
 
 
 @dataclass(frozen=True)
-class Held:
+class Restored:
     """What a request resumes from in one cache group: `view` has the group's tensors [layers,
     pages, ...].
 
@@ -53,7 +53,7 @@ class Held:
     pages: list[int]
 
 
-def at_first_steps(engine: Any, damage: Callable[[Held], None]) -> None:
+def at_first_steps(engine: Any, damage: Callable[[Restored], None]) -> None:
     """Damage what each request resumes from, in its first step; of a request that starts from
     nothing, nothing.
     """
@@ -66,14 +66,14 @@ def at_first_steps(engine: Any, damage: Callable[[Held], None]) -> None:
             for g in range(
                 len(pools.groups)
             ):  # groups of a second tier come behind them, and nobody computes from those
-                damage(_held(pools, g, tables[g], run.start))
+                damage(_restored(pools, g, tables[g], run.start))
         seen.add(run.r)
         return original(run, tokens)
 
     wrap(engine.tensors, "_chunk", chunk)
 
 
-def _held(pools: Any, g: int, table: Sequence[int], start: int) -> Held:
+def _restored(pools: Any, g: int, table: Sequence[int], start: int) -> Restored:
     size = pools.groups[g].block_size
     layer_type = pools.kinds[g]
     if layer_type == "sliding_attention":
@@ -86,7 +86,7 @@ def _held(pools: Any, g: int, table: Sequence[int], start: int) -> Held:
         columns = range(-(-start // size) - 1, -(-start // size))
         kind = "recurrent"
     pages = [page for page in table[columns.start : columns.stop] if pools.writable(page)]
-    return Held(kind, pools.views[g], pages)
+    return Restored(kind, pools.views[g], pages)
 
 
 MUTANTS = declared(globals())

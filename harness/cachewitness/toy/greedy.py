@@ -14,7 +14,7 @@ from typing import NamedTuple
 from cachewitness.core.engine import Stepping
 from cachewitness.core.events import StepBegin
 from cachewitness.core.scripted import Sampled
-from cachewitness.toy.computed import Computed
+from cachewitness.toy.call_recorder import Computed
 from cachewitness.toy.model import Model
 from cachewitness.toy.tensors import Tensors
 

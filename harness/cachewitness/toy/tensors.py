@@ -27,9 +27,9 @@ from cachewitness.core.events import (
     Version,
 )
 from cachewitness.toy.culprit import Place
+from cachewitness.toy.device import PlacedTables
 from cachewitness.toy.holdings import Holdings, Page
 from cachewitness.toy.model import Model
-from cachewitness.toy.placed import PlacedTables
 from cachewitness_reference.toy_model.chunk import NULL
 from cachewitness_reference.toy_model.kernels import named
 from cachewitness_reference.toy_model.paged import Chunk, Pools, Shelf, move, step

@@ -127,25 +127,25 @@ def _answered(vector: Vector, answer: Answer) -> Failed | str:
     except Exception as error:
         return Failed(
             vector,
-            _said(vector.expected or vector.refusal),
+            _format(vector.expected or vector.refusal),
             f"raised {type(error).__name__}: {error}",
         )
     if vector.result == "invalid":
         assert vector.refusal is not None
         wanted = "a refusal that says " + (vector.refusal.text or " or ".join(vector.refusal.names))
         if not refused:
-            return Failed(vector, wanted, _said(got))
+            return Failed(vector, wanted, _format(got))
         return (
             "passed"
             if refused_as(vector.refusal, refused)
             else Failed(vector, wanted, f"refused: {refused}")
         )
     if refused:
-        return Failed(vector, _said(vector.expected), f"refused: {refused}")
+        return Failed(vector, _format(vector.expected), f"refused: {refused}")
     if _equal(vector.expected, got):
         return "passed"
     allowed = vector.result == "acceptable" and _allowed(vector.expected, got)
-    return "differs" if allowed else Failed(vector, _said(vector.expected), _said(got))
+    return "differs" if allowed else Failed(vector, _format(vector.expected), _format(got))
 
 
 def _refused(error: UsageError) -> str:
@@ -213,5 +213,5 @@ def _opened(question: LifecycleInput, spec: EngineSpec) -> Any:
     return engine
 
 
-def _said(value: Any) -> str:
+def _format(value: Any) -> str:
     return msgspec.json.encode(value).decode()

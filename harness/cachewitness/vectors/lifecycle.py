@@ -189,7 +189,7 @@ class Comparison:
         if not fields or self.parted:
             return
         told = [
-            ", ".join(f"{name} {_said(getattr(side, name))}" for name in fields[:2])
+            ", ".join(f"{name} {_format(getattr(side, name))}" for name in fields[:2])
             for side in (want, have)
         ]
         self.told = (f"in operation {index}: {told[0]}", told[1])
@@ -203,6 +203,6 @@ class Comparison:
         return any(FREE[choice] in fields for choice in self._free if choice != "duplicates")
 
 
-def _said(value: Any) -> str:
+def _format(value: Any) -> str:
     text = msgspec.json.encode(value).decode()
     return text if len(text) <= 160 else text[:157] + "…"

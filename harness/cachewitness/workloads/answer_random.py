@@ -63,16 +63,16 @@ class _Workload:
             if len(self._live) < most and source.chance(60):
                 self._submit(f"r{len(self._said) + 1}")
             elif self._live and source.chance(12):
-                self._script.abort(self._gone().r)
+                self._script.abort(self._is_gone().r)
             elif self._live and source.chance(50):
-                self._answered.append(self._gone())
+                self._answered.append(self._is_gone())
                 self._script.finish(self._answered[-1].r)
             else:
                 self._script.ops += [Step() for _ in range(source.integer(1, 3))]
         for asked in self._live:
             self._script.finish(asked.r)
 
-    def _gone(self) -> _Asked:
+    def _is_gone(self) -> _Asked:
         return self._live.pop(self._source.integer(0, len(self._live) - 1))
 
     def _submit(self, r: str) -> None:

@@ -132,7 +132,7 @@ MEANINGS = {
 """By cause: what a trace does that fails by it."""
 
 
-def told(cause: str) -> str:
+def describe_cause(cause: str) -> str:
     """Return what a cause, or several joined by `+`, says of the trace."""
     return "it " + "; it ".join(MEANINGS[name] for name in cause.split("+") if name in MEANINGS)
 

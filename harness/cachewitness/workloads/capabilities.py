@@ -43,12 +43,12 @@ def lacking(trace: Trace, capabilities: Collection[str]) -> list[str]:
     return sorted(asked.difference(capabilities))
 
 
-def within(trace: Trace, capabilities: Collection[str]) -> Trace:
+def fitting(trace: Trace, capabilities: Collection[str]) -> Trace:
     """Return the trace without what needs other capabilities."""
     header = replace(
         trace.header, needs=[need for need in trace.header.needs if need in capabilities]
     )
-    return Trace(header, [kept for op in trace.ops for kept in _within(op, capabilities)])
+    return Trace(header, [kept for op in trace.ops for kept in _fits(op, capabilities)])
 
 
 def _needs(op: Op) -> Iterator[str]:
@@ -57,7 +57,7 @@ def _needs(op: Op) -> Iterator[str]:
     yield from (name for name in _OF_FIELD.get(type(op), ()) if getattr(op, name))
 
 
-def _within(op: Op, capabilities: Collection[str]) -> Iterator[Op]:
+def _fits(op: Op, capabilities: Collection[str]) -> Iterator[Op]:
     missing = [need for need in _needs(op) if need not in capabilities]
     if not missing:
         yield op
@@ -68,4 +68,4 @@ def _within(op: Op, capabilities: Collection[str]) -> Iterator[Op]:
             missing.append("generate")
         yield replace(op, **{name: type(getattr(op, name))() for name in missing})
         if isinstance(op, Step) and "cancel" in missing:
-            yield from (kept for r in op.cancel for kept in _within(Abort(r), capabilities))
+            yield from (kept for r in op.cancel for kept in _fits(Abort(r), capabilities))

@@ -25,7 +25,7 @@ from typing import Any
 import msgspec
 
 from cachewitness.core.trace_format import Media, ResetTier, Trace, length_of
-from cachewitness.workloads.near_misses import Said
+from cachewitness.workloads.near_misses import SentPrompt
 from cachewitness.workloads.prompts import ADAPTERS, RECENT, Talk, joined
 from cachewitness.workloads.scenarios.shape import Script, Shape
 from cachewitness.workloads.source import Seeded, Source
@@ -242,7 +242,7 @@ class _Workload:
         said = next(said for r, said in reversed(self._talk.said) if r == gone)
         self._submit(said if self._source.chance(50) else self._continued(gone, said))
 
-    def _continued(self, before: str, said: Said) -> Said:
+    def _continued(self, before: str, said: SentPrompt) -> SentPrompt:
         return said.with_prompt(self._talk.continued(before, said.prompt, self._next))
 
     def _chain(self) -> None:
@@ -251,7 +251,7 @@ class _Workload:
         """
         source = self._source
         unit = self._script.shape.unit
-        said = Said(f"c{self._count}:{unit + source.integer(0, 1)}")
+        said = SentPrompt(f"c{self._count}:{unit + source.integer(0, 1)}")
         asked = []
         for _ in range(min(source.integer(3, 4), self._live_max - len(self._live))):
             self._submit(said)
@@ -290,7 +290,7 @@ class _Workload:
     def _next(self) -> str:
         return f"r{self._count + 1}"
 
-    def _submit(self, said: Said | None = None) -> None:
+    def _submit(self, said: SentPrompt | None = None) -> None:
         r = self._next
         self._count += 1
         said = self._talk.say(r, said or self._talk.anything(r))
@@ -361,7 +361,7 @@ class _Workload:
         self._sessions[r] = f"{text} {more}", generate
         self._script.extend(r, more, generate)
         if len(self._live) < self._live_max and source.chance(40):
-            self._submit(Said(f"{before} @{r}:{said} {self._next}:1"))
+            self._submit(SentPrompt(f"{before} @{r}:{said} {self._next}:1"))
 
     # --- what is run ------------------------------------------------------------------------------
 

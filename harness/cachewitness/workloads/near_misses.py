@@ -24,7 +24,7 @@ _IMAGES_MAX = 6
 
 
 @dataclass(frozen=True)
-class Said:
+class SentPrompt:
     """A prompt in segments, and the parts of a request's identity that are not tokens. Images
     are in order.
     """
@@ -40,7 +40,7 @@ class Said:
         """How many tokens the prompt has."""
         return length_of(self.prompt)
 
-    def with_prompt(self, prompt: str) -> Said:
+    def with_prompt(self, prompt: str) -> SentPrompt:
         """Return the same identity with another prompt, and of the images those that end inside
         it.
         """
@@ -52,7 +52,7 @@ class Said:
         )
 
 
-def near_miss(source: Source, said: Said, edges: Sequence[int], fresh: str) -> Said:
+def near_miss(source: Source, said: SentPrompt, edges: Sequence[int], fresh: str) -> SentPrompt:
     """Return what differs from something that was said in one place or part; the same if it has
     none to change.
 
@@ -74,7 +74,7 @@ def near_miss(source: Source, said: Said, edges: Sequence[int], fresh: str) -> S
 # --- parts of an identity -------------------------------------------------------------------------
 
 
-def _of_parts(said: Said) -> list[Said]:
+def _of_parts(said: SentPrompt) -> list[SentPrompt]:
     salt = said.salt
     adapter = said.adapter
     if not salt and not adapter:
@@ -98,7 +98,7 @@ def _one_bit(text: str) -> str:
 # --- images ---------------------------------------------------------------------------------------
 
 
-def _of_images(source: Source, said: Said) -> list[Said]:
+def _of_images(source: Source, said: SentPrompt) -> list[SentPrompt]:
     if not said.media:
         return []
     index = max(source.integer(0, len(said.media) - 1), source.integer(0, len(said.media) - 1))
@@ -117,7 +117,7 @@ def _of_images(source: Source, said: Said) -> list[Said]:
     return [other for other in found if other is not None and other != said]
 
 
-def _with(said: Said, media: Sequence[Media]) -> Said | None:
+def _with(said: SentPrompt, media: Sequence[Media]) -> SentPrompt | None:
     """Return what was said with other images; None if they overlap or leave the prompt."""
     ordered = sorted(media, key=lambda item: item.at)
     ends = [0, *(item.at + item.length for item in ordered)]

@@ -304,7 +304,7 @@ class _Reader:
         )
 
     def _read_answer(self, rest: str) -> None:
-        r, said, words = self._said(rest)
+        r, said, words = self._answer_of(rest)
         ended: Any = next(
             (word for word in ("stop", "cancelled", "refused") if word in words.split()), "length"
         )
@@ -314,7 +314,7 @@ class _Reader:
         )
 
     def _read_cold(self, rest: str) -> None:
-        r, said, words = self._said(rest)
+        r, said, words = self._answer_of(rest)
         numbers = dict(re.findall(r"(restored|start|tolerance) ([\d.]+)", words))
         counts: dict[str, Any] = {
             field: int(numbers[field]) for field in ("restored", "start") if field in numbers
@@ -324,7 +324,7 @@ class _Reader:
             Cold(r=r, **said, **counts, dtype="float32", tolerance=tolerance, ceiling=1.0)
         )
 
-    def _said(self, rest: str) -> tuple[str, dict[str, Any], str]:
+    def _answer_of(self, rest: str) -> tuple[str, dict[str, Any], str]:
         """Return of whom a line is, the tokens and logprobs in it, and the rest of its words."""
         spoken, _, more = rest.partition("|")
         logprobs, _, words = more.partition("|")

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from cachewitness.core.trace_format import Media, length_of
-from cachewitness.workloads.near_misses import Said, images, near_miss, token_at
+from cachewitness.workloads.near_misses import SentPrompt, images, near_miss, token_at
 from cachewitness.workloads.scenarios.shape import Shape
 from cachewitness.workloads.source import Source
 
@@ -33,7 +33,7 @@ class Talk:
         self._shape = shape
         self._source = source
         self.longest = longest
-        self.said: list[tuple[str, Said]] = []
+        self.said: list[tuple[str, SentPrompt]] = []
         """Requests and what they said, the latest at the end."""
         self._adapted = source.choice((4, 4, 40))
         """So many new requests of a hundred have an adapter: few, or in some traces many."""
@@ -52,7 +52,7 @@ class Talk:
         measures = [shape.unit, *(group.block_size for group in shape.layout.groups)]
         return measures + [measure for measure in (shape.window, shape.interval) if measure]
 
-    def say(self, r: str, said: Said) -> Said:
+    def say(self, r: str, said: SentPrompt) -> SentPrompt:
         """Take note of what a request says, and return it. An image has one content for each text
         that it lies over at a place.
 
@@ -70,7 +70,7 @@ class Talk:
             name += "'"
         return Media(item.at, item.length, name)
 
-    def anything(self, r: str) -> Said:
+    def anything(self, r: str) -> SentPrompt:
         """Return what a request says that may say what it likes."""
         source = self._source
         if self.said and source.chance(64):
@@ -83,7 +83,7 @@ class Talk:
             return self.again(said.with_prompt(self.continued(before, said.prompt, r)), r)
         return self._anew(r, self._new(r))
 
-    def again(self, said: Said, r: str) -> Said:
+    def again(self, said: SentPrompt, r: str) -> SentPrompt:
         """Return what was said before as the same or another client says it, now and then with
         one thing changed.
         """
@@ -100,7 +100,7 @@ class Talk:
         measure = self._source.choice(self._measures())
         return [self._source.integer(0, length // measure) * measure]
 
-    def _anew(self, r: str, prompt: str, adapter: str = "") -> Said:
+    def _anew(self, r: str, prompt: str, adapter: str = "") -> SentPrompt:
         """Return a prompt under an identity of its own; one image may be in many prompts, and
         has one length.
         """
@@ -108,7 +108,7 @@ class Talk:
         salt = source.choice(_SALTS) if source.chance(18) else ""
         adapter = source.choice(ADAPTERS) if source.chance(self._adapted) else adapter
         kernels = source.choice(_KERNELS) if self._shape.engines > 1 else ""
-        said = Said(prompt, salt, adapter, kernels=kernels)
+        said = SentPrompt(prompt, salt, adapter, kernels=kernels)
         if not source.chance(16):
             return said
         content = source.choice(("cat", "dog", r))

@@ -12,7 +12,7 @@ from typing import Any
 
 from cachewitness.engines.fault_tools import wrap
 from cachewitness.engines.mutant import declared, mutant
-from cachewitness.toy.faults import Held, at_first_steps
+from cachewitness.toy.faults import Restored, at_first_steps
 
 fault = partial(mutant, anomaly="silent-divergence", checker="tensors", engines=("toy",))
 
@@ -24,7 +24,7 @@ def oldest_block_of_window_lost(engine: Any) -> None:
     Overwrite that block by zeros. Its page stays where it is in the block table.
     """
 
-    def lost(held: Held) -> None:
+    def lost(held: Restored) -> None:
         if held.kind == "sliding":
             held.view[0][:, held.pages[:1]] = 0.0
 
@@ -42,7 +42,7 @@ def layers_exchanged_at_a_hit(engine: Any) -> None:
     """
     exchanged: dict[tuple[int, int], tuple[Any, int, Any]] = {}
 
-    def exchange(held: Held) -> None:
+    def exchange(held: Restored) -> None:
         for tensor in held.view:
             for page in held.pages:
                 if (id(tensor), page) not in exchanged:
@@ -71,7 +71,7 @@ def attention_restored_in_fp8(engine: Any) -> None:
     """
     import torch
 
-    def rounded(held: Held) -> None:
+    def rounded(held: Restored) -> None:
         if held.kind != "recurrent":
             kept = held.view[0][:, held.pages]
             held.view[0][:, held.pages] = kept.to(torch.float8_e4m3fn).to(kept.dtype)

@@ -3,9 +3,8 @@ undone where it was made.
 
 Each is the source of vLLM 0.33.0 with the lines of the fix as they were before it. Where those no
 longer fit, the condition that the fix brought is taken out. A release that does not have the lines
-refuses the fault. `docs/vllm-faults.md` says what each is found by, and which fixes can be undone
-without anything that is found.
-
+refuses the fault. `docs/results/vllm-faults.md` says what each is found by, and which fixes can be
+undone without anything that is found.
 Source: the differences between the releases 0.26.0, 0.29.0, 0.30.0, 0.31.0, 0.32.0 and 0.33.0,
 `v1/core`, and the reports.
 """

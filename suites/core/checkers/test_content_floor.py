@@ -23,7 +23,7 @@ from cachewitness.engines.fault_tools import core, wrap
 from cachewitness.sessions.fuzz.draw import Restriction
 from cachewitness.sessions.fuzz.trial import Plan
 from cachewitness.workloads import layouts
-from cachewitness.workloads.capabilities import within
+from cachewitness.workloads.capabilities import fitting
 from cachewitness.workloads.notation import parse
 from cachewitness.workloads.scenarios.shape import Script
 
@@ -125,7 +125,7 @@ def test_a_lawful_cache_passes_even_if_it_does_not_say_how_its_keys_end(policy: 
         try:
             trace = plan.draw(number)[1]
             result = judged(
-                within(trace, policies.get(policy).open(trace.header, {}).describe().capabilities)
+                fitting(trace, policies.get(policy).open(trace.header, {}).describe().capabilities)
             )
         except UsageError:
             continue

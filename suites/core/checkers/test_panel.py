@@ -11,7 +11,7 @@ from cachewitness.core.checkers import ALL, OF_PAGES, fresh, protocol
 from cachewitness.core.checkers.anomalies import CATALOGUE, DISAGREEMENTS
 from cachewitness.core.checkers.diagnose import diagnose
 from cachewitness.core.checkers.finding import Finding, Tally, merge_tallies
-from cachewitness.core.checkers.protocol import Checker, Found, Handler, Panel
+from cachewitness.core.checkers.protocol import Checker, CheckerSet, Found, Handler
 from cachewitness.core.driving import check
 from cachewitness.core.events import (
     Finished,
@@ -210,7 +210,7 @@ def test_a_finding_is_signed() -> None:
 def test_every_checker_sees_the_ledger_before_the_event() -> None:
     """A panel moves the ledger once, after all its checkers were asked."""
     history = parse(HYBRID)
-    panel = Panel(history.header, [early := Early()])
+    panel = CheckerSet(history.header, [early := Early()])
     for event in history.events:
         panel.observe(event)
     assert early.computed == [0, 4, 8, 8]
@@ -267,7 +267,7 @@ def test_a_diagnosis_that_crashes_makes_the_verdict_unknown(
 def test_whoever_takes_note_of_invalid_reads_sees_those_and_no_others() -> None:
     """Also those of a request that is tainted already, which are nobody's finding."""
     again = "step 3: r2 5..6 | 1 4\n"
-    panel = Panel(parse(UNHELD).header, [noting := Noting()])
+    panel = CheckerSet(parse(UNHELD).header, [noting := Noting()])
     for event in parse(UNHELD + again).events:
         assert not panel.observe(event)
     assert noting.reads == [(2, "r2"), (3, "r2")]

@@ -11,7 +11,7 @@ import pytest
 
 from cachewitness._util.data import fixtures
 from cachewitness.core import validate
-from cachewitness.core.checkers.wording import kept
+from cachewitness.core.checkers.wording import describe_retention
 from cachewitness.core.driving import drive, judge
 from cachewitness.core.trace_format import load
 from cachewitness.engines.faults import all_mutants
@@ -113,5 +113,8 @@ def test_nothing_is_told_as_a_list_or_counted_wrong(sentences: list[tuple[str, s
 
 
 def test_what_an_interval_keeps_is_told_in_words() -> None:
-    assert kept(0, ()) == kept(0, {0}) == "nothing of it"
-    assert kept(64, {48, 0, 32}) == "multiples of 64 and what a request needs to resume at 32 or 48"
+    assert describe_retention(0, ()) == describe_retention(0, {0}) == "nothing of it"
+    assert (
+        describe_retention(64, {48, 0, 32})
+        == "multiples of 64 and what a request needs to resume at 32 or 48"
+    )

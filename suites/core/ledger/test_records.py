@@ -7,7 +7,7 @@ import tracemalloc
 import pytest
 
 from cachewitness.core.checkers import fresh
-from cachewitness.core.checkers.protocol import Panel
+from cachewitness.core.checkers.protocol import CheckerSet
 from cachewitness.core.events import (
     Acquire,
     Counts,
@@ -40,7 +40,7 @@ def test_a_pool_of_a_million_pages_takes_the_memory_of_those_that_are_used() -> 
     table = list(range(PAGES - USED, PAGES))
     run = Run("r", 0, USED * 16, [table])
     tracemalloc.start()
-    panel = Panel(header, fresh())
+    panel = CheckerSet(header, fresh())
     keys = [
         Publish(group=0, page=page, r="r", length=16 * (number + 1), step=1)
         for number, page in enumerate(table)

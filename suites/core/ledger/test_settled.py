@@ -6,7 +6,7 @@ import pytest
 
 from cachewitness.core.events import Group as CacheGroup
 from cachewitness.core.events import Header, Pool, Run, Settled, StepBegin, Submitted
-from cachewitness.core.nonsense import Nonsense
+from cachewitness.core.malformed import MalformedHistory
 from cachewitness.core.well_formed import WellFormedness
 from suites.support.ledger_histories import FULL, found, ledger_after
 
@@ -58,7 +58,7 @@ def test_what_cannot_become_of_a_step_is_refused(mistake: str) -> None:
         sense.follow(first)
     sense.follow(StepBegin(step=1, runs=[Run("r1", 0, 4, [[1]])]))
     if said:
-        with pytest.raises(Nonsense, match=said):
+        with pytest.raises(MalformedHistory, match=said):
             sense.follow(event)
     else:
         sense.follow(event)

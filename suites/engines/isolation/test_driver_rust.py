@@ -35,7 +35,7 @@ def test_it_is_short_and_needs_no_crate() -> None:
 
 
 def test_it_passes_and_restores(driver: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Its answers are those of its uncached twin, and many of them come from a cached state."""
+    """Its answers are those of its uncached baseline, and many of them come from a cached state."""
     assert invoke(["run", "--engine", f"jsonl:command={driver}", "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
     assert report["configurations"] == ["blocks-8", "blocks-16"]

@@ -13,8 +13,8 @@ from cachewitness.engines.isolation.engine import Isolation
 from cachewitness.engines.registry import parse
 from cachewitness.sessions.campaign.perform import perform
 from cachewitness.sessions.campaign.store import opened
+from cachewitness.sessions.run.minimize import ALONE
 from cachewitness.sessions.run.runner import Runner
-from cachewitness.sessions.run.smaller import ALONE
 from cachewitness.sessions.run.suites import SUITES
 from cachewitness.workloads.configurations import Configuration
 from cachewitness.workloads.layouts import load

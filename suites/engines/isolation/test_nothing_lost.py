@@ -20,8 +20,8 @@ from typing import Any
 
 import pytest
 
-from cachewitness._util.crew import Crew
 from cachewitness._util.errors import EngineBroken, UsageError
+from cachewitness._util.worker_pool import WorkerPool
 from cachewitness.cli import invoke
 from cachewitness.core import driving
 from cachewitness.core import trace_format as traces
@@ -35,13 +35,13 @@ from cachewitness.engines.isolation import serve
 from cachewitness.engines.isolation.messages import Happened, Opened
 from cachewitness.engines.kind import EngineKind
 from cachewitness.engines.registry import EngineSpec, parse
-from cachewitness.parity.answers.answers import answered
+from cachewitness.parity.answers.compare import answered
 from cachewitness.report.summary import Failure
 from cachewitness.sessions.fuzz.campaign import Campaign
 from cachewitness.sessions.fuzz.draw import Restriction
 from cachewitness.sessions.fuzz.trial import Plan, Trial, Trials
+from cachewitness.sessions.run.minimize import smallest
 from cachewitness.sessions.run.runner import Runner
-from cachewitness.sessions.run.smaller import smallest
 from cachewitness.sessions.run.store import Keeper
 from cachewitness.sessions.run.suites import SUITES
 from cachewitness.systems.sample.engine import configurations
@@ -245,7 +245,7 @@ def test_what_was_found_before_an_answer_that_is_none_counts(
     answers: int, portion: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In the same trace; without a finding there is nothing but that answer."""
-    monkeypatch.setattr(driving.Ahead.__init__, "__defaults__", (portion,))
+    monkeypatch.setattr(driving.BatchedRun.__init__, "__defaults__", (portion,))
     ops: list[Op] = [
         *(Submit("r1", "a:40"), Step([("r1", 40)]), Finish("r1")),
         *(Submit("r2", "a:40"), Step([("r2", 8)]), Step([("r2", 8)])),
@@ -259,7 +259,7 @@ def test_what_was_found_before_an_answer_that_is_none_counts(
 
 
 def test_what_was_found_in_answers_before_one_that_is_none_counts() -> None:
-    """The engine tells no pages, and is judged beside its uncached twin."""
+    """The engine tells no pages, and is judged beside its uncached baseline."""
     spec = parse("sample:mutant=name-of-the-first-block-and-the-length")
     trace = write(configurations()[0].shape("answers"), "parting", 0)
     whole = answered(trace, spec.open(trace.header), spec)
@@ -293,7 +293,7 @@ def test_what_another_process_found_is_told_where_somebody_interrupts() -> None:
     ).run(1)
     assert trial.judged and trial.judged.findings
 
-    class Interrupted(Crew[int, Trial]):
+    class Interrupted(WorkerPool[int, Trial]):
         def in_order(self, items: object) -> Iterator[Any]:
             raise KeyboardInterrupt
             yield

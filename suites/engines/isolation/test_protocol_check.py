@@ -16,7 +16,7 @@ from cachewitness.engines.isolation import process
 from suites.support.drivers import SAMPLES
 
 PYTHON = SAMPLES / "jsonl_engine.py"
-PAGE = (SAMPLES.parent / "protocol.md").read_text(encoding="utf-8")
+PAGE = (SAMPLES.parent / "reference" / "protocol.md").read_text(encoding="utf-8")
 ANSWERER = """
 import json, os
 def say(message): print(json.dumps(message), file=told, flush=True)
@@ -264,7 +264,9 @@ def tell(source: str, mistake: Mistake, folder: Path, capsys: pytest.CaptureFixt
     assert "protocol-check: 1 problem in " in out and err == ""
     (wrong,) = re.findall(r"^  but       (.*)$", out, re.MULTILINE)
     assert mistake.said in wrong
-    (section,) = re.findall(r"^  read      docs/protocol.md, section (.*)$", out, re.MULTILINE)
+    (section,) = re.findall(
+        r"^  read      docs/reference/protocol.md, section (.*)$", out, re.MULTILINE
+    )
     assert section == mistake.section and re.search(f"^##+ {section}$", PAGE, re.MULTILINE)
     assert (
         section == "Ready"

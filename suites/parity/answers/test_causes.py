@@ -18,10 +18,10 @@ from cachewitness.core.events import Answer, Event
 from cachewitness.core.trace_format import Abort, Finish, Op, Step, Submit, Trace
 from cachewitness.engines.registry import EngineSpec, parse
 from cachewitness.parity.answers import causes
-from cachewitness.parity.answers.answers import runs
+from cachewitness.parity.answers.baseline import BaselineFailed
 from cachewitness.parity.answers.causes import find
-from cachewitness.parity.answers.twins import TwinFailed
-from cachewitness.sessions.run.smaller import smallest
+from cachewitness.parity.answers.compare import runs
+from cachewitness.sessions.run.minimize import smallest
 from cachewitness.systems.sample import engine as sample
 from cachewitness.workloads.answer_random import random_answers
 from cachewitness.workloads.answer_stories import STORIES, write
@@ -191,7 +191,7 @@ def test_a_smaller_trace_avoids_what_the_whole_one_avoids() -> None:
     "failure",
     [
         EngineFailure("engine-crashed", "answers 500"),
-        TwinFailed("does not answer"),
+        BaselineFailed("does not answer"),
         UsageError("busy"),
     ],
 )

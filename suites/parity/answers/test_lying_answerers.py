@@ -23,12 +23,12 @@ from cachewitness.core.declared import check_declared
 from cachewitness.core.engine_failure import EngineFailure
 from cachewitness.core.events import Answer, Cold, Event, Header
 from cachewitness.core.intake import BadEvents
-from cachewitness.core.nonsense import Nonsense
+from cachewitness.core.malformed import MalformedHistory
 from cachewitness.core.trace_format import Finish, Op, Step
 from cachewitness.engines.isolation import engine as child_engine
 from cachewitness.engines.isolation.engine import Isolation
 from cachewitness.engines.registry import EngineSpec, parse
-from cachewitness.parity.answers.answers import runs
+from cachewitness.parity.answers.compare import runs
 from cachewitness.report.expected import Entry, Expectations
 from cachewitness.sessions.run.runner import Runner
 from cachewitness.sessions.run.suites import SUITES
@@ -174,7 +174,7 @@ def test_a_twin_that_restores_is_one_line() -> None:
 
 
 class Twinned(Liar):
-    """What its twin answers goes through `say` as well."""
+    """What its baseline answers goes through `say` as well."""
 
     def __init__(self, header: Any, options: Any, say: Say) -> None:
         super().__init__(header, options, say)
@@ -182,7 +182,7 @@ class Twinned(Liar):
 
 
 NAMES = (f"twinned-{number}" for number in count())
-"""A twin is kept by the name of its engine, so each of these has its own."""
+"""A baseline is kept by the name of its engine, so each of these has its own."""
 
 
 def twinned(say: Say) -> EngineSpec:
@@ -273,7 +273,7 @@ def test_whoever_is_given_up_with_nobody_else_there_is_missing() -> None:
 
 def test_an_engine_cannot_declare_that_its_answers_are_not_judged() -> None:
     header = sample.SampleEngine(TRACE.header, {}).describe()
-    with pytest.raises(Nonsense, match="it applies to every cache"):
+    with pytest.raises(MalformedHistory, match="it applies to every cache"):
         check_declared(changed(header, not_applicable={"answers": "they are good"}))
 
 

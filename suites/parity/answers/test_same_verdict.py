@@ -17,7 +17,7 @@ from cachewitness.core import trace_format as traces
 from cachewitness.core.trace_format import Level, Trace
 from cachewitness.engines.answering import declared
 from cachewitness.engines.registry import parse
-from cachewitness.parity.answers.answers import runs
+from cachewitness.parity.answers.compare import runs
 from cachewitness.sessions.run.runner import Runner
 from cachewitness.sessions.run.suites import SUITES
 from cachewitness.systems.sample import engine as sample

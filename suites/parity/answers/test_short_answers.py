@@ -16,7 +16,7 @@ from cachewitness.core.events import Answer, Event
 from cachewitness.core.result import exit_code
 from cachewitness.core.trace_format import Level, Op, Trace
 from cachewitness.engines.registry import EngineSpec
-from cachewitness.parity.answers.answers import runs
+from cachewitness.parity.answers.compare import runs
 from cachewitness.report import terminal
 from cachewitness.report.one_trace import report_of
 from cachewitness.report.summary import Report
@@ -55,7 +55,7 @@ class Terse(sample.SampleEngine):
 
 
 def terse(ends: Ends) -> EngineSpec:
-    """Return the engine; each has a name of its own, by which its twin is kept."""
+    """Return the engine; each has a name of its own, by which its baseline is kept."""
     name = f"sample-{ends.__name__}"
     kind = replace(
         sample.ENGINE,

@@ -19,7 +19,7 @@ from cachewitness.core.driving import drive
 from cachewitness.core.trace_format import Step, Submit, Trace
 from cachewitness.engines.registry import parse
 from cachewitness.parity.tensors.arms import ARMS, BY_NAME, EVERYWHERE, Happened
-from cachewitness.parity.tensors.chunk_history import again
+from cachewitness.parity.tensors.chunk_history import recompute
 from cachewitness.parity.tensors.judge import judged
 from cachewitness.parity.tensors.record import Recorder, RequestLifetime
 from cachewitness.parity.tensors.states import by_layer, states_of
@@ -149,8 +149,8 @@ def test_bits_depend_on_the_chunks_in_which_a_text_was_computed() -> None:
     kernels = engine.tensors.kernels  # type: ignore[attr-defined]
     own = tuple((piece.start, piece.stop) for piece in life.pieces)
     last = life.pieces[-1]
-    same = again(engine.tensors.model, kernels, life.pieces, own)[0]  # type: ignore[attr-defined]
-    other = again(
+    same = recompute(engine.tensors.model, kernels, life.pieces, own)[0]  # type: ignore[attr-defined]
+    other = recompute(
         engine.tensors.model, kernels, [last], ((0, 7), (7, last.start), (last.start, last.stop))
     )[0]  # type: ignore[attr-defined]
     assert all(

@@ -23,7 +23,7 @@ from cachewitness.core.result import (
 from cachewitness.engines.faults import fitting
 from cachewitness.sessions.campaign import driver as drivers
 from cachewitness.sessions.campaign.perform import perform, stamp
-from cachewitness.sessions.campaign.plan import FAULTS, Canary, Planned, canary_unit
+from cachewitness.sessions.campaign.plan import FAULTS, Planned, SelfTest, canary_unit
 from cachewitness.sessions.campaign.store import opened
 from cachewitness.sessions.campaign.summary import document
 from cachewitness.sessions.campaign.unit import Outcome, Unit
@@ -111,7 +111,7 @@ def test_the_findings_are_those_of_the_faulty_engine(whole: Whole) -> None:
     assert faulty.engine == FAULTY and faulty.exit_code == EXIT_FAIL
     assert faulty.findings == sum(one.met for one in told.classes) > len(told.findings) > 0
     assert all(one.operations <= 6 and Path(one.trace).is_file() for one in told.findings)
-    assert told.canary.found and told.exit_code == EXIT_FAIL and told.done == told.units
+    assert told.self_test.found and told.exit_code == EXIT_FAIL and told.done == told.units
     assert msgspec.json.decode(indented(told))["format"] == "cachewitness.campaign"
 
 
@@ -134,13 +134,13 @@ def test_a_clean_engine_passes(tmp_path: Path, remembered: Remembered) -> None:
 
 
 def broken(kind: str, plain: Remembered) -> object:
-    """Return what comes of every unit but the canary's, if the engine or the harness does not
+    """Return what comes of every unit but the self-test's, if the engine or the harness does not
     work.
     """
 
     def call(unit: Unit, store: object) -> Outcome:
-        canary = getattr(unit, "canary", False)
-        return plain(unit, store) if canary else Outcome(**{kind: "it raised"})  # type: ignore[arg-type]
+        self_test = getattr(unit, "self_test", False)
+        return plain(unit, store) if self_test else Outcome(**{kind: "it raised"})  # type: ignore[arg-type]
 
     return call
 
@@ -179,7 +179,7 @@ def test_without_the_canary_nothing_is_checked(tmp_path: Path, remembered: Remem
     )
     assert result.totals.exit_code == EXIT_NOTHING_CHECKED
     assert result.totals.reasons == [
-        f"the canary {made.canary.mutant.name} was NOT found, so it is not proved that a fault"
+        f"the self-test {made.self_test.mutant.name} was NOT found, so it is not proved that a fault"  # noqa: E501
         " would have been seen"
     ]
 
@@ -191,7 +191,7 @@ def test_a_canary_is_found(name: str, tmp_path: Path) -> None:
     """
     mutant = fitting("vllm")[name]
     outcome = perform(
-        msgspec.structs.replace(canary_unit(Canary(mutant), 0), last=5), opened(str(tmp_path))
+        msgspec.structs.replace(canary_unit(SelfTest(mutant), 0), last=5), opened(str(tmp_path))
     )
     assert (mutant.anomaly, mutant.checker) in {
         (met.finding.anomaly, met.finding.checker) for met in outcome.met

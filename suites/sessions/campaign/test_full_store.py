@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from cachewitness._util.errors import UsageError
-from cachewitness.cli import campaign_told
+from cachewitness.cli import campaign_report
 from cachewitness.core.result import EXIT_FAIL
 from cachewitness.report import terminal
 from cachewitness.sessions.campaign import worker as serving
@@ -80,7 +80,9 @@ def test_a_finding_is_told_though_the_store_takes_no_trace(
     kept = settings(tmp_path)
 
     def full(unit: Unit, store: Store) -> Outcome:
-        return remembered(unit, store) if getattr(unit, "canary", False) else perform(unit, Full())
+        return (
+            remembered(unit, store) if getattr(unit, "self_test", False) else perform(unit, Full())
+        )
 
     result = driven(made, kept, InTurn(full))
     (subject,) = result.totals.subjects.values()
@@ -166,7 +168,7 @@ def test_a_finding_is_told_though_its_minimal_trace_is_gone(
     assert told.exit_code == EXIT_FAIL and told.findings[0].unread.endswith(
         "cannot be read (No such file or directory)"
     )
-    campaign_told.print_summary(told, terminal.console())
+    campaign_report.print_summary(told, terminal.console())
     assert "a trace that cannot be read, groups full" in capsys.readouterr().out
 
 

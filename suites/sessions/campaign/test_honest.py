@@ -1,5 +1,5 @@
 """A campaign tells what did not happen: half a unit, a stream without traces, findings beside a
-crash, a canary's shrink.
+crash, a self-test's shrink.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from cachewitness.sessions.campaign.plan import Planned
 from cachewitness.sessions.campaign.queue import Leased, Queue, Rest
 from cachewitness.sessions.campaign.store import opened
 from cachewitness.sessions.campaign.totals import Totals
-from cachewitness.sessions.campaign.unit import Met, Outcome, Shrunk, Told, stored
+from cachewitness.sessions.campaign.unit import Met, Outcome, Shrunk, SuiteUnit, stored
 from cachewitness.sessions.campaign.worker import Given
 from cachewitness.sessions.run import runner as runners
 from suites.support.campaigns import FAULTY, driven, planned, settings
@@ -42,10 +42,12 @@ STREAMS = (
 )
 
 
-def met(made: Planned, *, canary: bool = False) -> Met:
-    """Return a finding: that of the canary, or one of an engine."""
-    mutant = made.canary.mutant
-    anomaly, checker = (mutant.anomaly, mutant.checker) if canary else ("stale-hit", "safety-law")
+def met(made: Planned, *, self_test: bool = False) -> Met:
+    """Return a finding: that of the self-test, or one of an engine."""
+    mutant = made.self_test.mutant
+    anomaly, checker = (
+        (mutant.anomaly, mutant.checker) if self_test else ("stale-hit", "safety-law")
+    )
     return Met(
         id="fuzz:1@l",
         finding=Finding(anomaly=anomaly, checker=checker, sentence="…", seq=1, op=1),
@@ -59,13 +61,15 @@ def ran(name: str, traces: int = 2) -> Outcome:
     return Outcome(suites=[SuiteReport(name=name, traces=traces)])
 
 
-def added(made: Planned, *outcomes: Outcome, canary: bool = True, time_up: bool = False) -> Totals:
-    """Return what a campaign came to whose units came to these outcomes; the canary was found if
+def added(
+    made: Planned, *outcomes: Outcome, self_test: bool = True, time_up: bool = False
+) -> Totals:
+    """Return what a campaign came to whose units came to these outcomes; the self-test was found if
     so.
     """
     totals = Totals(made, time_up=time_up)
-    if canary:
-        totals.add(made.units[0], Outcome(met=[met(made, canary=True)]))
+    if self_test:
+        totals.add(made.units[0], Outcome(met=[met(made, self_test=True)]))
     for unit, outcome in zip(made.units[1:], outcomes, strict=True):
         totals.add(unit, outcome)
     return totals
@@ -111,7 +115,7 @@ def test_a_suite_that_fits_no_configuration_of_an_engine_is_told(tmp_path: Path)
     made = planned(
         STREAMS.replace("streams", 'suites = ["invariants", "answers"]\nstreams', 1), tmp_path
     )
-    assert [unit.suite for unit in made.units if isinstance(unit, Told)] == ["invariants"]
+    assert [unit.suite for unit in made.units if isinstance(unit, SuiteUnit)] == ["invariants"]
     totals = Totals(made)
     totals.add(made.units[1], ran("invariants"))
     (subject,) = totals.subjects.values()
@@ -139,7 +143,7 @@ def test_time_that_was_up_is_unknown(tmp_path: Path) -> None:
 def test_findings_are_told_without_the_canary(tmp_path: Path) -> None:
     made = planned(STREAMS, tmp_path)
     found = msgspec.structs.replace(ran("fuzz-manager"), met=[met(made)])
-    totals = added(made, found, ran("fuzz-manager"), canary=False)
+    totals = added(made, found, ran("fuzz-manager"), self_test=False)
     assert totals.exit_code == EXIT_FAIL
     first, second = totals.reasons
     assert first == "reference: 1 findings" and "was not run" in second
@@ -166,7 +170,7 @@ def test_a_unit_that_ends_while_the_driver_looks_is_seen(
 
     def worked_off(queue: Queue, most: int) -> Rest:
         while (leased := queue.lease("elsewhere", 60)) is not None:
-            outcome = Outcome(met=[] if leased.place else [met(made, canary=True)])
+            outcome = Outcome(met=[] if leased.place else [met(made, self_test=True)])
             assert queue.complete(leased, stored(outcome, leased.key))
         return rest(queue, most)
 
@@ -174,22 +178,22 @@ def test_a_unit_that_ends_while_the_driver_looks_is_seen(
     result = driven(made, kept._replace(workers=0), None)
     assert (
         result.totals.undone == [] and result.progress.done == len(made.units) + 1
-    )  # the canary's finding was shrunk, too
+    )  # the self-test's finding was shrunk, too
 
 
 @pytest.mark.parametrize("outcome", [Outcome(crashed="it raised"), Outcome(wrong="it raised")])
 def test_a_canary_that_cannot_be_shrunk_is_not_found(outcome: Outcome, tmp_path: Path) -> None:
     made = planned(STREAMS, tmp_path)
     totals = added(made, ran("fuzz-manager"), ran("fuzz-manager"))
-    canary = made.units[0]
+    self_test = made.units[0]
     small = Shrunk(
-        package=canary.package,
-        engine=canary.engine,
-        policy=canary.policy,
+        package=self_test.package,
+        engine=self_test.engine,
+        policy=self_test.policy,
         suite="",
         trace="0",
-        finding=met(made, canary=True).finding,
-        canary=True,
+        finding=met(made, self_test=True).finding,
+        self_test=True,
     )
     totals.small(small, outcome)
     assert (
@@ -295,7 +299,7 @@ def test_a_worker_that_hangs_and_cannot_end_itself_is_ended(tmp_path: Path, at_o
         len(result.totals.undone) == 3 and len(hanging.stopped) == 6 and result.progress.lost >= 5
     )  # the last one is over
     assert (
-        "is at unit fuzz canary" in told[0]
+        "is at unit fuzz self-test" in told[0]
         and "for longer than 0.1 s, and did not end itself" in told[0]
     )
 

@@ -94,7 +94,7 @@ def test_a_database_that_goes_away_is_one_line(
 def test_a_worker_tells_what_it_could_not_enter(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One without a finding, or with the canary's alone, ends as any that is refused."""
+    """One without a finding, or with the self-test's alone, ends as any that is refused."""
     kept = settings(tmp_path)
     made = planned(TINY.format(FAULTY), tmp_path)
     given = kept.given(made.id, "w", kept.traces)

@@ -95,13 +95,13 @@ def test_a_row_of_a_unit_that_was_not_planned_is_refused(
     done: Path, tmp_path: Path, remembered: Remembered
 ) -> None:
     """Findings to be shrunk are entered later and are no such unit: the campaign that is done
-    has one, its canary's.
+    has one, its self-test's.
     """
     state = tmp_path / "state.sqlite"
     copy(done / "state.sqlite", state)
     made = planned(CLEAN + BUDGET, done)
     kept = settings(done, database=str(state))
-    key, spec = entered(canary_unit(made.canary, seed=77))
+    key, spec = entered(canary_unit(made.self_test, seed=77))
     columns = "'waiting', 0, 0, '', 0, 0, 0, NULL"
     edited(
         state, f"INSERT INTO units SELECT id, 9, '{key}', x'{spec.hex()}', {columns} FROM campaigns"
@@ -109,7 +109,7 @@ def test_a_row_of_a_unit_that_was_not_planned_is_refused(
     with pytest.raises(
         OddRow,
         match=(
-            f"unit {key} in the table units is of no unit that this campaign has .fuzz canary,"
+            f"unit {key} in the table units is of no unit that this campaign has .fuzz self-test,"
             " seed 77"
         ),
     ):

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from cachewitness._util.errors import UsageError
-from cachewitness.sessions.campaign.database import Database, told
+from cachewitness.sessions.campaign.database import Database, without_password
 from cachewitness.sessions.campaign.queue import Queue
 from suites.support import postgresql
 from suites.support.campaigns import counted
@@ -258,10 +258,10 @@ def test_a_database_that_is_none_is_one_line(tmp_path: Path) -> None:
 
 
 def test_a_password_is_not_told() -> None:
-    assert told("postgresql://me:secret@host:5432/db") == "postgresql://me@host:5432/db"
-    assert told("postgresql://host/db") == "postgresql://host/db"
+    assert without_password("postgresql://me:secret@host:5432/db") == "postgresql://me@host:5432/db"
+    assert without_password("postgresql://host/db") == "postgresql://host/db"
     assert (
-        told("postgresql://me@host/db?password=se@cret&sslmode=require")
+        without_password("postgresql://me@host/db?password=se@cret&sslmode=require")
         == "postgresql://me@host/db?password=…&sslmode=require"
     )
 

@@ -19,7 +19,7 @@ from cachewitness.engines.kind import EngineKind
 from cachewitness.engines.registry import EngineSpec, parse
 from cachewitness.report.expected import Entry, Expectations
 from cachewitness.report.terminal import reasons
-from cachewitness.sessions.fuzz import marks
+from cachewitness.sessions.fuzz import coverage_points
 from cachewitness.sessions.fuzz.campaign import Campaign, levels_of
 from cachewitness.sessions.fuzz.draw import Restriction
 from cachewitness.sessions.fuzz.trial import Plan
@@ -54,8 +54,8 @@ def test_the_clean_reference_passes_and_almost_every_mark_is_reached() -> None:
     campaign.run(operations=10_000)
     assert campaign.report.exit_code == EXIT_PASS, campaign.report.vacuous
     assert 10_000 <= campaign.operations < 11_200
-    assert len([name for name in marks.ALL if not campaign.marks[name]]) <= 5
-    assert set(campaign.marks) <= set(marks.ALL)
+    assert len([name for name in coverage_points.ALL if not campaign.marks[name]]) <= 5
+    assert set(campaign.marks) <= set(coverage_points.ALL)
 
 
 def test_a_campaign_stops_at_its_first_failure_and_shrinks_it() -> None:

@@ -73,7 +73,7 @@ def test_a_seed_is_a_campaign() -> None:
     assert [plan.draw(n) for n in range(8)] == [plan.draw(n) for n in (0, 1, 2, 3, 4, 5, 6, 7)]
     others = (
         Plan("vllm", plan.levels, Restriction(), seed=6),
-        Plan("vllm", plan.levels, Restriction(), 5, "canary"),
+        Plan("vllm", plan.levels, Restriction(), 5, "self_test"),
     )
     assert all(other.draw(0) != plan.draw(0) for other in others)
 

@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from cachewitness._util.crew import Crew
 from cachewitness._util.errors import UsageError
+from cachewitness._util.worker_pool import WorkerPool
 from cachewitness.cli import invoke
 from cachewitness.core.checkers.content_floor import ContentFloor, Lying
 from cachewitness.core.checkers.finding import Finding
@@ -38,15 +38,16 @@ from cachewitness.core.trace_format import Finish, Level, Op, Step, Submit, Trac
 from cachewitness.engines.isolation.engine import Isolation
 from cachewitness.engines.registry import EngineSpec, parse
 from cachewitness.sessions.fuzz import exhaustive
-from cachewitness.sessions.fuzz.canary import sought
 from cachewitness.sessions.fuzz.exhaustive import Coverage, Covered, bound_of, search
 from cachewitness.sessions.fuzz.explore import Found, Path, Watched, _Walk, explore, reached
 from cachewitness.sessions.fuzz.scope import CONFIGURATIONS, Bound, Scope
+from cachewitness.sessions.fuzz.self_test import sought
 from cachewitness.sessions.fuzz.terminal import judged
 from cachewitness.workloads.configurations import Configuration
 from suites.support.sampled import chosen, fewer, of_all
 
-PAGE = (File(__file__).resolve().parents[3] / "docs" / "fuzz.md").read_text(encoding="utf-8")
+DOCS = File(__file__).resolve().parents[3] / "docs"
+PAGE = (DOCS / "results" / "exhaustive.md").read_text(encoding="utf-8")
 SMALL = Bound(requests=1, blocks=1, pages=4)
 HYBRID = Scope(CONFIGURATIONS[4], "manager", Bound(requests=1, blocks=2, pages=7))
 
@@ -573,10 +574,10 @@ def test_a_checker_that_crashes_leaves_the_rest_unknown(monkeypatch: pytest.Monk
     def crash(self: Ownership, ledger: object) -> None:
         raise ValueError("a mistake of ours")
 
-    canary = sought()
+    self_test = sought()
     monkeypatch.setattr(Ownership, "at_rest", crash)
     coverage = search(parse("reference"), SMALL, CONFIGURATIONS[:1], ["manager"], processes=1)
-    code, reasons = judged(coverage, canary)
+    code, reasons = judged(coverage, self_test)
     assert (
         code == EXIT_UNKNOWN
         and not coverage.complete
@@ -598,7 +599,7 @@ def test_what_is_found_already_is_told_where_an_earlier_task_stops_the_search(
         failure=(trace, Finding(anomaly="leak", checker="ownership", sentence="…", seq=1, op=0))
     )
 
-    class Stopping(Crew[int, Found]):
+    class Stopping(WorkerPool[int, Found]):
         def in_order(self, items: object) -> Iterator[Any]:
             raise stopped
             yield

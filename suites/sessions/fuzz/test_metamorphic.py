@@ -19,7 +19,7 @@ import msgspec
 import pytest
 
 from cachewitness._util.errors import UsageError
-from cachewitness.core import asked as what_was_asked
+from cachewitness.core import operation_check as what_was_asked
 from cachewitness.core.engine import Engine
 from cachewitness.core.events import Event, Header, Hit
 from cachewitness.core.trace_format import (

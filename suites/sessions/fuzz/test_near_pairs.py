@@ -6,7 +6,7 @@ import pytest
 
 from cachewitness.core.events import Submitted
 from cachewitness.core.trace_format import Media
-from cachewitness.sessions.fuzz import marks
+from cachewitness.sessions.fuzz import coverage_points
 from cachewitness.sessions.fuzz.near_pairs import GALLERY, NearPairs
 
 TOKENS = [*range(10, 22)]
@@ -51,7 +51,7 @@ MORE: dict[str, tuple[dict[str, object], dict[str, object]]] = {
 def test_a_pair_reaches_its_mark(mark: str) -> None:
     pairs = NearPairs([4])
     first, second = (list(pairs.marks(_submitted(**fields))) for fields in PAIRS[mark])
-    assert mark not in first and mark in second and set(second) <= set(marks.ALL)
+    assert mark not in first and mark in second and set(second) <= set(coverage_points.ALL)
 
 
 @pytest.mark.parametrize("mark", MORE)

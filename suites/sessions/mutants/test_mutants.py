@@ -275,7 +275,7 @@ def test_bad_names_are_refused_in_a_line(
 
 
 def test_page_lists_every_fault_and_no_other() -> None:
-    page = (fixtures().parent / "docs" / "kill-matrix.md").read_text()
+    page = (fixtures().parent / "docs" / "results" / "kill-matrix.md").read_text()
     rows = [line.split("`")[1] for line in page.splitlines() if line.startswith("| `")]
     assert rows == list(MUTANTS)
     assert "survived" not in page

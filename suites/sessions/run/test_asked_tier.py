@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from cachewitness.api import together
+from cachewitness.api import workers
 from cachewitness.core.result import Activity
 from cachewitness.engines.kind import EngineKind
 from cachewitness.engines.reference import ENGINE
 from cachewitness.engines.registry import EngineSpec, parse
 from cachewitness.report.summary import SuiteReport
-from cachewitness.sessions.campaign.held import Held
+from cachewitness.sessions.campaign.engine_entry import EngineEntry
 from cachewitness.sessions.campaign.totals import Totals
 from cachewitness.sessions.campaign.unit import Outcome
 from cachewitness.sessions.fuzz.campaign import Campaign
@@ -83,16 +83,16 @@ def test_a_fuzz_run_says_so(options: dict[str, int], loads: bool) -> None:
 
 @pytest.mark.parametrize("loads", [False, True])
 def test_the_tests_of_a_function_say_so_together(loads: bool) -> None:
-    function = together.Function(tests=2, tier=SPEC.tier)
+    function = workers.Function(tests=2, tier=SPEC.tier)
     for trace in ("a", "b"):
         activity = Activity(requests=1, hits=1, from_tier=int(loads and trace == "b"))
-        function.add(together.Did("test_it", trace, "full", False, 2, SPEC.tier, activity, []))
+        function.add(workers.Did("test_it", trace, "full", False, 2, SPEC.tier, activity, []))
     assert function.vacuous == ([] if loads else [NOTHING])
 
 
 @pytest.mark.parametrize("loads", [False, True])
 def test_a_campaign_says_so(loads: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Held, "named", lambda held: SPEC)
+    monkeypatch.setattr(EngineEntry, "named", lambda held: SPEC)
     made = planned(SUITE, tmp_path)
     totals = Totals(made, time_up=False)
     for unit in made.units[1:]:

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from cachewitness.cli import invoke
-from cachewitness.cli.run import _said
+from cachewitness.cli.run import _progress_text
 from cachewitness.cli.status_line import StatusLine, duration
 from cachewitness.engines.registry import parse
 from cachewitness.sessions.run import progress as progress_module
@@ -74,7 +74,9 @@ def test_a_line_says_which_suite_of_how_many(clock: list[float]) -> None:
     told.enter("suite")
     told.enter("differential-scheduler")
     told.begun = 1234
-    assert _said(told) == "2/2 differential-scheduler: 1,234 of 1,999 traces, about 0 s left"
+    assert (
+        _progress_text(told) == "2/2 differential-scheduler: 1,234 of 1,999 traces, about 0 s left"
+    )
 
 
 @pytest.mark.parametrize(

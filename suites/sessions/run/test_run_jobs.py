@@ -20,8 +20,8 @@ from cachewitness.core.trace_format import TraceHeader
 from cachewitness.engines.isolation.engine import Isolation
 from cachewitness.engines.kind import EngineKind
 from cachewitness.engines.registry import EngineSpec, parse
-from cachewitness.parity.answers.answers import runs
-from cachewitness.parity.answers.twins import twin_of
+from cachewitness.parity.answers.baseline import baseline_of
+from cachewitness.parity.answers.compare import runs
 from cachewitness.report.summary import Report
 from cachewitness.sessions.run.runner import Runner
 from cachewitness.sessions.run.suites import SUITES
@@ -72,7 +72,9 @@ OF_ANSWERS = ["", ":mutant=snapshot-one-token-early"]
 
 @pytest.mark.parametrize("fault", chosen(OF_ANSWERS, OF_ANSWERS[1]))
 def test_an_engine_that_only_answers_is_run_side_by_side_too(fault: str) -> None:
-    """Beside its twin and its controls, with the causes of what fails; in a process of its own."""
+    """Beside its baseline and its controls, with the causes of what fails; in a process of its
+    own.
+    """
     engine = parse(f"sample{fault}").isolated(Isolation())
     one, two = (
         Runner(engine, sample.configurations()[:1], jobs=jobs).run(ANSWERS) for jobs in (1, 2)
@@ -85,15 +87,15 @@ def test_a_copy_of_a_process_neither_asks_nor_closes_the_twins_of_the_first() ->
     """Both would read each other's answers."""
     engine = parse("sample").isolated(Isolation())
     trace = next(iter(ANSWERS[0].traces(sample.configurations()[0], "answers", 0)))
-    before = twin_of(engine, trace.header)
-    assert twin_of(engine, trace.header) is before
+    before = baseline_of(engine, trace.header)
+    assert baseline_of(engine, trace.header) is before
     with workers.workers(1) as copy:
         assert copy.submit(_has_a_twin_of_its_own, id(before), trace.header).result()
     assert runs(trace, engine).findings == [], "the first one's is still there"
 
 
 def _has_a_twin_of_its_own(before: int, header: TraceHeader) -> bool:
-    return id(twin_of(parse("sample").isolated(Isolation()), header)) != before
+    return id(baseline_of(parse("sample").isolated(Isolation()), header)) != before
 
 
 def test_endless_suites_and_a_run_that_stops_at_its_first_failure_do_not_depend_on_it_either() -> (

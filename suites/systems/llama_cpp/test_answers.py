@@ -24,7 +24,7 @@ from cachewitness.core.trace_format import Submit, Trace, TraceHeader
 from cachewitness.core.validate import load_trace
 from cachewitness.engines.isolation.engine import Isolation
 from cachewitness.engines.registry import EngineSpec, parse
-from cachewitness.parity.answers.answers import runs
+from cachewitness.parity.answers.compare import runs
 from cachewitness.systems.llama_cpp.completion import Completion, ServerFailed
 from cachewitness.systems.llama_cpp.kind import (
     ALL,
@@ -260,7 +260,7 @@ def test_a_server_that_cannot_be_opened_gives_standard_error_back(tmp_path: Path
 @installed
 @pytest.mark.parametrize("model", ALL)
 def test_every_model_restores_and_its_twin_does_not(model: str) -> None:
-    """Conversations go on from what was cached, with the answers of the uncached twin."""
+    """Conversations go on from what was cached, with the answers of the uncached baseline."""
     trace = write(configurations()[0].shape("answers"), "conversations", 0)
     cached, cold = (
         runs(trace, engine(f"model={model},caching={caching}")) for caching in ("on", "alone")

@@ -17,7 +17,7 @@ from cachewitness.core.answered import AnswerSense
 from cachewitness.core.checkers import fresh
 from cachewitness.core.driving import judge
 from cachewitness.core.events import Answer, Answering, Event, Header, Resumed, Rules, Submitted
-from cachewitness.core.nonsense import Nonsense
+from cachewitness.core.malformed import MalformedHistory
 from cachewitness.systems.llama_cpp.checkpoints import FIRST, Checkpoints
 from cachewitness.systems.llama_cpp.log import Log
 
@@ -318,7 +318,7 @@ def test_what_is_told_fits_the_answer(events: list[Event], said: str) -> None:
     sense.note(Submitted(r="a", tokens=A, generate=1))
     for event in events[:-1]:
         sense.note(event)
-    with pytest.raises(Nonsense, match=re.escape(said)):
+    with pytest.raises(MalformedHistory, match=re.escape(said)):
         sense.note(events[-1])
 
 

@@ -25,7 +25,7 @@ from cachewitness.core.trace_format import Finish, Op, Reset, Step, Submit, Trac
 from cachewitness.engines.mutant import Mutant
 from cachewitness.engines.registry import parse
 from cachewitness.workloads import layouts
-from cachewitness.workloads.capabilities import within
+from cachewitness.workloads.capabilities import fitting
 from cachewitness.workloads.configurations import Configuration
 from cachewitness.workloads.generate import random_trace
 from cachewitness_faults.lmcache.connector_faults import FAULTS
@@ -74,7 +74,7 @@ def run(trace: Trace, connector: str = "lmcache", mutant: str = "") -> Result:
         f"vllm:source={SOURCE},connector={connector}{mutant and ',mutant='}{mutant}"
     ).open(trace.header)
     try:
-        return drive(within(trace, engine.describe().capabilities), engine)
+        return drive(fitting(trace, engine.describe().capabilities), engine)
     finally:
         engine.close()
 
@@ -251,7 +251,7 @@ class TestInstalled:
                 return
         pytest.fail(f"{fault.name} survived")
 
-    # --- what was found in LMCache 0.5.6 (docs/engine-lmcache.md), each with what it passes with --
+    # --- what was found in LMCache 0.5.6 (docs/systems/lmcache-notes.md) ---
 
     def test_an_abort_that_would_stop_the_scheduler_is_told_later(self) -> None:
         """In random traces some are; the scheduler goes on, and every operation is carried out."""
@@ -261,7 +261,7 @@ class TestInstalled:
         ):
             engine: Any = parse(f"vllm:source={SOURCE},connector=lmcache").open(trace.header)
             engine.adapter._leaving = leaving = Leaving()
-            trace = within(trace, engine.describe().capabilities)
+            trace = fitting(trace, engine.describe().capabilities)
             result = drive(trace, engine)
             engine.close()
             assert (anomalies(result), result.activity.operations) == (set(), len(trace.ops))
@@ -355,7 +355,7 @@ class TestInstalled:
                 engine: Any = parse(f"vllm:source={SOURCE},connector=lmcache-stalls").open(
                     trace.header
                 )
-                trace = within(trace, engine.describe().capabilities)
+                trace = fitting(trace, engine.describe().capabilities)
                 result = drive(trace, engine)
                 asked += engine.adapter.connector._sides[0].asked
                 engine.close()

@@ -17,7 +17,7 @@ from cachewitness.core.driving import judge
 from cachewitness.core.events import Answer, Answering, Finished, Header, Rules, Submitted
 from cachewitness.core.trace_format import Level, Trace
 from cachewitness.engines.registry import EngineSpec, parse
-from cachewitness.parity.answers.answers import runs
+from cachewitness.parity.answers.compare import runs
 from cachewitness.report.summary import Report
 from cachewitness.sessions.run.runner import Runner
 from cachewitness.sessions.run.suites import SUITES
@@ -251,7 +251,7 @@ def test_what_differs_without_the_cache_too_is_the_batchs_doing_and_unknown() ->
 
 
 def test_what_decoding_rounds_otherwise_than_prefill_is_unknown_and_can_be_avoided() -> None:
-    """A block that an answer filled is cached as it was decoded; its twin's is computed by
+    """A block that an answer filled is cached as it was decoded; its baseline's is computed by
     prefill.
     """
     with Double(decoding=0.01).serving() as double:

@@ -474,7 +474,7 @@ def test_what_goes_wrong_before_the_first_trace_is_one_line(
     fault: Fault, told: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Exit code 4."""
-    monkeypatch.setattr("cachewitness.systems.openai_server.coldness.ASKED_S", 1.0)
+    monkeypatch.setattr("cachewitness.systems.openai_server.cold_requests.ASKED_S", 1.0)
     with Double(meets=meets(fault, 0)).serving() as double, pytest.raises(UsageError) as refused:
         run(spec_of(double))
     assert (

@@ -21,7 +21,7 @@ from cachewitness.core.trace_format import Finish, GroupSpec, Layout, Op, Submit
 from cachewitness.core.validate import load_trace
 from cachewitness.engines.isolation.engine import Isolation
 from cachewitness.engines.registry import EngineSpec, parse
-from cachewitness.parity.answers.answers import runs
+from cachewitness.parity.answers.compare import runs
 from cachewitness.systems.openvino_genai.kind import MODELS, configurations, further
 from cachewitness.systems.openvino_genai.settings import KV_BLOCK, multiplier_of, settings_of
 from cachewitness.workloads.answer_stories import write

@@ -17,11 +17,11 @@ from cachewitness.core.driving import check
 from cachewitness.core.events import Answer, Event
 from cachewitness.core.trace_format import GroupSpec, Layout, Op, Submit, Trace, length_of
 from cachewitness.engines.registry import EngineSpec, parse
-from cachewitness.parity.answers.answers import answered, runs
-from cachewitness.parity.answers.twins import BOUNDS, twin_of
+from cachewitness.parity.answers.baseline import BOUNDS, baseline_of
+from cachewitness.parity.answers.compare import answered, runs
 from cachewitness.report.summary import Report
+from cachewitness.sessions.run.minimize import smallest
 from cachewitness.sessions.run.runner import Runner
-from cachewitness.sessions.run.smaller import smallest
 from cachewitness.sessions.run.suites import SUITES
 from cachewitness.systems.sample import engine as sample
 from cachewitness.systems.sample.engine import configurations
@@ -155,8 +155,8 @@ def test_a_fault_does_not_raise_the_noise_floor(fault: str) -> None:
     """
     header = write(SMALL.shape("answers"), "replays", 0).header
     assert (
-        twin_of(parse(f"sample:mutant={fault}"), header).floor
-        == twin_of(parse("sample"), header).floor
+        baseline_of(parse(f"sample:mutant={fault}"), header).floor
+        == baseline_of(parse("sample"), header).floor
     )
 
 

@@ -43,7 +43,7 @@ from cachewitness.sessions.fuzz.draw import Restriction
 from cachewitness.sessions.fuzz.trial import Plan
 from cachewitness.systems.vllm.configurations import connector_configurations
 from cachewitness.workloads import layouts
-from cachewitness.workloads.capabilities import within
+from cachewitness.workloads.capabilities import fitting
 from cachewitness.workloads.configurations import Configuration
 from cachewitness.workloads.generate import random_trace
 from cachewitness.workloads.scenarios import SCENARIOS
@@ -67,7 +67,7 @@ def tell(
 
 def without_resets_of_the_memory(trace: Trace) -> Trace:
     """Return the trace less what vLLM 0.33 is known to do wrong with `OffloadingConnector`
-    (docs/engine-vllm.md).
+    (docs/systems/vllm-notes.md).
     """
     return Trace(
         trace.header, [op for op in trace.ops if not (isinstance(op, Reset) and op.tier != "local")]
@@ -197,7 +197,7 @@ def test_the_example_connector_serves_a_prompt_again_that_was_computed_in_one_st
 
 
 def test_the_example_connector_leaves_the_salt_out() -> None:
-    """What was found in vLLM 0.33.0 (docs/engine-vllm.md)."""
+    """What was found in vLLM 0.33.0 (docs/systems/vllm-notes.md)."""
     stored: list[Op] = [
         Submit("r1", "a:70"),
         *[Step()] * 6,
@@ -331,7 +331,7 @@ def test_a_block_that_is_filled_in_the_last_step_of_its_request_is_stored(number
     assert (
         "max_model_len" in trace.header.options and "num_speculative_tokens" in trace.header.options
     )
-    assert drive(within(trace, engine.describe().capabilities), engine).findings == []
+    assert drive(fitting(trace, engine.describe().capabilities), engine).findings == []
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from cachewitness.engines.kind import Failed
 from cachewitness.engines.mutant import Mutant
 from cachewitness.engines.registry import parse
 from cachewitness.workloads import layouts
-from cachewitness.workloads.capabilities import within
+from cachewitness.workloads.capabilities import fitting
 from cachewitness.workloads.configurations import Configuration
 from cachewitness.workloads.generate import random_trace
 from cachewitness_faults.vllm.hisparse_faults import HISPARSE, WAY_OF
@@ -60,7 +60,7 @@ def run(trace: Trace, way: str, mutant: str = "") -> tuple[Result, Counter[str]]
         trace.header
     )
     try:
-        return drive(within(trace, engine.describe().capabilities), engine, keep=False), Counter(
+        return drive(fitting(trace, engine.describe().capabilities), engine, keep=False), Counter(
             engine.adapter.worker.counts
         )
     finally:

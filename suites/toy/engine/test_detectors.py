@@ -8,7 +8,7 @@ import pytest
 
 from cachewitness.cli import invoke
 from cachewitness.core.checkers.finding import Finding, Tally
-from cachewitness.core.checkers.protocol import Panel
+from cachewitness.core.checkers.protocol import CheckerSet
 from cachewitness.core.checkers.tensors import SILENT, UNFELT, TensorsAgree, unfelt
 from cachewitness.core.driving import drive
 from cachewitness.core.events import Compare, Event, Read, Release, StepEnd
@@ -115,7 +115,7 @@ def tallied(text: str, **compared: float) -> Tally:
 def _judged(text: str, compared: dict[str, float]) -> tuple[list[Finding], Tally]:
     history = history_of(text)
     history.header.capabilities.append("compare")
-    panel = Panel(history.header, [TensorsAgree()])
+    panel = CheckerSet(history.header, [TensorsAgree()])
     found: list[Finding] = []
     for event in _with_comparisons(history.events, compared):
         found += panel.observe(event)

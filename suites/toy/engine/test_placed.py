@@ -9,7 +9,7 @@ from array import array
 
 import pytest
 
-from cachewitness.toy.placed import PlacedTables
+from cachewitness.toy.device import PlacedTables
 
 
 class Asked(list[int]):

@@ -3,8 +3,8 @@
 This is all that can be judged of an engine that tells no pages. Logprobs are compared first and
 tokens second, because most wrong states move a logprob by 0.001 to 0.1 and leave the likeliest
 token alone. Where tokens differ and their logprobs do not, two tokens are nearly as likely: the
-answers part there lawfully, and what follows is compared with what the twin says after the engine's
-own token (the next `cold` of the request).
+answers part there lawfully, and what follows is compared with what the baseline says after the
+engine's own token (the next `cold` of the request).
 
 How many tokens an engine restores is judged too: no more than the prompt shares with a request of
 the same identity.
@@ -67,7 +67,7 @@ def compare(answer: Answer, cold: Cold) -> Comparison:
         at = cold.start + index
         if index >= min(len(said), len(right)):
             return Comparison("length", at, largest, index)
-        off = _apart(answer.logprobs[at], cold.logprobs[index]) if probable else 0.0
+        off = _difference(answer.logprobs[at], cold.logprobs[index]) if probable else 0.0
         if not isfinite(off):
             return Comparison("number", at, largest, index + 1)
         largest = max(largest, off)
@@ -91,7 +91,7 @@ def is_number(logprob: float | None) -> TypeGuard[float]:
     return logprob is not None and isfinite(logprob)
 
 
-def _apart(said: float | None, right: float | None) -> float:
+def _difference(said: float | None, right: float | None) -> float:
     """Return by how much two logprobs differ: infinity if only one of them is a number."""
     numbers = [*filter(is_number, (said, right))]
     if len(numbers) < 2:
@@ -108,7 +108,7 @@ class AnswersAgree(Checker):
         " computed"
     )
     anomalies = (DIFFERS, MISSING, FOREIGN)
-    lacks = "an answer with restored tokens, beside one of a twin that restores none"
+    lacks = "an answer with restored tokens, beside one of a baseline that restores none"
 
     def __init__(self) -> None:
         super().__init__()
@@ -284,8 +284,8 @@ class AnswersAgree(Checker):
         sentence = (
             f"Let {answer.r} answer a prompt of {count(len(asked.tokens), 'token')}{restored}."
             f" Without the cache token {at + 1} of the answer is"
-            f" {_told(cold.tokens, cold.logprobs, at - cold.start)}; however it is"
-            f" {_told(answer.tokens, answer.logprobs, at)}{_by(compared, cold)}: a contradiction."
+            f" {_format_tokens(cold.tokens, cold.logprobs, at - cold.start)}; however it is"
+            f" {_format_tokens(answer.tokens, answer.logprobs, at)}{_by(compared, cold)}: a contradiction."  # noqa: E501
         )
         return Finding(anomaly=DIFFERS, r=answer.r, sentence=sentence, cause=cold.cause)
 
@@ -294,7 +294,7 @@ def _identity(request: Submitted) -> tuple[str, str, object]:
     return request.salt, request.adapter, request.media
 
 
-def _told(tokens: Sequence[int], logprobs: Sequence[float | None], at: int) -> str:
+def _format_tokens(tokens: Sequence[int], logprobs: Sequence[float | None], at: int) -> str:
     if at >= len(tokens):
         return "not there"
     if not logprobs:

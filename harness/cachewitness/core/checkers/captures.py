@@ -32,7 +32,7 @@ from cachewitness.core.events import (
 from cachewitness.core.ledger.ledger import Ledger
 from cachewitness.core.ledger.records import NOTHING
 from cachewitness.core.ledger.requests import RequestRecord
-from cachewitness.core.nonsense import CAPTURE
+from cachewitness.core.malformed import CAPTURE
 
 AGAIN = 1
 """Whoever restores a capture may compute its last token again, as for its logits; of states, that
@@ -112,7 +112,7 @@ class CapturesKept(Checker):
             for length in _boundaries(ledger, request):
                 if run.start < length <= run.known:
                     self.opportunities += 1
-                    self.doubts.append(
+                    self.deferred.append(
                         self._captured(request.r, length, request.nodes[length], event)
                     )
         return None
@@ -179,7 +179,7 @@ class CapturesKept(Checker):
         self.opportunities += 1
         self._given_up.append(capture)
         self._lost[capture.node] = event.step
-        self.doubts.append(lambda ledger: self._needed_room(ledger, capture, event))
+        self.deferred.append(lambda ledger: self._needed_room(ledger, capture, event))
         return None
 
     def on_step_begin(self, ledger: Ledger, event: StepBegin) -> Found:

@@ -312,7 +312,7 @@ class ContentFloor(Checker):
         """Compare where the request resumes with the longest prefix that lies somewhere or has
         keys.
         """
-        there = self._there(ledger, event.r) if self._lying or self._taken else {}
+        there = self._untouched(ledger, event.r) if self._lying or self._taken else {}
         distance = ledger.header.rules.reuse_distance
         if not there:
             self.opportunities += event.resume > distance
@@ -328,12 +328,12 @@ class ContentFloor(Checker):
         if event.resume + distance >= floor or not needed:
             return None
         finding = _forgotten(ledger, event, floor, needed)
-        self.doubts.append(
+        self.deferred.append(
             lambda _: finding if all(lying.taker in ("", event.r) for lying in needed) else None
         )
         return None
 
-    def _there(self, ledger: Ledger, r: str) -> dict[tuple[int, int], Lying]:
+    def _untouched(self, ledger: Ledger, r: str) -> dict[tuple[int, int], Lying]:
         """Return what lies untouched, or was given to the request itself in this operation, as
         its look-up may come later.
         """
@@ -356,16 +356,16 @@ class ContentLookup(Lookup):
     def __init__(
         self, ledger: Ledger, request: RequestRecord, there: dict[tuple[int, int], Lying]
     ) -> None:
-        self._there = there
+        self._untouched = there
         self.found = dict[tuple[int, int], Lying]()
         super().__init__(
             ledger, request, last_block=True, device_alone=ledger.header.rules.tier is not None
         )
 
-    def _held(self, group: Group, node: int) -> bool:
-        if super()._held(group, node):
+    def _has_usable_key(self, group: Group, node: int) -> bool:
+        if super()._has_usable_key(group, node):
             return True
-        lying = self._there.get((group.id, node))
+        lying = self._untouched.get((group.id, node))
         if lying is not None:
             self.found[group.id, node] = lying
         return lying is not None

@@ -90,10 +90,10 @@ def _identity(wanted: tuple[object, ...], its: tuple[object, ...], where: str) -
     name, asked, has = next(
         each for each in zip(IDENTITY, wanted, its, strict=True) if each[1] != each[2]
     )
-    return f"{name}{where} is {_told(asked)}, where the page has {_told(has)}"
+    return f"{name}{where} is {_format(asked)}, where the page has {_format(has)}"
 
 
-def _told(value: object) -> str:
+def _format(value: object) -> str:
     return (
         repr(value) if isinstance(value, str) and value else "none" if value == "" else str(value)
     )

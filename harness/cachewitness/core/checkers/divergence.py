@@ -34,7 +34,9 @@ def divergence(event: Compare) -> str:
         f"{event.beyond} of {event.stop - event.start} rows of its {event.dtype} logits"
         f" {_how(event)}"
     )
-    begins = f"; the first that is wrong is {_told(event.first)}" if event.first is not None else ""
+    begins = (
+        f"; the first that is wrong is {_describe(event.first)}" if event.first is not None else ""
+    )
     return f"{rows}, first at position {event.at}: {_token(event)}{begins}"
 
 
@@ -61,7 +63,7 @@ def _token(event: Compare) -> str:
     return f"token {event.chose} is chosen there instead of token {event.right}"
 
 
-def _told(culprit: Culprit) -> str:
+def _describe(culprit: Culprit) -> str:
     layer = f"layer {culprit.layer} ({culprit.layer_type}, group {culprit.group})"
     off = f"holds {culprit.holds}" if culprit.holds else f"is off by {culprit.off:.1e}"
     where = f"at position {culprit.position}"

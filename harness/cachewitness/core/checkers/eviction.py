@@ -137,7 +137,7 @@ class EvictionOrder(Checker):
         self.opportunities += 1
         for one in ended:
             if come := _given_to_others(one):
-                return _held(one, come)
+                return _victim_is_held(one, come)
         lost = [one for one in ended if one.key.node not in ledger.keys.published[one.key.group]]
         expired = [one for one in lost if _expired(one, eviction)]
         if expired:
@@ -248,7 +248,7 @@ def _for_nobody(ledger: Ledger, one: Ended) -> Finding:
     return Finding(anomaly="needless-eviction", r=one.key.r, sentence=sentence)
 
 
-def _held(one: Ended, r: str) -> Finding:
+def _victim_is_held(one: Ended, r: str) -> Finding:
     sentence = (
         f"Let page {one.key.page} of pool {one.pool} be held by"
         f" {', '.join(sorted(one.holders & one.record.holders.keys()))}. However its key was ended,"

@@ -115,7 +115,7 @@ class KeyEventsTrue(Checker):
             *self._orphaned(event),
         ]
         for problem in problems:
-            yield _told(event, "malformed-key-event", _stored(event), problem)
+            yield _finding_of(event, "malformed-key-event", _stored(event), problem)
         if group == NO_GROUP or event.block_size < 1:
             return
         if self._rules.again and all(self._is_told(ledger, group, name) for name in event.hashes):
@@ -130,7 +130,7 @@ class KeyEventsTrue(Checker):
             wrong = self._stored_anew(ledger, group, event)
         if wrong:
             self._misled = True
-            yield _told(event, "false-key-event", _stored(event), wrong)
+            yield _finding_of(event, "false-key-event", _stored(event), wrong)
 
     def _stored_anew(self, ledger: Ledger, group: int, event: KvStored) -> str:
         """Find the key of each block of an event, and take it into the routers' view; return
@@ -208,14 +208,14 @@ class KeyEventsTrue(Checker):
         self.opportunities += 1
         group = self._group(event.group)
         if not event.hashes:
-            yield _told(event, "malformed-key-event", "that keys are gone", "it names none")
+            yield _finding_of(event, "malformed-key-event", "that keys are gone", "it names none")
         for problem in self._no_such_group(event.group):
-            yield _told(
+            yield _finding_of(
                 event, "malformed-key-event", f"that {', '.join(event.hashes)} are gone", problem
             )
         for name in event.hashes if group != NO_GROUP else ():
             if not self._view.knows(name):
-                yield _told(
+                yield _finding_of(
                     event,
                     "false-key-event",
                     f"that {name!r} of group {group} is gone",
@@ -224,7 +224,7 @@ class KeyEventsTrue(Checker):
             elif self._view.remove(group, name):
                 self._may_be_stored_again(ledger, group, self._view.prefix(name))
             else:
-                yield _told(
+                yield _finding_of(
                     event,
                     "false-key-event",
                     f"that {name!r} of group {group} is gone",
@@ -304,14 +304,14 @@ class KeyEventsTrue(Checker):
 
     def on_step_end(self, ledger: Ledger, event: StepEnd) -> Found:
         """Ask, when this operation is over, whether everything was told."""
-        self.doubts = [partial(self._difference, event=event)]
+        self.deferred = [partial(self._difference, event=event)]
         return None
 
     def on_reset(self, ledger: Ledger, event: ResetDone | Version) -> Found:
         """Wait for the next step that ends: vLLM publishes what a reset has ended with the
         outputs of a step.
         """
-        self.doubts.clear()
+        self.deferred.clear()
         return None
 
     def operation_over(self, ledger: Ledger) -> Found:
@@ -353,7 +353,7 @@ def _stored(event: KvStored) -> str:
     return f"that group {event.group} has stored {count(len(event.tokens), 'token')} {behind}"
 
 
-def _told(event: KvStored | KvRemoved, anomaly: str, what: str, why: str) -> Finding:
+def _finding_of(event: KvStored | KvRemoved, anomaly: str, what: str, why: str) -> Finding:
     return Finding(
         anomaly=anomaly,
         sentence=(

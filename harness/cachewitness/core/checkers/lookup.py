@@ -14,7 +14,7 @@ from cachewitness.core.ledger.requests import RequestRecord
 from cachewitness.core.trace_format import GroupKind
 
 
-def held(
+def has_usable_key(
     ledger: Ledger, group: int, node: int, *, device_alone: bool = False, unusable: bool = False
 ) -> bool:
     """Whether some page of the group, or of one that keeps copies of its pages, carries a usable
@@ -30,7 +30,7 @@ def held(
     return (
         not device_alone
         and bool(copies)
-        and any(held(ledger, other, node, unusable=unusable) for other in copies)
+        and any(has_usable_key(ledger, other, node, unusable=unusable) for other in copies)
     )
 
 
@@ -117,7 +117,7 @@ class Lookup:
         size = group.block_size
         nodes = self._request.nodes
         length = 0
-        while length + size < len(nodes) and self._held(group, nodes[length + size]):
+        while length + size < len(nodes) and self._has_usable_key(group, nodes[length + size]):
             length += size
         return length
 
@@ -131,25 +131,25 @@ class Lookup:
     def _resumes(self, group: Group, position: int, eagle_drop_tokens: int) -> bool:
         nodes = self._request.nodes
         if group.kind == "recurrent":
-            return self._held(group, nodes[position])
+            return self._has_usable_key(group, nodes[position])
         upto = position + min(eagle_drop_tokens, group.block_size)
         if upto >= len(nodes):
             return False
         if group.kind == "full":
             whole = upto // group.block_size * group.block_size
             return self._runs[group.id] >= whole and (
-                upto == whole or self._held(group, nodes[upto])
+                upto == whole or self._has_usable_key(group, nodes[upto])
             )
         lengths = needed_lengths(group, position)
         if upto > position:
             lengths += needed_lengths(group, upto)
         if self._last_block and group.kind == "sliding":
             lengths.append(upto)
-        return all(self._held(group, nodes[length]) for length in lengths)
+        return all(self._has_usable_key(group, nodes[length]) for length in lengths)
 
-    def _held(self, group: Group, node: int) -> bool:
+    def _has_usable_key(self, group: Group, node: int) -> bool:
         if node not in self._ledger.keys.published[group.id] and not self._ledger.stored[group.id]:
             return False
-        return held(
+        return has_usable_key(
             self._ledger, group.id, node, device_alone=self._device_alone, unusable=self._unusable
         )

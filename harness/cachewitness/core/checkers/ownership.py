@@ -128,7 +128,7 @@ class Ownership(Checker):
         self.opportunities += 1
         self._told[event.pool] = event
         if _miscounts(ledger, event):
-            self.doubts.append(lambda ledger: _miscounts(ledger, event))
+            self.deferred.append(lambda ledger: _miscounts(ledger, event))
         return None
 
     def _expect_counts(self, event: Acquire | Release) -> None:
@@ -146,7 +146,7 @@ class Ownership(Checker):
             self._moved.discard(pool)
             return None
 
-        self.doubts.append(judge)
+        self.deferred.append(judge)
 
     def operation_over(self, ledger: Ledger) -> Found:
         """Judge what is in doubt; who counts no more is found once."""

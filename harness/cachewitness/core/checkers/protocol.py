@@ -23,7 +23,7 @@ from cachewitness.core.ledger.ledger import Ledger
 
 Found = Iterable[Finding] | None
 Handler = Callable[[Ledger, Any], Found]
-Doubt = Callable[[Ledger], Finding | None]
+DeferredCheck = Callable[[Ledger], Finding | None]
 """Asked when the operation is over: the finding, with the event that it is about, if it stands
 then."""
 
@@ -52,7 +52,7 @@ class Checker:
         """By what the engine declares beyond what caches need: how often the rule could be judged
         all the same."""
         self.reuse: Reuse | None = None
-        self.doubts: list[Doubt] = []
+        self.deferred: list[DeferredCheck] = []
 
     def not_applicable(self, header: Header) -> str:
         """Return why the rule does not apply to this engine; empty if it does."""
@@ -69,8 +69,8 @@ class Checker:
 
     def operation_over(self, ledger: Ledger) -> Found:
         """Judge what is in doubt: the engine has said all that it has to say of the operation."""
-        doubts, self.doubts = self.doubts, []
-        return [finding for doubt in doubts if (finding := doubt(ledger)) is not None]
+        deferred, self.deferred = self.deferred, []
+        return [finding for doubt in deferred if (finding := doubt(ledger)) is not None]
 
     def forget(self, ledger: Ledger, gone: Collection[int]) -> None:
         """Forget prefixes whose nodes stand for nothing now, and requests that the ledger does
@@ -98,7 +98,7 @@ class Watch(NamedTuple):
     after: Callable[[Any], None] | None
 
 
-class Panel:
+class CheckerSet:
     """Several checkers over one ledger: feed it every event once."""
 
     def __init__(self, header: Header, checkers: Iterable[Checker]) -> None:
@@ -161,9 +161,9 @@ class Panel:
     def reconsider(self) -> None:
         """Let go of doubts that have no ground any more, where an operation may be over."""
         for checker in self._active:
-            if checker.doubts:
-                checker.doubts = [
-                    doubt for doubt in checker.doubts if doubt(self.ledger) is not None
+            if checker.deferred:
+                checker.deferred = [
+                    doubt for doubt in checker.deferred if doubt(self.ledger) is not None
                 ]
 
     def operation_over(self) -> list[Finding]:
@@ -171,7 +171,7 @@ class Panel:
         was found.
         """
         findings: list[Finding] = []
-        for checker in [checker for checker in self._active if checker.doubts]:
+        for checker in [checker for checker in self._active if checker.deferred]:
             try:
                 found = checker.operation_over(self.ledger) or ()
                 findings += [self._signed(finding, checker, finding.seq) for finding in found]

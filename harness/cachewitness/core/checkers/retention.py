@@ -14,7 +14,7 @@ from cachewitness.core.attention_span import needed_lengths
 from cachewitness.core.checkers.finding import OFF_GRID, Finding
 from cachewitness.core.checkers.lookup import Lookup
 from cachewitness.core.checkers.protocol import Checker, Found, Handler
-from cachewitness.core.checkers.wording import count, kept
+from cachewitness.core.checkers.wording import count, describe_retention
 from cachewitness.core.events import Group, Header, Hit, Publish, StepEnd, Unpublish
 from cachewitness.core.ledger.ledger import Ledger
 from cachewitness.core.ledger.requests import RequestRecord
@@ -128,7 +128,7 @@ class ReplayBoundaryRetained(Checker):
         when the operation is over.
         """
         lost.seq = event.seq
-        self.doubts.append(
+        self.deferred.append(
             lambda ledger: lost if _dropped_by_retention(ledger, *place, since) else None
         )
 
@@ -182,7 +182,7 @@ class ReplayBoundaryRetained(Checker):
                     )
             return None
 
-        self.doubts.append(judge)
+        self.deferred.append(judge)
 
 
 class IntervalSparsity(Checker):
@@ -265,7 +265,7 @@ class IntervalSparsity(Checker):
         ):
             return None
         if self._over_dense(ledger, event, interval) is not None:
-            self.doubts.append(lambda ledger: self._over_dense(ledger, event, interval))
+            self.deferred.append(lambda ledger: self._over_dense(ledger, event, interval))
         return None
 
     def _over_dense(self, ledger: Ledger, event: Publish, interval: int) -> Finding | None:
@@ -284,7 +284,7 @@ class IntervalSparsity(Checker):
         off_grid = group.kind == "recurrent" and event.length % alignment > 0
         sentence = (
             f"Let {event.r} have a prompt of {count(request.prompt_tokens, 'token')} under a"
-            f" retention interval of {interval}, which keeps {kept(interval, boundaries)}; however"
+            f" retention interval of {interval}, which keeps {describe_retention(interval, boundaries)}; however"  # noqa: E501
             f" a key for its first {count(event.length, 'token')} was kept in group {event.group}"
             f" ({group.kind}){f', where no hit can end: hits are multiples of {alignment}' * off_grid}:"  # noqa: E501
             " a contradiction."

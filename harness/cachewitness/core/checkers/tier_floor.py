@@ -46,7 +46,7 @@ def _longest_in_tier(ledger: Ledger, request: RequestRecord, tier: TierRules, be
     limit = len(request.tokens) - 1
     for position in range(limit // tier.chunk * tier.chunk, 0, -tier.chunk):
         if all(
-            _held(ledger, ledger.stored[g.id], request, _needed(g, position, tier), before)
+            _all_held(ledger, ledger.stored[g.id], request, _needed(g, position, tier), before)
             for g in ledger.local
         ):
             return max(position - ledger.header.rules.eagle_drop_tokens, 0)
@@ -72,7 +72,7 @@ def _needed(group: Group, position: int, tier: TierRules) -> Iterable[int]:
     return {length for end in ends for length in range(max(end - kept, 0) + size, end + 1, size)}
 
 
-def _held(
+def _all_held(
     ledger: Ledger,
     groups: Iterable[int],
     request: RequestRecord,

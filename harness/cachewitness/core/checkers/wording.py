@@ -10,7 +10,7 @@ def count(number: int, what: str) -> str:
     return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
-def kept(interval: int, boundaries: Collection[int]) -> str:
+def describe_retention(interval: int, boundaries: Collection[int]) -> str:
     """Return what a retention interval keeps of a prompt that can be resumed at some boundaries,
     all of them in tokens.
     """

@@ -76,7 +76,7 @@ class Isolation:
     the first time. `command` is the user's own child; empty: a Python that opens the engine as it
     is registered, `python` or else the one that runs here. `engines` is the file that the user
     named for it. `named` are variables of the environment that it gets although they look like
-    secrets (`cachewitness.engines.isolation.surroundings`). `imports` are modules that are imported
+    secrets (`cachewitness.engines.isolation.child_env`). `imports` are modules that are imported
     once for all such processes.
     """
 

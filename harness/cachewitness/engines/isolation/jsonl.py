@@ -1,5 +1,5 @@
 """The engine `jsonl`: a program of the user's, in any language, that answers in JSON lines.
-docs/protocol.md is its manual.
+docs/reference/protocol.md is its manual.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from dataclasses import replace
 from cachewitness._util.errors import EngineBroken, UsageError
 from cachewitness.core.engine import Engine
 from cachewitness.core.engine_failure import EngineFailure
-from cachewitness.core.nonsense import spans_problem
+from cachewitness.core.malformed import spans_problem
 from cachewitness.core.trace_format import Layout, TraceHeader
 from cachewitness.engines.isolation import engine as child
 from cachewitness.engines.isolation.engine import Isolation
@@ -18,8 +18,8 @@ from cachewitness.engines.isolation.messages import Ready
 from cachewitness.engines.kind import EngineKind
 from cachewitness.workloads.configurations import Configuration
 
-PAGE = "docs/protocol.md"
-TWIN = {"caching": "off"}
+PAGE = "docs/reference/protocol.md"
+UNCACHED = {"caching": "off"}
 
 
 def open_engine(header: TraceHeader, options: Mapping[str, str]) -> Engine:
@@ -83,7 +83,10 @@ def _misshapen(layout: Layout, names: list[str], index: int) -> str:
 
 ENGINE = EngineKind(
     name="jsonl",
-    summary="a program of yours, in any language, that answers in JSON lines (docs/protocol.md)",
+    summary=(
+        "a program of yours, in any language, that answers in JSON lines"
+        " (docs/reference/protocol.md)"
+    ),
     levels=("manager", "scheduler", "answers"),
     open=open_engine,
     options={
@@ -91,7 +94,7 @@ ENGINE = EngineKind(
             "the command that starts it; words are split at blanks, quotes hold them together"
         ),
         "caching": (
-            "what it is told: on (default), or off, the uncached twin of an engine that only"
+            "what it is told: on (default), or off, the uncached baseline of an engine that only"
             " answers"
         ),
     },
@@ -99,6 +102,6 @@ ENGINE = EngineKind(
     replays=False,
     command="command",
     isolated=True,
-    cold=TWIN,
-    controls={"uncached": TWIN},
+    cold=UNCACHED,
+    controls={"uncached": UNCACHED},
 )

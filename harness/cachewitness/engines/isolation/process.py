@@ -19,7 +19,7 @@ from pathlib import Path
 from time import monotonic
 
 from cachewitness._util import strays
-from cachewitness.engines.isolation import surroundings
+from cachewitness.engines.isolation import child_env
 from cachewitness.engines.isolation.forked import Forked, Forks, template_of
 from cachewitness.engines.isolation.messages import ANSWERS, ASKED, MARK
 from cachewitness.engines.isolation.output import Output
@@ -71,7 +71,7 @@ class Process:
         told = {ASKED: str(asked), ANSWERS: str(answers), MARK: self._mark}
         try:
             self._process = self._started(
-                command, surroundings.passed(named=named), told, (asked, answers), forks
+                command, child_env.passed(named=named), told, (asked, answers), forks
             )
         except BaseException:
             os.close(self._asks)

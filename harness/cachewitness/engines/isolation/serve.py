@@ -16,7 +16,7 @@ import msgspec
 
 from cachewitness._util.errors import EngineBroken, EngineMissing, UsageError
 from cachewitness._util.workers import die_with_the_parent
-from cachewitness.core.engine_failure import of_ours, told
+from cachewitness.core.engine_failure import describe_error, of_ours
 from cachewitness.engines.isolation.messages import (
     ANSWERS,
     ASKED,
@@ -70,7 +70,7 @@ class _Server:
         try:
             line = self._encoder.encode(answer)
         except (TypeError, ValueError, RecursionError) as error:
-            said = f"what the engine returned is not made of events: {told(error)}"
+            said = f"what the engine returned is not made of events: {describe_error(error)}"
             line = self._encoder.encode(
                 Refused(said, bad_events=isinstance(answer, Happened | Opened))
             )
@@ -88,11 +88,11 @@ class _Server:
                 case Close():
                     return self._close()
         except EngineBroken as broken:
-            return Raised(told(broken.__cause__ or broken))
+            return Raised(describe_error(broken.__cause__ or broken))
         except UsageError as error:
             return Refused(str(error), isinstance(error, EngineMissing), getattr(error, "mend", ""))
         except Exception as error:
-            return Raised(told(error), of_ours(error, self._engine))
+            return Raised(describe_error(error), of_ours(error, self._engine))
 
     def _open(self, question: Open) -> Answer:
         self._close()

@@ -38,11 +38,11 @@ def main() -> None:
     asks.set_inheritable(False)
     parent = os.getppid()
     names, _ = _asked(asks, parent)
-    _say(asks, _imported(names["import"]))
+    _write_answer(asks, _imported(names["import"]))
     while True:
         question, descriptors = _asked(asks, parent)
         if "wait" in question:
-            _say(asks, _ended(**question))
+            _write_answer(asks, _ended(**question))
         elif _forked(asks, question, descriptors):
             return serve.main()
 
@@ -62,7 +62,7 @@ def _asked(asks: socket.socket, parent: int) -> tuple[dict[str, Any], list[int]]
     return json.loads(data), descriptors
 
 
-def _say(asks: socket.socket, what: Any) -> None:
+def _write_answer(asks: socket.socket, what: Any) -> None:
     asks.send(json.dumps(what).encode())
 
 
@@ -99,7 +99,7 @@ def _forked(asks: socket.socket, question: dict[str, Any], descriptors: list[int
     try:
         copy = os.fork()
     except OSError:
-        _say(asks, 0)
+        _write_answer(asks, 0)
         copy = -1
     if copy:
         for descriptor in descriptors:
@@ -116,7 +116,7 @@ def _forked(asks: socket.socket, question: dict[str, Any], descriptors: list[int
         os.chdir(question["folder"])
     _taken_over(out, 1)
     _taken_over(err, 2)
-    _say(asks, os.getpid())
+    _write_answer(asks, os.getpid())
     asks.close()
     return True
 

@@ -20,8 +20,8 @@ from cachewitness.core.result import Result
 from cachewitness.core.trace_format import Trace
 from cachewitness.engines.kind import EngineKind
 from cachewitness.engines.registry import EngineSpec
-from cachewitness.parity.answers.answers import runs
-from cachewitness.parity.answers.twins import TwinFailed, drop, twin_of
+from cachewitness.parity.answers.baseline import BaselineFailed, baseline_of, drop
+from cachewitness.parity.answers.compare import runs
 from cachewitness.workloads.avoided import (
     AVOIDABLE,
     CACHE,
@@ -33,7 +33,7 @@ from cachewitness.workloads.avoided import (
 
 UNCACHED = "uncached"
 """The control that runs a trace without the cache in its own pool, where an engine has one; else
-the twin does."""
+the baseline does."""
 REPEATS = 4
 """So often a trace is run without the cache where answers may depend on the batch."""
 
@@ -115,13 +115,13 @@ def _blame_decoding(trace: Trace, spec: EngineSpec, findings: Sequence[Finding])
     if not differing:
         return
     try:
-        twin = twin_of(spec, trace.header)
+        baseline = baseline_of(spec, trace.header)
     except (EngineFailure, UsageError):
         return
     try:
-        moved = twin.decoded > twin.floor.tolerance
-    except (EngineFailure, TwinFailed, UsageError):
-        drop(twin)
+        moved = baseline.decoded > baseline.floor.tolerance
+    except (EngineFailure, BaselineFailed, UsageError):
+        drop(baseline)
         return
     for finding in differing if moved else ():
         finding.cause = DECODING

@@ -108,7 +108,7 @@ class Asking:
         """
         assert self._backend is not None, "begin() opens the engine if anything is missing"
         try:
-            answers = self._backend.answer([self._told(ask) for ask in asks])
+            answers = self._backend.answer([self._with_shares(ask) for ask in asks])
         except (BackendError, UsageError):
             raise
         except Exception as error:
@@ -121,7 +121,7 @@ class Asking:
             )
         return answers
 
-    def _told(self, ask: Ask) -> Ask:
+    def _with_shares(self, ask: Ask) -> Ask:
         """Return the question, saying how much of it others share."""
         shared = max(
             (len(prefix) for prefix in self._prefixes if ask.prompt.startswith(prefix)), default=0

@@ -23,7 +23,7 @@ from lm_eval.models.openai_completions import LocalCompletionsAPI
 
 from cachewitness.engines.answers import Answer, Ask, BackendError
 from cachewitness.engines.retries import wait_s
-from cachewitness.engines.server_words import said
+from cachewitness.engines.server_errors import error_text
 from cachewitness.parity.scores.asking import Asking
 from cachewitness.parity.scores.completion import EXTRAS, read
 from cachewitness.parity.scores.context import Offer
@@ -167,7 +167,7 @@ class CompletionsLM(LocalCompletionsAPI):  # type: ignore[misc]
                 if response.status != 200:
                     return (
                         response.status,
-                        said(await response.read()),
+                        error_text(await response.read()),
                         response.headers.get("Retry-After", ""),
                     )
                 return 200, await response.json(content_type=None), ""

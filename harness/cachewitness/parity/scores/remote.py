@@ -25,7 +25,7 @@ import msgspec
 from cachewitness._util.errors import UsageError
 from cachewitness.engines.answers import Answer, Ask, Backend, BackendError, Opening
 from cachewitness.engines.retries import wait_s
-from cachewitness.engines.server_words import base_of, said
+from cachewitness.engines.server_errors import base_of, error_text
 from cachewitness.parity.scores.asking import Asking
 from cachewitness.parity.scores.completion import read
 from cachewitness.parity.scores.context import TIMEOUT_S, Context, Offer
@@ -103,7 +103,7 @@ class RemoteBackend:
             except urllib.error.HTTPError as error:
                 with error:
                     wait = wait_s(attempt, error.code, error.headers.get("Retry-After", ""))
-                    told = f"the server answered {error.code}: {said(error.read(BODY_MAX))}"
+                    told = f"the server answered {error.code}: {error_text(error.read(BODY_MAX))}"
             except ValueError:
                 raise BackendError(
                     f"{what}: the server answered 200, but its body is no JSON"

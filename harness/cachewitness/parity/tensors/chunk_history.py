@@ -64,7 +64,7 @@ def _common(a: Sequence[int], b: Sequence[int]) -> int:
     )
 
 
-def again(
+def recompute(
     model: Model, kernels: Kernels, pieces: Sequence[ComputedChunk], chain: Chain
 ) -> tuple[list[Tensor], State]:
     """Compute a text cold in the pieces of a chain, by an engine's own kernels.

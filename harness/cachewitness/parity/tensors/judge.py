@@ -22,7 +22,7 @@ from cachewitness.core.result import Result
 from cachewitness.core.trace_format import Trace
 from cachewitness.engines.registry import EngineSpec
 from cachewitness.parity.tensors.arms import arm_of
-from cachewitness.parity.tensors.chunk_history import ChunkHistory, again
+from cachewitness.parity.tensors.chunk_history import ChunkHistory, recompute
 from cachewitness.parity.tensors.record import ComputedChunk, Recorder, RequestLifetime
 from cachewitness.parity.tensors.states import by_layer
 from cachewitness.report.arm_row import ArmRow
@@ -119,14 +119,14 @@ class _Judge:
             after |= {
                 _text(piece): piece.stop
                 for piece in life.pieces
-                if _text(piece) not in after and not _whole(life, piece)
+                if _text(piece) not in after and not _is_whole(life, piece)
             }
         ends = {_text(life.pieces[-1]): life.pieces[-1].known for life in self.lives}
         said = answers(self.model, after | ends)
         for life in self.lives:
             for piece in life.pieces:
                 self._piece(
-                    life, piece, said[_text(life.pieces[-1] if _whole(life, piece) else piece)]
+                    life, piece, said[_text(life.pieces[-1] if _is_whole(life, piece) else piece)]
                 )
             self._state(life, said)
         self.happened.restored_rows = self.row.restored_rows
@@ -238,7 +238,7 @@ class _Judge:
         for life in self.lives:
             chain = chunk_history.chain(life)
             if chain is not None and life.resume:
-                logits, states = again(self.model, self.kernels, life.pieces, chain)
+                logits, states = recompute(self.model, self.kernels, life.pieces, chain)
                 self._bits(life, logits, states, "a cold run in the same chunks")
 
     def against_itself(self, other: Recorder) -> None:
@@ -304,7 +304,7 @@ def _text(piece: ComputedChunk) -> Text:
     return piece.tokens, piece.version
 
 
-def _whole(life: RequestLifetime, piece: ComputedChunk) -> bool:
+def _is_whole(life: RequestLifetime, piece: ComputedChunk) -> bool:
     """Whether a piece's tokens are those that its life ended with, so that one run of the
     definition serves both.
     """

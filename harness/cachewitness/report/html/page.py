@@ -21,9 +21,9 @@ from cachewitness.core.trace_format import Trace
 from cachewitness.report import jsonreport, terminal
 from cachewitness.report.counterexample import caused, compact, describe
 from cachewitness.report.html import charts
+from cachewitness.report.html.compress import packed
+from cachewitness.report.html.event_text import Spoken, spoken
 from cachewitness.report.html.frames import Film, film
-from cachewitness.report.html.packed import packed
-from cachewitness.report.html.spoken import Spoken, spoken
 from cachewitness.report.summary import Stored
 
 HERE = Path(__file__).parent
@@ -96,7 +96,7 @@ def of_history(
     finding = result.findings[0] if result.findings else None
     told = finding or Finding(anomaly="", sentence="No checker finds anything in this history.")
     crashed = [f"{tally.checker}: {tally.crashed}" for tally in result.tallies if tally.crashed]
-    picture = _told(told, name)
+    picture = _describe(told, name)
     _show(picture, header, events, finding)
     code, picture.why = weighed or (exit_code(result), "")
     return _render(
@@ -110,7 +110,7 @@ def verdict(code: int) -> tuple[str, int, str]:
     return word, code, meaning
 
 
-def _told(finding: Finding, name: str) -> Picture:
+def _describe(finding: Finding, name: str) -> Picture:
     anomaly = BY_NAME.get(finding.anomaly)
     rule, implies = (anomaly.invariant, anomaly.implies) if anomaly else ("", "")
     return Picture(name, finding.anomaly, finding.checker, rule, implies, finding.sentence)

@@ -74,9 +74,9 @@ class Database:
         return self._dialect.alone
 
     @property
-    def told(self) -> str:
+    def without_password(self) -> str:
         """The name without a password."""
-        return told(self.name)
+        return without_password(self.name)
 
     def rows(self, statement: str, *values: Any) -> list[tuple[Any, ...]]:
         """Carry out a statement and return its rows.
@@ -142,7 +142,7 @@ class Database:
                 " what was done"
             )
             raise UsageError(
-                f"database {self.told}: {gone}; put the file back, or the same command begins anew"
+                f"database {self.without_password}: {gone}; put the file back, or the same command begins anew"  # noqa: E501
             )
         while True:
             try:
@@ -152,12 +152,12 @@ class Database:
             except self._dialect.lost as error:
                 if time.monotonic() >= until:
                     raise UsageError(
-                        f"database {self.told}: cannot be reached ({_line(error)})"
+                        f"database {self.without_password}: cannot be reached ({_line(error)})"
                     ) from None
                 self.close()
                 time.sleep(PAUSE)
             except self._dialect.broken as error:
-                raise UsageError(f"database {self.told}: {_line(error)}") from None
+                raise UsageError(f"database {self.without_password}: {_line(error)}") from None
 
 
 def _file(path: Path) -> tuple[int, int] | None:
@@ -171,7 +171,7 @@ def _file(path: Path) -> tuple[int, int] | None:
     return found.st_dev, found.st_ino
 
 
-def told(name: str) -> str:
+def without_password(name: str) -> str:
     """Return the name of a database without its password."""
     scheme, there, rest = _SECRET.sub(r"\1…", name).partition("://")
     who, at, where = rest.rpartition("@")
@@ -185,7 +185,7 @@ def _line(error: Exception) -> str:
 def _sqlite(name: str) -> _Dialect:
     if "://" in name or name == ":memory:":
         raise UsageError(
-            f"database {told(name)}: it is a file, or the URL of a PostgreSQL server,"
+            f"database {without_password(name)}: it is a file, or the URL of a PostgreSQL server,"
             " postgresql://…"
         )
     path = Path(name)
@@ -216,7 +216,7 @@ def _postgresql(name: str) -> _Dialect:
     except ImportError:
         install = "pip install 'cachewitness[cluster]'"
         raise EngineMissing(
-            f"database {told(name)}: PostgreSQL needs psycopg; {install}", install
+            f"database {without_password(name)}: PostgreSQL needs psycopg; {install}", install
         ) from None
 
     def connect() -> Any:

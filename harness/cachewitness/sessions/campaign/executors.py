@@ -140,7 +140,7 @@ class Ray:
             raise UsageError(
                 f"--ray {address}: cannot be reached ({' '.join(str(error).split())[:TOLD]})"
             ) from None
-        self._task: Any = ray.remote(num_cpus=1, max_retries=0)(_told)
+        self._task: Any = ray.remote(num_cpus=1, max_retries=0)(_work)
 
     def cores(self) -> int:
         """Return how many cores the cluster has now."""
@@ -166,7 +166,7 @@ class Ray:
         self._ray.cancel(handle, force=True)
 
 
-def _told(given: bytes) -> tuple[str, bool]:
+def _work(given: bytes) -> tuple[str, bool]:
     """Work in a task of Ray; return why it was refused, empty if it was not, and whether
     findings were lost.
     """

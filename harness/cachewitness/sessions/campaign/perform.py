@@ -23,11 +23,12 @@ from cachewitness.engines.registry import EngineSpec
 from cachewitness.report.summary import Failure, Report, SuiteReport
 from cachewitness.sessions.campaign.findings import class_of, kinds_of, signature
 from cachewitness.sessions.campaign.store import Store, digest_of
-from cachewitness.sessions.campaign.unit import Fuzzed, Met, Outcome, Shrunk, Told, Unit
+from cachewitness.sessions.campaign.unit import Fuzzed, Met, Outcome, Shrunk, SuiteUnit, Unit
 from cachewitness.sessions.fuzz.campaign import Campaign
 from cachewitness.sessions.fuzz.campaign import shrink as shrink_fuzzed
-from cachewitness.sessions.run.runner import Runner, again
-from cachewitness.sessions.run.smaller import smallest
+from cachewitness.sessions.run.minimize import smallest
+from cachewitness.sessions.run.runner import Runner
+from cachewitness.sessions.run.runner import rerun as again
 from cachewitness.sessions.run.suites import SUITES as WITHOUT_TENSORS
 from cachewitness.sessions.run.suites import Suite
 from cachewitness.sessions.run.tensor_suite import SUITE as COLD_VS_CACHED
@@ -42,7 +43,8 @@ def perform(unit: Unit, store: Store) -> Outcome:
     new processes of the engine.
 
     A finding whose trace the store does not take is told without it. Raises UsageError if the store
-    does not have the trace that is to be shrunk, or does not take the minimal one or the canary's.
+    does not have the trace that is to be shrunk, or does not take the minimal one or the
+    self-test's.
     """
     began = time.perf_counter()
     begin_afresh()
@@ -50,8 +52,8 @@ def perform(unit: Unit, store: Store) -> Outcome:
         spec = unit.engine.spec()
         if isinstance(unit, Fuzzed):
             outcome = _fuzzed(unit, spec, store)
-        elif isinstance(unit, Told):
-            outcome = _told(unit, spec, store)
+        elif isinstance(unit, SuiteUnit):
+            outcome = _run_unit(unit, spec, store)
         else:
             outcome = _shrunk(unit, spec, store)
     except _StoreFailed as failed:
@@ -60,7 +62,7 @@ def perform(unit: Unit, store: Store) -> Outcome:
         outcome = Outcome(wrong=str(error))
     except Exception as error:  # ours; the campaign goes on, and says so
         outcome = Outcome(crashed=_failed(error))
-    if outcome.unkept and isinstance(unit, Fuzzed) and unit.canary:
+    if outcome.unkept and isinstance(unit, Fuzzed) and unit.self_test:
         raise UsageError(outcome.unkept)
     outcome.digest = _digest(outcome)
     outcome.seconds = time.perf_counter() - began
@@ -116,7 +118,7 @@ def _fuzzed(unit: Fuzzed, spec: EngineSpec, store: Store) -> Outcome:
     return outcome
 
 
-def _told(unit: Told, spec: EngineSpec, store: Store) -> Outcome:
+def _run_unit(unit: SuiteUnit, spec: EngineSpec, store: Store) -> Outcome:
     failures: list[Failure] = []
     runner = Runner(
         spec,

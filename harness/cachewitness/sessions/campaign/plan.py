@@ -1,4 +1,4 @@
-"""What a campaign consists of: its units in the order in which they are leased, the canary
+"""What a campaign consists of: its units in the order in which they are leased, the self-test
 first.
 """
 
@@ -15,11 +15,11 @@ from cachewitness.engines.faults import fitting
 from cachewitness.engines.mutant import Mutant
 from cachewitness.engines.registry import parse
 from cachewitness.report.summary import NotRun
-from cachewitness.sessions.campaign.held import held
-from cachewitness.sessions.campaign.made_of import package
-from cachewitness.sessions.campaign.unit import Chosen, Fuzzed, Told, Unit, entered
-from cachewitness.sessions.fuzz.canary import POLICY
+from cachewitness.sessions.campaign.build_digest import package
+from cachewitness.sessions.campaign.engine_entry import engine_entry
+from cachewitness.sessions.campaign.unit import Chosen, Fuzzed, SuiteUnit, Unit, entered
 from cachewitness.sessions.fuzz.draw import Restriction
+from cachewitness.sessions.fuzz.self_test import POLICY
 from cachewitness.sessions.fuzz.trial import Plan
 from cachewitness.sessions.run.suites import Suite
 from cachewitness.workloads.configurations import Configuration
@@ -29,15 +29,15 @@ FAULTS = (
     *("block-leaked", "lookup-one-unit-short", "reset-keeps-keys"),
     *("shared-block-freed-twice", "stale-table-rows", "tail-published-early"),
 )
-"""The faults of the canary: every configuration can express them."""
+"""The faults of the self-test: every configuration can express them."""
 CANARY_TRACES = 8
 """So many traces are run on the engine with the planted fault; each of the above is found within
 five for seeds 0 to 7."""
-CANARY_STREAM = "canary"
+CANARY_STREAM = "self_test"
 
 
 @dataclass(frozen=True)
-class Canary:
+class SelfTest:
     """The planted fault, and how it must be reported."""
 
     mutant: Mutant
@@ -59,13 +59,13 @@ def key_of(unit: Unit) -> Key:
 
 @dataclass(frozen=True)
 class Planned:
-    """A campaign: its name, its units, the fault of its canary. `shrink`: so many findings of
+    """A campaign: its name, its units, the fault of its self_test. `shrink`: so many findings of
     each class are shrunk.
     """
 
     name: str
     units: Sequence[Unit]
-    canary: Canary
+    self_test: SelfTest
     shrink: int = 3
     asked: Sequence[str] = field(default_factory=tuple)
     """The suites that the file names: each must have run on some engine."""
@@ -87,17 +87,17 @@ class Planned:
         ).hexdigest()[:16]
 
 
-def canary(seed: int) -> Canary:
+def self_test(seed: int) -> SelfTest:
     """Return the fault that a seed plants."""
-    return Canary(fitting(POLICY)[Seeded(f"campaign-canary/{seed}").choice(FAULTS)])
+    return SelfTest(fitting(POLICY)[Seeded(f"campaign-canary/{seed}").choice(FAULTS)])
 
 
-def canary_unit(planted: Canary, seed: int) -> Fuzzed:
+def canary_unit(planted: SelfTest, seed: int) -> Fuzzed:
     """Return the unit in which a planted fault must be found: it goes the way of every other
     unit.
     """
     plan = Plan(POLICY, ("manager", "scheduler"), Restriction(), seed, stream=CANARY_STREAM)
-    engine = held(parse(planted.engine), POLICY, "")
+    engine = engine_entry(parse(planted.engine), POLICY, "")
     return Fuzzed(
         package=package(),
         engine=engine,
@@ -105,7 +105,7 @@ def canary_unit(planted: Canary, seed: int) -> Fuzzed:
         first=0,
         last=CANARY_TRACES,
         beside=False,
-        canary=True,
+        self_test=True,
     )
 
 
@@ -119,8 +119,8 @@ def fuzzed(engine: Fuzzed, traces: int, size: int) -> list[Unit]:
     ]
 
 
-def told(
-    pattern: Told, suite: Suite, configurations: Sequence[Configuration], size: int
+def units_of_suite(
+    pattern: SuiteUnit, suite: Suite, configurations: Sequence[Configuration], size: int
 ) -> list[Unit]:
     """Return the units of one suite: so many configurations each; all of them where the suite
     takes them together.

@@ -314,7 +314,7 @@ class Queue:
 
     def odd(self, key: str, why: str) -> OddRow:
         """Return what is raised for the row of a unit that cannot be used."""
-        row = f"database {self._database.told}: the row of unit {key} in the table units {why}"
+        row = f"database {self._database.without_password}: the row of unit {key} in the table units {why}"  # noqa: E501
         return OddRow(f"{row}; DELETE FROM units WHERE unit = '{key}' has the unit done again")
 
     def outcome(self, place: int) -> bytes:
@@ -358,7 +358,7 @@ class Queue:
                 f" campaign writes (late {late!r})"
             )
             raise UsageError(
-                f"database {self._database.told}: {row}; UPDATE campaigns SET late = 0 mends it"
+                f"database {self._database.without_password}: {row}; UPDATE campaigns SET late = 0 mends it"  # noqa: E501
             )
         return late
 

@@ -14,9 +14,9 @@ from cachewitness._util.errors import UsageError
 from cachewitness.core import trace_format as traces
 from cachewitness.report.compared import NAME as COLD
 from cachewitness.report.summary import NotRun, Stored
-from cachewitness.sessions.campaign.database import told
+from cachewitness.sessions.campaign.build_digest import package
+from cachewitness.sessions.campaign.database import without_password
 from cachewitness.sessions.campaign.driver import Result, Settings
-from cachewitness.sessions.campaign.made_of import package
 from cachewitness.sessions.campaign.store import Store, opened
 from cachewitness.sessions.campaign.totals import Distinct, Subject
 from cachewitness.sessions.run.lockstep import NAME as DIFFERENTIAL
@@ -118,7 +118,7 @@ class Document(msgspec.Struct, kw_only=True):
     package: str
     exit_code: int
     reasons: list[str]
-    canary: CanaryRow
+    self_test: CanaryRow
     units: int
     done: int
     done_before: int
@@ -138,21 +138,21 @@ class Document(msgspec.Struct, kw_only=True):
 def document(result: Result, settings: Settings) -> Document:
     """Return the summary of a campaign."""
     totals, progress, digest = result
-    mutant = totals.planned.canary.mutant
-    canary = totals.canary
+    mutant = totals.planned.self_test.mutant
+    self_test = totals.self_test
     return Document(
         name=totals.planned.name,
         campaign=totals.planned.id,
         package=package(),
         exit_code=totals.exit_code,
         reasons=totals.reasons,
-        canary=CanaryRow(
+        self_test=CanaryRow(
             fault=mutant.name,
             anomaly=mutant.anomaly,
             checker=mutant.checker,
             ran=totals.canary_ran,
-            found=canary is not None,
-            findings=canary.met if canary else 0,
+            found=self_test is not None,
+            findings=self_test.met if self_test else 0,
         ),
         units=progress.units,
         done=progress.done,
@@ -167,7 +167,7 @@ def document(result: Result, settings: Settings) -> Document:
         subjects=[_subject(one) for one in totals.subjects.values()],
         findings=[_finding(one, opened(settings.traces)) for one in totals.distinct.values()],
         classes=[ClassRow(**msgspec.structs.asdict(one)) for one in totals.found.values()],
-        database=told(settings.database),
+        database=without_password(settings.database),
     )
 
 

@@ -25,8 +25,8 @@ from cachewitness.core.result import (
 from cachewitness.report.arm_row import merge_rows
 from cachewitness.report.control_row import merge_controls
 from cachewitness.report.summary import DISAGREEMENT_NAMES, NotRun, Report, SuiteReport
-from cachewitness.sessions.campaign.held import Held
-from cachewitness.sessions.campaign.made_of import package
+from cachewitness.sessions.campaign.build_digest import package
+from cachewitness.sessions.campaign.engine_entry import EngineEntry
 from cachewitness.sessions.campaign.plan import Key, Planned, key_of
 from cachewitness.sessions.campaign.unit import Fuzzed, Met, Outcome, Shrunk, Unit
 from cachewitness.sessions.fuzz.campaign import RAN_LEAST, by_chance
@@ -45,7 +45,7 @@ class Distinct(msgspec.Struct, kw_only=True):
     signature: str
     small: Met
     suite: str
-    engines: list[Held]
+    engines: list[EngineEntry]
     traces: int = 0
     why_long: str = ""
 
@@ -256,7 +256,7 @@ class Totals:
     subjects: dict[Key, Subject] = field(default_factory=dict)
     found: dict[Class, Found] = field(default_factory=dict)
     distinct: dict[str, Distinct] = field(default_factory=dict)
-    canary: Found | None = None
+    self_test: Found | None = None
     canary_ran: bool = False
     canary_not_shrunk: str = ""
     undone: list[str] = field(default_factory=list)
@@ -269,12 +269,12 @@ class Totals:
         """Add what came of a unit, in the order of units; one that was not done is added by
         `miss`.
         """
-        canary = of_canary(unit)
-        if not canary:
+        self_test = of_canary(unit)
+        if not self_test:
             self._subject(unit).add(unit, outcome)
-        self.canary_ran |= canary
+        self.canary_ran |= self_test
         for met in outcome.met:
-            self._meet(unit, met, canary=canary)
+            self._meet(unit, met, self_test=self_test)
 
     def miss(self, unit: Unit) -> None:
         """Note that a unit was not done."""
@@ -285,13 +285,13 @@ class Totals:
     def small(self, unit: Shrunk, outcome: Outcome) -> None:
         """Add a finding that was shrunk; one that is as another one was is the same."""
         if outcome.crashed or outcome.wrong or outcome.small is None:
-            if unit.canary:
-                self.canary = None
+            if unit.self_test:
+                self.self_test = None
                 self.canary_not_shrunk = outcome.crashed or outcome.wrong or "it came to nothing"
             elif outcome.crashed:
                 self._subject(unit).add(unit, Outcome(crashed=outcome.crashed))
             return
-        if unit.canary:
+        if unit.self_test:
             return
         same = self.distinct.setdefault(
             outcome.signature,
@@ -322,12 +322,12 @@ class Totals:
             )
         return self.subjects[key]
 
-    def _meet(self, unit: Unit, met: Met, *, canary: bool) -> None:
-        named = (self.planned.canary.mutant.anomaly, self.planned.canary.mutant.checker)
-        if canary:
+    def _meet(self, unit: Unit, met: Met, *, self_test: bool) -> None:
+        named = (self.planned.self_test.mutant.anomaly, self.planned.self_test.mutant.checker)
+        if self_test:
             if (met.finding.anomaly, met.finding.checker) != named:
                 return
-            entry = self.canary = self.canary or _found(met)
+            entry = self.self_test = self.self_test or _found(met)
         else:
             entry = self.found.setdefault(met.of_class, _found(met))
         entry.met += met.count
@@ -352,18 +352,18 @@ class Totals:
 
     @property
     def exit_code(self) -> int:
-        """The exit code: that of the worst engine, and never a pass without the canary's finding or
-        with a unit undone.
+        """The exit code: that of the worst engine, and never a pass without the self-test's finding
+        or with a unit undone.
 
-        A finding fails the campaign, whether or not the canary was found. A campaign whose time was
-        up does not pass.
+        A finding fails the campaign, whether or not the self-test was found. A campaign whose time
+        was up does not pass.
         """
         if self.interrupted:
             return EXIT_INTERRUPTED
         code = worst(subject.exit_code for subject in self.subjects.values())
         if code in (EXIT_INTERNAL, EXIT_FAIL):
             return code
-        if self.canary is None:
+        if self.self_test is None:
             return EXIT_NOTHING_CHECKED
         if code in (EXIT_USAGE, EXIT_UNKNOWN):
             return code
@@ -375,7 +375,7 @@ class Totals:
     def reasons(self) -> list[str]:
         """Why the exit code is not that of a pass."""
         unproved = "so it is not proved that a fault would have been seen"
-        missed = [f"{self._canary_missed}, {unproved}"] if self.canary is None else []
+        missed = [f"{self._canary_missed}, {unproved}"] if self.self_test is None else []
         if missed and self.exit_code == EXIT_NOTHING_CHECKED:
             return missed
         told = [
@@ -390,13 +390,13 @@ class Totals:
 
     @property
     def _canary_missed(self) -> str:
-        name = self.planned.canary.mutant.name
+        name = self.planned.self_test.mutant.name
         if self.canary_not_shrunk:
             return (
-                f"the canary {name} was NOT found as it must be: its finding could not be shrunk"
+                f"the self-test {name} was NOT found as it must be: its finding could not be shrunk"
                 f" ({self.canary_not_shrunk})"
             )
-        return f"the canary {name} {'was NOT found' if self.canary_ran else 'was not run'}"
+        return f"the self-test {name} {'was NOT found' if self.canary_ran else 'was not run'}"
 
     @property
     def activity(self) -> Activity:
@@ -424,11 +424,11 @@ def to_shrink(planned: Planned, done: Iterable[tuple[Unit, Outcome]]) -> list[Un
     """Return the units that shrink findings, in the order of units.
 
     Of each anomaly by each checker at each level on each engine, the first few with different
-    kinds of cache groups; of the canary one.
+    kinds of cache groups; of the self-test one.
     """
     taken: dict[tuple[str, ...], set[Class]] = {}
     units: list[Unit] = []
-    mutant = planned.canary.mutant
+    mutant = planned.self_test.mutant
     for unit, outcome in done:
         planted = of_canary(unit)
         for met in outcome.met:
@@ -444,16 +444,16 @@ def to_shrink(planned: Planned, done: Iterable[tuple[Unit, Outcome]]) -> list[Un
             )
             if len(seen) < (1 if planted else planned.shrink) and met.of_class not in seen:
                 seen.add(met.of_class)
-                units.append(_shrunk(unit, met, canary=planted))
+                units.append(_shrunk(unit, met, self_test=planted))
     return units
 
 
 def of_canary(unit: Unit) -> bool:
-    """Whether a unit belongs to the canary, whose findings are not the engine's."""
-    return isinstance(unit, Fuzzed | Shrunk) and unit.canary
+    """Whether a unit belongs to the self-test, whose findings are not the engine's."""
+    return isinstance(unit, Fuzzed | Shrunk) and unit.self_test
 
 
-def _shrunk(unit: Unit, met: Met, *, canary: bool) -> Shrunk:
+def _shrunk(unit: Unit, met: Met, *, self_test: bool) -> Shrunk:
     suite = "" if met.id.startswith(SUITE_OF_FUZZ) else met.id.partition(":")[0]
     return Shrunk(
         package=package(),
@@ -462,5 +462,5 @@ def _shrunk(unit: Unit, met: Met, *, canary: bool) -> Shrunk:
         suite=suite,
         trace=met.trace,
         finding=met.finding,
-        canary=canary,
+        self_test=self_test,
     )

@@ -17,25 +17,25 @@ from cachewitness.core.checkers.finding import Finding
 from cachewitness.core.trace_format import Layout
 from cachewitness.engines import policy as policies
 from cachewitness.report.summary import NotRun, SuiteReport
+from cachewitness.sessions.campaign.build_digest import forget, made_of, package
+from cachewitness.sessions.campaign.engine_entry import EngineEntry
 from cachewitness.sessions.campaign.findings import class_of
-from cachewitness.sessions.campaign.held import Held
-from cachewitness.sessions.campaign.made_of import forget, made_of, package
 from cachewitness.sessions.fuzz.trial import Plan
 from cachewitness.workloads.configurations import Configuration
 
 
 class Fuzzed(msgspec.Struct, frozen=True, kw_only=True, tag="fuzz"):
-    """The traces `first` to `last` − 1 of a fuzz stream. `canary`: the engine has a fault that
+    """The traces `first` to `last` − 1 of a fuzz stream. `self-test`: the engine has a fault that
     must be found.
     """
 
     package: str
-    engine: Held
+    engine: EngineEntry
     plan: Plan
     first: int
     last: int
     beside: bool = True
-    canary: bool = False
+    self_test: bool = False
 
     @property
     def policy(self) -> str:
@@ -65,7 +65,7 @@ class Chosen(msgspec.Struct, frozen=True):
         return Configuration(self.layout, self.options, self.policy, least)
 
 
-class Told(msgspec.Struct, frozen=True, kw_only=True, tag="suite"):
+class SuiteUnit(msgspec.Struct, frozen=True, kw_only=True, tag="suite"):
     """The traces of a suite on some configurations.
 
     `named`: the user chose their layouts. `exact`: also their options, so that a refusal leaves the
@@ -73,7 +73,7 @@ class Told(msgspec.Struct, frozen=True, kw_only=True, tag="suite"):
     """
 
     package: str
-    engine: Held
+    engine: EngineEntry
     policy: str
     suite: str
     seed: int
@@ -95,12 +95,12 @@ class Shrunk(msgspec.Struct, frozen=True, kw_only=True, tag="shrink"):
     """
 
     package: str
-    engine: Held
+    engine: EngineEntry
     policy: str
     suite: str
     trace: str
     finding: Finding
-    canary: bool = False
+    self_test: bool = False
 
     @property
     def name(self) -> str:
@@ -108,7 +108,7 @@ class Shrunk(msgspec.Struct, frozen=True, kw_only=True, tag="shrink"):
         return f"shrink {self.finding.anomaly}"
 
 
-Unit = Fuzzed | Told | Shrunk
+Unit = Fuzzed | SuiteUnit | Shrunk
 
 
 class Met(msgspec.Struct, kw_only=True):

@@ -88,7 +88,7 @@ def _traces_of(queue: Queue, database: Database) -> str:
         if not said and time.monotonic() >= began + MISSED:
             said = True
             line = (
-                f"campaign {queue.campaign} is not in database {database.told}, and this worker"
+                f"campaign {queue.campaign} is not in database {database.without_password}, and this worker"  # noqa: E501
                 " waits for it"
             )
             remedy = "is it driven, by the same file, package and engines?"

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 from itertools import count
 
-from cachewitness._util.crew import Crew, WorkerDied
 from cachewitness._util.errors import UsageError
+from cachewitness._util.worker_pool import WorkerDied, WorkerPool
 from cachewitness.core.checkers.finding import Finding, merge_tallies, unjudged
 from cachewitness.core.driving import attempt, drive
 from cachewitness.core.trace_format import Level, Trace
@@ -28,7 +28,7 @@ from cachewitness.sessions.fuzz.trial import Judged, Plan, Trial, Trials
 from cachewitness.sessions.fuzz.watch import Watch
 from cachewitness.sessions.run.lockstep import NAME as DIFFERENTIAL
 from cachewitness.sessions.run.lockstep import lockstep
-from cachewitness.sessions.run.smaller import smallest
+from cachewitness.sessions.run.minimize import smallest
 
 REFUSED_MAX = 200
 """After so many refusals, and no trace that ran, a campaign gives up."""
@@ -121,12 +121,12 @@ class Campaign:
         started = time.perf_counter()
         trials = Trials(self.engine, self.plan, self.beside)
         try:
-            with Crew(self.jobs, trials.run, self.on_died) as crew:
+            with WorkerPool(self.jobs, trials.run, self.on_died) as pool:
                 try:
-                    self._run(crew, started, seconds, operations)
+                    self._run(pool, started, seconds, operations)
                 except KeyboardInterrupt:
                     self.report.interrupted = True
-                    self._take_failures(crew)
+                    self._take_failures(pool)
         except KeyboardInterrupt:
             self.report.interrupted = True
         self.report.seconds = time.perf_counter() - started
@@ -146,11 +146,13 @@ class Campaign:
             self.report.seconds = time.perf_counter() - started
             self._conclude()
 
-    def _run(self, crew: Crew[int, Trial], started: float, seconds: float, operations: int) -> None:
+    def _run(
+        self, pool: WorkerPool[int, Trial], started: float, seconds: float, operations: int
+    ) -> None:
         """Take in one trace after another, in the order of their numbers, while a few further
         ones are run.
         """
-        for number, task in crew.in_order(count()):
+        for number, task in pool.in_order(count()):
             try:
                 self._take(task.result())
             except WorkerDied as died:
@@ -166,10 +168,10 @@ class Campaign:
             if late or self.failed or (operations and self.operations >= operations):
                 return
 
-    def _take_failures(self, crew: Crew[int, Trial]) -> None:
+    def _take_failures(self, pool: WorkerPool[int, Trial]) -> None:
         """Take in what was found already in traces whose turn has not come, as it was met."""
         self.shrinks = False
-        for _, trial in crew.finished():
+        for _, trial in pool.finished():
             if trial.judged and trial.judged.findings:
                 self._take(trial)
 

@@ -18,9 +18,9 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
 
-from cachewitness._util.crew import Crew, WorkerDied
 from cachewitness._util.errors import EngineBroken, UsageError
 from cachewitness._util.names import nearest
+from cachewitness._util.worker_pool import WorkerDied, WorkerPool
 from cachewitness._util.workers import context
 from cachewitness.core.trace_format import Level, Submit
 from cachewitness.engines.registry import EngineSpec
@@ -230,8 +230,8 @@ def search(
     left = Counter({id(covered): len(list(covered.scope.first())) for covered in coverage.covered})
     tasks = _Tasks(engine, coverage, deadline)
     try:
-        with Crew(processes, tasks.carry_out, on_died) as crew:
-            _search(crew, tasks, coverage, left, told)
+        with WorkerPool(processes, tasks.carry_out, on_died) as pool:
+            _search(pool, tasks, coverage, left, told)
         if coverage.failure:
             shrink(coverage.failure, engine)
     except KeyboardInterrupt:
@@ -291,7 +291,7 @@ class _Tasks:
 
 
 def _search(
-    crew: Crew[int, Found],
+    pool: WorkerPool[int, Found],
     tasks: _Tasks,
     coverage: Coverage,
     left: Counter[int],
@@ -302,14 +302,14 @@ def _search(
     Where it is interrupted, or cannot go on, the first failure counts that was found by then.
     """
     try:
-        for number, task in crew.in_order(range(len(tasks.all))):
+        for number, task in pool.in_order(range(len(tasks.all))):
             while not task.wait(TELL_S):
-                _tell(told, coverage, number, tasks)
+                _report_progress(told, coverage, number, tasks)
             found = task.result()
             covered = tasks.all[number].covered
             covered.add(found)
             left[id(covered)] -= 1
-            _tell(told, coverage, number + 1, tasks)
+            _report_progress(told, coverage, number + 1, tasks)
             if found.crashed:
                 coverage.crashed = f"{covered.scope.name}: {found.crashed}"
             if found.failure or found.crashed:
@@ -317,13 +317,13 @@ def _search(
                 return
     except (KeyboardInterrupt, UsageError, WorkerDied):
         failed = [
-            (tasks.all[number].covered, found) for number, found in crew.finished() if found.failure
+            (tasks.all[number].covered, found) for number, found in pool.finished() if found.failure
         ]
         coverage.failure = _failed(*failed[0]) if failed else None
         raise
 
 
-def _tell(told: Progress | None, coverage: Coverage, done: int, tasks: _Tasks) -> None:
+def _report_progress(told: Progress | None, coverage: Coverage, done: int, tasks: _Tasks) -> None:
     if told:
         told(done, sum(len(one.states) for one in coverage.covered), tasks.failing)
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 
 from cachewitness.core.checkers import OF_PAGES
 from cachewitness.core.checkers.finding import Finding
-from cachewitness.core.driving import Applicable, Observer, applied, let_go
+from cachewitness.core.driving import LiveRequests, Observer, applied, let_go
 from cachewitness.core.engine import Engine
 from cachewitness.core.engine_failure import NoAnswer
 from cachewitness.core.ledger.ledger import Ledger
@@ -62,7 +62,7 @@ class Watched:
         self.engine = engine
         header = engine.describe()
         self._worker = Worker(header)
-        self._applicable = Applicable()
+        self._applicable = LiveRequests()
         self.checkers = [kind() for kind in OF_PAGES]
         self._observer = Observer(header, self.checkers, keep=False)
         self._count = 0

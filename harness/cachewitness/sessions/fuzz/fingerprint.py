@@ -267,9 +267,17 @@ class _View:
         ended = ledger.requests.ended_in_flight.items()
         outlived = sorted((r, self._ago(step), self._ago(since)) for (step, r), since in ended)
         left = sorted((self._ago(step), self._name(page)) for step, _, page in ledger.holdings.left)
-        return records, requests, self._lost(), len(ledger.requests), outlived, left, self._said()
+        return (
+            records,
+            requests,
+            self._lost(),
+            len(ledger.requests),
+            outlived,
+            left,
+            self._answers(),
+        )
 
-    def _said(self) -> Any:
+    def _answers(self) -> Any:
         """Return what requests said that have ended: whoever is submitted may continue it."""
         if self._live is not None:
             return ()
@@ -330,7 +338,11 @@ class _View:
         """
         requests = self._ledger.requests
         if isinstance(checker, Progress):
-            return sorted(checker._waited.items()), checker._idle, self._again(checker._circles)
+            return (
+                sorted(checker._waited.items()),
+                checker._idle,
+                self._recomputed(checker._circles),
+            )
         if isinstance(checker, Ownership):
             return sorted(
                 (r, step - requests.last_step_ended) for r, step in checker._ended.items()
@@ -349,7 +361,7 @@ class _View:
             return self._lying(checker)
         return None
 
-    def _again(self, circles: Circles) -> Any:
+    def _recomputed(self, circles: Circles) -> Any:
         """Return what was computed again since somebody got further than ever before, and how far
         that was.
 

@@ -42,7 +42,7 @@ from hypothesis.stateful import (
 from cachewitness._util.errors import UsageError
 from cachewitness.core import trace_format as traces
 from cachewitness.core.checkers.finding import Finding
-from cachewitness.core.driving import Applicable, Observer, applied, attempt, drive
+from cachewitness.core.driving import LiveRequests, Observer, applied, attempt, drive
 from cachewitness.core.intake import BadEvents
 from cachewitness.core.result import Activity
 from cachewitness.core.trace_format import (
@@ -198,7 +198,7 @@ class Machine(RuleBasedStateMachine):
         self.capabilities = frozenset(described.capabilities)
         self._worker = Worker(described)
         self._observer = Observer(described, keep=False)
-        self._applicable = Applicable()
+        self._applicable = LiveRequests()
 
     def _named(self, shape: Shape, pages: int) -> TraceHeader:
         return TraceHeader(
@@ -360,14 +360,14 @@ class Machine(RuleBasedStateMachine):
         crashed = [tally for tally in self._observer.panel.tallies.values() if tally.crashed]
         self._judged = bool(findings or crashed)
         if findings:
-            raise contradiction(findings[0].anomaly)("\n".join(self._told(findings[0])))
+            raise contradiction(findings[0].anomaly)("\n".join(self._witness(findings[0])))
         if crashed:
             raise AssertionError(
                 f"checker {crashed[0].checker} crashed: {crashed[0].crashed};"
-                f" {self._kept(self._trace())}"
+                f" {self._write_trace(self._trace())}"
             )
 
-    def _told(self, finding: Finding) -> list[str]:
+    def _witness(self, finding: Finding) -> list[str]:
         """Shrink the trace, unless the anomaly was found before, and return the witness of what
         is left.
         """
@@ -376,12 +376,12 @@ class Machine(RuleBasedStateMachine):
         if anomaly not in self.smallest:
             self.smallest[anomaly] = shrink(whole, partial(self._fails_at, anomaly))
         trace = self.smallest[anomaly]
-        command = replay_command(self._kept(trace), self.engine)
+        command = replay_command(self._write_trace(trace), self.engine)
         return witness(
-            self._again(anomaly, trace) or finding, trace, whole=len(whole.ops), replay=command
+            self._rerun(anomaly, trace) or finding, trace, whole=len(whole.ops), replay=command
         )
 
-    def _again(self, anomaly: str, trace: Trace) -> Finding | None:
+    def _rerun(self, anomaly: str, trace: Trace) -> Finding | None:
         def alike(finding: Finding) -> bool:
             return finding.anomaly == anomaly
 
@@ -392,7 +392,7 @@ class Machine(RuleBasedStateMachine):
 
     def _fails_at(self, anomaly: str, trace: Trace) -> int:
         try:
-            found = self._again(anomaly, trace)
+            found = self._rerun(anomaly, trace)
         except UsageError:
             return -1
         return found.op if found else -1
@@ -404,7 +404,7 @@ class Machine(RuleBasedStateMachine):
             list(self._ops),
         )
 
-    def _kept(self, trace: Trace) -> Path:
+    def _write_trace(self, trace: Trace) -> Path:
         """Write a trace into the folder and return where."""
         self.folder.mkdir(parents=True, exist_ok=True)
         name = re.sub(

@@ -38,10 +38,10 @@ class NearPairs:
             if len(contents) == GALLERY:
                 yield "gallery"
         for other in self._late:
-            yield from self._beside(other, event)
+            yield from self._beside_other(other, event)
         self._late.append(event)
 
-    def _beside(self, other: Submitted, event: Submitted) -> Iterator[str]:
+    def _beside_other(self, other: Submitted, event: Submitted) -> Iterator[str]:
         ours = (event.salt, event.adapter)
         theirs = (other.salt, other.adapter)
         if ours != theirs:

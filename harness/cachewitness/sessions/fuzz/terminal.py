@@ -24,11 +24,11 @@ from cachewitness.report import terminal
 from cachewitness.report.counterexample import wrapped
 from cachewitness.report.summary import Report, Stored, shown
 from cachewitness.report.tables import new_table, print_table
-from cachewitness.sessions.fuzz import marks
+from cachewitness.sessions.fuzz import coverage_points
 from cachewitness.sessions.fuzz.campaign import Campaign
-from cachewitness.sessions.fuzz.canary import CanaryResult
 from cachewitness.sessions.fuzz.exhaustive import Coverage
 from cachewitness.sessions.fuzz.scope import BLOCK
+from cachewitness.sessions.fuzz.self_test import CanaryResult
 
 UNPROVED = "no fault could be planted, so it is not proved that one would have been seen"
 EXPLAINED_MAX = 12
@@ -37,7 +37,7 @@ EXPLAINED_MAX = 12
 
 def print_campaign(
     campaign: Campaign,
-    canary: CanaryResult | None,
+    self_test: CanaryResult | None,
     stored: Mapping[str, Stored],
     again: str,
     out: Console,
@@ -47,7 +47,7 @@ def print_campaign(
     """
     report = campaign.report
     version = f" ({report.engine_version})" if report.engine_version else ""
-    _say(
+    _print(
         f"engine {report.engine}{version}, policy {campaign.plan.policy}, seed"
         f" {campaign.plan.seed}",
         out,
@@ -55,9 +55,9 @@ def print_campaign(
     )
     terminal.print_environment(report, out)
     if report.held:
-        _say(report.held, out)
-    _say(f"canary: {canary_line(canary)}", out)
-    _say(
+        _print(report.held, out)
+    _print(f"self-test: {self_test_line(self_test)}", out)
+    _print(
         f"{campaign.traces:,} traces, each on a configuration of its own; {terminal.speed(report)}",
         out,
     )
@@ -73,16 +73,19 @@ def print_campaign(
     terminal.print_expected(report, out)
     for failure in shown(report):
         terminal.print_witness(failure, stored.get(failure.id), out)
-    _say(terminal.covered(report), out)
+    _print(terminal.covered(report), out)
     terminal.print_verdict(
-        exit_code(campaign, canary), out, reasons=reasons(campaign, canary), passed="nothing found"
+        exit_code(campaign, self_test),
+        out,
+        reasons=reasons(campaign, self_test),
+        passed="nothing found",
     )
-    _say(f"again: {again}  (digest {campaign.digest})", out)
+    _print(f"again: {again}  (digest {campaign.digest})", out)
 
 
 def print_coverage(
     coverage: Coverage,
-    canary: CanaryResult,
+    self_test: CanaryResult,
     engine: EngineSpec,
     stored: Mapping[str, Stored],
     out: Console,
@@ -94,13 +97,13 @@ def print_coverage(
         f"{asked}, prompts of up to {b.longest} tokens, {b.model_len} tokens in all, {b.pages}"
         " pages"
     )
-    _say(
+    _print(
         f"engine {engine.text}, every trace of {limits}; blocks of {BLOCK} tokens unless said"
         " otherwise",
         out,
         "bold",
     )
-    _say(f"canary: {canary_line(canary)}", out)
+    _print(f"self-test: {self_test_line(self_test)}", out)
     table = new_table(out, ["configuration", "states", "transitions", "depth", ""])
     for one in coverage.covered:
         counts = (f"{len(one.states):,}", f"{one.transitions:,}", str(one.depth))
@@ -108,12 +111,12 @@ def print_coverage(
     print_table(table, out)
     states = sum(len(one.states) for one in coverage.covered)
     transitions = sum(one.transitions for one in coverage.covered)
-    _say("", out)
-    _say(f"{states:,} states, {transitions:,} transitions in {coverage.seconds:.1f} s", out)
+    _print("", out)
+    _print(f"{states:,} states, {transitions:,} transitions in {coverage.seconds:.1f} s", out)
     _print_list("not run", [f"{one.what}: {one.why}" for one in coverage.not_run], out)
     if coverage.failure:
         terminal.print_witness(coverage.failure, stored.get(coverage.failure.id), out)
-    code, reasons = judged(coverage, canary)
+    code, reasons = judged(coverage, self_test)
     passed = "complete: nothing within the bound contradicts a rule"
     if left_out := coverage.left_out:
         passed += (
@@ -123,12 +126,12 @@ def print_coverage(
     terminal.print_verdict(code, out, reasons=reasons, passed=passed)
 
 
-def judged(coverage: Coverage, canary: CanaryResult) -> tuple[int, list[str]]:
-    """Return the exit code of an exhaustive search, that of a crash if the canary was missed,
+def judged(coverage: Coverage, self_test: CanaryResult) -> tuple[int, list[str]]:
+    """Return the exit code of an exhaustive search, that of a crash if the self-test was missed,
     and the reasons.
     """
-    if not canary.reported:
-        return EXIT_INTERNAL, [f"the canary {canary_line(canary)}"]
+    if not self_test.reported:
+        return EXIT_INTERNAL, [f"the self-test {self_test_line(self_test)}"]
     found = [coverage.failure.finding.anomaly] if coverage.failure else []
     if coverage.interrupted:
         return EXIT_INTERRUPTED, found
@@ -147,14 +150,14 @@ def judged(coverage: Coverage, canary: CanaryResult) -> tuple[int, list[str]]:
     )
 
 
-def exit_code(campaign: Campaign, canary: CanaryResult | None) -> int:
-    """Return the exit code of a campaign: that of a crash if the canary was missed, since then
+def exit_code(campaign: Campaign, self_test: CanaryResult | None) -> int:
+    """Return the exit code of a campaign: that of a crash if the self-test was missed, since then
     nothing that was said counts.
 
-    Without a canary there is no pass.
+    Without a self-test there is no pass.
     """
-    if canary is not None:
-        return campaign.report.exit_code if canary.reported else EXIT_INTERNAL
+    if self_test is not None:
+        return campaign.report.exit_code if self_test.reported else EXIT_INTERNAL
     return (
         EXIT_NOTHING_CHECKED
         if campaign.report.exit_code == EXIT_PASS
@@ -162,31 +165,31 @@ def exit_code(campaign: Campaign, canary: CanaryResult | None) -> int:
     )
 
 
-def proved(campaign: Campaign, canary: CanaryResult | None) -> Report:
-    """Return the report of a campaign with what became of the canary in it, and so with the exit
+def proved(campaign: Campaign, self_test: CanaryResult | None) -> Report:
+    """Return the report of a campaign with what became of the self-test in it, and so with the exit
     code of the campaign.
     """
     report = replace(campaign.report, vacuous=[*campaign.report.vacuous])
-    if canary is None:
+    if self_test is None:
         report.vacuous.append(UNPROVED)
-    elif not canary.reported:
-        report.blind = f"the canary {canary_line(canary)}"
+    elif not self_test.reported:
+        report.blind = f"the self-test {self_test_line(self_test)}"
         report.vacuous.append(report.blind)
     return report
 
 
-def canary_line(canary: CanaryResult | None) -> str:
-    """Return in one sentence what became of the canary."""
-    if canary is None:
+def self_test_line(self_test: CanaryResult | None) -> str:
+    """Return in one sentence what became of the self_test."""
+    if self_test is None:
         return "none; the chosen configurations express no fault that could be planted"
-    planted = f"{canary.mutant}, planted in the reference, "
-    if not canary.reported:
+    planted = f"{self_test.mutant}, planted in the reference, "
+    if not self_test.reported:
         return (
-            f"{planted}was NOT reported as {canary.anomaly} in {canary.operations:,} operations:"
+            f"{planted}was NOT reported as {self_test.anomaly} in {self_test.operations:,} operations:"  # noqa: E501
             " the harness is blind"
         )
     return (
-        f"{planted}was reported as {canary.anomaly} by {canary.checker} after {canary.operations:,}"
+        f"{planted}was reported as {self_test.anomaly} by {self_test.checker} after {self_test.operations:,}"  # noqa: E501
         " operations"
     )
 
@@ -216,34 +219,34 @@ def command(
 
 
 def _print_marks(seen: Counter[str], out: Console) -> None:
-    reached = sum(1 for name in marks.ALL if seen[name])
-    _say(f"marks: {reached} of {len(marks.ALL)} reached", out, "bold")
-    for area, names in marks.AREAS.items():
+    reached = sum(1 for name in coverage_points.ALL if seen[name])
+    _print(f"marks: {reached} of {len(coverage_points.ALL)} reached", out, "bold")
+    for area, names in coverage_points.AREAS.items():
         counted = ", ".join(f"{name} {seen[name]:,}" for name in names if seen[name])
         terminal.print_lines(wrapped(f"{area}: {counted or 'none'}", "  "), out)
     out.print()
-    never = [name for name in marks.ALL if not seen[name]]
-    meant = [f"{name}: {marks.ALL[name]}" for name in never]
+    never = [name for name in coverage_points.ALL if not seen[name]]
+    meant = [f"{name}: {coverage_points.ALL[name]}" for name in never]
     _print_list("never reached", meant if len(never) <= EXPLAINED_MAX else [", ".join(never)], out)
 
 
 def _print_list(title: str, lines: Sequence[str], out: Console) -> None:
     if lines:
-        _say(f"{title}:", out, "bold")
+        _print(f"{title}:", out, "bold")
         for line in lines:
             terminal.print_lines(wrapped(line, "  "), out)
         out.print()
 
 
-def reasons(campaign: Campaign, canary: CanaryResult | None) -> list[str]:
+def reasons(campaign: Campaign, self_test: CanaryResult | None) -> list[str]:
     """Return why the verdict of a campaign is what it is."""
-    code = exit_code(campaign, canary)
-    if canary is not None and not canary.reported:
-        return [f"the canary {canary_line(canary)}"]
-    blind = canary is None and code == EXIT_NOTHING_CHECKED and not campaign.report.vacuous
+    code = exit_code(campaign, self_test)
+    if self_test is not None and not self_test.reported:
+        return [f"the self-test {self_test_line(self_test)}"]
+    blind = self_test is None and code == EXIT_NOTHING_CHECKED and not campaign.report.vacuous
     unproved = [UNPROVED] if blind else []
     return terminal.reasons(campaign.report) + unproved
 
 
-def _say(text: str, out: Console, style: str = "") -> None:
+def _print(text: str, out: Console, style: str = "") -> None:
     out.print(Text(text, style=style), soft_wrap=True)

@@ -22,7 +22,7 @@ from cachewitness.sessions.fuzz.draw import Restriction, draw
 from cachewitness.sessions.fuzz.watch import Watch
 from cachewitness.sessions.run.lockstep import NAME as DIFFERENTIAL
 from cachewitness.sessions.run.lockstep import incomparable, lockstep, refused
-from cachewitness.workloads.capabilities import lacking, within
+from cachewitness.workloads.capabilities import fitting, lacking
 from cachewitness.workloads.configurations import Configuration
 from cachewitness.workloads.generate import write, write_gallery
 from cachewitness.workloads.source import Seeded, Source
@@ -124,7 +124,7 @@ class Trials:
     beside: bool
 
     @cached_property
-    def _apart(self) -> str:
+    def _one_process_each(self) -> str:
         return incomparable(self.engine, self.plan.policy) if self.beside else ""
 
     def run(self, number: int) -> Trial:
@@ -154,7 +154,7 @@ class Trials:
             trial.left_out.append(
                 (f"{need} in a trace", header.not_applicable.get(need, "the engine cannot"))
             )
-        trace, marks = within(trace, header.capabilities), Counter[str]()
+        trace, marks = fitting(trace, header.capabilities), Counter[str]()
         run = lockstep if self._paired(trace, header, trial) else drive
         watch = Watch(header, marks)
         result, bad = attempt(lambda: run(trace, engine, checkers=[*fresh(), watch], keep=False))
@@ -188,7 +188,11 @@ class Trials:
         """
         if not self.beside:
             return False
-        why = self._apart or header.not_applicable.get(DIFFERENTIAL, "") or refused(trace, header)
+        why = (
+            self._one_process_each
+            or header.not_applicable.get(DIFFERENTIAL, "")
+            or refused(trace, header)
+        )
         if why:
             trial.left_out.append(("lock-step with the reference", why))
         return not why

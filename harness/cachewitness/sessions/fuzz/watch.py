@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterator
 from math import lcm
 
-from cachewitness.core.checkers.lookup import held
+from cachewitness.core.checkers.lookup import has_usable_key
 from cachewitness.core.checkers.protocol import Checker, Handler
 from cachewitness.core.events import (
     Aborted,
@@ -36,7 +36,7 @@ from cachewitness.core.events import (
 from cachewitness.core.ledger.ledger import Ledger
 from cachewitness.core.ledger.records import PageRecord
 from cachewitness.core.ledger.requests import RequestRecord
-from cachewitness.sessions.fuzz import marks
+from cachewitness.sessions.fuzz import coverage_points
 from cachewitness.sessions.fuzz.near_pairs import NearPairs
 
 _EVICTED = {
@@ -103,7 +103,7 @@ class Watch(Checker):
 
     def _mark(self, name: str, reached: object = True) -> None:
         if reached:
-            assert name in marks.ALL, name
+            assert name in coverage_points.ALL, name
             self._seen[name] += 1
 
     # --- look-up and publication ------------------------------------------------------------------
@@ -165,7 +165,7 @@ class Watch(Checker):
         return (
             group.kind == "full"
             and length < len(request.nodes) - 1
-            and held(ledger, group.id, request.nodes[length])
+            and has_usable_key(ledger, group.id, request.nodes[length])
         )
 
     def on_publish(self, ledger: Ledger, event: Publish) -> None:

@@ -10,12 +10,12 @@ from statistics import median
 
 import msgspec
 
-from cachewitness._util.crew import Crew, WorkerDied
+from cachewitness._util.worker_pool import WorkerDied, WorkerPool
 from cachewitness.engines.faults import all_mutants
 from cachewitness.engines.mutant import Mutant
 from cachewitness.sessions.mutants.detectors import alone, detected
 from cachewitness.sessions.mutants.hunt import hunt
-from cachewitness.sessions.mutants.minimal_trace import keep, kept, smallest
+from cachewitness.sessions.mutants.minimal_trace import keep, smallest, stored_witness
 from cachewitness.workloads.shrink_candidates import size
 
 
@@ -107,8 +107,8 @@ def run(
     names = [mutant.name for mutant in mutants]
     matrix = Matrix(rows=[])
     try:
-        with Crew(jobs, one) as crew:
-            for name, task in crew.in_order(names):
+        with WorkerPool(jobs, one) as pool:
+            for name, task in pool.in_order(names):
                 try:
                     row = task.result()
                 except WorkerDied as died:
@@ -137,7 +137,7 @@ def row_of(name: str, budget: float, tensor_seconds: float, seeds: int, write: b
     if found.trace is None:
         return _row(mutant, **spent, false_alarms=list(found.false_alarms))
     others = [hunt(mutant, budget, seed) for seed in range(1, seeds)]
-    small = kept(mutant)
+    small = stored_witness(mutant)
     if small is None or write:
         small = min(
             filter(None, (small, smallest(mutant, found.trace))),

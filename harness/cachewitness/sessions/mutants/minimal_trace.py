@@ -53,7 +53,7 @@ def _needs(trace: Trace) -> list[str]:
     return [need for need in trace.header.needs if asked.get(need, True)]
 
 
-def kept(mutant: Mutant) -> Trace | None:
+def stored_witness(mutant: Mutant) -> Trace | None:
     """Return the witness that is kept, if it still kills the fault and passes without it."""
     path = path_of(mutant)
     if not path.exists():

@@ -166,7 +166,7 @@ class _Facts:
         for (what, a), (_, b) in zip(engine, reference, strict=True):
             if a != b:
                 return what.partition(" (")[0].replace(" ", "-"), _sentence(
-                    what, _told(a, b), _told(b, a)
+                    what, _surplus(a, b), _surplus(b, a)
                 )
         return None
 
@@ -249,7 +249,7 @@ def _moved(step: StepBegin) -> tuple[int, int, int]:
     return sum(len(pages) for _, pages in step.zeros), len(step.copies), len(step.stores)
 
 
-def _told(mine: list[Any], other: list[Any]) -> str:
+def _surplus(mine: list[Any], other: list[Any]) -> str:
     """Return what one side has beyond the other, as often as it has it; all of it if they differ
     in order alone.
     """

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
 
-from cachewitness._util.crew import Crew, Task, WorkerDied
 from cachewitness._util.errors import EngineMissing, UsageError
+from cachewitness._util.worker_pool import Task, WorkerDied, WorkerPool
 from cachewitness.core.checkers.finding import Finding, Tally, merge_tallies, unjudged
 from cachewitness.core.driving import attempt
 from cachewitness.core.result import Result
@@ -28,9 +28,9 @@ from cachewitness.report.compared import Compared
 from cachewitness.report.control_row import ControlRow, merge_controls
 from cachewitness.report.expected import Expectations
 from cachewitness.report.summary import DIED, UNFINISHED, Failure, NotRun, Report, SuiteReport
+from cachewitness.sessions.run.minimize import smallest
 from cachewitness.sessions.run.progress import Progress
 from cachewitness.sessions.run.selection import ANSWERS, Sample, controls, random_traces, why_not
-from cachewitness.sessions.run.smaller import smallest
 from cachewitness.sessions.run.suites import Stream, Suite
 from cachewitness.sessions.run.trial import Asked, InTurn, Trial, Trials, judged
 from cachewitness.workloads.avoided import AVOID
@@ -121,7 +121,7 @@ class Runner:
             # Where one failure is enough, it mostly comes of the first traces, and is shrunk on
             # processes that are there then.
             here = FIRST_HERE if self.fail_fast and self.engine.isolation is not None else 0
-            with Crew(self.jobs, trials.run, self.on_died, here=here) as self._crew:
+            with WorkerPool(self.jobs, trials.run, self.on_died, here=here) as self._crew:
                 self._suites(suites, policies.get(self.policy))
             self._refuse_if_nothing_fits()
         except WorkerDied as died:
@@ -146,7 +146,7 @@ class Runner:
             else None
         )
         for suite in suites:
-            if why := self._over() or reasons[suite.name]:
+            if why := self._stop_reason() or reasons[suite.name]:
                 self._skip(f"suite {suite.name}", why)
             else:
                 report = SuiteReport(name=suite.name)
@@ -245,7 +245,7 @@ class Runner:
                 ):
                     streams.remove(stream)
                     turns.drop(stream)
-                if why := self._over():
+                if why := self._stop_reason():
                     self._skip(f"{suite.name}: further traces", why)
                     return False
             rounds += 1
@@ -337,7 +337,7 @@ class Runner:
         )
         self._skip(f"{suite.name}: other traces", why)
 
-    def _over(self) -> str:
+    def _stop_reason(self) -> str:
         """Return why nothing more is run; empty if something is."""
         if self.fail_fast and self._report.outcome == "fail":
             return "the run stopped at its first failure"
@@ -486,7 +486,7 @@ class Runner:
             self._tell(failure, final=False)
             avoid = str(stream.configuration.options.get(AVOID, ""))
             failure.replace(
-                *smallest(trace, engine, finding, partial(again, suite, finding), avoid)
+                *smallest(trace, engine, finding, partial(rerun, suite, finding), avoid)
             )
             if suite.level == ANSWERS:
                 _with_causes(failure, engine, finding.cause)
@@ -527,7 +527,7 @@ class Runner:
         report.take_in(self.expected)
 
 
-def again(suite: Suite, first: Finding, trace: Trace, engine: EngineSpec) -> Finding | None:
+def rerun(suite: Suite, first: Finding, trace: Trace, engine: EngineSpec) -> Finding | None:
     """Run a trace of a suite once more; return the first finding that is like one from before,
     None if there is none.
     """

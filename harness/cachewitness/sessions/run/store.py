@@ -25,7 +25,7 @@ from cachewitness.core.driving import attempt
 from cachewitness.core.result import Result
 from cachewitness.engines.registry import EngineSpec, parse
 from cachewitness.parity.answers import causes
-from cachewitness.parity.answers.answers import runs
+from cachewitness.parity.answers.compare import runs
 from cachewitness.report.compared import NAME as COLD
 from cachewitness.report.summary import Failure, Stored
 from cachewitness.sessions.run.lockstep import NAME as DIFFERENTIAL

@@ -7,8 +7,8 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from cachewitness._util.crew import Crew, Task
 from cachewitness._util.errors import EngineBroken, UsageError
+from cachewitness._util.worker_pool import Task, WorkerPool
 from cachewitness.core.checkers.finding import Finding
 from cachewitness.core.driving import attempt, described, drive, seconds_in
 from cachewitness.core.engine import Engine
@@ -17,12 +17,12 @@ from cachewitness.core.result import UNCOUNTED, Result
 from cachewitness.core.trace_format import Trace
 from cachewitness.engines.registry import EngineSpec
 from cachewitness.parity.answers import causes
-from cachewitness.parity.answers.answers import answered
+from cachewitness.parity.answers.compare import answered
 from cachewitness.sessions.run.lockstep import NAME as DIFFERENTIAL
 from cachewitness.sessions.run.lockstep import lockstep, refused
 from cachewitness.sessions.run.selection import ANSWERS
 from cachewitness.sessions.run.suites import Stream, Suite
-from cachewitness.workloads.capabilities import lacking, within
+from cachewitness.workloads.capabilities import fitting, lacking
 
 Until = Callable[[Finding], bool]
 Asked = tuple[str, Mapping[str, str], Trace]
@@ -89,7 +89,7 @@ def tried(suite: Suite, spec: EngineSpec, trace: Trace) -> Trial:
             why = header.not_applicable.get(need, f"engine {spec.kind.name} cannot {need}")
             trial.skipped.append((f"{suite.name}: traces that need {need}", why))
             return trial
-    asked = _within(suite, trace, header, spec, trial)
+    asked = _fitting(suite, trace, header, spec, trial)
     trial.result, trial.bad = attempt(lambda: judged(suite, asked, engine, spec))
     causes.explain(trial.result, spec)
     if trial.result.activity.lookups and not trial.result.counted:
@@ -98,13 +98,13 @@ def tried(suite: Suite, spec: EngineSpec, trace: Trace) -> Trial:
     return trial
 
 
-def _within(suite: Suite, trace: Trace, header: Header, spec: EngineSpec, trial: Trial) -> Trace:
+def _fitting(suite: Suite, trace: Trace, header: Header, spec: EngineSpec, trial: Trial) -> Trace:
     """Return the trace without what the engine does not declare, and list what that is."""
     missing = lacking(trace, header.capabilities)
     for need in missing:
         why = header.not_applicable.get(need, f"engine {spec.kind.name} does not declare it")
         trial.skipped.append((f"{suite.name}: {need} in traces", why))
-    return within(trace, header.capabilities) if missing else trace
+    return fitting(trace, header.capabilities) if missing else trace
 
 
 def judged(
@@ -124,9 +124,13 @@ class InTurn:
     """
 
     def __init__(
-        self, crew: Crew[Asked, Trial], suite: Suite, engine: EngineSpec, streams: Sequence[Stream]
+        self,
+        pool: WorkerPool[Asked, Trial],
+        suite: Suite,
+        engine: EngineSpec,
+        streams: Sequence[Stream],
     ) -> None:
-        self._crew = crew
+        self._crew = pool
         self._suite = suite
         self._engine = engine
         self._begun: dict[int, deque[tuple[Trace, Task[Asked, Trial]]]] = {

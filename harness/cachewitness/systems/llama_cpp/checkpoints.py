@@ -31,7 +31,7 @@ Line = tuple[re.Pattern[str], Callable[..., None]]
 
 
 @dataclass(frozen=True)
-class Kept:
+class KeptState:
     """A state behind `taken` tokens of request `of`, or cells of as many; the oldest position
     that it has, −1 if unknown.
     """
@@ -41,7 +41,7 @@ class Kept:
     first: int = -1
 
 
-NOTHING = Kept("", 0)
+NOTHING = KeptState("", 0)
 
 
 @dataclass
@@ -50,19 +50,19 @@ class Slot:
     this one was given.
     """
 
-    cells: Kept = NOTHING
-    checkpoints: list[Kept] = field(default_factory=list)
+    cells: KeptState = NOTHING
+    checkpoints: list[KeptState] = field(default_factory=list)
     r: str = ""
     begins: bool = False
-    restored: Kept | None = None
+    restored: KeptState | None = None
 
 
 @dataclass(eq=False)
 class Prompt:
     """A prompt on the host: a slot's cells, and its checkpoints."""
 
-    cells: Kept
-    checkpoints: list[Kept]
+    cells: KeptState
+    checkpoints: list[KeptState]
 
 
 class Checkpoints:
@@ -160,10 +160,10 @@ class Checkpoints:
 
     def _restored(self, slot: Slot, first: int, last: int, taken: int) -> None:
         same = [kept for kept in slot.checkpoints if (kept.first, kept.taken) == (first, taken)]
-        slot.restored = same[-1] if same else Kept("", taken, first)
+        slot.restored = same[-1] if same else KeptState("", taken, first)
 
     def _created(self, slot: Slot, first: int, last: int, taken: int) -> None:
-        slot.checkpoints.append(Kept(slot.r, taken, first))
+        slot.checkpoints.append(KeptState(slot.r, taken, first))
 
     def _erased(self, slot: Slot, first: int, last: int, taken: int) -> None:
         slot.checkpoints = [
@@ -182,7 +182,7 @@ class Checkpoints:
         slot.begins = False
 
     def _stopped(self, slot: Slot, tokens: int) -> None:
-        slot.cells = Kept(slot.r, tokens)
+        slot.cells = KeptState(slot.r, tokens)
         self.over.add(slot.r)
 
     # --- the host ---------------------------------------------------------------------------------
@@ -201,7 +201,7 @@ class Checkpoints:
         )
         self._host = [prompt for prompt in self._host if prompt is not gone]
 
-    def _begins_alike(self, cells: Kept, other: str) -> bool:
+    def _begins_alike(self, cells: KeptState, other: str) -> bool:
         """Whether a request begins like these cells, which may be fewer than their prompt has
         tokens.
         """

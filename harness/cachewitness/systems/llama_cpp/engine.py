@@ -12,7 +12,7 @@ from tempfile import TemporaryDirectory
 from cachewitness.core.events import Answer, Answering, Event, Resumes, Rules
 from cachewitness.core.trace_format import Submit, TraceHeader
 from cachewitness.engines.answering import declared
-from cachewitness.engines.heard import HeardEngine
+from cachewitness.engines.streaming import StreamingEngine
 from cachewitness.systems.llama_cpp.checkpoints import NUMBERED, Checkpoints
 from cachewitness.systems.llama_cpp.completion import Completion
 from cachewitness.systems.llama_cpp.log import PATIENCE, POLL, Log
@@ -26,7 +26,7 @@ NOTICED = 5.0
 one or two."""
 
 
-class LlamaCpp(HeardEngine[Completion]):
+class LlamaCpp(StreamingEngine[Completion]):
     """A server as an engine at answers level. `pages` of a trace are blocks of tokens of its
     context.
     """

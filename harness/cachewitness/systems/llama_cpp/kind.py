@@ -1,4 +1,4 @@
-"""How llama.cpp registers: its options, its configurations, its twin and its controls."""
+"""How llama.cpp registers: its options, its configurations, its baseline and its controls."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from cachewitness.workloads.configurations import Configuration
 MODELS = "CACHEWITNESS_LLAMA_CPP_MODELS"
 """The environment variable that names the folder of the models."""
 CHILD = "cachewitness.engines.isolation.serve"
-"""What runs where an engine has a process of its own; elsewhere its twin writes to the same log,
-which is left unread."""
+"""What runs where an engine has a process of its own; elsewhere its baseline writes to the same
+log, which is left unread."""
 CACHING = ("on", "off", "alone")
 LOG = ("followed", "unread")
 INSTALL, MODELS_MADE = "pip install 'cachewitness[llama-cpp]'", "ci/stage_llama_cpp.sh"

@@ -114,12 +114,12 @@ class Pages:
         """
         mark = self._marks[worker]
         said = {
-            self._said(rows[page], mark + layer)
+            self._number_in_layer(rows[page], mark + layer)
             for layer, rows in enumerate(self._rows[worker][group])
         }
         return said.pop() if len(said) == 1 else 0
 
-    def _said(self, rows: Any, layer: int) -> int:
+    def _number_in_layer(self, rows: Any, layer: int) -> int:
         """Return the number in one layer of a page; 0 if its rows do not agree or are not in
         their places.
         """
@@ -153,7 +153,7 @@ class Pages:
     def _tell_torn(self, group: int, page: int, worker: int) -> None:
         mark = self._marks[worker]
         said = [
-            self._said(rows[page], mark + layer)
+            self._number_in_layer(rows[page], mark + layer)
             for layer, rows in enumerate(self._rows[worker][group])
         ]
         torn = [layer for layer, number in enumerate(said) if not number] or [*range(LAYERS)]

@@ -123,7 +123,7 @@ class Level:
                 self.objects[key] = Resident(memory)
             else:
                 self._let_go(memory)
-        self._tell(keys)
+        self._report(keys)
 
     def look(self) -> None:
         """Take note of what LMCache has let go. Raises EngineFailure if it has what nobody has
@@ -140,9 +140,9 @@ class Level:
                 "engine-crashed",
                 f"has {len(more)} objects that nobody has stored, the first of them {more[0]}",
             )
-        self._tell(gone)
+        self._report(gone)
 
-    def _tell(self, keys: Sequence[Any]) -> None:
+    def _report(self, keys: Sequence[Any]) -> None:
         for listener in self.listeners:
             listener.on_keys_write_finished(keys)
 

@@ -1,4 +1,4 @@
-"""How mlx-lm registers: its options, its configurations, its twin and its controls."""
+"""How mlx-lm registers: its options, its configurations, its baseline and its controls."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ ENGINE = EngineKind(
     levels=("answers",),
     open=open_engine,
     options={
-        "mutant": "a seeded fault of its own (docs/engine-mlx-lm.md)",
+        "mutant": "a seeded fault of its own (docs/systems/mlx_lm-notes.md)",
         "model": f"the architecture: {', '.join(ARCHITECTURES)}; default: the first",
         "caching": "on (default), or off: the uncached twin",
     },

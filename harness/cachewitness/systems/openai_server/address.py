@@ -11,7 +11,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from cachewitness._util.errors import UsageError
-from cachewitness.engines.server_words import base_of, said
+from cachewitness.engines.server_errors import base_of, error_text
 
 NAME = "openai-server"
 BODY_MAX = 1 << 20
@@ -59,7 +59,9 @@ class Address:
             response = connection.getresponse()
             content = response.read(BODY_MAX)
             if response.status != http.client.OK:
-                raise ServerFailed(f"{path} answers {response.status}: {self.told(said(content))}")
+                raise ServerFailed(
+                    f"{path} answers {response.status}: {self.told(error_text(content))}"
+                )
             return json.loads(content)
         except (OSError, http.client.HTTPException) as error:
             raise ServerFailed(

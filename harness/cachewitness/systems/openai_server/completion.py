@@ -64,7 +64,7 @@ class Part(msgspec.Struct, frozen=True):
     error: Any = None
 
 
-class Said:
+class PartialAnswer:
     """An answer as far as it has come. `restored` is −1 and `prompt_tokens` 0 until the server
     says them.
     """

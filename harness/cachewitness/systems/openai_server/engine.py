@@ -13,10 +13,10 @@ from typing import NamedTuple
 from cachewitness.core.events import AnswerDtype, Answering, Rules
 from cachewitness.core.trace_format import Submit, TraceHeader
 from cachewitness.engines.answering import declared
-from cachewitness.engines.heard import HeardEngine
 from cachewitness.engines.retries import Absences
+from cachewitness.engines.streaming import StreamingEngine
 from cachewitness.systems.openai_server.address import NAME, Address
-from cachewitness.systems.openai_server.coldness import (
+from cachewitness.systems.openai_server.cold_requests import (
     Asker,
     Manner,
     model_of,
@@ -76,7 +76,7 @@ def known(settings: Settings) -> Known:
     return _KNOWN[settings]
 
 
-class OpenAiServer(HeardEngine[Request | NotSent]):
+class OpenAiServer(StreamingEngine[Request | NotSent]):
     """A server for one trace; without `caching` every request is asked so that nothing is
     restored for it.
     """

@@ -1,4 +1,6 @@
-"""How servers behind a URL register: the options, the configuration, the twin and the control."""
+"""How servers behind a URL register: the options, the configuration, the baseline and the
+control.
+"""
 
 from __future__ import annotations
 

@@ -15,14 +15,14 @@ from collections.abc import Callable
 from contextlib import suppress
 from threading import Event, Thread
 
-from cachewitness.core.engine_failure import OwnMistake, told
+from cachewitness.core.engine_failure import OwnMistake, describe_error
 from cachewitness.core.events import Answer, Ended
 from cachewitness.core.intake import BadEvents
 from cachewitness.core.trace_format import Submit
 from cachewitness.engines.retries import Absences, wait_s
-from cachewitness.engines.server_words import said
+from cachewitness.engines.server_errors import error_text as said
 from cachewitness.systems.openai_server.address import BODY_MAX, CONNECT_S, Address, ServerFailed
-from cachewitness.systems.openai_server.completion import Part, Said, Unreadable, part_of
+from cachewitness.systems.openai_server.completion import Part, PartialAnswer, Unreadable, part_of
 
 ANSWER_MAX = 8 << 20
 """Bytes that an answer may have."""
@@ -87,7 +87,7 @@ class Request:
         generate = asked.generate
         self.r = r
         self.over = False
-        self.said = Said()
+        self.said = PartialAnswer()
         self._address = address
         self._body = body
         self._generate = generate
@@ -123,17 +123,17 @@ class Request:
         said = self.said
         if said.model not in ("", self._model):
             raise BadEvents(
-                self._told(f"answers as {said.model[:80]}, and {self._model} was asked")
+                self._error(f"answers as {said.model[:80]}, and {self._model} was asked")
             )
         if said.prompt_tokens not in (0, self._prompt):
             counted = (
                 f"counts {said.prompt_tokens} tokens of a prompt of {self._prompt} ids: it adds"
                 " some, or leaves some out"
             )
-            raise BadEvents(self._told(counted))
+            raise BadEvents(self._error(counted))
         if self._cold and said.restored > 0 and not self.again:
             raise ServerFailed(
-                self._told(
+                self._error(
                     f"restores {said.restored} tokens of a prompt that was asked cold (by"
                     f" {self._cold})"
                 )
@@ -163,11 +163,11 @@ class Request:
         try:
             self._ask()
         except Unreadable as error:
-            self._failed = BadEvents(self._told(f"answers 200 and {error}"))
+            self._failed = BadEvents(self._error(f"answers 200 and {error}"))
         except (BadEvents, ServerFailed) as error:
             self._failed = error
         except Exception as error:
-            self._failed = OwnMistake(told(error))
+            self._failed = OwnMistake(describe_error(error))
         finally:
             self._connection.close()
             self.over = True
@@ -229,12 +229,12 @@ class Request:
 
     def _failure(self, status: int, words: str) -> Exception:
         if not status:
-            return ServerFailed(self._told(f"does not answer ({words})"))
-        line = self._told(f"answers {status}: {words}")
+            return ServerFailed(self._error(f"does not answer ({words})"))
+        line = self._error(f"answers {status}: {words}")
         judged = status >= http.client.INTERNAL_SERVER_ERROR and status not in TURNED_AWAY
         return ServerFailed(line) if judged else BadEvents(line)
 
-    def _told(self, what: str) -> str:
+    def _error(self, what: str) -> str:
         return self._address.told(f"{self.r}: the server {what}")
 
     def _follow(self, response: http.client.HTTPResponse) -> None:
@@ -249,12 +249,12 @@ class Request:
         except (OSError, http.client.HTTPException) as error:
             if not self._gone.is_set():
                 raise ServerFailed(
-                    self._told(f"breaks its answer off ({type(error).__name__})")
+                    self._error(f"breaks its answer off ({type(error).__name__})")
                 ) from None
         if self.said.finished and not self.said.tokens:
             raise Unreadable("tells no token of its answer; `logprobs` of a completion are missing")
         if not self.said.finished and not self._gone.is_set() and not self._refused:
-            raise ServerFailed(self._told(f"ends its answer after {len(self.said.tokens)} tokens"))
+            raise ServerFailed(self._error(f"ends its answer after {len(self.said.tokens)} tokens"))
 
     def _parts(self, response: http.client.HTTPResponse) -> None:
         size = 0
@@ -278,7 +278,7 @@ class Request:
         if error.get("code") in REFUSED:
             self._refused = words
             return
-        raise ServerFailed(self._told(f"breaks its answer off: {words}"))
+        raise ServerFailed(self._error(f"breaks its answer off: {words}"))
 
 
 def _words(response: http.client.HTTPResponse) -> bytes:

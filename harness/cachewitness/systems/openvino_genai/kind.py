@@ -1,4 +1,4 @@
-"""How OpenVINO GenAI registers: its options, its configurations, its twin and its controls."""
+"""How OpenVINO GenAI registers: its options, its configurations, its baseline and its controls."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ ENGINE = EngineKind(
         "caching": "on (default), or off: the uncached twin",
         "settings": (
             "usual (default), or more: a run takes the further configurations of"
-            " docs/engine-openvino-genai.md instead"
+            " docs/systems/openvino_genai-notes.md instead"
         ),
     },
     policies=None,

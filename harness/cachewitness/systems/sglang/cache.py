@@ -41,8 +41,8 @@ from cachewitness.engines.cache_state import Count, KeysByEntry, Tables
 from cachewitness.engines.driver import Client
 from cachewitness.systems.sglang.batch import batch_of
 from cachewitness.systems.sglang.build import Built
+from cachewitness.systems.sglang.observed import RECURRENT, Shown
 from cachewitness.systems.sglang.room import Room
-from cachewitness.systems.sglang.shown import RECURRENT, Shown
 from cachewitness.systems.sglang.source import Source
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from cachewitness.core.events import Eviction, Group, Header, Pool, Rules
 from cachewitness.core.trace_format import TraceHeader
+from cachewitness.systems.sglang.observed import FULL, RECURRENT, SLIDING
 from cachewitness.systems.sglang.options import Asked
-from cachewitness.systems.sglang.shown import FULL, RECURRENT, SLIDING
 
 PROGRESS_STEPS = 4
 AHEAD = 1e-6

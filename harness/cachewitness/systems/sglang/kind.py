@@ -11,9 +11,9 @@ from cachewitness.core.engine import Engine
 from cachewitness.core.events import Event
 from cachewitness.core.trace_format import Op, TraceHeader
 from cachewitness.engines.answering import chosen
-from cachewitness.engines.drift import Drift, drift
 from cachewitness.engines.driver import Driver
 from cachewitness.engines.kind import EngineKind, WrittenFor
+from cachewitness.engines.version_check import Drift, drift
 from cachewitness.systems.sglang.build import build
 from cachewitness.systems.sglang.cache import SglangCache
 from cachewitness.systems.sglang.configurations import configurations

@@ -7,7 +7,7 @@ from __future__ import annotations
 from typing import Any
 
 from cachewitness.systems.sglang.build import Built
-from cachewitness.systems.sglang.shown import RECURRENT, Shown
+from cachewitness.systems.sglang.observed import RECURRENT, Shown
 
 NO_LIMIT = 1 << 30
 

@@ -1,4 +1,4 @@
-"""How transformers registers: its options, its configurations, its twin and its controls."""
+"""How transformers registers: its options, its configurations, its baseline and its controls."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ ENGINE = EngineKind(
     levels=("answers",),
     open=open_engine,
     options={
-        "mutant": "a seeded fault of its own (docs/engine-transformers.md)",
+        "mutant": "a seeded fault of its own (docs/systems/transformers-notes.md)",
         "model": f"the architecture: {', '.join(ARCHITECTURES)}; default: the first",
         "caching": "on (default), or off: the uncached twin",
         "crop": (

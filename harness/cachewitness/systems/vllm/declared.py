@@ -9,7 +9,7 @@ from typing import Any
 from cachewitness._util.errors import UsageError
 from cachewitness.core.events import Rules
 from cachewitness.core.trace_format import TraceHeader
-from cachewitness.engines.drift import takes
+from cachewitness.engines.version_check import takes
 from cachewitness.systems.vllm.build import default_interval, tells_routers
 from cachewitness.systems.vllm.header import key_events, retention
 from cachewitness.systems.vllm.request_options import other_options, request_options

@@ -26,11 +26,11 @@ from cachewitness.core.trace_format import Op, Trace, TraceHeader
 from cachewitness.engines import policy as policies
 from cachewitness.engines.adapter import Driven
 from cachewitness.engines.answering import chosen
-from cachewitness.engines.drift import drift
 from cachewitness.engines.driver import Driver
 from cachewitness.engines.kind import Answer, EngineKind, Exported, Failed, WrittenFor
 from cachewitness.engines.registry import EngineSpec
 from cachewitness.engines.source_patch import ACTIVE
+from cachewitness.engines.version_check import drift
 from cachewitness.systems.lmcache.modules import PATCHES as LMCACHE
 from cachewitness.systems.vllm.assemble import manager_engine, scheduler_engine
 from cachewitness.systems.vllm.clock import Clock
@@ -273,7 +273,7 @@ ENGINE = EngineKind(
         ),
         "connector": (
             "at scheduler level: the KV connector that it loads from and stores to"
-            " (docs/engine-vllm.md)"
+            " (docs/systems/vllm-notes.md)"
         ),
         "load_failure": (
             "with a connector: `fail` ends a request whose load fails; by default it is computed"
@@ -281,7 +281,7 @@ ENGINE = EngineKind(
         ),
         "sync_failures": (
             "`yes`: with a connector and one group, loads fail too that a step waits for"
-            " (docs/engine-vllm.md)"
+            " (docs/systems/vllm-notes.md)"
         ),
         "mutant": "a seeded fault patched into it (see `ls mutants`)",
         "key_events": (
@@ -295,12 +295,12 @@ ENGINE = EngineKind(
         ),
         "sized": (
             "`pages`, or MiB of memory: the trace's model goes through vLLM's own sizing"
-            " (docs/engine-vllm.md)"
+            " (docs/systems/vllm-notes.md)"
         ),
         "hisparse": (
             "`eager` or `lazy`: at scheduler level, sparse attention whose blocks lie on the host,"
-            " copies of some on the device (docs/engine-vllm.md); decoded rows go to the host in"
-            " their step, or when their block is full"
+            " copies of some on the device (docs/systems/vllm-notes.md); decoded rows go to the"
+            " host in their step, or when their block is full"
         ),
         "withdraw": (
             "`yes`: also run traces that withdraw a request from its step, which vLLM does not"

@@ -24,7 +24,7 @@ from typing import Any
 
 from cachewitness._util.errors import UsageError
 from cachewitness.engines.cache_state import Tables
-from cachewitness.engines.drift import takes
+from cachewitness.engines.version_check import takes
 from cachewitness.systems.vllm.source import Source
 
 MODULE = "model_executor.layers.mamba.checkpoint"

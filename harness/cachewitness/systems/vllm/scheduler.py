@@ -40,7 +40,7 @@ from cachewitness.systems.vllm.prefill_checkpoints import PrefillCheckpoints, ne
 from cachewitness.systems.vllm.sessions import Sessions
 from cachewitness.systems.vllm.source import Source
 from cachewitness.systems.vllm.states import WorkerStates
-from cachewitness.systems.vllm.statistics import counts_admissions, told
+from cachewitness.systems.vllm.statistics import counts_admissions, statistics_of
 from cachewitness.systems.vllm.worker_tables import WorkerTables
 from cachewitness_reference.vllm_extended.config import Options
 
@@ -328,7 +328,7 @@ class RealScheduler(Driven):
         self._ran, sampled, self._answer = scheduled.step, self._answer, {}
         self.worker.sampled(sampled)
         outputs = self._update(self._outputs.popleft(), self._model_output(sampled))
-        self.manager.events += self.told(outputs)
+        self.manager.events += self.statistics_of(outputs)
         for r in sampled:
             self.report(r)
             if (request := self.requests.get(r)) is None:
@@ -346,9 +346,9 @@ class RealScheduler(Driven):
         if self.drafts:
             self._propose([r for r, tokens in sampled.items() if tokens and r in self.requests])
 
-    def told(self, outputs: Any) -> list[Stats]:
+    def statistics_of(self, outputs: Any) -> list[Stats]:
         """Return what operators are told with the answer to a step."""
-        return told(outputs, self.manager.step, admissions=self._counts_admissions)
+        return statistics_of(outputs, self.manager.step, admissions=self._counts_admissions)
 
     def report(self, r: str) -> None:
         """Report the tokens that a request was given since they were last reported."""

@@ -19,7 +19,7 @@ import msgspec
 
 from cachewitness._util.errors import UsageError
 from cachewitness.core.trace_format import GroupSpec, Layout, TraceHeader
-from cachewitness.engines.drift import takes
+from cachewitness.engines.version_check import takes
 from cachewitness.systems.vllm.build import fill, settle
 from cachewitness.systems.vllm.engine_config import engine_config
 from cachewitness.systems.vllm.model_layers import layer_specs

@@ -15,8 +15,8 @@ from typing import Any
 
 from cachewitness._util.errors import UsageError
 from cachewitness.core.trace_format import TraceHeader
-from cachewitness.engines.drift import takes
 from cachewitness.engines.manager_adapter import Split
+from cachewitness.engines.version_check import takes
 from cachewitness.systems.vllm.build import base_block_size
 from cachewitness.systems.vllm.source import KNOWN, Source
 from cachewitness_reference.vllm.config import Options

@@ -20,7 +20,7 @@ def counts_admissions(manager: Any) -> bool:
     return hasattr(manager, "record_prefix_cache_stats")
 
 
-def told(outputs: Any, step: int, *, admissions: bool) -> list[Stats]:
+def statistics_of(outputs: Any, step: int, *, admissions: bool) -> list[Stats]:
     """Return what is told with the answer to a step, by client: the statistics come with one of
     them.
 

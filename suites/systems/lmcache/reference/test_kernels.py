@@ -18,7 +18,7 @@ from cachewitness.engines.faults import plant
 from cachewitness.engines.registry import kinds
 from cachewitness.systems.lmcache.reference.engine import open_engine
 from cachewitness.workloads import layouts
-from cachewitness.workloads.capabilities import lacking, within
+from cachewitness.workloads.capabilities import fitting, lacking
 from cachewitness.workloads.generate import random_trace
 from cachewitness.workloads.scenarios import SCENARIOS
 from cachewitness.workloads.scenarios.shape import Script, Shape
@@ -104,7 +104,7 @@ def test_an_engine_that_is_alone_is_asked_without_kernels() -> None:
     alone = open_engine(story("full", engines=1).header, {}).header.capabilities
     assert lacking(story("full"), alone) == ["kernels"]
     assert lacking(story("full"), open_engine(story("full").header, {}).header.capabilities) == []
-    assert not any(getattr(op, "kernels", "") for op in within(story("full"), alone).ops)
+    assert not any(getattr(op, "kernels", "") for op in fitting(story("full"), alone).ops)
 
 
 def test_kernels_are_told_with_the_request_and_refused_if_no_key_can_carry_them() -> None:

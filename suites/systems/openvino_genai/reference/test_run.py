@@ -14,7 +14,7 @@ from cachewitness._util.errors import UsageError
 from cachewitness.cli import invoke
 from cachewitness.core.driving import drive
 from cachewitness.core.events import Acquire, Group, Grow, Header, Pool, Submitted
-from cachewitness.core.nonsense import PAGES_MAX, Nonsense
+from cachewitness.core.malformed import PAGES_MAX, MalformedHistory
 from cachewitness.core.result import EXIT_FAIL, EXIT_PASS, EXIT_USAGE, Result
 from cachewitness.core.trace_format import Trace, TraceHeader
 from cachewitness.core.well_formed import WellFormedness
@@ -317,7 +317,7 @@ def test_keys_that_end_while_grown_blocks_wait_are_found_and_those_that_ended_be
 def test_growth_that_no_pool_can_have_is_refused_by_its_field(
     pool: Pool, event: Grow, line: str
 ) -> None:
-    with pytest.raises(Nonsense) as caught:
+    with pytest.raises(MalformedHistory) as caught:
         WellFormedness(Header("mine", "manager", [pool], [Group(0, "full", 4)]), live=True).follow(
             event
         )
@@ -330,7 +330,7 @@ def test_a_page_is_there_once_its_pool_has_grown() -> None:
         Header("mine", "manager", [Pool(0, 0, grows=True)], [Group(0, "full", 4)]), live=True
     )
     followed.follow(Submitted(r="a", tokens=[1, 2]))
-    with pytest.raises(Nonsense, match="page 2 does not exist"):
+    with pytest.raises(MalformedHistory, match="page 2 does not exist"):
         followed.follow(Acquire(pool=0, group=0, pages=[2], holder="a"))
     followed.follow(Grow(pool=0, pages=3))
     followed.follow(Acquire(pool=0, group=0, pages=[2], holder="a"))

@@ -124,7 +124,7 @@ def plan(request: Request) -> Plan:
     except ConfigError as error:
         raise UsageError(f"furiosa: {error}") from None
     answer = Plan("furiosa", PINNED_RELEASE, request.layout)
-    _tell(answer, request, shares, full, sliding, origin)
+    _explain(answer, request, shares, full, sliding, origin)
     if request.request_tokens is not None:
         _tell_requests(
             answer, request.request_tokens, request.block_size, shares, sliding.window, longest
@@ -167,7 +167,7 @@ def _layers(model: Model, name: str) -> tuple[Full, Sliding]:
     return full[0], sliding[0]
 
 
-def _tell(
+def _explain(
     answer: Plan, request: Request, shares: Partition, full: Full, sliding: Sliding, origin: str
 ) -> None:
     size = request.block_size

@@ -209,7 +209,7 @@ def plan(request: Request) -> Plan:
     made_up = request.layout is not None and weighed is None and "device" not in chosen
     answer.add("prefix_caching", config.enable_prefix_caching)
     answer.add("kv_block_tokens", tokens, "the layout's own blocks" if made_up else BY_DEVICE)
-    _tell(answer, config, hybrid, weighed, capacity)
+    _explain(answer, config, hybrid, weighed, capacity)
     if request.request_tokens is not None:
         _tell_requests(answer, request.request_tokens, tokens, capacity, hybrid)
     if request.intervals:
@@ -231,7 +231,7 @@ def _layout(request: Request, chosen: Mapping[str, Any]) -> Layout:
     return grouped(Layout("", [GroupSpec(kind, tokens) for kind in kinds]), None, chosen)
 
 
-def _tell(
+def _explain(
     answer: Plan,
     config: SchedulerConfig,
     hybrid: bool,

@@ -164,7 +164,7 @@ class Offloading(VllmSide):
                 held.update(dict.fromkeys(pages, abs(chunk.ref_cnt)))
             if chunk.is_ready:
                 keys.update(self._named(key, pages))
-        free = self._manager._get_num_free_chunks() + _kept(self._manager)
+        free = self._manager._get_num_free_chunks() + _chunks_kept(self._manager)
         return Books(keys, held, free * self._blocks)
 
     def _named(self, key: Any, pages: range) -> Iterator[tuple[KeyId, Claim]]:
@@ -178,7 +178,7 @@ class Offloading(VllmSide):
                 yield (group, page, key), Claim(length - left * self._sizes[group], r)
 
 
-def _kept(manager: Any) -> int:
+def _chunks_kept(manager: Any) -> int:
     """Return how many chunks are kept for their key alone."""
     count: int = manager._num_evictable_cache_chunks
     return count

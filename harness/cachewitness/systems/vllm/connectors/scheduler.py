@@ -30,8 +30,8 @@ from cachewitness.engines.observe_tier import NOT_FROM_THERE, TIER
 from cachewitness.systems.vllm.build import NewRequest, settle
 from cachewitness.systems.vllm.clock import Clock, late
 from cachewitness.systems.vllm.connectors.copies import Copies
-from cachewitness.systems.vllm.connectors.held import ConnectedManager
 from cachewitness.systems.vllm.connectors.kinds import Connector
+from cachewitness.systems.vllm.connectors.lookup_state import ConnectedManager
 from cachewitness.systems.vllm.connectors.tier import ObservedMemory
 from cachewitness.systems.vllm.scheduler import RealScheduler
 from cachewitness.systems.vllm.source import Source

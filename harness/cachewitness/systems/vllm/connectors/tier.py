@@ -97,7 +97,7 @@ class ObservedMemory:
         moves: list[Event] = []
         touched = sorted({*before, *self._state.held})
         for page in touched:
-            moves += self._held(
+            moves += self._hold(
                 step, page, before.get(page, 0), self._state.held.get(page, 0), group_of
             )
         changed = [
@@ -105,7 +105,7 @@ class ObservedMemory:
         ]
         return _keys_before_drops(self._accounts.around(call, moves, changed))
 
-    def _held(
+    def _hold(
         self, step: int, page: int, before: int, now: int, group_of: Callable[[int], int]
     ) -> list[Event]:
         holders = self._holders.setdefault(page, [])

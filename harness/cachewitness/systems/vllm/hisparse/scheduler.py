@@ -87,7 +87,7 @@ class HiSparseScheduler(RealScheduler):
         super().complete(scheduled)
         self.tiers.settle()
 
-    def told(self, outputs: Any) -> list[Stats]:
+    def statistics_of(self, outputs: Any) -> list[Stats]:
         """Return nothing: operators are told of the device's pool alone, which is a part of the
         ledger's.
         """

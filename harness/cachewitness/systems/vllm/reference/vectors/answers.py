@@ -18,11 +18,11 @@ from typing import Any
 from cachewitness._util.errors import UsageError
 from cachewitness.core.engine import Engine
 from cachewitness.core.trace_format import GroupSpec, Layout, Submit, TraceHeader
-from cachewitness.engines.drift import takes
 from cachewitness.engines.driver import Driver
 from cachewitness.engines.fault_tools import adapter, core
 from cachewitness.engines.kind import Answer, CannotAsk
 from cachewitness.engines.registry import EngineSpec, kinds
+from cachewitness.engines.version_check import takes
 from cachewitness.vectors.case import PolicyAnswers
 from cachewitness.vectors.form import (
     LookupExpected,
