@@ -353,6 +353,7 @@ class Publish(_Event, tag="publish", gc=False):
 
 
 UnpublishReason = Literal["evict", "reset", "replace", "withdraw", "retention", "version"]
+"""Why a key can no longer be hit."""
 
 
 class Unpublish(_Event, tag="unpublish", gc=False):

@@ -14,7 +14,7 @@ import pytest
 
 from cachewitness._util import plugins
 from cachewitness.cli import invoke
-from cachewitness.engines.kind import WrittenFor
+from cachewitness.engines.written_for import WrittenFor
 from suites.support import second_environment
 from suites.support.foreign_engine import mortal  # noqa: F401
 

@@ -12,10 +12,13 @@ from cachewitness.core.engine import Engine
 from cachewitness.core.engine_failure import EngineFailure
 from cachewitness.core.malformed import spans_problem
 from cachewitness.core.trace_format import Layout, TraceHeader
+from cachewitness.engines.answers_level import AnswersLevel, Controls
 from cachewitness.engines.isolation import engine as child
 from cachewitness.engines.isolation.engine import Isolation
 from cachewitness.engines.isolation.messages import Ready
 from cachewitness.engines.kind import EngineKind
+from cachewitness.engines.own_configurations import OwnConfigurations
+from cachewitness.engines.own_process import OwnProcess
 from cachewitness.workloads.configurations import Configuration
 
 PAGE = "docs/reference/protocol.md"
@@ -50,8 +53,7 @@ def introduced(kind: EngineKind, text: str, isolation: Isolation) -> EngineKind:
     return replace(
         kind,
         levels=tuple(dict.fromkeys(ready.levels)),
-        configurations=lambda: own,
-        own_layouts=bool(own),
+        configurations=OwnConfigurations(lambda options: own, alone=bool(own)),
     )
 
 
@@ -100,8 +102,7 @@ ENGINE = EngineKind(
     },
     policies=None,
     replays=False,
-    command="command",
-    isolated=True,
-    cold=UNCACHED,
-    controls={"uncached": UNCACHED},
+    process=OwnProcess(command="command"),
+    answers_level=AnswersLevel(uncached=UNCACHED),
+    controls=Controls({"uncached": UNCACHED}),
 )

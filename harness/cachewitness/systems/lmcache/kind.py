@@ -15,14 +15,23 @@ from typing import Any
 
 import msgspec
 
-from cachewitness._util.errors import UsageError
-from cachewitness.core.engine import Engine
-from cachewitness.core.events import Header
-from cachewitness.core.trace_format import Layout, TraceHeader
+from cachewitness import (
+    Configuration,
+    Controls,
+    Driver,
+    Engine,
+    EngineKind,
+    Header,
+    Layout,
+    OwnConfigurations,
+    OwnProcess,
+    SecondTier,
+    TraceHeader,
+    UsageError,
+    WrittenFor,
+)
 from cachewitness.engines.adapter import Driven
 from cachewitness.engines.answering import chosen
-from cachewitness.engines.driver import Driver
-from cachewitness.engines.kind import EngineKind, WrittenFor
 from cachewitness.engines.observe_tier import TIER
 from cachewitness.systems.lmcache.modules import PATCHES, part
 from cachewitness.systems.lmcache.pages import Pages
@@ -30,7 +39,6 @@ from cachewitness.systems.lmcache.reference.engine import assemble
 from cachewitness.systems.lmcache.reference.options import configure
 from cachewitness.systems.lmcache.server import RealServer, Setting
 from cachewitness.workloads import layouts
-from cachewitness.workloads.configurations import Configuration
 from cachewitness_reference.lmcache import spec
 from cachewitness_reference.vllm_extended.config import options_of
 
@@ -177,12 +185,11 @@ ENGINE = EngineKind(
         **{name: f"{what}; an option of a trace too" for name, (_, what) in OWN.items()},
         "mutant": "a seeded fault patched into it (see `ls mutants`)",
     },
-    configurations=configurations,
-    controls={"uncached": {"caching": "off"}},
-    controlled=("scheduler",),
-    tier="LMCache",
+    configurations=OwnConfigurations(lambda options: configurations()),
+    controls=Controls({"uncached": {"caching": "off"}}, levels=("scheduler",)),
+    tier=SecondTier("LMCache"),
     policies=("lmcache",),
     replays=False,
-    isolated=True,
+    process=OwnProcess(),
     written_for=WrittenFor("LMCache", "lmcache", spec.NEWEST, spec.NEWEST),
 )

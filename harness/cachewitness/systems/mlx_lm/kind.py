@@ -4,13 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from cachewitness._util.errors import UsageError
-from cachewitness.core.engine import Engine
-from cachewitness.core.trace_format import GroupSpec, Layout, TraceHeader
+from cachewitness import (
+    AnswersLevel,
+    Configuration,
+    Controls,
+    Engine,
+    EngineKind,
+    GroupSpec,
+    Layout,
+    OwnConfigurations,
+    OwnProcess,
+    TraceHeader,
+    UsageError,
+    WrittenFor,
+)
 from cachewitness.engines.answering import chosen, chunk_of, needs, takes
-from cachewitness.engines.kind import EngineKind, WrittenFor
 from cachewitness.systems.mlx_lm.architectures import ARCHITECTURES, CONTROL
-from cachewitness.workloads.configurations import Configuration
 
 NAME, INSTALL = "mlx-lm", "pip install 'cachewitness[mlx]'"
 CHUNK = 2048
@@ -72,11 +81,9 @@ ENGINE = EngineKind(
     },
     policies=None,
     replays=False,
-    configurations=configurations,
-    cold={"caching": "off"},
-    controls={"uncached": {"caching": "off"}, "attention-only": {"model": CONTROL}},
-    shrinking=SHRINKING,
-    isolated=True,
-    imports=("cachewitness.systems.mlx_lm.engine",),
+    configurations=OwnConfigurations(lambda options: configurations()),
+    answers_level=AnswersLevel(uncached={"caching": "off"}, shrinking=SHRINKING),
+    controls=Controls({"uncached": {"caching": "off"}, "attention-only": {"model": CONTROL}}),
+    process=OwnProcess(imports=("cachewitness.systems.mlx_lm.engine",)),
     written_for=WrittenFor("mlx-lm", "mlx-lm", "0.32", "0.32"),
 )

@@ -6,13 +6,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from cachewitness._util.errors import UsageError
-from cachewitness.core.engine import Engine
+from cachewitness import (
+    Driver,
+    Engine,
+    EngineKind,
+    OwnConfigurations,
+    OwnProcess,
+    TraceHeader,
+    UsageError,
+    WrittenFor,
+)
 from cachewitness.core.events import Event
-from cachewitness.core.trace_format import Op, TraceHeader
+from cachewitness.core.trace_format import Op
 from cachewitness.engines.answering import chosen
-from cachewitness.engines.driver import Driver
-from cachewitness.engines.kind import EngineKind, WrittenFor
 from cachewitness.engines.version_check import Drift, drift
 from cachewitness.systems.sglang.build import build
 from cachewitness.systems.sglang.cache import SglangCache
@@ -67,11 +73,10 @@ ENGINE = EngineKind(
     summary="the installed SGLang's own unified radix cache and its allocators, on CPU",
     levels=("manager",),
     open=open_engine,
-    configurations=configurations,
-    own_layouts=True,
+    configurations=OwnConfigurations(lambda options: configurations(), alone=True),
     policies=None,
     replays=False,
-    isolated=True,
+    process=OwnProcess(),
     written_for=WrittenFor("SGLang", "sglang", KNOWN, KNOWN),
     options={
         "source": "a folder that holds `sglang`: a wheel unpacked",

@@ -4,13 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from cachewitness._util.errors import UsageError
-from cachewitness.core.engine import Engine
-from cachewitness.core.trace_format import GroupSpec, Layout, TraceHeader
+from cachewitness import (
+    AnswersLevel,
+    Configuration,
+    Controls,
+    Engine,
+    EngineKind,
+    GroupSpec,
+    Layout,
+    OwnConfigurations,
+    OwnProcess,
+    TraceHeader,
+    UsageError,
+    WrittenFor,
+)
 from cachewitness.engines.answering import chosen, chunk_of, needs, takes
-from cachewitness.engines.kind import EngineKind, WrittenFor
 from cachewitness.systems.transformers.architectures import ARCHITECTURES, CONTROL, UNSPLIT
-from cachewitness.workloads.configurations import Configuration
 
 NAME = "transformers"
 INSTALL = "pip install 'cachewitness[transformers]'"
@@ -87,14 +96,14 @@ ENGINE = EngineKind(
     },
     policies=None,
     replays=False,
-    configurations=configurations,
-    cold={"caching": "off"},
-    controls={"uncached": {"caching": "off"}, "attention-only": {"model": CONTROL}},
-    shrinking=SHRINKING,
-    isolated=True,
-    imports=(
-        "cachewitness.systems.transformers.engine",
-        "transformers.models.llama.modeling_llama",
+    configurations=OwnConfigurations(lambda options: configurations()),
+    answers_level=AnswersLevel(uncached={"caching": "off"}, shrinking=SHRINKING),
+    controls=Controls({"uncached": {"caching": "off"}, "attention-only": {"model": CONTROL}}),
+    process=OwnProcess(
+        imports=(
+            "cachewitness.systems.transformers.engine",
+            "transformers.models.llama.modeling_llama",
+        )
     ),
     written_for=WrittenFor("transformers", "transformers", "5.23", "5.24"),
 )

@@ -27,10 +27,15 @@ from cachewitness.engines import policy as policies
 from cachewitness.engines.adapter import Driven
 from cachewitness.engines.answering import chosen
 from cachewitness.engines.driver import Driver
-from cachewitness.engines.kind import Answer, EngineKind, Exported, Failed, WrittenFor
+from cachewitness.engines.export import Exported, Failed
+from cachewitness.engines.kind import Answer, EngineKind
+from cachewitness.engines.own_configurations import OwnConfigurations
+from cachewitness.engines.own_process import OwnProcess
 from cachewitness.engines.registry import EngineSpec
+from cachewitness.engines.second_tier import SecondTier
 from cachewitness.engines.source_patch import ACTIVE
 from cachewitness.engines.version_check import drift
+from cachewitness.engines.written_for import WrittenFor
 from cachewitness.systems.lmcache.modules import PATCHES as LMCACHE
 from cachewitness.systems.vllm.assemble import manager_engine, scheduler_engine
 from cachewitness.systems.vllm.clock import Clock
@@ -262,10 +267,10 @@ ENGINE = EngineKind(
     levels=("manager", "scheduler"),
     open=open_engine,
     answers=answer_vectors,
-    configurations=_configurations,
-    loads_by="connector",
-    isolated=True,
-    as_test=_as_test,
+    configurations=OwnConfigurations(lambda options: _configurations()),
+    tier=SecondTier(option="connector"),
+    process=OwnProcess(),
+    export=_as_test,
     written_for=WrittenFor("vLLM", "vllm", FIRST, LAST),
     options={
         "source": (

@@ -10,7 +10,11 @@ from msgspec.structs import replace
 
 from cachewitness.core.engine import Engine
 from cachewitness.core.trace_format import Layout, TraceHeader
-from cachewitness.engines.policy import Choices, PolicyKind, Rule, Serving, served_plainly
+from cachewitness.engines.choices import Choices
+from cachewitness.engines.layout_rules import LayoutRules
+from cachewitness.engines.on_tensors import OnTensors, Serving, served_plainly
+from cachewitness.engines.policy import PolicyKind, Rule
+from cachewitness.engines.sizing import Sizing
 from cachewitness.systems.furiosa.reference import EXPECTED_LENGTH, NOT_APPLICABLE
 from cachewitness.vectors.case import PolicyAnswers
 from cachewitness.workloads import layouts
@@ -104,14 +108,10 @@ POLICY = PolicyKind(
     open=_open,
     steer=_steer,
     configurations=configurations,
-    compares=cold_configurations,
-    serves=serve,
-    variants=variants,
-    aliases=("furiosa_llm",),
-    checkpoint="window",
+    tensors=OnTensors(cold_configurations, serve, checkpoint="window"),
+    layouts=LayoutRules(variants, least_pages=least_pages),
     not_applicable=NOT_APPLICABLE,
     answers=_answers,
-    least_pages=least_pages,
     variables=(EXPECTED_LENGTH,),
-    plan=_plan,
+    sizing=Sizing(_plan, aliases=("furiosa_llm",)),
 )

@@ -12,7 +12,11 @@ import msgspec
 
 from cachewitness.core.engine import Engine
 from cachewitness.core.trace_format import Layout, TraceHeader
-from cachewitness.engines.policy import Choices, PolicyKind, Rule, Serving
+from cachewitness.engines.choices import Choices
+from cachewitness.engines.layout_rules import LayoutRules
+from cachewitness.engines.on_tensors import OnTensors, Serving
+from cachewitness.engines.policy import PolicyKind, Rule
+from cachewitness.engines.sizing import Sizing
 from cachewitness.systems.lmcache.reference import FEATURE_VARIABLES
 from cachewitness.systems.vllm.reference import RETENTION_INTERVAL
 from cachewitness.systems.vllm.reference import policy as of_vllm
@@ -132,13 +136,11 @@ POLICY = PolicyKind(
     open=_open,
     steer=_steer,
     configurations=configurations,
-    compares=cold_configurations,
-    serves=serve,
-    variants=variants,
+    tensors=OnTensors(cold_configurations, serve, tiered=True),
+    layouts=LayoutRules(variants),
     levels=("scheduler",),
-    tiered=True,
     plants_as="reference",
     answers=_answers,
     variables=(RETENTION_INTERVAL, *FEATURE_VARIABLES),
-    plan=_plan,
+    sizing=Sizing(_plan),
 )

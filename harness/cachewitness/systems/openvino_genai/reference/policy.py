@@ -9,7 +9,11 @@ import click
 
 from cachewitness.core.engine import Engine
 from cachewitness.core.trace_format import Layout, TraceHeader
-from cachewitness.engines.policy import Choices, PolicyKind, Rule, Serving, served_plainly
+from cachewitness.engines.choices import Choices
+from cachewitness.engines.layout_rules import LayoutRules
+from cachewitness.engines.on_tensors import OnTensors, Serving, served_plainly
+from cachewitness.engines.policy import PolicyKind, Rule
+from cachewitness.engines.sizing import Sizing
 from cachewitness.vectors.case import PolicyAnswers
 from cachewitness.workloads import layouts
 from cachewitness.workloads.configurations import Configuration
@@ -122,11 +126,8 @@ POLICY = PolicyKind(
     open=_open,
     steer=_steer,
     configurations=configurations,
-    compares=cold_configurations,
-    serves=serve,
-    aliases=("openvino",),
+    tensors=OnTensors(cold_configurations, serve),
     answers=_answers,
-    plan=_plan,
-    fit=_fit,
-    remarks=_remarks,
+    sizing=Sizing(_plan, aliases=("openvino",)),
+    layouts=LayoutRules(fit=_fit, remarks=_remarks),
 )

@@ -10,7 +10,10 @@ import click
 
 from cachewitness.core.engine import Engine
 from cachewitness.core.trace_format import Layout, TraceHeader
-from cachewitness.engines.policy import Choices, PolicyKind, Rule, Serving, served_plainly
+from cachewitness.engines.choices import Choices
+from cachewitness.engines.on_tensors import OnTensors, Serving, served_plainly
+from cachewitness.engines.policy import PolicyKind, Rule
+from cachewitness.engines.sizing import Sizing
 from cachewitness.systems.tensorrt_edge.reference import NOT_APPLICABLE
 from cachewitness.vectors.case import PolicyAnswers
 from cachewitness.workloads import layouts
@@ -108,10 +111,8 @@ POLICY = PolicyKind(
     open=_open,
     steer=_steer,
     configurations=configurations,
-    compares=cold_configurations,
-    serves=serve,
-    aliases=("tensorrt_edge_llm",),
+    tensors=OnTensors(cold_configurations, serve),
     not_applicable=NOT_APPLICABLE,
     answers=_answers,
-    plan=_plan,
+    sizing=Sizing(_plan, aliases=("tensorrt_edge_llm",)),
 )

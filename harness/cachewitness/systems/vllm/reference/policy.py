@@ -15,7 +15,12 @@ import click
 
 from cachewitness.core.engine import Engine
 from cachewitness.core.trace_format import Layout, Level, TraceHeader
-from cachewitness.engines.policy import Choices, PolicyKind, Rule, Serving
+from cachewitness.engines.choices import Choices
+from cachewitness.engines.drawing import Drawing
+from cachewitness.engines.layout_rules import LayoutRules
+from cachewitness.engines.on_tensors import OnTensors, Serving
+from cachewitness.engines.policy import PolicyKind, Rule
+from cachewitness.engines.sizing import Sizing
 from cachewitness.systems.vllm.reference import RETENTION_INTERVAL
 from cachewitness.vectors.case import PolicyAnswers
 from cachewitness.workloads import layouts
@@ -195,14 +200,12 @@ POLICY = PolicyKind(
     },
     open=_open,
     configurations=_configurations,
-    compares=cold_configurations,
-    serves=serve,
-    variants=variants,
+    tensors=OnTensors(cold_configurations, serve),
+    layouts=LayoutRules(variants),
     plants_as="reference",
     answers=_answers,
     variables=(RETENTION_INTERVAL,),
-    plan=_plan,
-    draw=_draw,
+    sizing=Sizing(_plan),
+    drawing=Drawing(_draw, _refuse),
     steer=_steer,
-    refuse=_refuse,
 )
