@@ -183,8 +183,6 @@ def test_a_campaign_that_proved_nothing_has_no_green_report(
     monkeypatch.setattr(
         "cachewitness.sessions.fuzz.self_test.run_self_test", lambda plan: self_test
     )
-        "cachewitness.sessions.fuzz.self_test.run_self_test", lambda plan: self_test
-    )
     ended = invoke([*FUZZ, "--operations", "400", "--report", str(tmp_path)])
     code, page = told(tmp_path)
     assert {ended} == {code} == codes and said in page
