@@ -1,7 +1,7 @@
 """Campaigns whose workers and drivers are killed by signal 9 at random points, beside one that
 nobody disturbs.
 
-    python -m benchmarks.campaign_kills [--database URL] [--ray ADDRESS] [--kills 20] [--seed 0] [--write docs/campaign.md]
+    python -m benchmarks.campaign_kills [--database URL] [--ray ADDRESS] [--kills 20] [--seed 0] [--write docs/results/campaign.md]
 
 Without options the state is a file of SQLite and workers are processes. A campaign is killed
 several times and begun again each time its driver was; when it is done, the next one begins, until

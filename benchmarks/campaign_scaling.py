@@ -1,7 +1,8 @@
 """What a campaign costs beside its work: one worker and two, and the load that units put on a
 database.
 
-    python -m benchmarks.campaign_scaling [--database URL] [--times 3] [--write docs/campaign.md]
+    python -m benchmarks.campaign_scaling [--database URL] [--times 3] \
+        [--write docs/results/campaign.md]
 
 The same campaign is carried out by one worker and by two, in turn; the best time of each counts.
 Then workers that do nothing but lease units and enter outcomes, as large as those of the campaign,

@@ -1,7 +1,7 @@
 """Time and memory of `cachewitness check` on long stored histories, and its time on several at
 once.
 
-    python benchmarks/check_history.py [--events N ...] [--several] [--write docs/speed.md]
+    python benchmarks/check_history.py [--events N ...] [--several] [--write docs/results/speed.md]
 
 A history is the workload `three-groups` (`benchmarks/workload.py`), carried out by the reference
 and its worker and written down line by line. Each is judged by a process of its own; memory is the

@@ -1,4 +1,4 @@
-"""Write docs/findings.md, and a picture of each finding's trace, from fixtures/findings.
+"""Write docs/results/findings.md, and a picture of each finding's trace, from fixtures/findings.
 
     python -m benchmarks.findings
 
@@ -48,8 +48,8 @@ class Finding(msgspec.Struct, forbid_unknown_fields=True):
 
     @property
     def stored(self) -> str:
-        """Where its trace is, from docs/."""
-        return f"../{(folder() / self.trace).resolve().relative_to(folder().parents[1])}"
+        """Where its trace is, from docs/results."""
+        return f"../../{(folder() / self.trace).resolve().relative_to(folder().parents[1])}"
 
     @property
     def anchor(self) -> str:
@@ -104,7 +104,7 @@ def _whole() -> dict[str, Any]:
 
 
 def page() -> str:
-    """Return docs/findings.md."""
+    """Return docs/results/findings.md."""
     found = register()
     engines = {
         one.engine: [other for other in found if other.engine == one.engine] for one in found
@@ -114,7 +114,7 @@ def page() -> str:
             f"[{one.name}](#{one.anchor})",
             one.engine,
             one.seen or one.version,
-            f"[`{one.anomaly}`](anomalies.md#{one.anomaly})",
+            f"[`{one.anomaly}`](../reference/anomalies.md#{one.anomaly})",
         ]
         for one in found
     ]
@@ -123,10 +123,10 @@ def page() -> str:
             one.engine,
             one.seen or one.version,
             one.what,
-            f"[`{one.anomaly}`](anomalies.md#{one.anomaly})",
+            f"[`{one.anomaly}`](../reference/anomalies.md#{one.anomaly})",
             one.how,
             linked(one.report),
-            f"[{one.page.split('.')[0]}]({one.page})",
+            f"[{one.page.split('.')[0]}](../{one.page})",
         ]
         for one in stopped()
     ]
@@ -134,7 +134,7 @@ def page() -> str:
 
 
 def pictures() -> dict[str, str]:
-    """Return the pictures, by file name in docs/findings."""
+    """Return the pictures, by file name in docs/results/findings."""
     made = {}
     for one in register():
         if one.trace:
@@ -145,12 +145,12 @@ def pictures() -> dict[str, str]:
 
 def main() -> int:
     """Write the page and the pictures, and return the exit code."""
-    files.write(pages.folder() / "findings.md", [page().encode()])
-    drawings = pages.folder() / "findings"
+    files.write(pages.folder("results") / "findings.md", [page().encode()])
+    drawings = pages.folder("results") / "findings"
     drawings.mkdir(exist_ok=True)
     for name, picture in pictures().items():
         files.write(drawings / name, [picture.encode()])
-    print(f"docs/findings.md and {len(pictures())} pictures")
+    print(f"docs/results/findings.md and {len(pictures())} pictures")
     return 0
 
 

@@ -1,7 +1,7 @@
 """What share of a GPU's memory bandwidth paged attention reaches when requests decode at long
 context.
 
-    python -m benchmarks.gpu_attention [--batch 64] [--write docs/gpu.md]
+    python -m benchmarks.gpu_attention [--batch 64] [--write docs/results/gpu.md]
 
 The kernel reads every key and value of every request once, through block tables whose pages are
 scattered; those bytes by the time of a launch are compared with what a copy from device memory to

@@ -1,7 +1,7 @@
 """Hit rates of long multi-turn conversations by block size, dense and at an interval:
 vllm-project/vllm#45845 in proportion.
 
-    python -m benchmarks.hit_rates [--write docs/hit-rates.md]
+    python -m benchmarks.hit_rates [--write docs/results/hit-rates.md]
 
 The pull request states three things of a model whose state weighs as much as 471 tokens of
 attention, at blocks of 128, 256 and 512 tokens: dense at small blocks falls late in long runs, an

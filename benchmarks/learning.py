@@ -1,7 +1,7 @@
 """Whether a search that learns finds seeded faults after fewer operations than blind drawing:
-docs/learning.md and its chart.
+docs/results/learning.md and its chart.
 
-    python -m benchmarks.learning --kept FILE [--write docs/learning.md]
+    python -m benchmarks.learning --kept FILE [--write docs/results/learning.md]
 
 Blind is what `cachewitness fuzz` does: each trace is drawn anew. The ways that learn keep a corpus
 of traces, as the choices that made them (as Zest does, Padhye and others, ISSTA 2019): a trace

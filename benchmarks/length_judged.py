@@ -1,7 +1,7 @@
 """What judging costs as a sequence grows: a decode step, the prompt's tokens, and the end of the
 request.
 
-    python -m benchmarks.length_judged [--tokens N ...] [--write docs/speed.md]
+    python -m benchmarks.length_judged [--tokens N ...] [--write docs/results/speed.md]
 
 One request of the workload `three-groups` (`benchmarks/workload.py`) is computed in chunks of 2 048
 tokens on the reference under all checkers, generates `DECODES` tokens, and ends. Times are CPU

@@ -1,7 +1,8 @@
 """What a token costs in the references as sequences grow: the same at 62 500 tokens as at a
 million.
 
-    python -m benchmarks.long_sequence [--policy NAME ...] [--tokens N ...] [--write docs/speed.md]
+    python -m benchmarks.long_sequence [--policy NAME ...] [--tokens N ...] \
+        [--write docs/results/speed.md]
 
 For each policy one sequence is computed in chunks of 2 048 tokens over pools that hold it twice,
 ends, and is sent again. Four phases are timed apart: the look-up of the second request (`look up`),

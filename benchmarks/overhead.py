@@ -1,6 +1,6 @@
 """The harness's time beside vLLM's own, over pools of several sizes.
 
-    python benchmarks/overhead.py --vllm PATH [--write docs/speed.md]
+    python benchmarks/overhead.py --vllm PATH [--write docs/results/speed.md]
 
 The workload is `benchmarks/workload.py`. All times are CPU seconds, those inside vLLM too, the best
 of several runs. Each pool is measured twice: as the observer works, and with a look at every block

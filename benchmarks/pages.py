@@ -9,7 +9,10 @@ compares the pages written here with what this module renders.
 
 from __future__ import annotations
 
+import ast
+import importlib
 import inspect
+import itertools
 import sys
 from collections.abc import Callable, Iterator
 
@@ -25,8 +28,8 @@ from cachewitness.workloads import anomaly_examples
 def main() -> int:
     """Write every page and return the exit code."""
     for name, text in rendered().items():
-        files.write(pages.folder() / f"{name}.md", [text.encode()])
-        print(f"docs/{name}.md")
+        files.write(pages.folder("reference") / f"{name}.md", [text.encode()])
+        print(f"docs/reference/{name}.md")
     return 0
 
 
@@ -41,23 +44,50 @@ def rendered() -> dict[str, str]:
 
 
 def public_names() -> str:
-    """Return docs/api.md: every public name with its own docstring."""
-    named = {
-        name: getattr(cachewitness, name) for name in cachewitness.__all__ if name != "__version__"
+    """Return docs/reference/api.md: every public name with its own docstring."""
+    groups = (inspect.getdoc(cachewitness) or "").partition("\n\n")[2].rpartition("\n\n")[0]
+    names = sorted(
+        {*cachewitness.__all__} - {"__version__"}, key=lambda name: groups.index(f"`{name}`")
+    )
+    named = {name: getattr(cachewitness, name) for name in names}
+    functions = {
+        name: value for name, value in named.items() if inspect.isfunction(value) and value.__doc__
     }
-    functions = {name: value for name, value in named.items() if inspect.isfunction(value)}
     return pages.render(
         "api",
+        groups=groups,
         functions={
-            name: (_signature(value), inspect.getdoc(value)) for name, value in functions.items()
+            name: (_signature(name, value), inspect.getdoc(value))
+            for name, value in functions.items()
         },
-        classes={
-            name: inspect.getdoc(value) for name, value in named.items() if name not in functions
-        },
+        others={name: documented(name) for name in named if name not in functions},
     )
 
 
-def _signature(function: Callable[..., object]) -> str:
+def documented(name: str) -> str:
+    """Return what is written of a public name that is no function: the docstring of a class, or the
+    text under an assignment; empty if there is none.
+    """
+    value = getattr(cachewitness, name)
+    if inspect.isclass(value):
+        return inspect.getdoc(value) or ""
+    imports = ast.walk(ast.parse(inspect.getsource(cachewitness)))
+    module, attribute = next(
+        (statement.module or "", alias.name)
+        for statement in imports
+        if isinstance(statement, ast.ImportFrom)
+        for alias in statement.names
+        if name in (alias.asname, alias.name)
+    )
+    body = ast.parse(inspect.getsource(importlib.import_module(module))).body
+    for statement, after in itertools.pairwise(body):
+        is_it = isinstance(statement, ast.Assign) and ast.unparse(statement.targets[0]) == attribute
+        if is_it and isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant):
+            return inspect.cleandoc(str(after.value.value))
+    return ""
+
+
+def _signature(name: str, function: Callable[..., object]) -> str:
     """Return the parameters of a function, a line each, as they are written in its source."""
     parameters = inspect.signature(function).parameters.values()
     star = next(
@@ -70,11 +100,11 @@ def _signature(function: Callable[..., object]) -> str:
     ]
     if star is not None:
         lines.insert(star, "*")
-    return f"{function.__name__}(\n" + "".join(f"    {line},\n" for line in lines) + ")"
+    return f"{name}(\n" + "".join(f"    {line},\n" for line in lines) + ")"
 
 
 def command_line() -> str:
-    """Return docs/cli.md: the options of every command are those of its `--help`."""
+    """Return docs/reference/cli.md: the options of every command are those of its `--help`."""
     context = click.Context(cli)
     commands = {name: cli.get_command(context, name) for name in cli.list_commands(context)}
     options = {
@@ -99,7 +129,7 @@ def _option(option: click.Option) -> list[str]:
 
 
 def policy_tables() -> str:
-    """Return docs/policies.md: what each policy of this repository says of itself."""
+    """Return docs/reference/policies.md: what each policy of this repository says of itself."""
     own = data.fixtures().parent / "reference_impl" / "cachewitness_reference"
     kinds = [policies.get(name) for name in policies.names() if (own / name).is_dir()]
     axes = [
@@ -120,7 +150,7 @@ def policy_tables() -> str:
 
 
 def _row(kind: policies.PolicyKind) -> Iterator[str]:
-    yield f"[`{kind.name}`](../reference_impl/cachewitness_reference/{kind.name}/__init__.py)"
+    yield f"[`{kind.name}`](../../reference_impl/cachewitness_reference/{kind.name}/__init__.py)"
     yield kind.summary
     yield f"<{kind.source}>"
     yield kind.pinned[:10]

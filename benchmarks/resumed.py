@@ -1,4 +1,4 @@
-"""Write docs/resumed.md: every architecture of the engine `transformers`, resumed from the
+"""Write docs/results/resumed.md: every architecture of the engine `transformers`, resumed from the
 library's caches and computed anew.
 
     python -m benchmarks.resumed
@@ -21,10 +21,10 @@ from cachewitness.core.trace_format import Trace
 from cachewitness.engines.registry import parse
 from cachewitness.parity.answers.compare import runs
 from cachewitness.systems.transformers.architectures import ARCHITECTURES
-from cachewitness.systems.transformers.cache_faults import FAULTS
 from cachewitness.systems.transformers.kind import configurations
 from cachewitness.workloads.answer_random import random_answers
 from cachewitness.workloads.answer_stories import write
+from cachewitness_faults.transformers.cache_faults import FAULTS
 
 SEEDS = (1, 2)
 """Of the random traces."""
@@ -103,7 +103,7 @@ def main() -> int:
     text = pages.render(
         "resumed", rows=rows, torch=torch.__version__, transformers=transformers.__version__
     )
-    files.write(pages.folder() / "resumed.md", [text.encode()])
+    files.write(pages.folder("results") / "resumed.md", [text.encode()])
     return 0
 
 

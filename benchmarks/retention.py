@@ -6,7 +6,7 @@ decodes: so a snapshot is left behind at every block boundary, in prefill and in
 holds every conversation's attention blocks, with room for sparse snapshots and not for dense ones.
 All checkers watch every run: the dense arm breaks no rule, it only keeps what nobody asks for.
 
-    python benchmarks/retention.py --vllm PATH … [--write docs/retention.md]
+    python benchmarks/retention.py --vllm PATH … [--write docs/results/retention.md]
 
 Each PATH is a folder that holds `vllm` (a checkout or an unpacked wheel); each is run in a process
 of its own, on the same conversations, beside the reference told to be that release. Exits 1 if a

@@ -1,6 +1,6 @@
-"""How often the gate of scores errs, simulated: writes the table of docs/score.md.
+"""How often the gate of scores errs, simulated: writes the table of docs/results/score.md.
 
-    python -m benchmarks.score_rates [--runs 20000] [--write docs/score.md]
+    python -m benchmarks.score_rates [--runs 20000] [--write docs/results/score.md]
 
 A model answers each question right, wrong, or undecided; every run decides an undecided one anew
 with a coin, so that a share `noise` of the answers differs between any two runs. Where questions
@@ -25,6 +25,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks import sections
+from cachewitness._util import pages
 from cachewitness.parity.scores.decision import Counts, Risk, Tally, decide
 
 RUNS = 20_000
@@ -187,14 +188,17 @@ def section(runs: int) -> str:
     """Return the section of the page."""
     heads = {"noise": SOUND, "loss": DAMAGED}
     tables = {name: _table(worlds, runs) for name, worlds in heads.items()}
-    return "\n\n".join([TITLE, _HEAD.format(runs=runs), tables["noise"], _BETWEEN, tables["loss"]])
+    parts = [TITLE, _HEAD.format(runs=runs), tables["noise"], _BETWEEN, tables["loss"]]
+    return pages.flowed("\n\n".join(parts))
 
 
-_HEAD = """Each row is {runs:,} simulated runs, judged by the code that judges real ones; `python -m benchmarks.score_rates
---write docs/score.md` writes this section. The model is right in 80 % of the answers; *noise* is the share of answers that
-differ between any two runs. The worst arm of a run counts. First a correct cache, which may fail in 5 % of the runs at most:"""  # noqa: E501
-_BETWEEN = """And a damaged one, in points of all questions; *gained* answers are mended by the same damage. Such a run may pass
-in 5 % of the cases at most if the loss is the margin, and hardly ever if it is more:"""  # noqa: E501
+_HEAD = """Each row is {runs:,} simulated runs, judged by the code that judges real ones;
+`python -m benchmarks.score_rates --write docs/results/score.md` writes this section. The model is
+right in 80 % of the answers; *noise* is the share of answers that differ between any two runs. The
+worst arm of a run counts. First a correct cache, which may fail in 5 % of the runs at most:"""
+_BETWEEN = """And a damaged one, in points of all questions; *gained* answers are mended by the same
+damage. Such a run may pass in 5 % of the cases at most if the loss is the margin, and hardly ever
+if it is more:"""
 
 
 def _table(worlds: Sequence[World], runs: int) -> str:

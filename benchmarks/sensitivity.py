@@ -1,7 +1,7 @@
 """What a damaged cache costs: answers, divergence and logits, for every damage of
 `benchmarks/damages.py`.
 
-    python -m benchmarks.sensitivity [--questions 200] [--checkpoint DIR] [--device cpu] [--write docs/sensitivity.md]
+    python -m benchmarks.sensitivity [--questions 200] [--checkpoint DIR] [--device cpu] [--write docs/results/sensitivity.md]
 
 The questions are those of the score, through the toy engine: scheduler, cache manager, paged pools.
 A cold pass is run once, and once more for the noise floor. For each damage the cache is forgotten

@@ -1,4 +1,4 @@
-"""Writes `docs/sensitivity.md` from what `benchmarks/sensitivity.py` measured. No number is
+"""Writes `docs/results/sensitivity.md` from what `benchmarks/sensitivity.py` measured. No number is
 typed in.
 """
 

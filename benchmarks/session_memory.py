@@ -1,7 +1,7 @@
 """How much memory a long session takes under all checkers: each request brings a text that nobody
 had before.
 
-    python -m benchmarks.session_memory [--operations N ...] [--write docs/speed.md]
+    python -m benchmarks.session_memory [--operations N ...] [--write docs/results/speed.md]
 
 The workload `three-groups` (`benchmarks/workload.py`) on the reference. Memory is what the process
 holds at that time.

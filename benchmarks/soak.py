@@ -1,10 +1,10 @@
 """Long runs without faults: every alarm is false, or a finding.
 
-    python benchmarks/soak.py --engine NAME [--policy NAME] --operations N --seed N [--keep DIR] [--write docs/soak.md]
+    python benchmarks/soak.py --engine NAME [--policy NAME] --operations N --seed N [--keep DIR] [--write docs/results/soak.md]
 
 Runs what `cachewitness fuzz` draws, and goes on after an alarm. An alarm is sorted as known if what
 was read had been copied in the same step from a block that this step fills, which vLLM 0.26 and
-later do (docs/engine-vllm.md). `--keep` stores the trace of each alarm as it was drawn; `--write`
+later do (docs/systems/vllm-notes.md). `--keep` stores the trace of each alarm as it was drawn; `--write`
 puts a section on the run into a page.
 """  # noqa: E501
 

@@ -1,7 +1,7 @@
 """How many operations a second the harness judges, and that neither the history's length nor the
 pool's size matters.
 
-    python benchmarks/throughput.py [--vllm PATH] [--write docs/speed.md] [--profile]
+    python benchmarks/throughput.py [--vllm PATH] [--write docs/results/speed.md] [--profile]
 
 The workload is `benchmarks/workload.py`. Times are CPU seconds of this process, the best of several
 repetitions, so that other work on the machine disturbs them little; two processes and vLLM are

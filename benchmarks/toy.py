@@ -1,7 +1,7 @@
 """How fast the toy model runs: prefill and decode, over pages, without a cache, and in
 transformers, in one run on one machine.
 
-    python -m benchmarks.toy [--device cuda] [--kernels triton] [--checkpoint DIR] [--batch 64] [--write docs/speed.md]
+    python -m benchmarks.toy [--device cuda] [--kernels triton] [--checkpoint DIR] [--batch 64] [--write docs/results/speed.md]
 
 All three run the same weights in float32: those of a checkpoint of the published architecture
 (Qwen3.5), or random ones of its sizes. Times on a machine that does other things are worth little,

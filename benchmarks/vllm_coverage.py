@@ -1,6 +1,6 @@
 """What share of vLLM's own cache code a run enters, beside what vLLM's own tests enter of it.
 
-    python -m benchmarks.vllm_coverage --source DIR --tests DIR --kept DIR [--seconds 120] [--write docs/vllm-coverage.md]
+    python -m benchmarks.vllm_coverage --source DIR --tests DIR --kept DIR [--seconds 120] [--write docs/results/vllm-coverage.md]
 
 `--source` holds `vllm` (a wheel unpacked without its libraries), `--tests` is the folder `tests` of
 the same version's source distribution. Each part (`parts`) is a command of its own under
@@ -41,8 +41,8 @@ ROOT = Path(__file__).resolve().parents[1]
 KNOWN = "fixtures/expected/vllm-0.33.txt"
 KNOWN_OF_CONNECTORS = "fixtures/expected/vllm-0.33-connectors.txt"
 KNOWN_TO_FUZZ = ("stale-hit", "partial-commit", "uncommitted-hit", "divergence")
-"""Anomalies in vLLM 0.33 (docs/engine-vllm.md) behind which a campaign goes on, so that it lasts as
-long as it is to last."""
+"""Anomalies in vLLM 0.33 (docs/systems/vllm-notes.md) behind which a campaign goes on, so that
+it lasts as long as it is to last."""
 CONNECTORS = (
     "simple",
     "simple-lazy",
@@ -204,7 +204,7 @@ def measure(given: argparse.Namespace) -> None:
     )
     fuzzed = given.kept / "expected.txt"
     fuzzed.write_text(
-        "".join(f"fuzz:*  {name}  # docs/engine-vllm.md\n" for name in KNOWN_TO_FUZZ),
+        "".join(f"fuzz:*  {name}  # docs/systems/vllm-notes.md\n" for name in KNOWN_TO_FUZZ),
         encoding="utf-8",
     )
     coverage = [sys.executable, "-P", "-m", "coverage", "run", f"--rcfile={settings}"]

@@ -53,7 +53,7 @@ OWN = {
 server."""
 _HISPARSE = (
     "HiSparse: an import from another machine, which takes a connector beside it, or never asked"
-    " (engine-vllm.md)"
+    " (docs/systems/vllm-notes.md)"
 )
 _ENGINE = (
     "asked by the engine's loop, its statistics or its front end, for which the harness stands in"
@@ -69,7 +69,7 @@ WHY: tuple[tuple[str, str], ...] = (
     ),
     (
         r"SinkFullAttention.*",
-        "sinks: 0.33.0 raises a TypeError when it builds the manager (engine-vllm.md)",
+        "sinks: 0.33.0 raises a TypeError when it builds the manager (docs/systems/vllm-notes.md)",
     ),
     (
         r"CircularBuffer.*",

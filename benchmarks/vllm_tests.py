@@ -1,6 +1,6 @@
 """How many faults in vLLM's own code vLLM's own unit tests kill, beside what kills them here.
 
-    python benchmarks/vllm_tests.py --source DIR --tests DIR [--older DIR] [--kept FILE] [--write docs/vllm-faults.md]
+    python benchmarks/vllm_tests.py --source DIR --tests DIR [--older DIR] [--kept FILE] [--write docs/results/vllm-faults.md]
 
 `--source` holds `vllm` (a wheel unpacked without its libraries), `--tests` is the folder `tests` of
 the same version's source distribution. The tests run in a folder made for them: without
@@ -46,8 +46,8 @@ from benchmarks.vllm_tests_page import page as text
 from benchmarks.vllm_tests_page import release_of
 from cachewitness.engines.mutant import Mutant
 from cachewitness.engines.source_patch import Patches
-from cachewitness.systems.vllm.faults import FAULTS
 from cachewitness.systems.vllm.source import load
+from cachewitness_faults.vllm.faults import FAULTS
 
 SECONDS = 30
 ASLEEP = 20 * SECONDS

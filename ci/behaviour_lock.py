@@ -84,7 +84,7 @@ def without_volatile(value: Any) -> Any:
         return [without_volatile(item) for item in value]
     if isinstance(value, str):
         value = re.sub(r"\d+(\.\d+)? s\b", "N s", value)
-        value = re.sub(r"\b([0-9a-f]{2}/)?[0-9a-f]{12,}\b", "DIGEST", value)
+        value = re.sub(r"\b([0-9a-f]{2}/)?(?=[0-9]*[a-f])[0-9a-f]{12,}\b", "DIGEST", value)
         return re.sub(r"/(?:tmp|home|root|work|var)/[^\s'\",)]*", "PATH", value)
     return value
 

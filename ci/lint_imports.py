@@ -14,9 +14,12 @@ the flow only while nothing runs against it. All of that breaks silently, by one
     cachewitness.core                    itself and cachewitness._util: the judge
     cachewitness.<room>                  rooms in front of it in `FLOW`, and itself
     cachewitness.systems.<system>        loaded by entry point, imported by nobody else (see `BUILDS_ON`)
+    cachewitness_faults.<system>         cachewitness, with the one system; loaded by entry point as well
+    cachewitness_training                cachewitness; nothing imports it but tests
 
 No statement assigns unrelated things at once (`a, b = f(), g()`): an exchange of names and a list of
 literals are no such statement.
+A public name that is imported from `cachewitness` counts as imported from where it is defined.
 No file of the package lies outside a room, no module imports another's private names, and no files
 import each other in a circle.
 
@@ -35,6 +38,8 @@ from typing import NamedTuple
 SOURCES = {
     "cachewitness_reference": "reference_impl/cachewitness_reference",
     "cachewitness": "harness/cachewitness",
+    "cachewitness_faults": "harness/cachewitness_faults",
+    "cachewitness_training": "harness/cachewitness_training",
     "suites": "suites",
     "ci": "ci",
     "benchmarks": "benchmarks",
@@ -50,9 +55,13 @@ BODIES = ("body", "orelse", "finalbody", "handlers", "cases")
 """The fields of a statement that hold further statements."""
 
 # What a room never imports.
+BESIDE = ("cachewitness_faults", "cachewitness_training")
+"""What a checkout has beside the product, and who installs the product does not."""
 CLOSED = {
-    "cachewitness_reference": ("cachewitness", "suites", "ci"),
-    "cachewitness": ("suites", "ci"),
+    "cachewitness_reference": ("cachewitness", *BESIDE, "suites", "ci"),
+    "cachewitness": (*BESIDE, "suites", "ci"),
+    "cachewitness_faults": ("cachewitness_training", "suites", "ci"),
+    "cachewitness_training": ("cachewitness_faults", "suites", "ci"),
     "suites": ("ci",),
     "ci": ("suites",),
     "benchmarks": ("suites", "ci"),
@@ -80,9 +89,14 @@ ALONE = {"_util": ("_util",), "core": ("_util", "core")}
 """Rooms that import nothing else of the package, and no reference: the judge, and what all share.
 """
 
+PRODUCT = ("cachewitness", *BESIDE)
+"""Packages that use nothing but public names of each other."""
+
 BUILDS_ON = {
     "cachewitness.systems.lmcache": ("cachewitness.systems.vllm",),
     "cachewitness.systems.vllm": ("cachewitness.systems.lmcache",),
+    "cachewitness_faults.lmcache": ("cachewitness.systems.vllm",),
+    "cachewitness_faults.vllm": ("cachewitness.systems.lmcache", "cachewitness_faults.lmcache"),
     "cachewitness_reference.vllm_extended": ("cachewitness_reference.vllm",),
 }
 """The packages that build on another of their kind. LMCache is a connector behind vLLM's scheduler,
@@ -115,13 +129,36 @@ class Module(NamedTuple):
 def main(argv: list[str]) -> int:
     """Check the tree below ROOT (this repository unless named) and return the exit code."""
     root = Path(argv[0]) if argv else Path(__file__).resolve().parent.parent
-    modules = {module.name: module for module in _modules(root)}
+    public = _public_names(root)
+    modules = {module.name: _resolved(module, public) for module in _modules(root)}
     findings = [found for module in modules.values() for found in _check(module)]
     findings += _check_flow(modules)
     findings += _check_circles(modules)
     for path, line, message in sorted(set(findings)):
         print(f"{path}:{line}: {message}")
     return 1 if findings else 0
+
+
+def _public_names(root: Path) -> dict[str, str]:
+    """Return where each public name of the package is defined: the root of the package imports them
+    for type checkers alone, and looks them up when they are asked for.
+    """
+    path = root / SOURCES["cachewitness"] / "__init__.py"
+    tree = ast.parse(path.read_text(encoding="utf-8"), filename=str(path))
+    return {
+        f"cachewitness.{alias.asname or alias.name}": f"{statement.module}.{alias.name}"
+        for node in tree.body
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+        for statement in node.body
+        if isinstance(statement, ast.ImportFrom)
+        for alias in statement.names
+    }
+
+
+def _resolved(module: Module, public: dict[str, str]) -> Module:
+    """Return a module whose imports of public names count as imports of where these are defined."""
+    imports = [Import(line, public.get(name, name)) for line, name in module.imports]
+    return module._replace(imports=imports)
 
 
 def _modules(root: Path) -> Iterator[Module]:
@@ -190,7 +227,13 @@ def _check(module: Module) -> Iterator[tuple[Path, int, str]]:
                 line,
                 f"imports {name}; a policy imports the standard library, primitives and itself",
             )
-        if top == "cachewitness" and name.startswith("cachewitness") and _private(name):
+        if top == "cachewitness_faults" and not _open_to_faults(module, name):
+            yield (
+                module.path,
+                line,
+                f"imports {name}; the faults of a system know no other system",
+            )
+        if top in PRODUCT and name.startswith("cachewitness") and _private(name):
             yield module.path, line, f"imports {name}; a module uses only public names of another"
     if module.path.name in DATA:
         return
@@ -252,6 +295,17 @@ def _open_to_policy(module: Module, name: str) -> bool:
     return any(
         _within(name, package)
         for package in ("cachewitness_reference.primitives", own, *BUILDS_ON.get(own, ()))
+    )
+
+
+def _open_to_faults(module: Module, name: str) -> bool:
+    """Return whether the faults of a system may import `name`: nothing of other systems."""
+    own = ".".join(module.name.split(".")[:2])
+    system = own.removeprefix("cachewitness_faults")
+    its = (own, f"cachewitness.systems{system}", *BUILDS_ON.get(own, ()))
+    closed = ("cachewitness_faults", "cachewitness.systems")
+    return not any(_within(name, package) for package in closed) or any(
+        _within(name, package) for package in its
     )
 
 

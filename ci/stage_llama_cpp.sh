@@ -39,7 +39,7 @@ trap '[[ -z $server ]] || kill "$server" 2>/dev/null || true' EXIT
 address=$(mktemp)
 for model in $names; do
     printf '\n== %s, by its URL\n' "$model"
-    cells=shared # where slots share their cells a window may lack a token (docs/engine-llama-cpp.md)
+    cells=shared # where slots share their cells a window may lack a token (docs/systems/llama_cpp-notes.md)
     windows "$model" && cells=apart
     "$run/bin/python" ci/llama_cpp_server.py "$CACHEWITNESS_LLAMA_CPP_MODELS/$model.gguf" "$cells" >"$address" 2>/dev/null &
     server=$!

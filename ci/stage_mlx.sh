@@ -5,7 +5,7 @@
 #
 #   CACHEWITNESS_MLX_CACHE   where the virtual environment is kept between runs (~0.6 GB)
 #   MODELS                   the architectures that run both suites; default: all but jamba, whose batches are wrong without a
-#                            cache (docs/engine-mlx-lm.md), so that nothing can be said of its cache
+#                            cache (docs/systems/mlx_lm-notes.md), so that nothing can be said of its cache
 #   PYTHON                   the Python that makes the environment (3.11 or later)
 set -euo pipefail
 cd "$(dirname "$0")/.."

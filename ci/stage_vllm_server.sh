@@ -110,7 +110,7 @@ score() {
 }
 
 # answered EXPECTED NAME ARGUMENT…: run the suite `answers` on the server and compare the exit status.
-# Some short prompts are lawful and end this build's engine, so no short ones are sent (docs/engine-openai-server.md).
+# Some short prompts are lawful and end this build's engine, so no short ones are sent (docs/systems/openai_server-notes.md).
 answered() {
     local expected=$1 name=$2 got=0
     shift 2

@@ -3,8 +3,9 @@
 //     rustc -O answering_driver.rs
 //     cachewitness run --engine jsonl:command=./answering_driver
 //
-// Put your own engine in the place of `Server`. docs/protocol.md says what every line means. One fault can be planted:
-// --bug=stale-snapshot keeps the recurrent state from before the chunk that wrote it, as a copy would that did not wait.
+// Put your own engine in the place of `Server`. docs/reference/protocol.md says what every line means.
+// One fault can be planted: --bug=stale-snapshot keeps the recurrent state from before the chunk
+// that wrote it, as a copy would that did not wait.
 
 use std::collections::{HashMap, VecDeque};
 use std::env;

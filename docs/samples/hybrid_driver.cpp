@@ -3,9 +3,9 @@
 //     g++ -std=c++17 -O1 -o hybrid_driver hybrid_driver.cpp
 //     cachewitness run --engine jsonl:command=./hybrid_driver
 //
-// Put your own allocator in the place of `Cache`. docs/protocol.md says what every line means. Two faults can be planted:
-// --bug=early-snapshot publishes a recurrent state before it was written, and --bug=freed-while-shared gives the pages of an
-// aborted request back although other requests hold them.
+// Put your own allocator in the place of `Cache`. docs/reference/protocol.md says what every line means.
+// Two faults can be planted: --bug=early-snapshot publishes a recurrent state before it was written,
+// and --bug=freed-while-shared gives the pages of an aborted request back although other requests hold them.
 
 #include <algorithm>
 #include <cstdio>

@@ -1,7 +1,8 @@
 """A paged prefix cache under cachewitness: a sample to copy.
 
-`PagedCache` stands for your engine: pages, reference counts, a key for each prefix of whole blocks. `PagedAdapter` drives it
-and shows its tables, keys and counts, which the harness compares with what they were. `ENGINE` is registered (docs/engines.md).
+`PagedCache` stands for your engine: pages, reference counts, a key for each prefix of whole blocks.
+`PagedAdapter` drives it and shows its tables, keys and counts, which the harness compares with what
+they were. `ENGINE` is registered (docs/engines.md).
 """
 
 from __future__ import annotations
@@ -11,21 +12,31 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
 
-from cachewitness._util.errors import UsageError
-from cachewitness.core.events import Eviction, UnpublishReason
-from cachewitness.core.trace_format import Submit, TraceHeader
-from cachewitness.engines import full_attention
-from cachewitness.engines.adapter import Refused, Scheduled
-from cachewitness.engines.cache_state import Claim, Count, KeyId, Tables
-from cachewitness.engines.driver import Driver
-from cachewitness.engines.first_come import FirstCome
-from cachewitness.engines.kind import EngineKind
+from cachewitness import (
+    Claim,
+    Count,
+    Driver,
+    EngineKind,
+    Eviction,
+    FirstCome,
+    KeyId,
+    Refused,
+    Scheduled,
+    Submit,
+    Tables,
+    TraceHeader,
+    UnpublishReason,
+    UsageError,
+    describe_full_attention,
+)
 
 Key = tuple[Hashable, ...]  # (salt, adapter), then each token, or the image that is there
 
 
 class PagedCache:
-    """A pool of pages. A page without holders keeps its key until it is handed out anew, the least recently used first."""
+    """A pool of pages. A page without holders keeps its key until it is handed out anew, the least
+    recently used first.
+    """
 
     def __init__(self, pages: int) -> None:
         self.unheld = deque(range(pages))
@@ -34,7 +45,9 @@ class PagedCache:
         self.key_of: dict[int, Key] = {}
 
     def allocate(self, hit: Sequence[int], count: int) -> list[int] | None:
-        """Hold the pages of a hit and so many new ones; None, and nothing is held, if there are not as many."""
+        """Hold the pages of a hit and `count` new ones; None, and nothing is held, if too few are
+        left.
+        """
         revived = [page for page in hit if self.references[page] == 0]
         if len(self.unheld) - len(revived) < count:
             return None
@@ -62,7 +75,7 @@ class PagedCache:
 
 @dataclass
 class Request:
-    """A request: what its keys are made of, how many of its tokens are computed, and the pages that they are in."""
+    """What a request's keys are made of, how many tokens are computed, and in which pages."""
 
     content: list[Hashable]
     computed: int = 0
@@ -70,7 +83,8 @@ class Request:
 
     def keys(self, size: int, start: int, stop: int) -> list[Key]:
         """Return the keys of the blocks that end in tokens (start, stop]."""
-        return [(*self.content[: 1 + end],) for end in range((start // size + 1) * size, stop + 1, size)]
+        ends = range((start // size + 1) * size, stop + 1, size)
+        return [(*self.content[: 1 + end],) for end in ends]
 
 
 class PagedAdapter(FirstCome):
@@ -78,13 +92,14 @@ class PagedAdapter(FirstCome):
 
     def __init__(self, pages: int, block_size: int, options: Mapping[str, int]) -> None:
         self.cache, self.size = PagedCache(pages), block_size
-        self.max_model_len, self.budget = options["max_model_len"], options["max_num_batched_tokens"]
+        self.max_model_len = options["max_model_len"]
+        self.budget = options["max_num_batched_tokens"]
         self.requests: dict[str, Request] = {}
         self.admitted: list[str] = []
 
     def add(self, submit: Submit, tokens: list[int], shared: int) -> None:
         if len(tokens) >= self.max_model_len:
-            raise Refused(f"{len(tokens)} tokens leave no room to generate below {self.max_model_len}")
+            raise Refused(f"{len(tokens)} tokens are not less than {self.max_model_len}")
         content: list[Hashable] = [(submit.salt, submit.adapter), *tokens]
         for image in submit.media:
             content[1 + image.at : 1 + image.at + image.length] = [image.hash] * image.length
@@ -118,11 +133,12 @@ class PagedAdapter(FirstCome):
 
     def compute(self, r: str, tokens: int) -> tuple[int, int] | None:
         request, new = self.requests[r], r not in self.admitted
-        cached = takewhile(self.cache.page_of.__contains__, request.keys(self.size, 0, len(request.content) - 2))
-        hit = [self.cache.page_of[key] for key in cached] if new else []
+        keys = request.keys(self.size, 0, len(request.content) - 2) if new else []
+        hit = [self.cache.page_of[key] for key in takewhile(self.cache.page_of.__contains__, keys)]
         start = request.computed + len(hit) * self.size
         stop = min(start + tokens, len(request.content) - 1)
-        if (pages := self.cache.allocate(hit, -(-stop // self.size) - len(hit) - len(request.pages))) is None:
+        count = -(-stop // self.size) - len(hit) - len(request.pages)
+        if (pages := self.cache.allocate(hit, count)) is None:
             return None
         request.pages, request.computed = request.pages + pages, start
         if new:
@@ -135,7 +151,8 @@ class PagedAdapter(FirstCome):
         for r, (start, stop) in scheduled.chunks.items():
             request = self.requests[r]
             request.computed = stop
-            for key, page in zip(request.keys(self.size, start, stop), request.pages[start // self.size :], strict=False):
+            pages = request.pages[start // self.size :]
+            for key, page in zip(request.keys(self.size, start, stop), pages, strict=False):
                 self.cache.publish(key, page)
             self.diff.settle(served=r)
 
@@ -148,7 +165,7 @@ class PagedAdapter(FirstCome):
     def counts(self) -> Mapping[int, Count]:
         unheld = len(self.cache.unheld)
         cached = sum(page in self.cache.key_of for page in self.cache.unheld)
-        return {0: Count(free=unheld - cached, held=len(self.cache.references) - unheld, cached=cached)}
+        return {0: Count(unheld - cached, len(self.cache.references) - unheld, cached)}
 
     def references(self, pool: int, page: int) -> int:
         return self.cache.references[page]
@@ -158,12 +175,13 @@ OPTIONS = {"max_model_len": 4096, "max_num_batched_tokens": 2048, "retention_int
 
 
 def open_engine(header: TraceHeader, options: Mapping[str, str]) -> Driver:
-    """Build an engine for one trace; what it cannot run is a UsageError, and is left out and told."""
+    """Build an engine for one trace; a UsageError says that it cannot run it."""
     if unknown := set(header.options) - set(OPTIONS):
         raise UsageError(f"options that this cache does not have: {', '.join(sorted(unknown))}")
-    described = full_attention.describe(header, "paged", Eviction("lru", free_first=False))
+    described = describe_full_attention(header, "paged", Eviction("lru", free_first=False))
     size = described.groups[0].block_size
     return Driver(described, PagedAdapter(header.pages, size, OPTIONS | header.options))
 
 
-ENGINE = EngineKind("paged", "a sample: a paged prefix cache", ("manager", "scheduler"), open_engine, replays=False)
+SUMMARY = "a sample: a paged prefix cache"
+ENGINE = EngineKind("paged", SUMMARY, ("manager", "scheduler"), open_engine, replays=False)

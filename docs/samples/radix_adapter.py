@@ -1,7 +1,8 @@
 """A radix tree under cachewitness: a sample to copy, of another shape than block tables.
 
-`RadixCache` stands for your engine: a pool of places for one token each, and a tree of token rows that says what they hold. To
-the harness a place is a page of one token, and each token of the tree is a key, of all tokens up to it.
+`RadixCache` stands for your engine: a pool of places for one token each, and a tree of token rows
+that says what they hold. To the harness a place is a page of one token, and each token of the tree
+is a key, of all tokens up to it.
 """
 
 from __future__ import annotations
@@ -9,19 +10,29 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from cachewitness._util.errors import UsageError
-from cachewitness.core.events import Eviction, UnpublishReason
-from cachewitness.core.trace_format import Step, Submit, TraceHeader
-from cachewitness.engines import full_attention
-from cachewitness.engines.adapter import Adapter, Asked, Scheduled
-from cachewitness.engines.cache_state import Claim, Count, KeyId, Tables
-from cachewitness.engines.driver import Driver
-from cachewitness.engines.kind import EngineKind
+from cachewitness import (
+    Adapter,
+    Asked,
+    Claim,
+    Count,
+    Driver,
+    EngineKind,
+    Eviction,
+    KeyId,
+    Scheduled,
+    Step,
+    Submit,
+    Tables,
+    TraceHeader,
+    UnpublishReason,
+    UsageError,
+    describe_full_attention,
+)
 
 
 @dataclass(eq=False)
 class Node:
-    """A row of tokens and the places that hold them; `children` go on from its end, by their first token."""
+    """A row of tokens and their places; `children` go on from its end, by their first token."""
 
     row: list[Hashable]
     places: list[int]
@@ -30,21 +41,21 @@ class Node:
 
 
 class RadixCache:
-    """The pool and the tree. Leaves that nobody holds are evicted, the least recently used first."""
+    """The pool and the tree. Leaves without holders are evicted, the least recently used first."""
 
     def __init__(self, places: int) -> None:
         self.free = list(range(places))
         self.references = [0] * places
-        self.length_at: dict[int, int] = {}  # of places in the tree: how many tokens the prefix that ends there has
+        self.length_at: dict[int, int] = {}  # by place: tokens of the prefix that ends there
         self.root, self.clock = Node([], []), 0
 
     def match(self, row: Sequence[Hashable]) -> tuple[Node, list[int]]:
-        """Return the node at which the longest prefix that is in the tree ends, and the places of that prefix."""
+        """Return the node at which the longest prefix in the tree ends, and its places."""
         self.clock += 1
         node, places = self.root, list[int]()
         while len(places) < len(row) and (child := node.children.get(row[len(places)])):
-            pairs = zip(child.row, row[len(places) :], strict=False)
-            common = next((at for at, (a, b) in enumerate(pairs) if a != b), min(len(child.row), len(row) - len(places)))
+            pairs = [a == b for a, b in zip(child.row, row[len(places) :], strict=False)]
+            common = [*pairs, False].index(False)
             if common < len(child.row):  # split it where the match ends
                 head = Node(child.row[:common], child.places[:common], {child.row[common]: child})
                 child.row, child.places = child.row[common:], child.places[common:]
@@ -54,16 +65,16 @@ class RadixCache:
         return node, places
 
     def insert(self, row: Sequence[Hashable], places: Sequence[int]) -> list[int]:
-        """Put a row into the tree; return where the tree has it: what it knew already stays where it was."""
+        """Put a row into the tree; return where the tree has it: what was there stays there."""
         node, known = self.match(row)
         rest, held = list(row[len(known) :]), list(places[len(known) :])
         if rest:
             node.children[rest[0]] = Node(rest, held, used=self.clock)
-            self.length_at |= {place: length for length, place in enumerate(held, start=len(known) + 1)}
+            self.length_at |= {place: len(known) + at for at, place in enumerate(held, 1)}
         return known + held
 
     def allocate(self, count: int) -> list[int] | None:
-        """Return so many places, evicting what nobody holds; None, and nothing is evicted, if there are not as many."""
+        """Return places, evicting what nobody holds; None, and nothing is evicted, if too few."""
         if self.references.count(0) < count:
             return None
         while len(self.free) < count:
@@ -86,10 +97,11 @@ class RadixCache:
                 yield node, child
 
     def hold(self, places: Sequence[int], by: int) -> None:
-        """Let so many more hold these places (-1: one fewer); what nobody holds and no row names is free."""
+        """Let `by` more hold places (-1: one fewer); those without holder and row are free."""
         for place in places:
             self.references[place] += by
-        self.free += [place for place in places if self.references[place] == 0 and place not in self.length_at]
+            if self.references[place] == 0 and place not in self.length_at:
+                self.free.append(place)
 
 
 class RadixAdapter(Adapter):
@@ -176,7 +188,8 @@ def open_engine(header: TraceHeader, options: Mapping[str, str]) -> Driver:
     """Build an engine for one trace."""
     if header.options.keys() - {"retention_interval"}:
         raise UsageError("this cache has no options")
-    described = full_attention.describe(header, "radix", Eviction("lru-leaves", together=True), block_size=1)
+    leaves = Eviction("lru-leaves", together=True)
+    described = describe_full_attention(header, "radix", leaves, block_size=1)
     return Driver(described, RadixAdapter(described.pools[0].pages))
 
 

@@ -21,6 +21,7 @@ MODULE = """
 import atexit, ctypes, os, sys
 
 from cachewitness.engines.answers import Answer
+from cachewitness.engines.answers import Prompts
 from cachewitness.engines.kind import EngineKind
 from cachewitness.engines.reference import open_engine
 
@@ -70,7 +71,7 @@ ENGINE = EngineKind(
     summary="the reference, which prints",
     levels=("manager",),
     open=lambda header, options: Talker(open_engine(header, {})),
-    answerer=lambda options, opening: Answering(),
+    prompts=Prompts(lambda options, opening: Answering()),
 )
 """
 WAYS = ("python", "first", "descriptor", "library", "child")

@@ -4,6 +4,8 @@ trace, and no vacuous green.
 
 from __future__ import annotations
 
+import ast
+import inspect
 import os
 import re
 import subprocess
@@ -15,6 +17,7 @@ from typing import Any
 import pytest
 
 import cachewitness
+from benchmarks import pages
 from cachewitness.core import stored as history
 from cachewitness.core.trace_format import Step, Submit
 from cachewitness.engines.reference import ENGINE as REFERENCE
@@ -306,8 +309,43 @@ def test_check_judges_a_file_and_a_history_alike(tmp_path: Path) -> None:
 
 
 def test_every_public_name_is_documented_by_its_own_words() -> None:
-    for name in cachewitness.__all__:
-        assert name == "__version__" or getattr(cachewitness, name).__doc__, name
+    for name in set(cachewitness.__all__) - {"__version__"}:
+        value = getattr(cachewitness, name)
+        own = value.__doc__ if inspect.isfunction(value) else ""
+        assert own or pages.documented(name), name
+
+
+def test_the_three_lists_of_public_names_are_one() -> None:
+    """What a type checker sees, what is looked up, and what `from cachewitness import *` gives."""
+    tree = ast.parse(Path(cachewitness.__file__).read_text(encoding="utf-8"))
+    (checked,) = [node for node in tree.body if isinstance(node, ast.If)]
+    imported = {
+        alias.asname or alias.name: (statement.module, alias.name)
+        for statement in checked.body
+        if isinstance(statement, ast.ImportFrom)
+        for alias in statement.names
+    }
+    assert imported == {
+        name: (f"cachewitness.{module}", attribute)
+        for name, (module, attribute) in cachewitness._HOME.items()
+    }
+    assert sorted(cachewitness.__all__) == sorted([*imported, "__version__"])
+    rooms = {path.stem for path in Path(cachewitness.__file__).parent.iterdir()}
+    assert not rooms & set(imported), "a name that a room has hides one of the two"
+
+
+def test_documents_and_samples_import_public_names_alone() -> None:
+    """In pages, in what they show, and in what `cachewitness new` copies."""
+    root = Path(__file__).parents[2]
+    texts = [*(root / "docs").rglob("*.md"), *(root / "docs" / "samples").rglob("*.py")]
+    texts += [root / "README.md", root / "CONTRIBUTING.md"]
+    texts += (root / "harness" / "cachewitness" / "cli" / "starter").iterdir()
+    deep = re.compile(r"^\s*(?:from|import) cachewitness\.(?!__)[\w.]+", re.MULTILINE)
+    found = {
+        str(path.relative_to(root)): deep.findall(path.read_text(encoding="utf-8"))
+        for path in texts
+    }
+    assert {path: lines for path, lines in found.items() if lines} == {}
 
 
 def test_python_dash_m_is_the_command_line() -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from cachewitness._util.errors import UsageError
 from cachewitness.cli import invoke, options, replay
-from cachewitness.engines.kind import Exported, Exporter
+from cachewitness.engines.export import Exported, Exporter
 from cachewitness.engines.registry import kinds
 from suites.support.consoles import ROOT
 
@@ -55,7 +55,7 @@ FAILING = "reference:mutant=hit-is-maximum-over-groups"
 
 def exporting(monkeypatch: pytest.MonkeyPatch, exporter: Exporter) -> None:
     """Let the reference be exported by this."""
-    kind = dataclasses.replace(kinds()["reference"], as_test=exporter)
+    kind = dataclasses.replace(kinds()["reference"], export=exporter)
     monkeypatch.setattr(
         replay,
         "engine_of",

@@ -302,7 +302,7 @@ def test_a_mistake_stops_the_trace_with_one_line(name: str) -> None:
     result, line = attempt(lambda: drive(TRACE, mistaken(TRACE, mistake)))
     assert said in line and "\n" not in line
     assert line.startswith(f"trace {TRACE.header.name}: engine reference, ")
-    assert "docs/formats.md" in line or "report every step" in line
+    assert "docs/reference/formats.md" in line or "report every step" in line
     assert (exit_code(result, line), result.findings) == (4, [])
 
 

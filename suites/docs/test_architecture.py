@@ -39,3 +39,13 @@ def test_rooms_are_the_folders_of_harness() -> None:
 def test_contributing_names_the_same_order() -> None:
     text = " ".join((ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8").split())
     assert ", ".join(f"`{room}`" for room in flow()) in text
+
+
+def test_the_reading_order_names_files_and_their_lengths() -> None:
+    """Within a quarter, so that a reader who plans an hour is not misled."""
+    rows = re.findall(r"^\| \d+ \| `(\S+)` \| (\d+) \|", PAGE, re.MULTILINE)
+    assert len(rows) > 10
+    for name, said in rows:
+        path = ROOT / "harness" / "cachewitness" / "core" / name
+        lines = len(path.read_text(encoding="utf-8").splitlines())
+        assert 0.75 * lines <= int(said) <= 1.25 * lines, (name, lines)

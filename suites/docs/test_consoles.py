@@ -88,7 +88,7 @@ def test_every_document_has_a_walkthrough() -> None:
     """Those that the page on coverage maps, in its order."""
     pages = [
         (consoles.ROOT / "docs" / name).read_text(encoding="utf-8")
-        for name in ("coverage.md", "walkthroughs.md")
+        for name in ("reference/coverage.md", "systems/walkthroughs.md")
     ]
     mapped, walked = (re.findall(r"^## (.+?):", page, re.MULTILINE) for page in pages)
     assert mapped == walked

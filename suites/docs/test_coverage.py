@@ -22,7 +22,7 @@ from typing import NamedTuple
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGE = ROOT / "docs" / "coverage.md"
+PAGE = ROOT / "docs" / "reference" / "coverage.md"
 SECTIONS = ("OpenVINO GenAI", "LMCache", "Furiosa-LLM", "TensorRT-Edge-LLM", "vLLM")
 HEAD = ["statement", "rule", "test"]
 NAMED = re.compile(r"`([^`\s]+\.py)::([^`\s]+)`")
@@ -129,7 +129,7 @@ def findings(text: str) -> list[str]:
 def test_every_statement_has_a_test_that_exists_or_a_reason() -> None:
     """The page as it is."""
     found = findings(PAGE.read_text(encoding="utf-8"))
-    assert not found, "docs/coverage.md:\n" + "\n".join(found)
+    assert not found, "docs/reference/coverage.md:\n" + "\n".join(found)
 
 
 def test_pytest_finds_every_test_that_is_named() -> None:

@@ -1,5 +1,5 @@
-"""docs/findings.md is what the register of findings makes, and the register names every file of
-its folder.
+"""docs/results/findings.md is what the register of findings makes, and the register names every
+file of its folder.
 """
 
 from __future__ import annotations
@@ -18,15 +18,16 @@ from cachewitness.workloads.layouts import load as layout
 
 FOUND = findings.register()
 DOCS = pages.folder()
+RESULTS = pages.folder("results")
 SVG = "{http://www.w3.org/2000/svg}"
 
 
 def test_the_page_and_its_pictures_are_fresh() -> None:
     """If not: `python -m benchmarks.findings`."""
-    assert (DOCS / "findings.md").read_text(encoding="utf-8") == findings.page()
+    assert (RESULTS / "findings.md").read_text(encoding="utf-8") == findings.page()
     drawn_now = findings.pictures()
     assert {
-        path.name: path.read_text(encoding="utf-8") for path in (DOCS / "findings").iterdir()
+        path.name: path.read_text(encoding="utf-8") for path in (RESULTS / "findings").iterdir()
     } == drawn_now
 
 

@@ -1,5 +1,5 @@
-"""Readers can find every page: the index links all of docs/, and no link of a page or of the
-README leads nowhere.
+"""Readers can find every page: the index links the guides, results/index.md the results, a
+system's page its notes; and no link of a page or of the README leads nowhere.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ DOCS = ROOT / "docs"
 PAGES = sorted(DOCS.glob("**/*.md"))
 LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
 
+SYSTEMS = sorted(ROOT.glob("harness/cachewitness/systems/*/README.md"))
 NOT_YET: set[Path] = set()
 """Pages that are linked and not written yet."""
 
@@ -48,19 +49,34 @@ def broken(page: Path) -> list[str]:
     return found
 
 
-def test_every_page_is_linked_from_the_index() -> None:
-    """A page that the index does not link is found by nobody; a page below a folder may be
-    linked by the folder.
+def linked(page: Path) -> set[Path]:
+    """Return what a page links."""
+    return {(page.parent / link.partition("#")[0]).resolve() for link in links(page)}
+
+
+def parent(page: Path) -> Path:
+    """Return the page on which a reader looks for a page: the index of its folder, the page of
+    its system, or the index of the documentation.
     """
-    index = DOCS / "index.md"
-    linked = {(DOCS / link.partition("#")[0]).resolve() for link in links(index)}
-    lost = [page for page in PAGES if page != index and not linked & {page, *page.parents}]
+    notes = page.name.removesuffix("-notes.md")
+    if notes != page.name:
+        return page.with_name(f"{notes}.md")
+    index = page.with_name("index.md")
+    return index if index != page and index.exists() else DOCS / "index.md"
+
+
+def test_every_page_is_linked_where_a_reader_looks_for_it() -> None:
+    """A page that no index links is found by nobody; a page below a folder may be linked by the
+    folder.
+    """
+    pages = [page for page in PAGES if page != DOCS / "index.md"]
+    lost = [page for page in pages if not linked(parent(page)) & {page, *page.parents}]
     assert [str(page.relative_to(ROOT)) for page in lost] == []
 
 
 @pytest.mark.parametrize(
     "page",
-    [*PAGES, *ROOT.glob("*.md"), *ROOT.glob("*/README.md")],
+    [*PAGES, *ROOT.glob("*.md"), *ROOT.glob("*/README.md"), *SYSTEMS],
     ids=lambda p: str(p.relative_to(ROOT)),
 )
 def test_links_lead_somewhere(page: Path) -> None:

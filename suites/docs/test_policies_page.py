@@ -9,7 +9,9 @@ import pytest
 from cachewitness._util.errors import UsageError
 from cachewitness.engines import policy as policies
 
-PAGE = (Path(__file__).parents[2] / "docs" / "policies.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "policies.md").read_text(
+    encoding="utf-8"
+)
 KINDS = [policies.get(name) for name in policies.names()]
 
 

@@ -13,14 +13,14 @@ import pytest
 from cachewitness._util.errors import UsageError
 from cachewitness.core.trace_format import Finish, Submit, TraceHeader, msgspec
 from cachewitness.engines import answering
-from cachewitness.engines.registry import kinds, parse
+from cachewitness.engines.registry import parse
 from cachewitness.systems.sample.engine import SampleEngine
 from cachewitness.workloads.answer_stories import write
 
 
 def header(name: str, **options: object) -> TraceHeader:
     """Return the header of a trace on an engine's first configuration."""
-    shape = kinds()[name].configurations()[0].shape("answers")
+    shape = parse(name).configurations[0].shape("answers")
     return msgspec.structs.replace(write(shape, "idle", 0).header, options=options)
 
 

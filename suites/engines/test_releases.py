@@ -124,14 +124,14 @@ def test_an_unknown_option_is_told_the_options_of_that_policy(
 def test_an_unknown_option_of_a_plan_is_told_the_options_of_that_plan(
     system: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    command = policies.get(system).plan
-    assert command is not None
+    sizing = policies.get(system).sizing
+    assert sizing is not None
     error = said(capsys, "plan", system, "--zzz", "1", code=EXIT_USAGE)
     assert (
         error.startswith("cachewitness: No such option '--zzz'; known are --")
         and error.count("\n") == 1
     )
-    for option in command().params:
+    for option in sizing.plan().params:
         assert option.opts[0] in error
 
 

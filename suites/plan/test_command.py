@@ -142,7 +142,7 @@ def test_a_layout_of_ones_own_with_a_mistyped_field_is_refused(
 
 def test_the_manual_lists_the_models_and_what_of_them_is_unverified() -> None:
     """One row a model, in the words of its file."""
-    text = (data.fixtures().parent / "docs" / "plan.md").read_text(encoding="utf-8")
+    text = (data.fixtures().parent / "docs" / "reference" / "plan.md").read_text(encoding="utf-8")
     for name in layouts.models():
         assert f"| {name} | {'; '.join(layouts.model(name).unverified) or 'nothing'} |\n" in text
 

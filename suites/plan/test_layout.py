@@ -57,7 +57,7 @@ def test_a_run_takes_it(name: str, tmp_path: Path) -> None:
     """Random work on the reference, on the groups of the file, with hits and without a finding."""
     out = tmp_path / "mine.toml"
     out.write_text(text_of(written(tmp_path, PUBLISHED[name])))
-    configuration: Configuration = policies.get("vllm").variants(layouts.load(out))[0]
+    configuration: Configuration = policies.get("vllm").layouts.variants(layouts.load(out))[0]
     trace = random_trace(configuration.shape("manager"), 0, withdraw=False)
     result = drive(trace, parse("reference").open(trace.header))
     assert [finding.sentence for finding in result.findings] == []

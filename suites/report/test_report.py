@@ -219,10 +219,10 @@ def test_a_schema_knows_every_operation_and_every_event() -> None:
 
 
 def test_the_documented_formats_name_every_operation_event_and_field() -> None:
-    """docs/formats.md is read by people who write histories; nothing that a line may contain is
-    missing there.
+    """docs/reference/formats.md is read by people who write histories; nothing that a line may
+    contain is missing there.
     """
-    path = data.fixtures().parent / "docs" / "formats.md"
+    path = data.fixtures().parent / "docs" / "reference" / "formats.md"
     text = path.read_text(encoding="utf-8")
     structs = [
         trace.TraceHeader,
@@ -259,7 +259,7 @@ def test_the_documented_examples_are_what_they_say(tmp_path: Path) -> None:
     from cachewitness.core import driving, validate
     from cachewitness.engines.registry import parse
 
-    path = data.fixtures().parent / "docs" / "formats.md"
+    path = data.fixtures().parent / "docs" / "reference" / "formats.md"
     asked, happened = re.findall(r"```json\n(.*?)```", path.read_text(encoding="utf-8"), re.DOTALL)
     (tmp_path / "trace.jsonl").write_text(asked)
     (tmp_path / "history.jsonl").write_text(happened)

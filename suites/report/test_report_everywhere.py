@@ -180,7 +180,9 @@ def test_a_campaign_that_proved_nothing_has_no_green_report(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("cachewitness.sessions.fuzz.self_test.run_canary", lambda plan: self_test)
+    monkeypatch.setattr(
+        "cachewitness.sessions.fuzz.self_test.run_self_test", lambda plan: self_test
+    )
     ended = invoke([*FUZZ, "--operations", "400", "--report", str(tmp_path)])
     code, page = told(tmp_path)
     assert {ended} == {code} == codes and said in page

@@ -16,7 +16,10 @@ import ctypes, os, resource, signal, sys, time
 
 from msgspec.structs import replace
 
+from cachewitness.engines.answers_level import AnswersLevel
 from cachewitness.engines.kind import EngineKind
+from cachewitness.engines.own_configurations import OwnConfigurations
+from cachewitness.engines.own_process import OwnProcess
 from cachewitness.engines.reference import open_engine
 from cachewitness.engines.registry import parse
 from cachewitness.systems.sample import engine as sample
@@ -169,7 +172,7 @@ ENGINE = EngineKind(
     levels=("manager", "scheduler"),
     open=open_mortal,
     options={"how": "how it dies", "at": "in which operation"},
-    imports=tuple(os.environ.get("MORTAL_IMPORTS", "").split()),
+    process=OwnProcess(imports=tuple(os.environ.get("MORTAL_IMPORTS", "").split())),
 )
 OWN = ("how", "at")
 ANSWERS = EngineKind(
@@ -182,8 +185,8 @@ ANSWERS = EngineKind(
     options={"how": "how it dies", "at": "in which operation", "caching": "off: the uncached twin"},
     policies=None,
     replays=False,
-    configurations=sample.configurations,
-    cold={"caching": "off", "at": "never"},
+    configurations=OwnConfigurations(lambda options: sample.configurations()),
+    answers_level=AnswersLevel(uncached={"caching": "off", "at": "never"}),
 )
 '''  # noqa: E501
 
@@ -213,7 +216,7 @@ def mortal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.syspath_prepend(str(install(folder)))
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PID_FILE", str(tmp_path / "pids"))
-    plugins.registered.cache_clear()
+    plugins.every.cache_clear()
     yield tmp_path
-    plugins.registered.cache_clear()
+    plugins.every.cache_clear()
     sys.modules.pop("mortal_engine", None)

@@ -17,7 +17,8 @@ ELSEWHERE = '''
 """An engine whose library is installed in one environment alone."""
 
 from cachewitness._util.errors import EngineMissing
-from cachewitness.engines.kind import EngineKind, WrittenFor
+from cachewitness.engines.kind import EngineKind
+from cachewitness.engines.written_for import WrittenFor
 from cachewitness.engines.reference import open_engine
 from msgspec.structs import replace
 

@@ -128,7 +128,7 @@ BROKEN = {
     ),
     "another version": (
         lambda text: text.replace('"version": 3', '"version": 1', 1),
-        "this release reads version 2",
+        "this release reads version 3",
     ),
     "another format": (
         lambda text: text.replace("cachewitness.vectors", "cachewitness.trace", 1),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from cachewitness._util.errors import UsageError
@@ -16,6 +16,7 @@ from cachewitness.cli.options import (
     suites_of,
 )
 from cachewitness.core import driving, validate
+from cachewitness.core.checkers.protocol import Checker
 from cachewitness.core.events import History
 from cachewitness.core.result import Result
 from cachewitness.engines.kind import EngineKind
@@ -66,18 +67,18 @@ def verify(
     return runner.run(suites_of(suites))
 
 
-def check(history: str | Path | History) -> Result:
-    """Judge a recorded history under every checker, without an engine.
+def check(history: str | Path | History, checkers: Iterable[Checker] | None = None) -> Result:
+    """Judge a recorded history under the checkers (all of them by default), without an engine.
 
-    `history` is a file (docs/formats.md) or a history in memory. `Result.findings` are the
-    contradictions, `Result.tallies` how often each checker had something to judge.
+    `history` is a file (docs/reference/formats.md) or a history in memory. `Result.findings` are
+    the contradictions, `Result.tallies` how often each checker had something to judge.
 
     Raises UsageError naming file, line and field for a file that does not fit the format or refers
     to what does not exist.
     """
     if isinstance(history, History):
-        return driving.judge(history.header, iter(history.events))
-    return driving.judge(*validate.events(Path(history)))
+        return driving.judge(history.header, iter(history.events), checkers)
+    return driving.judge(*validate.events(Path(history)), checkers)
 
 
 def chosen_of(
@@ -101,4 +102,4 @@ def chosen_of(
         else EngineSpec(engine, {}, engine.name)
     )
     said = [f"{key}={json.dumps(value)}" for key, value in (options or {}).items()]
-    return spec, configurations_of(policy, layouts, said, None, spec.kind)
+    return spec, configurations_of(policy, layouts, said, None, spec)

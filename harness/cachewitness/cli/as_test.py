@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING
 from cachewitness._util import files
 from cachewitness._util.errors import UsageError
 from cachewitness._util.names import identifier
+from cachewitness.engines.export import Failed
 from cachewitness.engines.isolation.child_env import passed
-from cachewitness.engines.kind import Failed
 
 if TYPE_CHECKING:
     from cachewitness.core.result import Result
     from cachewitness.core.trace_format import Trace
-    from cachewitness.engines.kind import Exported
+    from cachewitness.engines.export import Exported
     from cachewitness.engines.registry import EngineSpec
 
 SECONDS = 300
@@ -36,7 +36,7 @@ def ready(spec: EngineSpec, trace: Trace, output: Path | None) -> Path:
     """
     from cachewitness.sessions.run import store
 
-    if spec.kind.as_test is None:
+    if spec.kind.export is None:
         raise UsageError(
             f"--export pytest: engine {spec.kind.name} cannot be told in a test of its own;"
             " vllm can"
@@ -54,12 +54,12 @@ def export(spec: EngineSpec, result: Result, path: Path) -> list[str]:
     That it cannot be written, or not be told so, is one of these lines: what was found stays what
     was found.
     """
-    if not result.findings or result.trace is None or spec.kind.as_test is None:
+    if not result.findings or result.trace is None or spec.kind.export is None:
         return ["no test was written: nothing failed"]
     first = result.findings[0]
     failed = Failed(first.anomaly, first.r, first.seq, first.owed)
     try:
-        made = spec.kind.as_test(result.trace, result.history, failed, spec.options)
+        made = spec.kind.export(result.trace, result.history, failed, spec.options)
         files.write(path, [made.text.encode()])
     except UsageError as error:
         return [f"no test was written: {error}"]

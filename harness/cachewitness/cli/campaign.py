@@ -306,7 +306,7 @@ def _configured(
     if not names:
         return []
     configurations, chosen, exact = configurations_of(
-        policy, engine.layouts, options, engine.release, spec.kind
+        policy, engine.layouts, options, engine.release, spec
     )
     pattern = SuiteUnit(
         package=package(),
@@ -336,12 +336,12 @@ def _fuzzed(
     from cachewitness.cli.fuzz import plan_of
     from cachewitness.sessions.campaign.build_digest import package
     from cachewitness.sessions.campaign.engine_entry import engine_entry
-    from cachewitness.sessions.campaign.plan import CANARY_STREAM, fuzzed
+    from cachewitness.sessions.campaign.plan import SELF_TEST_STREAM, fuzzed
     from cachewitness.sessions.campaign.unit import Fuzzed
 
     names = said.streams if engine.streams is None else engine.streams
-    if CANARY_STREAM in names:
-        raise UsageError(f"the stream {CANARY_STREAM!r} is the self-test's; take another name")
+    if SELF_TEST_STREAM in names:
+        raise UsageError(f"the stream {SELF_TEST_STREAM!r} is the self-test's; take another name")
     made: list[Unit] = []
     for name in names:
         plan = replace(

@@ -57,9 +57,9 @@ def check(
 ) -> int:
     """Judge recorded histories under every checker.
 
-    The format is docs/formats.md; `schema history` prints its JSON schema. For --expected the id of
-    one is `check:FILE@ENGINE`, with the name of the file alone and the engine that it was recorded
-    from. Of several histories, each is judged by itself.
+    The format is docs/reference/formats.md; `schema history` prints its JSON schema. For --expected
+    the id of     one is `check:FILE@ENGINE`, with the name of the file alone and the engine that it
+    was recorded from. Of several histories, each is judged by itself.
     """
     known = expectations_of(expected, strict_expected)
     if len(files) == 1:

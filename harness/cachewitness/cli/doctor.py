@@ -42,7 +42,7 @@ def doctor(engine: tuple[str, ...], engines: str, deadline: float, as_json: bool
         EngineSpec(kind, {}, name) for name, kind in kinds().items()
     ]
     found = document(
-        [examine(spec, interpreter_of(spec.kind, engines), deadline) for spec in asked],
+        [examine(spec, interpreter_of(spec, engines), deadline) for spec in asked],
         file_of(engines),
     )
     if as_json:

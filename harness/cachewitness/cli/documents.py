@@ -125,7 +125,7 @@ class Explained(msgspec.Struct, kw_only=True):
 
 class Problem(msgspec.Struct, kw_only=True):
     """What a program did wrongly: in which part, what it was asked, what came, and the section
-    of docs/protocol.md on it.
+    of docs/reference/protocol.md on it.
     """
 
     part: str

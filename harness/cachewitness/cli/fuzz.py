@@ -2,31 +2,29 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from time import monotonic
 from typing import TYPE_CHECKING
 
 import click
 
 from cachewitness._util.errors import UsageError
-from cachewitness.cli import completion
 from cachewitness.cli.json_option import json_option, print_json
 from cachewitness.cli.options import (
+    ExpectedFailures,
     Finite,
+    Selection,
     configurations_of,
     died,
     engine_of,
-    engine_option,
-    expectations_of,
     expected_options,
-    exported_of,
     finish,
     fitted,
-    isolation_options,
+    gather,
     jobs_of,
     jobs_option,
     options_of,
-    policy_option,
-    release_option,
+    selection_options,
 )
 from cachewitness.cli.report_option import files_of, keeper_of, ready, report_option
 from cachewitness.cli.status_line import StatusLine, left
@@ -35,7 +33,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from cachewitness.cli.options import Isolate
     from cachewitness.core.trace_format import Level
     from cachewitness.engines.registry import EngineSpec
     from cachewitness.report.summary import Stored
@@ -45,25 +42,33 @@ if TYPE_CHECKING:
     from cachewitness.sessions.fuzz.trial import Plan
 
 
+@dataclass(frozen=True)
+class Budget:
+    """When a campaign ends, the seed of what it draws, and how many traces it runs at a time.
+
+    `seconds` and `operations` are 0 if they bound nothing.
+    """
+
+    seconds: float
+    operations: int
+    seed: int
+    jobs: int | None
+
+
+@dataclass(frozen=True)
+class Search:
+    """An exhaustive search, if one is asked for: its bound (`KEY=N,…`), and at which levels."""
+
+    exhaustive: bool
+    bound: str
+    levels: tuple[Level, ...]
+    full: bool
+
+
 @click.command()
-@engine_option
-@isolation_options
-@policy_option
-@release_option
-@click.option(
-    "--layout",
-    "layouts",
-    multiple=True,
-    shell_complete=completion.of("layouts"),
-    metavar="NAME|PATH",
-    help="Cache groups to use instead of drawn ones; may be repeated.",
-)
-@click.option(
-    "--option",
-    "options",
-    multiple=True,
-    metavar="KEY=VALUE",
-    help="An option to fix instead of drawing it; may be repeated.",
+@selection_options(
+    layouts="Cache groups to use instead of drawn ones; may be repeated.",
+    options="An option to fix instead of drawing it; may be repeated.",
 )
 @click.option(
     "--seconds",
@@ -118,25 +123,14 @@ if TYPE_CHECKING:
     ),
 )
 @json_option("fuzz` or, with --exhaustive, `search")
+@gather(budget=Budget, listed=ExpectedFailures, search=Search)
 def fuzz(
-    engine: str,
-    isolate: Isolate,
-    policy: str,
-    release: str | None,
-    layouts: tuple[str, ...],
-    options: tuple[str, ...],
-    seconds: float,
-    operations: int,
-    seed: int,
+    chosen: Selection,
+    budget: Budget,
     beside: bool,
-    jobs: int | None,
-    expected: Path | None,
-    strict_expected: bool,
+    listed: ExpectedFailures,
     folder: Path | None,
-    exhaustive: bool,
-    bound: str,
-    levels: tuple[Level, ...],
-    full: bool,
+    search: Search,
     as_json: bool,
 ) -> int:
     """Run random traces on drawn configurations under every checker, until time is up or something
@@ -146,75 +140,87 @@ def fuzz(
     last line is the command that runs the same campaign again. With --exhaustive, run every trace
     of small configurations within a bound and report whether the search was complete.
     """
-    exported = exported_of(policy, options)
-    options = (*options, *(one.setting for one in exported))
-    if exhaustive:
-        if operations or seed:
-            raise UsageError(
-                "--exhaustive: nothing is drawn; leave out "
-                + ("--operations" if operations else "--seed")
-            )
-        if folder:
-            raise UsageError(
-                "--report: an exhaustive search ends at its first failure; `replay FILE --report"
-                " DIR` draws it"
-            )
-        if expected:
-            raise UsageError(
-                "--expected: an exhaustive search has no list; it ends at its first failure"
-            )
-        spec = engine_of(engine, policy, isolate=isolate, release=release)
-        return _exhaustive(
-            spec, policy, layouts, options, bound, levels, full, seconds, jobs, as_json
-        )
-    if bound or levels or full:
-        raise UsageError(
-            f"--{'bound' if bound else 'level' if levels else 'full'}: belongs to --exhaustive"
-        )
+    exported = chosen.exported()
+    chosen = chosen.also([one.setting for one in exported])
+    if search.exhaustive:
+        _nothing_drawn(budget, listed, folder)
+        return _exhaustive(chosen, search, budget, as_json=as_json)
+    if search.bound or search.levels or search.full:
+        which = "bound" if search.bound else "level" if search.levels else "full"
+        raise UsageError(f"--{which}: belongs to --exhaustive")
     from cachewitness.report import terminal
     from cachewitness.sessions.fuzz import terminal as told
     from cachewitness.sessions.fuzz.campaign import Campaign
     from cachewitness.sessions.fuzz.self_test import POLICY, run_self_test
 
-    spec = engine_of(engine, policy, isolate=isolate, release=release)
-    plan = plan_of(spec, policy, layouts, options, seed, release)
+    spec = chosen.spec()
+    plan = plan_of(spec, chosen.policy, chosen.layouts, chosen.options, budget.seed, chosen.release)
     ready(folder)
     self_test = run_self_test(
-        plan if policy == POLICY else plan_of(engine_of("reference"), POLICY, (), (), seed)
+        plan
+        if chosen.policy == POLICY
+        else plan_of(engine_of("reference"), POLICY, (), (), budget.seed)
     )
     status = StatusLine(anywhere=True)
     kept = keeper_of(spec, folder)
-    known = expectations_of(expected, strict_expected)
+    known = listed.load()
 
     def tell(campaign: Campaign) -> None:
-        status.tell(lambda: _progress_text(campaign, seconds, operations))
+        status.tell(lambda: _progress_text(campaign, budget.seconds, budget.operations))
 
     campaign = Campaign(
-        spec, plan, tell, known, kept.take, beside=beside, jobs=jobs_of(spec, jobs), on_died=died
+        spec,
+        plan,
+        tell,
+        known,
+        kept.take,
+        beside=beside,
+        jobs=jobs_of(spec, budget.jobs),
+        on_died=died,
     )
     campaign.report.environment = [one.origin for one in exported]
     try:
-        campaign.run(seconds, operations)
+        campaign.run(budget.seconds, budget.operations)
     finally:
         status.clear()
     again = told.command(
         spec,
-        policy,
-        layouts,
-        options,
+        chosen.policy,
+        chosen.layouts,
+        chosen.options,
         campaign.operations,
-        seed,
-        str(expected or ""),
+        budget.seed,
+        str(listed.expected or ""),
         beside=beside,
     )
     if as_json:
         _print_campaign(campaign, self_test, kept.stored, again)
     else:
         told.print_campaign(campaign, self_test, kept.stored, again, terminal.console())
-    files, problems = files_of(told.proved(campaign, self_test), kept.stored, [], policy, folder)
+    files, problems = files_of(
+        told.proved(campaign, self_test), kept.stored, [], chosen.policy, folder
+    )
     return finish(
         told.exit_code(campaign, self_test), files, [*kept.problems, *problems], quiet=as_json
     )
+
+
+def _nothing_drawn(budget: Budget, listed: ExpectedFailures, folder: Path | None) -> None:
+    """Raise UsageError if an option of random traces was given to an exhaustive search."""
+    if budget.operations or budget.seed:
+        raise UsageError(
+            "--exhaustive: nothing is drawn; leave out "
+            + ("--operations" if budget.operations else "--seed")
+        )
+    if folder:
+        raise UsageError(
+            "--report: an exhaustive search ends at its first failure; `replay FILE --report"
+            " DIR` draws it"
+        )
+    if listed.expected:
+        raise UsageError(
+            "--expected: an exhaustive search has no list; it ends at its first failure"
+        )
 
 
 def _print_campaign(
@@ -262,30 +268,19 @@ def plan_of(
             f"--engine: {spec.kind.name} runs at no level at which this can be fuzzed; see `ls"
             " engines`"
         )
-    if spec.kind.own_layouts:
-        named = configurations_of(policy, layouts, options, release, spec.kind).configurations
+    if spec.own_layouts:
+        named = configurations_of(policy, layouts, options, release, spec).configurations
     else:
         named = [fitted(policy, name, chosen, release) for name in dict.fromkeys(layouts)]
     fixed = named[0].options if named else chosen
     of_layouts = [configuration.layout for configuration in named]
     chosen_of = Restriction(
-        of_layouts, fixed, historic=not spec.kind.replays, whole=spec.kind.own_layouts
+        of_layouts, fixed, historic=not spec.kind.replays, whole=spec.own_layouts
     )
     return Plan(policy, levels, chosen_of, seed)
 
 
-def _exhaustive(
-    spec: EngineSpec,
-    policy: str,
-    layouts: Sequence[str],
-    options: Sequence[str],
-    bound: str,
-    levels: Sequence[Level],
-    full: bool,
-    seconds: float,
-    jobs: int | None,
-    as_json: bool,
-) -> int:
+def _exhaustive(chosen: Selection, asked: Search, budget: Budget, *, as_json: bool) -> int:
     from cachewitness.report import terminal
     from cachewitness.sessions.fuzz import terminal as told
     from cachewitness.sessions.fuzz.exhaustive import LEVELS, bound_of, check, search
@@ -295,22 +290,23 @@ def _exhaustive(
     from cachewitness.workloads.configurations import Configuration
     from cachewitness.workloads.layouts import load
 
-    chosen = options_of(options)
-    configurations = [Configuration(load(name), chosen) for name in dict.fromkeys(layouts)]
+    spec = chosen.spec()
+    options = options_of(chosen.options)
+    configurations = [Configuration(load(name), options) for name in dict.fromkeys(chosen.layouts)]
     configurations = configurations or [
-        Configuration(one.layout, one.options | chosen) for one in CONFIGURATIONS if chosen
+        Configuration(one.layout, one.options | options) for one in CONFIGURATIONS if options
     ]
-    chosen_levels = tuple(dict.fromkeys(levels)) or LEVELS
-    check(spec, policy, configurations, chosen_levels)
-    full = full or bool(configurations or levels)
+    levels = tuple(dict.fromkeys(asked.levels)) or LEVELS
+    check(spec, chosen.policy, configurations, levels)
+    full = asked.full or bool(configurations or asked.levels)
     configurations = configurations or list(CONFIGURATIONS)
-    limits = bound_of(bound)
+    limits = bound_of(asked.bound)
     self_test = sought()
     status = StatusLine(anywhere=True)
     started = monotonic()
 
     def tell(tasks: int, states: int, failing: bool) -> None:
-        rest = left(seconds - (monotonic() - started) if seconds else None)
+        rest = left(budget.seconds - (monotonic() - started) if budget.seconds else None)
         found = (
             "; a contradiction was found, and the tasks before its own are finished first"
             if failing
@@ -323,12 +319,12 @@ def _exhaustive(
             spec,
             limits,
             configurations,
-            chosen_levels,
+            levels,
             full=full,
-            seconds=seconds,
+            seconds=budget.seconds,
             told=tell,
             on_died=died,
-            processes=jobs_of(spec, jobs),
+            processes=jobs_of(spec, budget.jobs),
         )
     finally:
         status.clear()

@@ -78,7 +78,7 @@ _SURVIVED, _NOT_HUNTED = 1, 5
     is_flag=True,
     help=(
         "In a checkout: keep the witnesses in fixtures/traces and, if every fault was hunted, write"
-        " docs/kill-matrix.md."
+        " docs/results/kill-matrix.md."
     ),
 )
 @table_option("kills")
@@ -165,16 +165,19 @@ def _exit_code(made: Matrix) -> int:
 def _chosen(policy: str, names: Sequence[str]) -> list[Mutant]:
     from cachewitness._util.names import nearest
     from cachewitness.engines import policy as policies
-    from cachewitness.engines.faults import all_mutants
+    from cachewitness.engines.faults import all_mutants, need_all
 
+    if policy:
+        policies.get(policy)
+    if not names:
+        need_all("mutants", policy)
     known = all_mutants()
     for name in names:
         if name not in known:
+            need_all(f"--mutant: no mutant is called {name!r} here")
             raise UsageError(
                 f"--mutant: no mutant is called {name!r}{nearest(name, known, 'ls mutants')}"
             )
-    if policy:
-        policies.get(policy)
     chosen = [
         m for m in known.values() if (not names or m.name in names) and policy in ("", m.policy)
     ]
@@ -193,7 +196,7 @@ def _page() -> Path:
             f"--write: {docs} is missing; witnesses and page are written in a checkout of the"
             " repository alone"
         )
-    return docs / "kill-matrix.md"
+    return docs / "results" / "kill-matrix.md"
 
 
 class _ProgressPrinter:

@@ -7,6 +7,7 @@ from __future__ import annotations
 import signal
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, fields, replace
 from functools import wraps
 from math import isfinite
 from pathlib import Path
@@ -22,9 +23,9 @@ from cachewitness.cli.json_option import print_json
 
 if TYPE_CHECKING:
     from cachewitness.core.trace_format import Layout
+    from cachewitness.engines.answers import Prompts
     from cachewitness.engines.deadline import Limits
     from cachewitness.engines.environment import Exported
-    from cachewitness.engines.kind import Answerer, EngineKind
     from cachewitness.engines.registry import EngineSpec
     from cachewitness.report.expected import Expectations
     from cachewitness.sessions.run.suites import Suite
@@ -84,8 +85,102 @@ release_option: Callable[[Any], Any] = click.option(
 )
 
 
+def gather(**parts: type[Any]) -> Callable[[Callable[..., int]], Callable[..., int]]:
+    """Have a command take some of its options together: `chosen=Selection` are the options that are
+    called as the fields of the dataclass `Selection`.
+    """
+
+    def gathered(command: Callable[..., int]) -> Callable[..., int]:
+        @wraps(command)
+        def with_parts(**values: Any) -> int:
+            made = {
+                name: kind(**{one.name: values.pop(one.name) for one in fields(kind)})
+                for name, kind in parts.items()
+            }
+            return command(**made, **values)
+
+        return with_parts
+
+    return gathered
+
+
+@dataclass(frozen=True)
+class Selection:
+    """What is run, as the user named it: an engine, a policy and its release, layouts by name or
+    path, and options of the policy as `KEY=VALUE`.
+    """
+
+    engine: str
+    isolate: Isolate
+    policy: str
+    release: str | None
+    layouts: tuple[str, ...]
+    options: tuple[str, ...]
+
+    def spec(self, device: str | None = None) -> EngineSpec:
+        """Return the engine, able to follow the policy. Raises UsageError for what does not fit."""
+        return engine_of(self.engine, self.policy, device, self.isolate, self.release)
+
+    def exported(self) -> list[Exported]:
+        """Return the variables of the environment that say what no option does."""
+        return exported_of(self.policy, self.options)
+
+    def also(self, settings: Sequence[str]) -> Selection:
+        """Return the selection with further options."""
+        return replace(self, options=(*self.options, *settings))
+
+    def configurations(self, spec: EngineSpec) -> Chosen:
+        """Return the configurations to run the engine on."""
+        return configurations_of(self.policy, self.layouts, self.options, self.release, spec)
+
+
+def selection_options(
+    *, layouts: str, options: str
+) -> Callable[[Callable[..., int]], Callable[..., int]]:
+    """Return the options of a `Selection`, which a command takes as `chosen`; with the help of
+    `--layout` and `--option`.
+    """
+    given = [
+        engine_option,
+        isolation_options,
+        policy_option,
+        release_option,
+        click.option(
+            "--layout",
+            "layouts",
+            multiple=True,
+            shell_complete=completion.of("layouts"),
+            metavar="NAME|PATH",
+            help=layouts,
+        ),
+        click.option("--option", "options", multiple=True, metavar="KEY=VALUE", help=options),
+    ]
+
+    def with_selection(command: Callable[..., int]) -> Callable[..., int]:
+        command = gather(chosen=Selection)(command)
+        for option in reversed(given):
+            command = option(command)
+        return command
+
+    return with_selection
+
+
+@dataclass(frozen=True)
+class ExpectedFailures:
+    """The file of expected failures, if the user named one, and whether a stale entry fails."""
+
+    expected: Path | None
+    strict_expected: bool
+
+    def load(self) -> Expectations:
+        """Return what the file lists. Raises UsageError if it cannot be read, or there is none to
+        be strict about.
+        """
+        return expectations_of(self.expected, self.strict_expected)
+
+
 def expected_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a command `--expected` and `--strict-expected`, which `expectations_of` reads."""
+    """Give a command `--expected` and `--strict-expected`, which `ExpectedFailures` gathers."""
     strict = (
         "Fail if an entry of --expected is stale: nothing failed as it says, or it fits nothing"
         " that ran."
@@ -304,23 +399,23 @@ def _check_release(release: str, spec: EngineSpec, policy: str) -> None:
         raise UsageError(f"--release: {release!r} is unknown; known are {', '.join(known)}")
 
 
-def answerer_of(text: str, policy: str, release: str | None = None) -> tuple[EngineSpec, Answerer]:
+def answerer_of(text: str, policy: str, release: str | None = None) -> tuple[EngineSpec, Prompts]:
     """Return the engine that the user named, and how it is opened to answer prompts under a
     policy.
     """
     from cachewitness.engines.registry import kinds
 
     spec = engine_of(text, policy, release=release)
-    if spec.kind.answerer is None:
-        able = ", ".join(sorted(name for name, kind in kinds().items() if kind.answerer)) or "none"
+    if spec.kind.prompts is None:
+        able = ", ".join(sorted(name for name, kind in kinds().items() if kind.prompts)) or "none"
         raise UsageError(
             f"--engine: {spec.kind.name} answers no prompts; those that do: {able}; `score` also"
             " takes --base-url"
         )
-    return spec, spec.kind.answerer
+    return spec, spec.kind.prompts
 
 
-def interpreter_of(kind: EngineKind, engines: str = "") -> str:
+def interpreter_of(spec: EngineSpec, engines: str = "") -> str:
     """Return the Python that a file names for an engine; empty if none does. `engines` is the
     file that the user named.
     """
@@ -329,26 +424,27 @@ def interpreter_of(kind: EngineKind, engines: str = "") -> str:
     from cachewitness.engines.registry import GROUP
 
     file = file_of(engines)
-    found = interpreters(file, plugins.registered(GROUP)).get(kind.name, "") if file else ""
-    if found and kind.command:
-        raise UsageError(f"{file}: [{kind.name}] is started by its command; name the Python there")
+    found = interpreters(file, plugins.registered(GROUP)).get(spec.kind.name, "") if file else ""
+    if found and spec.command:
+        raise UsageError(
+            f"{file}: [{spec.kind.name}] is started by its command; name the Python there"
+        )
     return found
 
 
 def _isolated(spec: EngineSpec, isolate: Isolate) -> EngineSpec:
-    from dataclasses import replace
     from sys import platform
 
     from cachewitness.engines.isolation.engine import Isolation
 
-    python = interpreter_of(spec.kind, isolate.engines)
+    python = interpreter_of(spec, isolate.engines)
     if python and isolate.asked == "no":
         raise UsageError(
             f"--isolate no: {spec.kind.name} has a Python of its own, {python}; leave one of"
             " them out"
         )
     apart = spec.held_apart or bool(python) if isolate.asked is None else isolate.asked == "yes"
-    if not apart and spec.kind.command:
+    if not apart and spec.command:
         raise UsageError(
             f"--isolate no: {spec.kind.name} is a program, which has a process of its own; leave"
             " it out"
@@ -385,7 +481,7 @@ def _isolated(spec: EngineSpec, isolate: Isolate) -> EngineSpec:
             isolation, deadline=isolate.deadline, opening=_opening(isolate.deadline)
         )
     spec = spec.isolated(isolation)
-    if spec.kind.command and spec.isolation:
+    if spec.command and spec.isolation:
         from cachewitness.engines.isolation.jsonl import introduced
 
         spec = replace(spec, kind=introduced(spec.kind, spec.text, spec.isolation))
@@ -428,7 +524,7 @@ def configurations_of(
     layouts: Sequence[str],
     options: Sequence[str],
     release: str | None = None,
-    engine: EngineKind | None = None,
+    engine: EngineSpec | None = None,
 ) -> Chosen:
     """Return the configurations of a policy to run on, in a release if one is named, and those that
     are an engine's own.
@@ -438,14 +534,12 @@ def configurations_of(
     refuse them are left out and told, since an option such as a retention interval has no effect on
     some layouts.
     """
-    from dataclasses import replace
-
     from cachewitness.engines import policy as policies
     from cachewitness.workloads.layouts import load
 
     kind = policies.get(policy)
     chosen = options_of(options)
-    own = engine.configurations() if engine else []
+    own = engine.configurations if engine else []
     if (
         engine
         and own
@@ -454,12 +548,16 @@ def configurations_of(
         return _own([replace(one, policy=one.policy and policy) for one in own], layouts, chosen)
     if layouts:
         names = list(dict.fromkeys(layouts))
-        if chosen or kind.variants is None:
+        if chosen or kind.layouts.variants is None:
             return Chosen(
                 [fitted(policy, name, chosen, release) for name in names], named=True, exact=True
             )
         return Chosen(
-            [configuration for name in names for configuration in kind.variants(load(name))],
+            [
+                configuration
+                for name in names
+                for configuration in kind.layouts.variants(load(name))
+            ],
             named=True,
         )
     if not chosen:
@@ -486,8 +584,6 @@ def _own(
     if not layouts and not options:
         return Chosen(configurations)
     asked = [one for one in configurations if not layouts or one.layout.name in layouts]
-    from dataclasses import replace
-
     chosen = [replace(one, options={**one.options, **options}) for one in asked]
     return Chosen(chosen, named=bool(layouts), exact=bool(layouts))
 
@@ -508,14 +604,14 @@ def fitted(
     if isinstance(layout, str):
         asked = layouts.load(layout)
         model = layouts.model(layout) if layouts.has_model(layout) else None
-        if kind.fit is not None:
-            asked, options = kind.fit(asked, model, options, release or "")
+        if kind.layouts.fit is not None:
+            asked, options = kind.layouts.fit(asked, model, options, release or "")
     else:
         asked = layout
-        if kind.fit is not None:
+        if kind.layouts.fit is not None:
             with suppress(UsageError):
-                asked, options = kind.fit(asked, None, options, release or "")
-    return Configuration(asked, options, policy, kind.least_pages)
+                asked, options = kind.layouts.fit(asked, None, options, release or "")
+    return Configuration(asked, options, policy, kind.layouts.least_pages)
 
 
 def replaced_by(
@@ -526,14 +622,14 @@ def replaced_by(
     """
     from cachewitness.engines import policy as policies
 
-    kind = policies.get(policy)
-    if kind.remarks is None or not all(configuration.policy for configuration in configurations):
+    remarks = policies.get(policy).layouts.remarks
+    if remarks is None or not all(configuration.policy for configuration in configurations):
         return []
     lines: dict[str, None] = {}
     for configuration in configurations:
         with suppress(UsageError):
             lines |= dict.fromkeys(
-                kind.remarks(configuration.layout, configuration.options, release or "")
+                remarks(configuration.layout, configuration.options, release or "")
             )
     return list(lines)
 

@@ -26,9 +26,9 @@ class _Systems(click.Group):
             from cachewitness.plan import layout_file
 
             return layout_file.command
-        command = policies.get(system_of(cmd_name)).plan
-        assert command is not None
-        return command()
+        sizing = policies.get(system_of(cmd_name)).sizing
+        assert sizing is not None
+        return sizing.plan()
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the systems, the default first, and the command that writes a layout."""
@@ -41,10 +41,10 @@ class _Systems(click.Group):
         from cachewitness.engines import policy as policies
         from cachewitness.plan.systems import systems
 
-        kinds = [policies.get(name) for name in systems()]
+        sizings = {name: policies.get(name).sizing for name in systems()}
         names = [
-            f"{kind.name} (or {', '.join(kind.aliases)})" if kind.aliases else kind.name
-            for kind in kinds
+            f"{name} (or {', '.join(sizing.aliases)})" if sizing and sizing.aliases else name
+            for name, sizing in sizings.items()
         ]
         super().format_help_text(ctx, formatter)
         with formatter.indentation():

@@ -1,4 +1,4 @@
-"""`cachewitness protocol-check`: whether a program speaks the protocol of docs/protocol.md."""
+"""`cachewitness protocol-check`: whether a program speaks docs/reference/protocol.md."""
 
 from __future__ import annotations
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, NamedTuple
@@ -17,6 +18,7 @@ from cachewitness.cli.options import (
     engine_of,
     engine_option,
     finish,
+    gather,
     isolation_options,
     release_option,
 )
@@ -30,6 +32,30 @@ if TYPE_CHECKING:
     from cachewitness.core.result import Result
     from cachewitness.core.trace_format import Trace
     from cachewitness.engines.registry import EngineSpec
+
+
+@dataclass(frozen=True)
+class How:
+    """On which engine a trace is run again, and what it is compared with."""
+
+    engine: str
+    isolate: Isolate
+    release: str | None
+    differential: bool
+    cold: bool
+    shrinking: bool
+
+
+@dataclass(frozen=True)
+class Output:
+    """What a replay prints, and the files that it writes."""
+
+    recorded: Path | None
+    exported: str | None
+    output: Path | None
+    folder: Path | None
+    quiet: bool
+    as_json: bool
 
 
 @click.command()
@@ -71,21 +97,8 @@ if TYPE_CHECKING:
 @report_option
 @click.option("--quiet", is_flag=True, help="Print only the witness and the verdict.")
 @json_option("judged")
-def replay(
-    file: Path,
-    engine: str,
-    isolate: Isolate,
-    release: str | None,
-    differential: bool,
-    cold: bool,
-    shrinking: bool,
-    recorded: Path | None,
-    exported: str | None,
-    output: Path | None,
-    folder: Path | None,
-    quiet: bool,
-    as_json: bool,
-) -> int:
+@gather(how=How, to=Output)
+def replay(file: Path, how: How, to: Output) -> int:
     """Run one stored trace on an engine under every checker."""
     from cachewitness.core import result as verdict
     from cachewitness.core import validate
@@ -94,65 +107,77 @@ def replay(
     from cachewitness.parity.answers.causes import explain
     from cachewitness.sessions.run import store
 
-    spec = engine_of(engine, isolate=isolate, release=release)
+    spec = engine_of(how.engine, isolate=how.isolate, release=how.release)
     asked = validate.load_trace(file)
-    if recorded:
-        store.ready(recorded, "--history")
-    if exported:
-        from cachewitness.cli import as_test
-
-        output = as_test.ready(spec, asked, output)
-    elif output:
-        raise UsageError("--output: belongs to --export; give both or neither")
-    _fits(spec, asked, file, differential=differential)
-    if cold and (differential or not spec.kind.computes):
+    test_file = _ready(spec, asked, to)
+    _fits(spec, asked, file, differential=how.differential)
+    if how.cold and (how.differential or not spec.kind.computes):
         raise UsageError(
             "--cold: "
             + (
                 "leave out --differential"
-                if differential
+                if how.differential
                 else f"engine {spec.kind.name} computes no tensors"
             )
         )
     header = _described(spec, asked, file)
     if missing := _missing(spec, asked, header):
         click.echo(one_line(f"cachewitness: {file}: not run: {missing}"), err=True)
-        if as_json:
+        if to.as_json:
             _print(
                 _Outcome(spec, asked, file), not_run=missing, exit_code=verdict.EXIT_NOTHING_CHECKED
             )
         return verdict.EXIT_NOTHING_CHECKED
     asked = _fitting(spec, asked, header, file)
-    ready(folder, *([] if str(file) == STANDARD_INPUT else [file]))
-    run = _runner(spec, differential=differential, cold=cold)
+    ready(to.folder, *([] if str(file) == STANDARD_INPUT else [file]))
+    run = _runner(spec, differential=how.differential, cold=how.cold)
     started = perf_counter()
     result, bad = attempt(lambda: run(asked))
     explain(result, spec)
-    if shrinking and result.findings:
+    if how.shrinking and result.findings:
         smaller = _smaller(asked, run, result.findings[0].anomaly)
         second, stopped = attempt(lambda: run(smaller))
         explain(second, spec)
         if second.findings:
             asked, file, result, bad = smaller, _write_smaller(smaller, file), second, stopped
-    if recorded:
-        save(result.history, recorded)
+    if to.recorded:
+        save(result.history, to.recorded)
     again = bool(result.findings) and str(file) != STANDARD_INPUT
     command = (
-        store.replay_command(file, spec, differential=differential, cold=cold) if again else ""
+        store.replay_command(file, spec, differential=how.differential, cold=how.cold)
+        if again
+        else ""
     )
     test: list[str] = []
-    if exported and output:
+    if test_file:
         from cachewitness.cli.as_test import export
 
-        test = export(spec, result, output)
+        test = export(spec, result, test_file)
     told = _Outcome(spec, asked, file, result, bad, command, test)
     code = verdict.exit_code(result, bad)
-    if as_json:
+    if to.as_json:
         _print(told, exit_code=code)
     else:
-        _show(told, code, folder, quiet=quiet)
-    files, problems = _files(told, folder, perf_counter() - started, cold=cold)
-    return finish(code, files, problems, quiet=quiet or as_json)
+        _show(told, code, to.folder, quiet=to.quiet)
+    files, problems = _files(told, to.folder, perf_counter() - started, cold=how.cold)
+    return finish(code, files, problems, quiet=to.quiet or to.as_json)
+
+
+def _ready(spec: EngineSpec, asked: Trace, to: Output) -> Path | None:
+    """Make sure that a history and a test can be written; return the file of the test, if one is
+    asked for. Raises UsageError if not.
+    """
+    from cachewitness.sessions.run import store
+
+    if to.recorded:
+        store.ready(to.recorded, "--history")
+    if to.exported:
+        from cachewitness.cli import as_test
+
+        return as_test.ready(spec, asked, to.output)
+    if to.output:
+        raise UsageError("--output: belongs to --export; give both or neither")
+    return None
 
 
 class _Outcome(NamedTuple):

@@ -27,7 +27,8 @@ _FILE = click.Path(path_type=Path)
 def report(run: Path, out: Path | None, as_json: bool) -> int:
     """Draw a run, a score, or a recorded history, as one HTML page that needs no network.
 
-    RUN is a folder that `--report` of any command or `score` wrote, or a history (docs/formats.md).
+    RUN is a folder that `--report` of any command or `score` wrote, or a history
+    (docs/reference/formats.md).
     Failures are shown step by step: what each block table claims, and what the ledger knows of the
     pages in it; of a score, the answers that changed.
     """

@@ -2,29 +2,26 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
 from cachewitness.cli import completion
 from cachewitness.cli.json_option import json_option, print_json
 from cachewitness.cli.options import (
+    ExpectedFailures,
     Finite,
-    configurations_of,
+    Selection,
     died,
-    engine_of,
-    engine_option,
-    expectations_of,
     expected_options,
-    exported_of,
     finish,
-    isolation_options,
+    gather,
     jobs_of,
     jobs_option,
-    policy_option,
-    release_option,
     replaced_by,
+    selection_options,
     suites_of,
 )
 from cachewitness.cli.report_option import files_of, keeper_of, report_option
@@ -35,32 +32,45 @@ from cachewitness.cli.table_option import ready, table_option
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from cachewitness.cli.options import Isolate
     from cachewitness.report.summary import Report, Stored
     from cachewitness.sessions.run.progress import RunProgress
 
 _FILE = click.Path(path_type=Path)
 
 
+@dataclass(frozen=True)
+class Work:
+    """What a run does with the engine: which suites, from which seed, and how long.
+
+    `seconds` are shared among the random suites; 0: a fixed number of workloads.
+    """
+
+    retention_interval: str | None
+    suites: tuple[str, ...]
+    seed: int
+    seconds: float
+    device: str | None
+    full: bool
+    jobs: int | None
+    fail_fast: bool
+
+
+@dataclass(frozen=True)
+class Output:
+    """What a run prints, and the files that it writes."""
+
+    as_json: bool
+    junit: Path | None
+    table: Path | None
+    folder: Path | None
+    github: bool
+    quiet: bool
+
+
 @click.command()
-@engine_option
-@isolation_options
-@policy_option
-@release_option
-@click.option(
-    "--layout",
-    "layouts",
-    multiple=True,
-    shell_complete=completion.of("layouts"),
-    metavar="NAME|PATH",
-    help="Cache groups, by name (`ls layouts`) or from a TOML file; may be repeated.",
-)
-@click.option(
-    "--option",
-    "options",
-    multiple=True,
-    metavar="KEY=VALUE",
-    help="An option of the policy, its value as JSON or text; may be repeated.",
+@selection_options(
+    layouts="Cache groups, by name (`ls layouts`) or from a TOML file; may be repeated.",
+    options="An option of the policy, its value as JSON or text; may be repeated.",
 )
 @click.option(
     "--retention-interval", metavar="N|none", help="Short for --option retention_interval=N."
@@ -119,30 +129,8 @@ _FILE = click.Path(path_type=Path)
     help="Print failures as annotations of GitHub Actions, on standard error.",
 )
 @click.option("--quiet", is_flag=True, help="Print only witnesses and the verdict.")
-def run(
-    engine: str,
-    isolate: Isolate,
-    policy: str,
-    release: str | None,
-    layouts: tuple[str, ...],
-    options: tuple[str, ...],
-    retention_interval: str | None,
-    suites: tuple[str, ...],
-    seed: int,
-    seconds: float,
-    device: str | None,
-    full: bool,
-    jobs: int | None,
-    fail_fast: bool,
-    expected: Path | None,
-    strict_expected: bool,
-    as_json: bool,
-    junit: Path | None,
-    table: Path | None,
-    folder: Path | None,
-    github: bool,
-    quiet: bool,
-) -> int:
+@gather(work=Work, listed=ExpectedFailures, output=Output)
+def run(chosen: Selection, work: Work, listed: ExpectedFailures, output: Output) -> int:
     """Run suites on an engine and report the verdict.
 
     Without options: every suite that the embedded reference can run, on small layouts of every
@@ -151,31 +139,28 @@ def run(
     """
     from cachewitness.sessions.run.runner import Runner
 
-    spec = engine_of(engine, policy, device, isolate, release)
-    said = [
-        *options,
-        *([f"retention_interval={retention_interval}"] if retention_interval is not None else []),
-    ]
-    exported = exported_of(policy, said)
-    said += [one.setting for one in exported]
-    configurations, named, exact = configurations_of(policy, layouts, said, release, spec.kind)
-    _ready(junit, table)
-    report_ready(folder)
-    kept = keeper_of(spec, folder)
-    status = StatusLine(shown=not quiet and not as_json)
+    spec = chosen.spec(work.device)
+    if work.retention_interval is not None:
+        chosen = chosen.also([f"retention_interval={work.retention_interval}"])
+    exported = chosen.exported()
+    chosen = chosen.also([one.setting for one in exported])
+    configurations, named, exact = chosen.configurations(spec)
+    _ready(output)
+    kept = keeper_of(spec, output.folder)
+    status = StatusLine(shown=not output.quiet and not output.as_json)
     runner = Runner(
         spec,
         configurations,
-        seed=seed,
-        seconds=seconds,
-        expected=expectations_of(expected, strict_expected),
-        policy=policy,
+        seed=work.seed,
+        seconds=work.seconds,
+        expected=listed.load(),
+        policy=chosen.policy,
         chosen_configurations=named,
-        chosen_suites=bool(suites),
+        chosen_suites=bool(work.suites),
         exact_configurations=exact,
-        full=full,
-        fail_fast=fail_fast,
-        jobs=jobs_of(spec, jobs),
+        full=work.full,
+        fail_fast=work.fail_fast,
+        jobs=jobs_of(spec, work.jobs),
         on_died=died,
         on_trace=(lambda progress: status.tell(lambda: _progress_text(progress)))
         if status.shown
@@ -183,79 +168,80 @@ def run(
         on_failure=kept.take,
     )
     try:
-        report = runner.run(suites_of(suites))
+        report = runner.run(suites_of(work.suites))
     finally:
         status.clear()
     report.environment = [one.origin for one in exported]
-    report.settings = replaced_by(policy, configurations, release)
-    names = [configuration.name for configuration in configurations]
-    _show(report, kept.stored, names, policy, as_json=as_json, github=github, quiet=quiet)
-    files, problems = _files(report, kept.stored, names, policy, junit, table, folder)
-    return finish(report.exit_code, files, [*kept.problems, *problems], quiet=quiet or as_json)
+    report.settings = replaced_by(chosen.policy, configurations, chosen.release)
+    made = _Made(report, kept.stored, [one.name for one in configurations], chosen.policy)
+    _show(made, output)
+    files, problems = _files(made, output)
+    quiet = output.quiet or output.as_json
+    return finish(report.exit_code, files, [*kept.problems, *problems], quiet=quiet)
 
 
-def _ready(junit: Path | None, table: Path | None) -> None:
+class _Made(NamedTuple):
+    """What a run came to: its report, where its failures are stored, its configurations by name,
+    and the policy.
+    """
+
+    report: Report
+    stored: Mapping[str, Stored]
+    configurations: list[str]
+    policy: str
+
+
+def _ready(output: Output) -> None:
     """Make sure, before a long run, that the files that were asked for can be written. Raises
     UsageError if not.
     """
     from cachewitness.sessions.run import store
 
-    if junit:
-        store.ready(junit, "--junit")
-    ready(table)
+    if output.junit:
+        store.ready(output.junit, "--junit")
+    ready(output.table)
+    report_ready(output.folder)
 
 
-def _show(
-    report: Report,
-    stored: Mapping[str, Stored],
-    configurations: list[str],
-    policy: str,
-    *,
-    as_json: bool,
-    github: bool,
-    quiet: bool,
-) -> None:
+def _show(made: _Made, output: Output) -> None:
     """Print the report; whatever may go wrong with files comes later."""
-    if as_json:
+    if output.as_json:
         from cachewitness.report import jsonreport
 
-        print_json(jsonreport.document(report, stored, configurations, policy))
+        print_json(jsonreport.document(*made))
     else:
         from cachewitness.report import terminal
 
         terminal.print_report(
-            report, stored, terminal.console(), configurations=len(configurations), quiet=quiet
+            made.report,
+            made.stored,
+            terminal.console(),
+            configurations=len(made.configurations),
+            quiet=output.quiet,
         )
-    if github:
+    if output.github:
         from cachewitness.report.github import commands
 
-        for line in commands(report, stored):
+        for line in commands(made.report, made.stored):
             click.echo(line, err=True)
 
 
-def _files(
-    report: Report,
-    stored: Mapping[str, Stored],
-    configurations: list[str],
-    policy: str,
-    junit: Path | None,
-    table: Path | None,
-    folder: Path | None,
-) -> tuple[dict[Path, bytes], list[str]]:
+def _files(made: _Made, output: Output) -> tuple[dict[Path, bytes], list[str]]:
     """Return the files that the user asked for, with their content, and a line for each that
     could not be made.
     """
-    made, problems = files_of(report, stored, configurations, policy, folder)
-    if table:
+    files, problems = files_of(*made, output.folder)
+    if output.table:
         from cachewitness._util import frame
         from cachewitness.report import rows
 
-        made[table] = frame.content(rows.rows(report, policy), rows.COLUMNS, table)
-    if junit:
-        from cachewitness.report import junit as junit_report
+        table = rows.rows(made.report, made.policy)
+        files[output.table] = frame.content(table, rows.COLUMNS, output.table)
+    if output.junit:
+        from cachewitness.report import junit
 
-        made[junit] = junit_report.render(report, stored)
-    return made, problems
+        files[output.junit] = junit.render(made.report, made.stored)
+    return files, problems
 
 
 def _progress_text(progress: RunProgress) -> str:

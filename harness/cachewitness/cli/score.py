@@ -211,7 +211,7 @@ def score(**options: Any) -> int:
     from cachewitness.parity.scores.gate import Rules
     from cachewitness.parity.scores.pairs import Unpaired, near_tie_of
 
-    tiered = policies.get(options["policy"]).tiered
+    tiered = policies.get(options["policy"]).tensors.tiered
     chosen = arms.named(arms.usual(tiered=tiered) if options["arms"] is None else options["arms"])
     known = expectations_of(options["expected"], options["strict_expected"])
     engine = _engine(options)
@@ -316,12 +316,12 @@ def _engine(options: dict[str, Any]) -> _Engine:
         return _Engine(server.name, server.open, server.lm, dtype=options["dtype"] or "bfloat16")
     if options["cold_url"] or options["model"]:
         raise UsageError("--cold-url, --model: these belong to a server; give --base-url")
-    spec, answerer = answerer_of(options["engine"], options["policy"], options["release"])
+    spec, prompts = answerer_of(options["engine"], options["policy"], options["release"])
     chosen = {key: options[key] for key in ("dtype", "device") if options[key]} | spec.options
-    exact = spec.kind.bit_exact is not None and spec.kind.bit_exact(chosen)
+    exact = prompts.bit_exact is not None and prompts.bit_exact(chosen)
     return _Engine(
         spec.text,
-        partial(answerer, dict(spec.options)),
+        partial(prompts.open, dict(spec.options)),
         bit_exact=exact,
         dtype=chosen.get("dtype", ""),
     )

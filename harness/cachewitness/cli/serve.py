@@ -80,10 +80,10 @@ def serve(
         raise UsageError(
             "--tier: there is no second tier without a cache; leave --no-cache or --tier out"
         )
-    spec, answerer = answerer_of(engine, policy, release)
-    tier = tier or (policies.get(policy).tiered and not no_cache)
+    spec, prompts = answerer_of(engine, policy, release)
+    tier = tier or (policies.get(policy).tensors.tiered and not no_cache)
     chosen = Opening(caching=not no_cache, tier=tier, policy=policy, **opening)
-    backend = answerer(spec.options, chosen)
+    backend = prompts.open(spec.options, chosen)
     try:
         server = LocalServer(backend, model=spec.kind.name, port=port)
     except OSError as error:

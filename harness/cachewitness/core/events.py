@@ -110,7 +110,7 @@ class TierRules(msgspec.Struct, frozen=True, omit_defaults=True):
     reads lets it end before it is written. With `engine_aborts`, a request whose load fails is given up.
     Fewer than `least` tokens beyond the device's hit are not loaded. With `unordered`, a load of
     several steps waits for none in flight. With `once`, a request is looked up once until it has
-    pages (formats.md).
+    pages (docs/reference/formats.md).
     """  # noqa: E501
 
     chunk: int
@@ -351,6 +351,7 @@ class Publish(_Event, tag="publish", gc=False):
 
 
 UnpublishReason = Literal["evict", "reset", "replace", "withdraw", "retention", "version"]
+"""Why a key can no longer be hit."""
 
 
 class Unpublish(_Event, tag="unpublish", gc=False):

@@ -33,7 +33,7 @@ _UNWRITABLE = (
 )
 _ENCODER = msgspec.msgpack.Encoder()
 _EVENT = msgspec.msgpack.Decoder(Event)
-_FORMAT = "docs/formats.md says what an event has and when it comes"
+_FORMAT = "docs/reference/formats.md says what an event has and when it comes"
 
 
 class BadEvents(UsageError):

@@ -1,5 +1,5 @@
 """Whether the events of a history can be followed: they name what exists, and come when they can
-(docs/formats.md).
+(docs/reference/formats.md).
 
 Nothing here says whether the engine was right. An event that fails this is a mistake of whoever
 wrote it down: the checkers cannot tell what it means, so nothing is judged from there on.

@@ -7,7 +7,8 @@ cache group if it knows. Without that last number an equal score proves nothing.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 import msgspec
@@ -105,3 +106,18 @@ class Backend(Protocol):
 
 class BackendError(RuntimeError):
     """A backend that did not answer; the message is one line."""
+
+
+@dataclass(frozen=True)
+class Prompts:
+    """How an engine is opened to answer prompts, for one arm of a score.
+
+    `open(options, opening)` raises UsageError for options that do not fit or an opening that the
+    engine does not offer, and EngineMissing if something has to be installed first.
+    `bit_exact(options)` tells with which options, `dtype` and `device` among them, it declares that
+    its answers do not depend on chance, on a batch, or on what was cached, but for near-ties; None:
+    with none.
+    """
+
+    open: Callable[[Mapping[str, str], Opening], Backend]
+    bit_exact: Callable[[Mapping[str, str]], bool] | None = None

@@ -19,7 +19,6 @@ from cachewitness.core.trace_format import TraceHeader
 from cachewitness.engines import policy as policies
 from cachewitness.engines.isolation.child_env import passed, withheld
 from cachewitness.engines.isolation.engine import Isolation
-from cachewitness.engines.kind import EngineKind
 from cachewitness.engines.mutant import DEFAULT_POLICY
 from cachewitness.engines.registry import EngineSpec
 
@@ -98,7 +97,7 @@ def examine(spec: EngineSpec, interpreter: str, deadline: float) -> Engine:
         levels=list(kind.levels),
         interpreter=python,
     )
-    if kind.command and not spec.options.get(kind.command):
+    if spec.command and not spec.options.get(spec.command):
         found.mend = "cachewitness protocol-check -- COMMAND"
         return found
     isolation = Isolation(deadline=deadline, opening=deadline, python=interpreter)
@@ -145,7 +144,7 @@ def _installed(python: str, distribution: str) -> str:
 def _open(spec: EngineSpec, found: Engine) -> None:
     """Open an engine for the first configuration that it takes, and write down what came of it."""
     found.state, found.why = "refuses", "there is no configuration to offer it"
-    for header in _headers(spec.kind):
+    for header in _headers(spec):
         try:
             engine = spec.open(header)
             found.version = engine.describe().engine_version
@@ -170,11 +169,12 @@ def _open(spec: EngineSpec, found: Engine) -> None:
         return
 
 
-def _headers(kind: EngineKind) -> Iterator[TraceHeader]:
+def _headers(spec: EngineSpec) -> Iterator[TraceHeader]:
     """Yield traces' headers that the engine may take, the likeliest first."""
+    kind = spec.kind
     known = [name for name in policies.names() if kind.follows(name)]
     policy = DEFAULT_POLICY if DEFAULT_POLICY in known else known[0]
-    offered = [*kind.configurations(), *policies.get(policy).configurations()]
+    offered = [*spec.configurations, *policies.get(policy).configurations()]
     tries = [(one, level) for level in kind.levels for one in offered if one.runs_at(level)]
     for one, level in tries[:TRIES]:
         yield TraceHeader("doctor", one.layout, PAGES, level, one.policy, one.options)

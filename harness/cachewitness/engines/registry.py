@@ -27,6 +27,9 @@ from cachewitness.engines.deadline import Limits, opened
 from cachewitness.engines.faults import plant
 from cachewitness.engines.isolation.engine import Isolated, Isolation
 from cachewitness.engines.kind import EngineKind
+from cachewitness.engines.own_process import OwnProcess
+from cachewitness.engines.second_tier import SecondTier
+from cachewitness.workloads.configurations import Configuration
 
 GROUP = "cachewitness.engines"
 MUTANT = "mutant"
@@ -61,7 +64,7 @@ class EngineSpec:
         one port, or one file.
         """
         entry = plugins.registered(GROUP).get(self.kind.name)
-        return bool(self.kind.command) or (entry is not None and not entry.value.startswith(_OWN))
+        return bool(self.command) or (entry is not None and not entry.value.startswith(_OWN))
 
     @property
     def foreign(self) -> bool:
@@ -69,16 +72,47 @@ class EngineSpec:
         likes.
         """
         entry = plugins.registered(GROUP).get(self.kind.name)
-        return self.kind.isolated or (entry is not None and not entry.value.startswith(_OWN))
+        return self.kind.process is not None or (
+            entry is not None and not entry.value.startswith(_OWN)
+        )
 
     @property
     def tier(self) -> str:
         """The second tier that it has, or the option by which it is asked for one, and which;
         empty if there is none.
         """
-        option = self.kind.loads_by
-        name = self.options.get(option, "") if option else ""
-        return f"{option} {name}" if name else self.kind.tier
+        tier = self.kind.tier or SecondTier()
+        name = self.options.get(tier.option, "") if tier.option else ""
+        return f"{tier.option} {name}" if name else tier.name
+
+    @property
+    def command(self) -> str:
+        """The option that names the command of its process; empty if it is opened in Python."""
+        return self.kind.process.command if self.kind.process else ""
+
+    @property
+    def configurations(self) -> list[Configuration]:
+        """The configurations that are its own, by the options of its name.
+
+        Raises UsageError for an option that does not fit.
+        """
+        own = self.kind.configurations
+        return own.of(self.options) if own else []
+
+    @property
+    def own_layouts(self) -> bool:
+        """Whether its own configurations are all that it runs on."""
+        return self.kind.configurations is not None and self.kind.configurations.alone
+
+    @property
+    def one_server(self) -> bool:
+        """Whether all traces are asked of one server that was there before."""
+        return self.kind.answers_level is not None and self.kind.answers_level.one_server
+
+    @property
+    def exact_batches(self) -> bool:
+        """Whether an answer of it must not depend on who shares the batch."""
+        return self.kind.answers_level is None or self.kind.answers_level.exact_batches
 
     @property
     def held_apart(self) -> bool:
@@ -116,9 +150,9 @@ class EngineSpec:
         """Why traces on it are not run side by side, each in a copy of the harness's process;
         empty if they may be.
         """
-        if self.kind.one_server:
+        if self.one_server:
             return "one server answers all of them"
-        if self.only_answers and not self.kind.exact_batches:
+        if self.only_answers and not self.exact_batches:
             return "its answers may depend on what it computes beside them"
         if self.only_answers and self.isolation is None:
             return "it answers in the harness's own process"
@@ -163,19 +197,19 @@ class EngineSpec:
 
         Raises UsageError if its process is a command of the user's, and there is none.
         """
-        key = self.options.get(self.kind.key, "") if self.kind.key else ""
+        process = self.kind.process or OwnProcess()
+        key = self.options.get(process.key, "") if process.key else ""
         isolation = replace(isolation, named=(key,)) if key else isolation
-        if not self.kind.command:
-            return replace(self, isolation=replace(isolation, imports=self.kind.imports))
+        if not process.command:
+            return replace(self, isolation=replace(isolation, imports=process.imports))
         try:
-            command = tuple(shlex.split(self.options.get(self.kind.command, "")))
+            command = tuple(shlex.split(self.options.get(process.command, "")))
         except ValueError as error:
             raise UsageError(
-                f"--engine: {self.kind.command} in {self.text!r} cannot be split into words:"
-                f" {error}"
+                f"--engine: {process.command} in {self.text!r} cannot be split into words: {error}"
             ) from None
         if not command:
-            example = f"{self.kind.name}:{self.kind.command}=…"
+            example = f"{self.kind.name}:{process.command}=…"
             raise UsageError(
                 f"--engine: {self.kind.name} needs the command that starts it, {example}"
             )
@@ -184,7 +218,7 @@ class EngineSpec:
     @property
     def _passed_options(self) -> dict[str, str]:
         """The options that its process is told of: all but the command that started it."""
-        return {name: value for name, value in self.options.items() if name != self.kind.command}
+        return {name: value for name, value in self.options.items() if name != self.command}
 
     def variant(self, options: Mapping[str, str]) -> EngineSpec:
         """Return the same engine with other options, by a name that opens it again."""
@@ -204,13 +238,8 @@ class EngineSpec:
         """
         try:
             if self.isolation is not None:
-                return Isolated(
-                    self.text,
-                    header,
-                    self.isolation,
-                    self._passed_options,
-                    self.kind.kept_by_process,
-                )
+                fixed = self.kind.process.fixed if self.kind.process else ()
+                return Isolated(self.text, header, self.isolation, self._passed_options, fixed)
             return (
                 opened(header, self.within, lambda: self._built(header))
                 if self.within
@@ -304,8 +333,5 @@ def parse(text: str) -> EngineSpec:
                 f"--engine: option {key!r} is given twice, as {options[key]!r} and {value!r}"
             )
         options[key] = value
-    if kind.configured is not None:
-        own = kind.configured(options)
-        kind = replace(kind, configurations=lambda: own)
     spec = EngineSpec(kind, options, text)
-    return spec.isolated(Isolation()) if kind.command else spec
+    return spec.isolated(Isolation()) if spec.command else spec

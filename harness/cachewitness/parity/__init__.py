@@ -1,1 +1,1 @@
-"""TODO."""
+"""Cold against cached at three depths: tensors, answers, scores."""

@@ -104,6 +104,7 @@ as_json = click.option(
     is_flag=True,
     help="Print a JSON document (`schema plan`), and nothing else, on standard output.",
 )
+"""Gives a plan command `--json`, which it takes as `as_json`."""
 
 kernel_block = click.option(
     "--kernel-block",

@@ -8,7 +8,7 @@ from cachewitness.engines import policy as policies
 
 def systems() -> list[str]:
     """Return the policies that have a plan, by name."""
-    return [kind.name for kind in policies.loadable() if kind.plan is not None]
+    return [kind.name for kind in policies.loadable() if kind.sizing is not None]
 
 
 def system_of(name: str) -> str:
@@ -18,9 +18,18 @@ def system_of(name: str) -> str:
     plain = name.lower().replace("-", "_")
     registered = policies.names()
     if plain not in registered:
-        plain = next((kind.name for kind in policies.loadable() if plain in kind.aliases), plain)
-    if plain not in registered or policies.get(plain).plan is None:
+        plain = _aliases().get(plain, plain)
+    if plain not in registered or policies.get(plain).sizing is None:
         from cachewitness.workloads.model import choices
 
         raise UsageError(f"plan: no system is called {name!r}; {choices(plain, systems())}")
     return plain
+
+
+def _aliases() -> dict[str, str]:
+    return {
+        alias: kind.name
+        for kind in policies.loadable()
+        if kind.sizing is not None
+        for alias in kind.sizing.aliases
+    }

@@ -1,1 +1,1 @@
-"""TODO."""
+"""The loops over engines, configurations and traces: run, fuzz, mutants, campaign."""

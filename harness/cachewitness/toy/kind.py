@@ -11,7 +11,7 @@ from pathlib import Path
 from cachewitness._util.errors import EngineMissing, UsageError
 from cachewitness.core.engine import Engine
 from cachewitness.core.trace_format import TraceHeader
-from cachewitness.engines.answers import Backend, Opening
+from cachewitness.engines.answers import Backend, Opening, Prompts
 from cachewitness.engines.kind import EngineKind
 
 THREADS = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "0"}
@@ -107,8 +107,7 @@ ENGINE = EngineKind(
     levels=("scheduler",),
     open=open_engine,
     policies=None,
-    answerer=open_service,
-    bit_exact=_bit_exact,
+    prompts=Prompts(open_service, _bit_exact),
     computes=True,
     is_reference=True,
     options={

@@ -22,7 +22,7 @@ from cachewitness.core.trace_format import Abort, Finish, GroupSpec, Layout, Pre
 from cachewitness.engines import policy as policies
 from cachewitness.engines.answers import Answer, Ask, BackendError
 from cachewitness.engines.faults import plant
-from cachewitness.engines.policy import Serving
+from cachewitness.engines.on_tensors import Serving
 from cachewitness.engines.registry import kinds
 from cachewitness.toy.engine import check, check_kernels
 from cachewitness.toy.greedy import GreedyEngine
@@ -81,7 +81,7 @@ class ToyService:
     ) -> None:
         check(dtype, device)
         kind = policies.get(policy)
-        folder = checkpoint or data.checkpoints() / kind.checkpoint
+        folder = checkpoint or data.checkpoints() / kind.tensors.checkpoint
         try:
             layout = layout_of(configs.load(folder / checkpoints.CONFIG), block_size)
             self.tokenizer = Tokenizer.load(folder / checkpoints.TOKENIZER)

@@ -7,7 +7,7 @@ lawful history alone, one with `-` of the anomalous history alone. A story witho
 lawful history only.
 
 `python -m cachewitness.workloads.anomaly_examples` writes every story as JSON lines, and the table
-in `docs/anomalies.md`.
+in `docs/reference/anomalies.md`.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ def files(stories: list[AnomalyExample]) -> Iterator[tuple[str, bytes]]:
 
 
 def document(stories: list[AnomalyExample]) -> str:
-    """Return docs/anomalies.md: a table of the anomalies, then the examples of each."""
+    """Return docs/reference/anomalies.md: a table of the anomalies, then the examples of each."""
     anomalies = []
     examples = []
     for anomaly in CATALOGUE:
@@ -125,7 +125,7 @@ def reported_by(anomaly: str) -> str:
 
 
 def _row(story: AnomalyExample) -> list[str]:
-    folder = "../fixtures/histories"
+    folder = "../../fixtures/histories"
     said = {"legal": story.legal, "anomalous": story.anomalous}
     cells = [
         f"{said[kind]} ([history]({folder}/{kind}/{story.name}.jsonl))" for kind in story.kinds
@@ -178,8 +178,8 @@ def main() -> int:
         (folder / name).write_bytes(content)
     for stale in {*folder.glob("*/*.jsonl")} - {folder / name for name in written}:
         stale.unlink()
-    (pages.folder() / "anomalies.md").write_text(document(stories), encoding="utf-8")
-    print(f"{len(written)} histories of {len(stories)} stories, and docs/anomalies.md")
+    (pages.folder("reference") / "anomalies.md").write_text(document(stories), encoding="utf-8")
+    print(f"{len(written)} histories of {len(stories)} stories, and docs/reference/anomalies.md")
     return 0
 
 

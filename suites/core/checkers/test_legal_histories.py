@@ -75,8 +75,8 @@ def test_the_stored_files_are_those_of_the_stories() -> None:
 
 
 def test_the_document_is_that_of_the_stories() -> None:
-    """docs/anomalies.md is written by the same command."""
-    document = data.fixtures().parent / "docs" / "anomalies.md"
+    """docs/reference/anomalies.md is written by the same command."""
+    document = data.fixtures().parent / "docs" / "reference" / "anomalies.md"
     if document.parent.is_dir():
         assert document.read_text(encoding="utf-8") == anomaly_examples.document(STORIES)
     assert anomaly_examples.document(STORIES).count("\n### ") == len(CATALOGUE)
@@ -145,13 +145,12 @@ def test_the_command_writes_what_the_stories_say(
     """Histories of both kinds and the document; what no story tells any more goes."""
     folder = tmp_path / "fixtures" / "histories"
     (folder / "legal").mkdir(parents=True)
-    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs" / "reference").mkdir(parents=True)
     (folder / "mine.txt").write_text((FOLDER / "recycled-page.txt").read_text())
     (folder / "legal" / "forgotten.jsonl").write_text("")
     monkeypatch.setattr(data, "fixtures", lambda: tmp_path / "fixtures")
     assert anomaly_examples.main() == 0
     assert sorted(path.name for path in folder.glob("*/*")) == ["mine.jsonl", "mine.jsonl"]
     assert check(history.load(folder / "anomalous" / "mine.jsonl")).outcome == "fail"
-    assert (
-        "[mine](../fixtures/histories/mine.txt)" in (tmp_path / "docs" / "anomalies.md").read_text()
-    )
+    page = (tmp_path / "docs" / "reference" / "anomalies.md").read_text()
+    assert "[mine](../../fixtures/histories/mine.txt)" in page

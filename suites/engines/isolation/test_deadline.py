@@ -149,7 +149,7 @@ def test_an_engine_in_time_is_not_disturbed_and_one_that_hung_is_left_as_it_is(
     slow.seconds = 30
     with pytest.raises(
         EngineFailure,
-        match=r'gave no answer within 0.5 seconds; it was in ".*test_within.py", line \d+ in apply',
+        match=r'gave no answer within 0.5 seconds; it was in ".*test_deadline.py", line \d+ in apply',  # noqa: E501
     ):
         engine.apply(None)
     engine.close()

@@ -31,6 +31,7 @@ from cachewitness.core.trace_format import (
 from cachewitness.engines import import_probe
 from cachewitness.engines.isolation import engine as child_engine
 from cachewitness.engines.isolation.engine import IDLE_MAX, Isolation, started
+from cachewitness.engines.own_process import OwnProcess
 from cachewitness.engines.registry import EngineSpec, kinds, parse
 from cachewitness.sessions.run.runner import Runner
 from cachewitness.sessions.run.suites import SUITES
@@ -176,7 +177,7 @@ def test_a_process_that_goes_by_its_first_trace_serves_only_traces_alike() -> No
     """An option that the engine says its process keeps decides which traces share a process."""
     calm = engine("exit-0", at="reset", deadline=22.0)
     first = started()
-    keeping = replace(calm, kind=replace(calm.kind, kept_by_process=("max_num_seqs",)))
+    keeping = replace(calm, kind=replace(calm.kind, process=OwnProcess(fixed=("max_num_seqs",))))
     for spec, values, processes in (
         (calm, (16, 32, 16), 1),
         (keeping, (16, 32, 16, 32), 3),

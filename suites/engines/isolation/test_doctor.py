@@ -14,7 +14,7 @@ import pytest
 
 from cachewitness._util import plugins
 from cachewitness.cli import invoke
-from cachewitness.engines.kind import WrittenFor
+from cachewitness.engines.written_for import WrittenFor
 from suites.support import second_environment
 from suites.support.foreign_engine import mortal  # noqa: F401
 
@@ -49,9 +49,9 @@ def _registered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Non
     monkeypatch.syspath_prepend(str(installed))
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("CACHEWITNESS_ENGINES", raising=False)
-    plugins.registered.cache_clear()
+    plugins.every.cache_clear()
     yield
-    plugins.registered.cache_clear()
+    plugins.every.cache_clear()
     sys.modules.pop("elsewhere_engine", None)
 
 

@@ -127,7 +127,7 @@ def driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.chdir(tmp_path)
     sample = (SAMPLES / "jsonl_engine.py").read_text(encoding="utf-8")
     ready, loop = (
-        '    print(json.dumps({"is": "ready"',
+        "    print(json.dumps({**READY",
         "        print(json.dumps(answer(pools, question))",
     )
     assert sample.count(ready) == sample.count(loop) == 1

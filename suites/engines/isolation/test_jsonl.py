@@ -13,7 +13,7 @@ import pytest
 from cachewitness.cli import invoke
 
 SAMPLE = Path(__file__).resolve().parents[3] / "docs" / "samples" / "jsonl_engine.py"
-LINES_MAX = 95
+LINES_MAX = 110
 SAID = "import os, sys; os.write(int(os.environ['CACHEWITNESS_ANSWERS']), {!r}); sys.stdin.read()"
 
 

@@ -303,7 +303,7 @@ def test_what_another_process_found_is_told_where_somebody_interrupts() -> None:
 
     campaign = Campaign(parse(LEAK), Plan("vllm", ("manager",), Restriction(), 0))
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("cachewitness.sessions.fuzz.campaign.Crew", Interrupted)
+        patched.setattr("cachewitness.sessions.fuzz.campaign.WorkerPool", Interrupted)
         campaign.run(operations=1)
     assert (
         campaign.report.interrupted

@@ -16,7 +16,7 @@ from cachewitness.engines.isolation import process
 from suites.support.drivers import SAMPLES
 
 PYTHON = SAMPLES / "jsonl_engine.py"
-PAGE = (SAMPLES.parent / "protocol.md").read_text(encoding="utf-8")
+PAGE = (SAMPLES.parent / "reference" / "protocol.md").read_text(encoding="utf-8")
 ANSWERER = """
 import json, os
 def say(message): print(json.dumps(message), file=told, flush=True)
@@ -49,7 +49,7 @@ class Mistake(NamedTuple):
     section: str
 
 
-READY = '"version": 1, **KIND}), file=told, flush=True)'
+READY = 'print(json.dumps({**READY, "layouts": LAYOUTS}), file=told, flush=True)'
 LOOP = (
     "    for question in map(json.loads, asked):\n        print(json.dumps(answer(pools,"
     " question)), file=told, flush=True)\n"
@@ -57,13 +57,15 @@ LOOP = (
 ANSWERED = "print(json.dumps(answer(pools, question)), file=told, flush=True)"
 MISTAKES = {
     "nothing is said": Mistake(
-        '    print(json.dumps({"is": "ready"',
-        '    __import__("time").sleep(99)\n    print(json.dumps({"is": "ready"',
+        f"    {READY}",
+        f'    __import__("time").sleep(99)\n    {READY}',
         "gave no answer within 3 seconds",
         "Ready",
     ),
     "another version": Mistake('"version": 2', '"version": 9', 'must be {"is":"ready"', "Ready"),
-    "no levels": Mistake('"levels": ["manager"], ', "", "its `ready` names no levels", "Ready"),
+    "no levels": Mistake(
+        '"levels": ["manager"]', '"levels": []', "its `ready` names no levels", "Ready"
+    ),
     "a header without groups": Mistake(
         '"groups": [{"id": 0, "kind": "full", "block_size": self.size}],',
         "",
@@ -264,7 +266,9 @@ def tell(source: str, mistake: Mistake, folder: Path, capsys: pytest.CaptureFixt
     assert "protocol-check: 1 problem in " in out and err == ""
     (wrong,) = re.findall(r"^  but       (.*)$", out, re.MULTILINE)
     assert mistake.said in wrong
-    (section,) = re.findall(r"^  read      docs/protocol.md, section (.*)$", out, re.MULTILINE)
+    (section,) = re.findall(
+        r"^  read      docs/reference/protocol.md, section (.*)$", out, re.MULTILINE
+    )
     assert section == mistake.section and re.search(f"^##+ {section}$", PAGE, re.MULTILINE)
     assert (
         section == "Ready"
@@ -285,7 +289,7 @@ def test_a_program_that_names_no_layouts_is_offered_some(
 ) -> None:
     """It is asked on those that it takes; one that takes none is told to name its own."""
     source = PYTHON.read_text(encoding="utf-8")
-    named = ', "layouts": [{"name": "full-16", "groups": [{"kind": "full", "block_size": 16}]}]'
+    named = ', "layouts": LAYOUTS'
     assert source.count(named) == 1
     unnamed = source.replace(named, "").replace(
         '(group,) = trace["layout"]["groups"]', 'group, *more = trace["layout"]["groups"]'

@@ -1,5 +1,5 @@
-"""docs/protocol.md is what the harness does: its lines are read by the real reader, and its
-conversations are had.
+"""docs/reference/protocol.md is what the harness does: its lines are read by the real reader, and
+its conversations are had.
 """
 
 from __future__ import annotations
@@ -36,7 +36,9 @@ from cachewitness.engines.isolation.messages import (
 )
 from cachewitness.engines.registry import EngineSpec, parse
 
-PAGE = (Path(__file__).resolve().parents[3] / "docs" / "protocol.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).resolve().parents[3] / "docs" / "reference" / "protocol.md").read_text(
+    encoding="utf-8"
+)
 SAID = re.compile(r"^([<>]) (\{.*\})$", re.MULTILINE)
 BLOCKS = re.findall(r"^```text\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
 PLAYER = """

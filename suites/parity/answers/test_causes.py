@@ -206,7 +206,7 @@ def test_an_engine_that_fails_while_its_cause_is_looked_for_keeps_its_finding(
             raise failure
 
     dropped = list[object]()
-    monkeypatch.setattr(causes, "twin_of", lambda *_: Failing())
+    monkeypatch.setattr(causes, "baseline_of", lambda *_: Failing())
     monkeypatch.setattr(causes, "drop", dropped.append)
     finding = Finding(anomaly="answer-differs", r="a", sentence="", cause="continuations")
     causes._blame_decoding(write(WHOLE, "conversations", 0), parse("sample"), [finding])
@@ -219,7 +219,7 @@ def test_an_engine_that_cannot_be_opened_again_for_its_cause_keeps_its_finding(
     def fails(*_: object) -> None:
         raise EngineFailure("engine-crashed", "does not open")
 
-    monkeypatch.setattr(causes, "twin_of", fails)
+    monkeypatch.setattr(causes, "baseline_of", fails)
     finding = Finding(anomaly="answer-differs", r="a", sentence="", cause="continuations")
     causes._blame_decoding(write(WHOLE, "conversations", 0), parse("sample"), [finding])
     assert finding.cause == "continuations"

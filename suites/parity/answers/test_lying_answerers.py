@@ -25,6 +25,7 @@ from cachewitness.core.events import Answer, Cold, Event, Header
 from cachewitness.core.intake import BadEvents
 from cachewitness.core.malformed import MalformedHistory
 from cachewitness.core.trace_format import Finish, Op, Step
+from cachewitness.engines.answers_level import AnswersLevel
 from cachewitness.engines.isolation import engine as child_engine
 from cachewitness.engines.isolation.engine import Isolation
 from cachewitness.engines.registry import EngineSpec, parse
@@ -33,8 +34,8 @@ from cachewitness.report.expected import Entry, Expectations
 from cachewitness.sessions.run.runner import Runner
 from cachewitness.sessions.run.suites import SUITES
 from cachewitness.systems.sample import engine as sample
-from cachewitness.systems.sample.server_faults import FAULTS
 from cachewitness.workloads.answer_stories import STORIES, write
+from cachewitness_faults.sample.server_faults import FAULTS
 from suites.support.foreign_engine import mortal  # noqa: F401
 from suites.support.sampled import chosen
 
@@ -164,7 +165,7 @@ def test_a_twin_that_restores_is_one_line() -> None:
     """An engine that does not heed that its cache is to be off would be compared with its own
     mistakes.
     """
-    kind = replace(sample.ENGINE, cold={"caching": "on"}, controls={})
+    kind = replace(sample.ENGINE, answers_level=AnswersLevel({"caching": "on"}), controls=None)
     report = Runner(EngineSpec(kind, {}, "sample"), [CONFIGURATION]).run(OF_ANSWERS[:1])
     assert (
         report.exit_code == 4

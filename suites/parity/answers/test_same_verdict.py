@@ -16,6 +16,7 @@ from cachewitness.core import stored
 from cachewitness.core import trace_format as traces
 from cachewitness.core.trace_format import Level, Trace
 from cachewitness.engines.answering import declared
+from cachewitness.engines.answers_level import AnswersLevel, Controls
 from cachewitness.engines.registry import parse
 from cachewitness.parity.answers.compare import runs
 from cachewitness.sessions.run.runner import Runner
@@ -56,7 +57,10 @@ def registered(monkeypatch: pytest.MonkeyPatch, **changes: Any) -> None:
     batch.
     """
     kind = replace(
-        sample.ENGINE, exact_batches=False, controls={"uncached": {"caching": "off"}}, **changes
+        sample.ENGINE,
+        answers_level=AnswersLevel({"caching": "off"}, exact_batches=False),
+        controls=Controls({"uncached": {"caching": "off"}}),
+        **changes,
     )
     monkeypatch.setattr(sample, "ENGINE", kind)
 

@@ -61,7 +61,7 @@ def terse(ends: Ends) -> EngineSpec:
         sample.ENGINE,
         name=name,
         open=lambda header, options: Terse(header, options, ends),
-        controls={},
+        controls=None,
     )
     return EngineSpec(kind, {}, name)
 

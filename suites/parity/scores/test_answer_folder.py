@@ -18,6 +18,7 @@ pytestmark = pytest.mark.score
 pytest.importorskip("lm_eval", reason="lm-eval is missing: pip install 'cachewitness[score]'")
 
 from cachewitness.cli import invoke
+from cachewitness.engines.answers import Prompts
 from cachewitness.engines.kind import EngineKind
 from cachewitness.engines.reference import ENGINE as REFERENCE
 from cachewitness.parity.scores import tasks
@@ -37,8 +38,9 @@ def _stub_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         summary="",
         levels=(),
         open=REFERENCE.open,
-        answerer=lambda options, opening: Stub(knowing(PROBLEMS), opening),
-        bit_exact=lambda options: True,
+        prompts=Prompts(
+            lambda options, opening: Stub(knowing(PROBLEMS), opening), lambda options: True
+        ),
     )
     only(monkeypatch, stub, REFERENCE)
 

@@ -18,7 +18,7 @@ import pandas
 
 from cachewitness._util.errors import UsageError
 from cachewitness.cli import invoke
-from cachewitness.engines.answers import Ask, Backend, Opening
+from cachewitness.engines.answers import Ask, Backend, Opening, Prompts
 from cachewitness.engines.reference import ENGINE as REFERENCE
 from cachewitness.engines.registry import EngineKind
 from cachewitness.parity.scores import tasks
@@ -59,8 +59,7 @@ def _stub_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         levels=(),
         open=REFERENCE.open,
         options=options,
-        answerer=_open,
-        bit_exact=lambda options: options.get("dtype", "float32") == "float32",
+        prompts=Prompts(_open, lambda options: options.get("dtype", "float32") == "float32"),
     )
     only(monkeypatch, stub, REFERENCE)
 
@@ -265,7 +264,9 @@ def test_tokens_decide_as_the_engine_declares_or_as_was_asked_for(
 def test_an_engine_that_declares_nothing_is_judged_by_its_score_unless_the_user_declares_for_it(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    silent = EngineKind(name="stub", summary="", levels=(), open=REFERENCE.open, answerer=_open)
+    silent = EngineKind(
+        name="stub", summary="", levels=(), open=REFERENCE.open, prompts=Prompts(_open)
+    )
     only(monkeypatch, silent)
     assert [_run(capsys, *QUICK, *argv)[0] for argv in ((), ("--bit-exact",))] == [2, 0]
 

@@ -1,7 +1,7 @@
 """Damaged caches, measured: no damage is no difference, each kind of cache has its group of
 questions, and nothing lingers.
 
-The same measurement over all damages and more questions is `docs/sensitivity.md`.
+The same measurement over all damages and more questions is `docs/results/sensitivity.md`.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 for no others.
 
 Without that a score says nothing of the cache that nobody needs. The same over more questions is
-`docs/sensitivity.md`.
+`docs/results/sensitivity.md`.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""The gate errs as rarely as docs/score.md says: simulated runs, with fixed seeds, through the
-code that judges real ones.
+"""The gate errs as rarely as docs/results/score.md says: simulated runs, with fixed seeds, through
+the code that judges real ones.
 """
 
 from __future__ import annotations

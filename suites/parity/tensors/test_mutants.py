@@ -136,7 +136,7 @@ def test_fault_is_felt_and_the_trace_is_clean_without_it(mutant: str) -> None:
 
 
 def test_every_fault_here_is_felt_or_has_a_reason_not_to_be() -> None:
-    """What the numbers say of the others is in docs/kill-matrix.md."""
+    """What the numbers say of the others is in docs/results/kill-matrix.md."""
     assert not set(FELT) & set(UNFELT)
     assert set(FELT) | set(UNFELT) <= set(all_mutants())
 

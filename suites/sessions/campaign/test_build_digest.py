@@ -16,6 +16,7 @@ import pytest
 from cachewitness._util import plugins
 from cachewitness._util.errors import UsageError
 from cachewitness.engines.isolation.engine import Isolation
+from cachewitness.engines.own_process import OwnProcess
 from cachewitness.engines.registry import GROUP, parse
 from cachewitness.sessions.campaign import worker as serving
 from cachewitness.sessions.campaign.build_digest import _package, _tree, forget, made_of
@@ -195,7 +196,9 @@ def test_an_engine_in_another_python_is_what_is_registered_there(
     seen = set()
     registered.parent.mkdir()
     spec = replace(
-        spec, kind=replace(spec.kind, isolated=True), isolation=Isolation(python=str(other_python))
+        spec,
+        kind=replace(spec.kind, process=OwnProcess()),
+        isolation=Isolation(python=str(other_python)),
     )
     entries = {"reference": EntryPoint("reference", "adapter:ENGINE", GROUP)}
     monkeypatch.setattr(

@@ -110,7 +110,7 @@ def test_a_unit_that_was_leased_while_the_clock_was_ahead_is_leased_again(
     assert result.totals.undone == [] and not queue.renew(leased, LEASE)
     (line,) = result.progress.told
     assert (
-        line.startswith("unit fuzz self-test")
+        line.startswith("unit fuzz canary")
         and "was the clock of the database set back? The unit is leased again" in line
     )
 

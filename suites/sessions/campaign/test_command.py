@@ -69,8 +69,8 @@ BUDGET = "[budget]\ntraces = 10\nper_unit = 1\nshrink = 1\nlease = 2.0\n"
             "did you mean 'random'? - at `$.engines[0]`",
         ),
         (
-            'name = "a"\nstreams = ["self_test"]\n[[engines]]\nengine = "reference"',
-            "the stream 'self-test' is the self-test's",
+            'name = "a"\nstreams = ["canary"]\n[[engines]]\nengine = "reference"',
+            "the stream 'canary' is the self-test's",
         ),
         (
             'name = "a"\nstreams = ["m"]\n[[engines]]\nengine = "reference"\n[budget]\ntraces = 0',

@@ -299,7 +299,7 @@ def test_a_worker_that_hangs_and_cannot_end_itself_is_ended(tmp_path: Path, at_o
         len(result.totals.undone) == 3 and len(hanging.stopped) == 6 and result.progress.lost >= 5
     )  # the last one is over
     assert (
-        "is at unit fuzz self-test" in told[0]
+        "is at unit fuzz canary" in told[0]
         and "for longer than 0.1 s, and did not end itself" in told[0]
     )
 

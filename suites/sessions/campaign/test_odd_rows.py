@@ -109,7 +109,7 @@ def test_a_row_of_a_unit_that_was_not_planned_is_refused(
     with pytest.raises(
         OddRow,
         match=(
-            f"unit {key} in the table units is of no unit that this campaign has .fuzz self-test,"
+            f"unit {key} in the table units is of no unit that this campaign has .fuzz canary,"
             " seed 77"
         ),
     ):

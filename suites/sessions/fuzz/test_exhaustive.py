@@ -46,7 +46,8 @@ from cachewitness.sessions.fuzz.terminal import judged
 from cachewitness.workloads.configurations import Configuration
 from suites.support.sampled import chosen, fewer, of_all
 
-PAGE = (File(__file__).resolve().parents[3] / "docs" / "fuzz.md").read_text(encoding="utf-8")
+DOCS = File(__file__).resolve().parents[3] / "docs"
+PAGE = (DOCS / "results" / "exhaustive.md").read_text(encoding="utf-8")
 SMALL = Bound(requests=1, blocks=1, pages=4)
 HYBRID = Scope(CONFIGURATIONS[4], "manager", Bound(requests=1, blocks=2, pages=7))
 

@@ -45,8 +45,8 @@ def test_a_cell_counts_the_faults_of_a_mechanism_that_a_detector_sees() -> None:
 
 
 def test_the_picture_in_the_docs_is_of_the_page_in_the_docs() -> None:
-    page = (pages.folder() / "kill-matrix.md").read_text(encoding="utf-8")
-    picture = (pages.folder() / "kill-matrix.svg").read_text(encoding="utf-8")
+    page = (pages.folder("results") / "kill-matrix.md").read_text(encoding="utf-8")
+    picture = (pages.folder("results") / "kill-matrix.svg").read_text(encoding="utf-8")
     assert picture == heat_map.drawn(page)
     faults = re.findall(r"^\| `([^`]+)`", page, re.M)
     assert f"{len(faults)} seeded faults" in picture and len(faults) > 100

@@ -17,6 +17,7 @@ from cachewitness.core.result import Activity
 from cachewitness.engines.kind import EngineKind
 from cachewitness.engines.reference import ENGINE
 from cachewitness.engines.registry import EngineSpec, parse
+from cachewitness.engines.second_tier import SecondTier
 from cachewitness.report.summary import SuiteReport
 from cachewitness.sessions.campaign.engine_entry import EngineEntry
 from cachewitness.sessions.campaign.totals import Totals
@@ -31,7 +32,7 @@ from cachewitness.workloads.configurations import Configuration
 from suites.support.campaigns import planned
 
 NOTHING = "nothing was loaded by release 0.33"
-ASKS: EngineKind = dataclasses.replace(ENGINE, loads_by="release")
+ASKS: EngineKind = dataclasses.replace(ENGINE, tier=SecondTier(option="release"))
 SPEC = EngineSpec(ASKS, {"release": "0.33"}, "reference:release=0.33")
 TIERS = pytest.mark.parametrize(("options", "loads"), [({}, False), ({"tier_pages": 48}, True)])
 SUITE = """
@@ -57,7 +58,7 @@ def test_only_an_engine_that_was_asked_for_a_tier_has_to_load_from_it() -> None:
 
 
 def test_an_engine_that_always_has_a_tier_has_to_load_from_it() -> None:
-    has = EngineSpec(dataclasses.replace(ENGINE, tier="a store"), {}, "reference")
+    has = EngineSpec(dataclasses.replace(ENGINE, tier=SecondTier("a store")), {}, "reference")
     report = Runner(has, [Configuration(layouts.load("full"))]).run(
         [suite for suite in SUITES if suite.name == "scheduler-random"]
     )

@@ -165,7 +165,7 @@ def test_the_command_says_why_it_is_unknown(
     worker's.
     """
     monkeypatch.setattr(
-        "cachewitness.cli.run.engine_of", lambda *_: dying(lambda header: os._exit(0))
+        "cachewitness.cli.options.engine_of", lambda *_: dying(lambda header: os._exit(0))
     )
     assert invoke(["run", "--layout", "full", "--suite", "invariants", "--jobs", "2", *more]) == 2
     out, err = capsys.readouterr()

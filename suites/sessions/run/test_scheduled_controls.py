@@ -10,6 +10,8 @@ import dataclasses
 
 import pytest
 
+from cachewitness.core.trace_format import Level
+from cachewitness.engines.answers_level import Controls
 from cachewitness.engines.reference import ENGINE
 from cachewitness.engines.registry import EngineSpec
 from cachewitness.sessions.run.runner import Runner
@@ -17,14 +19,14 @@ from cachewitness.sessions.run.suites import SUITES
 from cachewitness.workloads import layouts
 from cachewitness.workloads.configurations import Configuration
 
-KIND = dataclasses.replace(ENGINE, controls={"older": {"release": "0.32"}})
+OLDER = {"older": {"release": "0.32"}}
 LOADS = Configuration(layouts.load("full"), {"tier_pages": 48})
 RANDOM = [suite for suite in SUITES if suite.name == "scheduler-random"]
 
 
 @pytest.mark.parametrize("levels", [("answers",), ("scheduler",)])
-def test_controls_run_at_the_levels_that_the_engine_names(levels: tuple[str, ...]) -> None:
-    kind = dataclasses.replace(KIND, controlled=levels)
+def test_controls_run_at_the_levels_that_the_engine_names(levels: tuple[Level, ...]) -> None:
+    kind = dataclasses.replace(ENGINE, controls=Controls(OLDER, levels))
     report = Runner(EngineSpec(kind, {}, "reference"), [LOADS]).run(RANDOM)
     rows = report.suites[0].controls
     assert [row.control for row in rows] == (["older"] if levels == ("scheduler",) else [])
@@ -35,9 +37,8 @@ def test_controls_run_at_the_levels_that_the_engine_names(levels: tuple[str, ...
 
 def test_a_finding_of_a_control_fails_the_run_under_its_name() -> None:
     kind = dataclasses.replace(
-        KIND,
-        controls={"broken": {"mutant": "hit-is-maximum-over-groups"}},
-        controlled=("scheduler",),
+        ENGINE,
+        controls=Controls({"broken": {"mutant": "hit-is-maximum-over-groups"}}, ("scheduler",)),
     )
     hybrid = Configuration(layouts.load("full-mamba"), {"retention_interval": None})
     report = Runner(EngineSpec(kind, {}, "reference"), [hybrid]).run(RANDOM)

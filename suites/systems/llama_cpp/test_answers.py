@@ -338,7 +338,7 @@ def test_prompts_are_cut_by_the_first_server_of_the_process(sizes: tuple[int, in
         for part in log.split("opened\n")[1:]
     ]
     assert made == [["180", "196"] if sizes[0] == 16 else ["196"]] * 2
-    assert "n_ubatch" in ENGINE.kept_by_process
+    assert ENGINE.process is not None and "n_ubatch" in ENGINE.process.fixed
 
 
 @pytest.mark.parametrize("name", FINDINGS)

@@ -24,11 +24,11 @@ from cachewitness.core.result import Activity, Result
 from cachewitness.core.trace_format import Finish, Op, Reset, Step, Submit, Trace, TraceHeader, load
 from cachewitness.engines.mutant import Mutant
 from cachewitness.engines.registry import parse
-from cachewitness.systems.lmcache.connector_faults import FAULTS
 from cachewitness.workloads import layouts
 from cachewitness.workloads.capabilities import fitting
 from cachewitness.workloads.configurations import Configuration
 from cachewitness.workloads.generate import random_trace
+from cachewitness_faults.lmcache.connector_faults import FAULTS
 from suites.support.real_vllm import REAL, SOURCE
 
 needs_lmcache = pytest.mark.skipif(
@@ -251,7 +251,7 @@ class TestInstalled:
                 return
         pytest.fail(f"{fault.name} survived")
 
-    # --- what was found in LMCache 0.5.6 (docs/engine-lmcache.md), each with what it passes with --
+    # --- what was found in LMCache 0.5.6 (docs/systems/lmcache-notes.md) ---
 
     def test_an_abort_that_would_stop_the_scheduler_is_told_later(self) -> None:
         """In random traces some are; the scheduler goes on, and every operation is carried out."""

@@ -17,14 +17,14 @@ from cachewitness.core.trace_format import Finish, GroupSpec, Layout, Op, Submit
 from cachewitness.engines.registry import EngineSpec, parse
 from cachewitness.parity.answers.compare import runs
 from cachewitness.systems.mlx_lm.architectures import ARCHITECTURES
-from cachewitness.systems.mlx_lm.cache_faults import FAULTS
 from cachewitness.systems.mlx_lm.kind import configurations
 from cachewitness.workloads.answer_stories import write
+from cachewitness_faults.mlx_lm.cache_faults import FAULTS
 
 installed = pytest.mark.skipif(not find_spec("mlx_lm"), reason="needs mlx-lm; ci/stage_mlx.sh")
 BATCHED_WRONGLY = "jamba"
 """mlx-lm computes a shorter prompt wrongly beside a longer one, with or without a cache
-(docs/engine-mlx-lm.md)."""
+(docs/systems/mlx_lm-notes.md)."""
 
 
 def engine(**options: str) -> EngineSpec:

@@ -46,7 +46,7 @@ def spec_of(double: Double, **options: str) -> EngineSpec:
 
 
 def story(spec: EngineSpec, name: str = "siblings") -> Trace:
-    return write(spec.kind.configurations()[0].shape("answers"), name, 0)
+    return write(spec.configurations[0].shape("answers"), name, 0)
 
 
 def whole_run(spec: EngineSpec, *stories: str) -> Report:
@@ -56,7 +56,7 @@ def whole_run(spec: EngineSpec, *stories: str) -> Report:
         return (write(configuration.shape(level), name, seed) for name in stories)
 
     suite = replace(OF_ANSWERS[0], traces=traces) if stories else OF_ANSWERS[0]
-    return Runner(spec, spec.kind.configurations()).run([suite])
+    return Runner(spec, spec.configurations).run([suite])
 
 
 def refusal(spec: EngineSpec) -> str:
@@ -155,8 +155,7 @@ def test_a_server_that_answers_from_a_wrong_prefix_under_load_fails() -> None:
     with Double(mutant="restored-into-another-slot", pace=0.005).serving() as double:
         spec = spec_of(double)
         traces = [
-            random_answers(spec.kind.configurations()[0].shape("answers"), seed)
-            for seed in (7, 9, 10)
+            random_answers(spec.configurations[0].shape("answers"), seed) for seed in (7, 9, 10)
         ]
         assert any(
             finding.anomaly == "answer-differs"

@@ -71,8 +71,10 @@ def run(spec: EngineSpec, *stories: str) -> Report:
         )
 
     suite = replace(next(suite for suite in SUITES if suite.level == "answers"), traces=traces)
-    spec = replace(spec, kind=replace(spec.kind, controls={}, shrinking=1))
-    return Runner(spec, spec.kind.configurations()).run([suite])
+    assert spec.kind.answers_level is not None
+    level = replace(spec.kind.answers_level, shrinking=1)
+    spec = replace(spec, kind=replace(spec.kind, controls=None, answers_level=level))
+    return Runner(spec, spec.configurations).run([suite])
 
 
 def meets(fault: Fault, after: int = ASKED_FIRST, last: int = 10**9) -> Any:

@@ -16,6 +16,7 @@ from cachewitness.core.checkers.finding import Finding
 from cachewitness.core.driving import check
 from cachewitness.core.events import Answer, Event
 from cachewitness.core.trace_format import GroupSpec, Layout, Op, Submit, Trace, length_of
+from cachewitness.engines.answers_level import AnswersLevel
 from cachewitness.engines.registry import EngineSpec, parse
 from cachewitness.parity.answers.baseline import BOUNDS, baseline_of
 from cachewitness.parity.answers.compare import answered, runs
@@ -25,11 +26,11 @@ from cachewitness.sessions.run.runner import Runner
 from cachewitness.sessions.run.suites import SUITES
 from cachewitness.systems.sample import engine as sample
 from cachewitness.systems.sample.engine import configurations
-from cachewitness.systems.sample.server_faults import FAULTS
 from cachewitness.workloads.answer_random import random_answers
 from cachewitness.workloads.answer_stories import STORIES, write
 from cachewitness.workloads.avoided import ROOMY
 from cachewitness.workloads.configurations import Configuration
+from cachewitness_faults.sample.server_faults import FAULTS
 from suites.support.sampled import fewer, sampled
 
 OF_ANSWERS = [suite for suite in SUITES if suite.level == "answers"]
@@ -195,7 +196,7 @@ def test_an_engine_that_restores_nothing_has_checked_nothing() -> None:
 def test_an_engine_without_a_twin_is_not_run(monkeypatch: pytest.MonkeyPatch) -> None:
     """There is nothing to compare its answers with, and the run says so."""
     spec = parse("sample")
-    alone = EngineSpec(replace(spec.kind, cold={}), {}, "sample")
+    alone = EngineSpec(replace(spec.kind, answers_level=None), {}, "sample")
     report = Runner(alone, [SMALL]).run(OF_ANSWERS)
     assert report.exit_code == 5 and {entry.why for entry in report.not_run} == {
         "engine sample declares no uncached twin"
@@ -245,7 +246,7 @@ def test_a_fault_that_needs_a_deep_hit_is_reached() -> None:
     """By a default run, in every configuration; where blocks are large, a prefix has fewer of
     them.
     """
-    kind = replace(sample.ENGINE, name="deep", open=WrongWhenDeep, controls={})
+    kind = replace(sample.ENGINE, name="deep", open=WrongWhenDeep, controls=None)
     report = Runner(EngineSpec(kind, {}, "deep"), configurations(), shrunk=0).run(OF_ANSWERS[:1])
     assert {failure.id for failure in report.failures} == {
         f"answers:replays@{one.name}" for one in configurations()
@@ -279,7 +280,8 @@ def test_conversations_continue_from_what_the_engine_said() -> None:
 def test_a_search_for_a_smaller_trace_ends_as_the_kind_says() -> None:
     """An engine that takes long to open is not opened thousands of times."""
     spec = parse("sample:mutant=snapshot-one-token-early")
-    few = EngineSpec(replace(spec.kind, shrinking=20), spec.options, spec.text)
+    level = AnswersLevel(uncached={"caching": "off"}, shrinking=20)
+    few = EngineSpec(replace(spec.kind, answers_level=level), spec.options, spec.text)
     trace = write(SMALL.shape("answers"), "replays", 0)
     opened = []
 

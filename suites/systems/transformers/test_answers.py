@@ -27,7 +27,8 @@ installed = pytest.mark.skipif(
     reason="needs torch and transformers; ci/stage_transformers.sh",
 )
 WRONG = ("nemotron_h-small-steps", "zamba2-small-steps", "mamba", "jamba", "recurrent_gemma")
-"""Architectures that transformers itself does not resume rightly (docs/engine-transformers.md)."""
+"""Architectures that transformers itself does not resume rightly
+(docs/systems/transformers-notes.md)."""
 RIGHT = [name for name in ARCHITECTURES if name not in WRONG]
 NEWER = [name for name, architecture in ARCHITECTURES.items() if architecture.since]
 """Those that the oldest supported release does not have."""

@@ -67,7 +67,7 @@ def tell(
 
 def without_resets_of_the_memory(trace: Trace) -> Trace:
     """Return the trace less what vLLM 0.33 is known to do wrong with `OffloadingConnector`
-    (docs/engine-vllm.md).
+    (docs/systems/vllm-notes.md).
     """
     return Trace(
         trace.header, [op for op in trace.ops if not (isinstance(op, Reset) and op.tier != "local")]
@@ -197,7 +197,7 @@ def test_the_example_connector_serves_a_prompt_again_that_was_computed_in_one_st
 
 
 def test_the_example_connector_leaves_the_salt_out() -> None:
-    """What was found in vLLM 0.33.0 (docs/engine-vllm.md)."""
+    """What was found in vLLM 0.33.0 (docs/systems/vllm-notes.md)."""
     stored: list[Op] = [
         Submit("r1", "a:70"),
         *[Step()] * 6,

@@ -17,7 +17,7 @@ from cachewitness.core import validate
 from cachewitness.core.driving import drive
 from cachewitness.core.events import Read
 from cachewitness.core.trace_format import Submit, Trace, TraceHeader
-from cachewitness.engines.kind import Failed
+from cachewitness.engines.export import Failed
 from cachewitness.engines.registry import parse
 from cachewitness.systems.vllm.as_test.construct import built
 from cachewitness.systems.vllm.source import load
@@ -59,7 +59,7 @@ def test_a_test_of_what_is_sound_passes(name: str, tmp_path: Path) -> None:
     trace = validate.load_trace(ROOT / f"fixtures/traces/{name}.jsonl")
     spec = parse(f"vllm:source={SOURCE}")
     result = drive(trace, spec.open(trace.header))
-    assert not result.findings and result.trace is not None and spec.kind.as_test is not None
+    assert not result.findings and result.trace is not None and spec.kind.export is not None
     files = []
     for group in range(len(trace.header.layout.groups)):
         reads = [
@@ -70,7 +70,7 @@ def test_a_test_of_what_is_sound_passes(name: str, tmp_path: Path) -> None:
         failed = Failed("stale-hit", reads[-1].r, reads[-1].seq, 0)
         files.append(tmp_path / f"test_{group}.py")
         files[-1].write_text(
-            spec.kind.as_test(result.trace, result.history, failed, spec.options).text
+            spec.kind.export(result.trace, result.history, failed, spec.options).text
         )
     ran = run_alone(*files)
     assert ran.returncode == 0 and f"{len(files)} passed" in ran.stdout, ran.stdout
@@ -92,9 +92,9 @@ def test_a_session_is_not_spelled_out() -> None:
     trace = validate.load_trace(FOUND / "session-names-a-dropped-token.jsonl")
     spec = parse(f"vllm:source={SOURCE}")
     result = drive(trace, spec.open(trace.header))
-    assert result.trace is not None and spec.kind.as_test is not None
+    assert result.trace is not None and spec.kind.export is not None
     with pytest.raises(UsageError, match="a session is not spelled out in a test"):
-        spec.kind.as_test(
+        spec.kind.export(
             result.trace, result.history, Failed("lost-hit", "r2", 0, 16), spec.options
         )
 
@@ -122,10 +122,10 @@ def test_what_a_trace_says_is_text_and_no_code(tmp_path: Path) -> None:
         msgspec.structs.replace(op, salt=evil) if isinstance(op, Submit) else op for op in trace.ops
     ]
     result = drive(Trace(header, ops), spec.open(header))
-    assert result.trace is not None and spec.kind.as_test is not None
+    assert result.trace is not None and spec.kind.export is not None
     first = result.findings[0]
     failed = Failed(first.anomaly, first.r, first.seq, first.owed)
-    made = spec.kind.as_test(result.trace, result.history, failed, spec.options)
+    made = spec.kind.export(result.trace, result.history, failed, spec.options)
     module = ast.parse(made.text)
     calls = [node.func for node in ast.walk(module) if isinstance(node, ast.Call)]
     assert "open" not in {function.id for function in calls if isinstance(function, ast.Name)}
@@ -140,4 +140,4 @@ def test_what_a_trace_says_is_text_and_no_code(tmp_path: Path) -> None:
     ][:1]
     history = drive(Trace(header, ops), spec.open(header)).history
     with pytest.raises(UsageError, match="is not spelled out in a test; rename it"):
-        spec.kind.as_test(Trace(header, ops), history, Failed("lost-hit", evil, 0, 2), spec.options)
+        spec.kind.export(Trace(header, ops), history, Failed("lost-hit", evil, 0, 2), spec.options)

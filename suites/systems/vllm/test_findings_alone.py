@@ -14,7 +14,7 @@ import pytest
 
 from cachewitness.core import validate
 from cachewitness.core.driving import drive
-from cachewitness.engines.kind import Failed
+from cachewitness.engines.export import Failed
 from cachewitness.engines.registry import parse
 from cachewitness.systems.vllm.source import load
 from suites.support.consoles import ROOT
@@ -77,8 +77,8 @@ class TestExported:
         spec = parse(f"vllm:source={SOURCE}")
         result = drive(trace, spec.open(trace.header))
         first = result.findings[0]
-        assert result.trace is not None and spec.kind.as_test is not None
-        made = spec.kind.as_test(
+        assert result.trace is not None and spec.kind.export is not None
+        made = spec.kind.export(
             result.trace,
             result.history,
             Failed(first.anomaly, first.r, first.seq, first.owed),

@@ -18,14 +18,14 @@ from cachewitness.core.driving import drive
 from cachewitness.core.events import Header, History
 from cachewitness.core.result import Result
 from cachewitness.core.trace_format import Step, Submit, Trace, TraceHeader
-from cachewitness.engines.kind import Failed
+from cachewitness.engines.export import Failed
 from cachewitness.engines.mutant import Mutant
 from cachewitness.engines.registry import parse
-from cachewitness.systems.vllm.hisparse_faults import HISPARSE, WAY_OF
 from cachewitness.workloads import layouts
 from cachewitness.workloads.capabilities import fitting
 from cachewitness.workloads.configurations import Configuration
 from cachewitness.workloads.generate import random_trace
+from cachewitness_faults.vllm.hisparse_faults import HISPARSE, WAY_OF
 from suites.support.real_vllm import REAL, SOURCE
 
 pytestmark = REAL
@@ -141,9 +141,9 @@ def test_what_is_not_driven_is_one_line(asked: dict[str, Any], told: str) -> Non
 def test_no_test_of_vllm_alone_is_written() -> None:
     trace = next(traces(1))
     kind = parse("vllm").kind
-    assert kind.as_test is not None
+    assert kind.export is not None
     with pytest.raises(UsageError, match="HiSparse's two pools"):
-        kind.as_test(
+        kind.export(
             trace,
             History(header(), []),
             Failed("stale-hit", "r1", 0, 0),

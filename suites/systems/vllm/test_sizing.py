@@ -184,7 +184,7 @@ def test_a_layout_that_is_of_no_model_is_refused(name: str) -> None:
 @pytest.mark.parametrize("name", [pytest.param(name, marks=REAL) for name in MODELS])
 def test_traces_run_on_what_came_out(name: str, level: Level) -> None:
     """Random work on vLLM's own groups passes, with hits, at both levels."""
-    configuration: Configuration = policies.get("vllm").variants(layouts.load(name))[0]
+    configuration: Configuration = policies.get("vllm").layouts.variants(layouts.load(name))[0]
     trace = random_trace(configuration.shape(level), 0, withdraw=False)
     result = drive(trace, parse(f"vllm:source={SOURCE},sized=pages").open(trace.header))
     assert [finding.sentence for finding in result.findings] == []

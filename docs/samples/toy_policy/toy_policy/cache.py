@@ -1,4 +1,6 @@
-"""The policy: a full block is keyed by all that precedes it; of the pages that nobody holds, those without a key go first."""
+"""The policy: a full block is keyed by all that precedes it; of the pages that nobody holds, those
+without a key go first.
+"""
 
 from collections.abc import Hashable
 from dataclasses import dataclass, field
@@ -31,7 +33,7 @@ class PagedCache:
         return found[: found.index(-1)] if -1 in found else found
 
     def admit(self, request: Request) -> bool:
-        """Let a request hold what is cached of it; False if no page is left for the first token to compute."""
+        """Let a request hold what is cached of it; False if no page is left to compute on."""
         hit = self.lookup(request)
         if len(self.idle) == sum(page in self.idle for page in hit):
             return False
@@ -41,7 +43,7 @@ class PagedCache:
         return True
 
     def allocate(self, request: Request, tokens: int) -> int:
-        """Take pages for so many more tokens, evicting what is in them, and return for how many tokens there is room."""
+        """Take pages for more tokens, evicting what is in them; return how many tokens fit."""
         stop = min(request.computed + tokens, len(request.content) - 1)
         while len(request.table) * self.block_size < stop and self.idle:
             page = min(self.idle, key=lambda page: page in self.keys)
@@ -58,7 +60,7 @@ class PagedCache:
         request.computed = computed
 
     def release(self, request: Request) -> None:
-        """Give a request's pages back, its last one first, so that prefixes are evicted from their ends."""
+        """Give pages back, the last one first, so that prefixes are evicted from their ends."""
         for page in reversed(request.table):
             self.references[page] -= 1
             if not self.references[page]:

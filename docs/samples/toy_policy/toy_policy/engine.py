@@ -1,12 +1,20 @@
-"""Shows the cache to the harness: after each change the witness compares tables, keys and counts with what they were."""
+"""Shows the cache to the harness: after each change the witness compares tables, keys and counts
+with what they were.
+"""
 
 from collections.abc import Hashable, Mapping, Sequence
 
-from cachewitness.core.events import UnpublishReason
-from cachewitness.core.trace_format import Submit
-from cachewitness.engines.adapter import Refused, Scheduled
-from cachewitness.engines.cache_state import Claim, Count, KeyId, Tables
-from cachewitness.engines.first_come import FirstCome
+from cachewitness import (
+    Claim,
+    Count,
+    FirstCome,
+    KeyId,
+    Refused,
+    Scheduled,
+    Submit,
+    Tables,
+    UnpublishReason,
+)
 from toy_policy.cache import PagedCache, Request
 
 

@@ -1,24 +1,33 @@
-"""Registers the policy: how it is opened and configured, one seeded fault, a plan, and a question for test vectors."""
+"""Registers the policy: how it is opened and configured, one seeded fault, a plan, and a question
+for test vectors.
+"""
 
 from collections.abc import Mapping
 from typing import Any
 
 import click
 
-from cachewitness.core.events import Eviction
-from cachewitness.core.trace_format import TraceHeader
-from cachewitness.engines import full_attention
-from cachewitness.engines.driver import Driver
-from cachewitness.engines.fault_tools import wrap
-from cachewitness.engines.mutant import mutant
-from cachewitness.engines.policy import AXES, PolicyKind, Rule
-from cachewitness.plan import options
-from cachewitness.plan.result import Plan
-from cachewitness.vectors.case import Questions
-from cachewitness.vectors.form import Flag
-from cachewitness.vectors.scripts import replays
-from cachewitness.workloads import layouts
-from cachewitness.workloads.configurations import Configuration
+from cachewitness import (
+    AXES,
+    NO_STATES,
+    Configuration,
+    Driver,
+    Eviction,
+    Flag,
+    Plan,
+    PolicyKind,
+    Questions,
+    Rule,
+    Sizing,
+    TraceHeader,
+    describe_full_attention,
+    load_layout,
+    mutant,
+    plan_as_json,
+    replay_cases,
+    show_plan,
+    wrap,
+)
 from toy_policy.cache import PagedCache
 from toy_policy.engine import ToyAdapter
 
@@ -27,14 +36,14 @@ NAME = "toy_policy"
 
 def open_engine(header: TraceHeader, options: Mapping[str, str]) -> Driver:
     """Build the engine for a trace."""
-    described = full_attention.describe(header, NAME, Eviction("lru"))
+    described = describe_full_attention(header, NAME, Eviction("lru"))
     size = described.groups[0].block_size
     return Driver(described, ToyAdapter(PagedCache(header.pages, size), header.pages * size))
 
 
 def configurations() -> list[Configuration]:
     """Return the configurations of a run in which the user chose nothing."""
-    return [Configuration(layouts.load("full"), {}, NAME)]
+    return [Configuration(load_layout("full"), {}, NAME)]
 
 
 @mutant(
@@ -51,13 +60,13 @@ def salt_left_out(engine: Any) -> None:
 
 
 @click.command(NAME)
-@click.option("--tokens", type=options.SIZE, required=True, help="Tokens of a sequence.")
-@options.as_json
+@click.option("--tokens", type=click.IntRange(min=1), required=True, help="Tokens of a sequence.")
+@plan_as_json
 def plan(tokens: int, as_json: bool) -> None:
     """Count the blocks of 16 tokens that a sequence takes."""
     answer = Plan(NAME, "1")
     answer.add("blocks", -(-tokens // 16), f"ceil({tokens} / 16)")
-    options.show(answer, as_json=as_json)
+    show_plan(answer, as_json=as_json)
 
 
 POLICY = PolicyKind(
@@ -70,11 +79,11 @@ POLICY = PolicyKind(
     axes=dict.fromkeys(AXES, "plain"),
     open=open_engine,
     configurations=configurations,
-    not_applicable=full_attention.NO_STATES,
-    mutants=lambda: (salt_left_out,),
-    plan=lambda: plan,
-    questions=lambda: Questions(
-        {"lifecycle": lambda: replays(*configurations(), "manager", (16, 17), ["last-token"])},
-        {"last-token": Flag("a whole prompt is taken from the cache")},
-    ),
+    not_applicable=NO_STATES,
+    sizing=Sizing(lambda: plan),
+)
+MUTANTS = (salt_left_out,)
+QUESTIONS = Questions(
+    {"lifecycle": lambda: replay_cases(*configurations(), "manager", (16, 17), ["last-token"])},
+    {"last-token": Flag("a whole prompt is taken from the cache")},
 )

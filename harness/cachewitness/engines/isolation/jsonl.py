@@ -1,5 +1,5 @@
 """The engine `jsonl`: a program of the user's, in any language, that answers in JSON lines.
-docs/protocol.md is its manual.
+docs/reference/protocol.md is its manual.
 """
 
 from __future__ import annotations
@@ -12,13 +12,16 @@ from cachewitness.core.engine import Engine
 from cachewitness.core.engine_failure import EngineFailure
 from cachewitness.core.malformed import spans_problem
 from cachewitness.core.trace_format import Layout, TraceHeader
+from cachewitness.engines.answers_level import AnswersLevel, Controls
 from cachewitness.engines.isolation import engine as child
 from cachewitness.engines.isolation.engine import Isolation
 from cachewitness.engines.isolation.messages import Ready
 from cachewitness.engines.kind import EngineKind
+from cachewitness.engines.own_configurations import OwnConfigurations
+from cachewitness.engines.own_process import OwnProcess
 from cachewitness.workloads.configurations import Configuration
 
-PAGE = "docs/protocol.md"
+PAGE = "docs/reference/protocol.md"
 UNCACHED = {"caching": "off"}
 
 
@@ -50,8 +53,7 @@ def introduced(kind: EngineKind, text: str, isolation: Isolation) -> EngineKind:
     return replace(
         kind,
         levels=tuple(dict.fromkeys(ready.levels)),
-        configurations=lambda: own,
-        own_layouts=bool(own),
+        configurations=OwnConfigurations(lambda options: own, alone=bool(own)),
     )
 
 
@@ -83,7 +85,10 @@ def _misshapen(layout: Layout, names: list[str], index: int) -> str:
 
 ENGINE = EngineKind(
     name="jsonl",
-    summary="a program of yours, in any language, that answers in JSON lines (docs/protocol.md)",
+    summary=(
+        "a program of yours, in any language, that answers in JSON lines"
+        " (docs/reference/protocol.md)"
+    ),
     levels=("manager", "scheduler", "answers"),
     open=open_engine,
     options={
@@ -97,8 +102,7 @@ ENGINE = EngineKind(
     },
     policies=None,
     replays=False,
-    command="command",
-    isolated=True,
-    cold=UNCACHED,
-    controls={"uncached": UNCACHED},
+    process=OwnProcess(command="command"),
+    answers_level=AnswersLevel(uncached=UNCACHED),
+    controls=Controls({"uncached": UNCACHED}),
 )

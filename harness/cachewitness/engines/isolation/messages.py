@@ -2,8 +2,8 @@
 on two pipes.
 
 The child says first that it is `ready`. Then it is asked to `open` an engine for a trace, to
-`apply` one operation after another, and to `close`; every question has one answer. docs/protocol.md
-is the manual for engines in other languages.
+`apply` one operation after another, and to `close`; every question has one answer.
+docs/reference/protocol.md is the manual for engines in other languages.
 """
 
 from __future__ import annotations

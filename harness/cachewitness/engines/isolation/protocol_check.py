@@ -47,7 +47,7 @@ class Problem(NamedTuple):
     where its author reads on.
 
     `asked` and `came` are lines as they went over the pipes; empty for nothing. `section` is a
-    heading of docs/protocol.md.
+    heading of docs/reference/protocol.md.
     """
 
     part: str

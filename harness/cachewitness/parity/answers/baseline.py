@@ -292,12 +292,13 @@ def baseline_of(spec: EngineSpec, header: TraceHeader) -> Baseline:
 
     Raises UsageError if the engine declares none, or refuses the configuration.
     """
-    if not spec.kind.cold:
+    level = spec.kind.answers_level
+    if level is None:
         raise UsageError(
-            f"--engine {spec.text}: declares no uncached baseline (EngineKind.cold), so its answers"
-            " cannot be compared"
+            f"--engine {spec.text}: declares no uncached baseline (EngineKind.answers_level), so"
+            " its answers cannot be compared"
         )
-    cold = spec.variant(spec.kind.cold)
+    cold = spec.variant(level.uncached)
     options = {name: value for name, value in header.options.items() if name != CHUNK}
     place = (cold.text, cold.isolation, msgspec.json.encode([header.layout, options]))
     baselines = _own()

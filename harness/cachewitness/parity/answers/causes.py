@@ -18,7 +18,7 @@ from cachewitness.core.events import Cold
 from cachewitness.core.open_findings import BATCH, DECODING, leave_open
 from cachewitness.core.result import Result
 from cachewitness.core.trace_format import Trace
-from cachewitness.engines.kind import EngineKind
+from cachewitness.engines.answers_level import AnswersLevel
 from cachewitness.engines.registry import EngineSpec
 from cachewitness.parity.answers.baseline import BaselineFailed, baseline_of, drop
 from cachewitness.parity.answers.compare import runs
@@ -65,12 +65,13 @@ def find(trace: Trace, spec: EngineSpec, findings: Sequence[Finding]) -> None:
     The trace is run again once without the cache, and once without each thing that can be avoided.
     """
     asked = [finding for finding in findings if finding.anomaly in AnswersAgree.anomalies]
-    kind = spec.kind
-    if not asked:
+    level = spec.kind.answers_level
+    if not asked or level is None:
         return
-    bare = spec.variant(kind.controls.get(UNCACHED, kind.cold))
+    controls = spec.kind.controls.options if spec.kind.controls else {}
+    bare = spec.variant(controls.get(UNCACHED, level.uncached))
     uncached = _still(trace, bare)
-    avoidable = {name: avoid for name, (_, avoid) in AVOIDABLE.items() if _tells(name, kind)}
+    avoidable = {name: avoid for name, (_, avoid) in AVOIDABLE.items() if _tells(name, level)}
     without = {
         name: _still(other, spec)
         for name, avoid in avoidable.items()
@@ -84,7 +85,7 @@ def find(trace: Trace, spec: EngineSpec, findings: Sequence[Finding]) -> None:
         finding.cause = (
             BATCH if uncached is not None and place in uncached else "+".join(found) or CACHE
         )
-    if not kind.exact_batches:
+    if not level.exact_batches:
         _blame_the_batch(
             trace, spec, bare, [finding for finding in asked if finding.cause != BATCH]
         )
@@ -93,15 +94,15 @@ def find(trace: Trace, spec: EngineSpec, findings: Sequence[Finding]) -> None:
         )
 
 
-def _tells(name: str, kind: EngineKind) -> bool:
+def _tells(name: str, level: AnswersLevel) -> bool:
     """Whether something is learned of an engine by avoiding that.
 
     Nothing is of the pressure on a server whose pool is not chosen, nor of continuations where
     batches compute alike.
     """
     if name == PRESSURE:
-        return not kind.one_server
-    return name != CONTINUATIONS or not kind.exact_batches
+        return not level.one_server
+    return name != CONTINUATIONS or not level.exact_batches
 
 
 def _blame_decoding(trace: Trace, spec: EngineSpec, findings: Sequence[Finding]) -> None:

@@ -88,7 +88,7 @@ class _Talk:
         header = described(engine, trace.header)
         answering = header.rules.answering
         if answering is not None:
-            answering = replace(answering, inexact=not spec.kind.exact_batches)
+            answering = replace(answering, inexact=not spec.exact_batches)
             header = replace(header, rules=replace(header.rules, answering=answering))
         self._observer = Observer(header, checkers, keep=keep)
         self._applicable = LiveRequests()
@@ -175,7 +175,7 @@ class _Talk:
         """Act; where the baseline is the server that others are being answered by, when they are.
         Return what that returns.
         """
-        if not self._spec.kind.one_server:
+        if not self._spec.one_server:
             return act()
         self._later.append(act)
         return True

@@ -83,16 +83,17 @@ def made_of(spec: EngineSpec, policy: str, label: str) -> str:
 
 
 def _parts(spec: EngineSpec, policy: str, label: str) -> list[object]:
+    reads = spec.kind.written_for.reads if spec.kind.written_for else ()
     parts: list[object] = [
         spec.text,
         label,
         spec.isolation,
         _package(plugins.registered(POLICIES)[policy]),
     ]
-    parts += [_content(os.environ.get(name, "")) for name in spec.kind.reads]
+    parts += [_content(os.environ.get(name, "")) for name in reads]
     for name, value in spec.options.items():
         words = _words(value)
-        if words and name == spec.kind.command:
+        if words and name == spec.command:
             words[0] = shutil.which(words[0]) or words[0]
             parts += [_of_python(python) for python in _pythons(words)]
             parts.append(_module(words))

@@ -40,7 +40,7 @@ class EngineEntry(msgspec.Struct, frozen=True, kw_only=True):
         does not say what it is.
         """
         spec = self.named()
-        if spec.kind.command and spec.isolation:
+        if spec.command and spec.isolation:
             spec = replace(spec, kind=introduced(spec.kind, spec.text, spec.isolation))
         return spec
 

@@ -30,10 +30,11 @@ FAULTS = (
     *("shared-block-freed-twice", "stale-table-rows", "tail-published-early"),
 )
 """The faults of the self-test: every configuration can express them."""
-CANARY_TRACES = 8
+SELF_TEST_TRACES = 8
 """So many traces are run on the engine with the planted fault; each of the above is found within
 five for seeds 0 to 7."""
-CANARY_STREAM = "self_test"
+SELF_TEST_STREAM = "canary"
+"""The stream whose traces the self-test runs: the name decides what is drawn."""
 
 
 @dataclass(frozen=True)
@@ -96,14 +97,14 @@ def canary_unit(planted: SelfTest, seed: int) -> Fuzzed:
     """Return the unit in which a planted fault must be found: it goes the way of every other
     unit.
     """
-    plan = Plan(POLICY, ("manager", "scheduler"), Restriction(), seed, stream=CANARY_STREAM)
+    plan = Plan(POLICY, ("manager", "scheduler"), Restriction(), seed, stream=SELF_TEST_STREAM)
     engine = engine_entry(parse(planted.engine), POLICY, "")
     return Fuzzed(
         package=package(),
         engine=engine,
         plan=plan,
         first=0,
-        last=CANARY_TRACES,
+        last=SELF_TEST_TRACES,
         beside=False,
         self_test=True,
     )

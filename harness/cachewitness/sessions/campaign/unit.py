@@ -61,7 +61,7 @@ class Chosen(msgspec.Struct, frozen=True):
     @property
     def configuration(self) -> Configuration:
         """The configuration."""
-        least = policies.get(self.policy).least_pages if self.policy else None
+        least = policies.get(self.policy).layouts.least_pages if self.policy else None
         return Configuration(self.layout, self.options, self.policy, least)
 
 

@@ -49,9 +49,9 @@ def draw(source: Source, policy: str, level: Level, chosen: Restriction) -> Conf
     kind = policies.get(policy)
     drawn: Options = {}
     wanted: Iterable[Options]
-    if kind.draw is not None:
+    if kind.drawing is not None:
         given = source.choice(chosen.layouts) if chosen.layouts else None
-        layout, wanted = kind.draw(source, given, level, historic=chosen.historic)
+        layout, wanted = kind.drawing.draw(source, given, level, historic=chosen.historic)
     else:
         configurations = [
             configuration for configuration in kind.configurations() if configuration.runs_at(level)
@@ -61,7 +61,7 @@ def draw(source: Source, policy: str, level: Level, chosen: Restriction) -> Conf
         drawn = {} if chosen.layouts else dict(configuration.options)
         wanted = _seen_options(source, configurations)
     drawn |= chosen.options
-    configuration = Configuration(layout, drawn, policy, kind.least_pages)
+    configuration = Configuration(layout, drawn, policy, kind.layouts.least_pages)
     _open(configuration, level)
     for bundle in wanted if not chosen.whole else ():
         if not bundle.keys() & configuration.options.keys():
@@ -97,8 +97,8 @@ def _open(configuration: Configuration, level: Level) -> None:
         options=dict(configuration.options),
     )
     kind = policies.get(configuration.policy)
-    if kind.refuse is not None:
-        kind.refuse(header)
+    if kind.drawing is not None:
+        kind.drawing.refuse(header)
     else:
         kind.open(header, {}).close()
 

@@ -56,7 +56,7 @@ def print_campaign(
     terminal.print_environment(report, out)
     if report.held:
         _print(report.held, out)
-    _print(f"canary: {self_test_line(self_test)}", out)
+    _print(f"self-test: {self_test_line(self_test)}", out)
     _print(
         f"{campaign.traces:,} traces, each on a configuration of its own; {terminal.speed(report)}",
         out,
@@ -103,7 +103,7 @@ def print_coverage(
         out,
         "bold",
     )
-    _print(f"canary: {self_test_line(self_test)}", out)
+    _print(f"self-test: {self_test_line(self_test)}", out)
     table = new_table(out, ["configuration", "states", "transitions", "depth", ""])
     for one in coverage.covered:
         counts = (f"{len(one.states):,}", f"{one.transitions:,}", str(one.depth))

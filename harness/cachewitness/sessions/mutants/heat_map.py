@@ -32,8 +32,8 @@ Faults = Mapping[str, Mapping[str, Sequence[str]]]
 
 
 def drawn(page: str) -> str:
-    """Return an SVG of the table in docs/kill-matrix.md. Raises ValueError if there is none in
-    it.
+    """Return an SVG of the table in docs/results/kill-matrix.md. Raises ValueError if there is none
+    in it.
     """
     return _drawn(*_read(page))
 

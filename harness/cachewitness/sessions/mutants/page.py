@@ -22,7 +22,7 @@ COLUMNS = ("fault", "group", "named anomaly (checker)", *DETECTORS, *SPENT)
 
 
 def page(matrix: Matrix) -> str:
-    """Return docs/kill-matrix.md."""
+    """Return docs/results/kill-matrix.md."""
     rows = []
     for row in matrix.rows:
         name, *rest = _cells(row)

@@ -20,7 +20,7 @@ from cachewitness.core.trace_format import Trace
 from cachewitness.engines.isolation.engine import begin_afresh, started
 from cachewitness.engines.registry import EngineSpec
 from cachewitness.workloads.avoided import avoiding
-from cachewitness.workloads.shrink import AGAIN, TRIES, shrink_and_tell
+from cachewitness.workloads.shrink import AGAIN, ATTEMPTS, TRIES, shrink_and_tell
 
 PROCESSES = 40
 """So many processes are started for one search."""
@@ -54,12 +54,8 @@ def smallest(
     A server that hangs and that was there before goes on hanging, so nothing more is asked of it.
     What hangs in the harness's own process leaves there what it was doing.
     """
-    if finding.anomaly == "hung" and (engine.kind.one_server or engine.within):
-        why = (
-            "its server hangs"
-            if engine.kind.one_server
-            else "it hangs in the harness's own process"
-        )
+    if finding.anomaly == "hung" and (engine.one_server or engine.within):
+        why = "its server hangs" if engine.one_server else "it hangs in the harness's own process"
         return Smallest(trace, finding, f"not shrunk, since {why}")
     begin_afresh()  # so that it is the same processes that count, whoever found it
     begun = started()
@@ -74,13 +70,15 @@ def smallest(
             return -1
         return found.op if found else -1
 
-    small, why_long = shrink_and_tell(trace, fails, engine.kind.shrinking)
+    level = engine.kind.answers_level
+    attempts = level.shrinking if level else ATTEMPTS
+    small, why_long = shrink_and_tell(trace, fails, attempts)
     if why_long and started() - begun >= PROCESSES:
         why_long = f"stopped after {PROCESSES} processes"
     if again := _alone(small, engine, rerun):
         return Smallest(small, again, why_long)
     alone = small != trace and _alone(trace, engine, rerun)
-    others = engine.isolation is not None and not engine.kind.one_server
+    others = engine.isolation is not None and not engine.one_server
     return Smallest(trace, finding, ALONE if others and not alone else AGAIN)
 
 

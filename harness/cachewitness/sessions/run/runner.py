@@ -228,7 +228,7 @@ class Runner:
                     self._judge(suite, stream, result, report)
                     tallies += (
                         []
-                        if self.engine.kind.exact_batches
+                        if self.engine.exact_batches
                         else [tally for tally in result.tallies if tally.crashed]
                     )
                 elif result is not None:
@@ -328,7 +328,8 @@ class Runner:
         )
 
     def _has_controls(self, suite: Suite) -> bool:
-        return suite.level in self.engine.kind.controlled and not suite.paired
+        declared = self.engine.kind.controls
+        return declared is not None and suite.level in declared.levels and not suite.paired
 
     def _leave_out(self, suite: Suite) -> None:
         why = (

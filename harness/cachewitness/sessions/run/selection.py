@@ -35,7 +35,7 @@ def why_not(suite: Suite, engine: EngineSpec, policy: PolicyKind) -> str:
     if suite.level not in kind.levels:
         return f"engine {kind.name} does not run at {suite.level} level"
     if suite.level == ANSWERS:
-        return "" if kind.cold else f"engine {kind.name} declares no uncached twin"
+        return "" if kind.answers_level else f"engine {kind.name} declares no uncached twin"
     return (
         ""
         if suite.level in policy.levels
@@ -49,6 +49,7 @@ def controls(
     """Return the traces that the controls of an engine run: one in `CONTROLLED`, each control
     beginning at another one.
     """
+    declared = engine.kind.controls.options if engine.kind.controls else {}
     most = RANDOM_TRACES if suite.endless else None
     return [
         Stream(
@@ -62,7 +63,7 @@ def controls(
             ),
             control=name,
         )
-        for place, (name, options) in enumerate(engine.kind.controls.items())
+        for place, (name, options) in enumerate(declared.items())
         for configuration in configurations
     ]
 

@@ -1,1 +1,3 @@
-"""TODO."""
+"""The policy `furiosa`: the adapter, options and faults of the executable specification of
+Furiosa-LLM's cache.
+"""

@@ -8,15 +8,24 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from cachewitness._util.errors import EngineMissing
-from cachewitness.core.engine import Engine
+from cachewitness import (
+    AnswersLevel,
+    Configuration,
+    Controls,
+    Engine,
+    EngineKind,
+    EngineMissing,
+    GroupSpec,
+    Layout,
+    OwnConfigurations,
+    OwnProcess,
+    TraceHeader,
+    WrittenFor,
+)
 from cachewitness.core.events import Resumes
-from cachewitness.core.trace_format import GroupSpec, Layout, TraceHeader
 from cachewitness.engines.answering import chosen
-from cachewitness.engines.kind import EngineKind, WrittenFor
 from cachewitness.systems.llama_cpp.settings import BLOCK, NAME
 from cachewitness.workloads.avoided import CHUNK
-from cachewitness.workloads.configurations import Configuration
 
 MODELS = "CACHEWITNESS_LLAMA_CPP_MODELS"
 """The environment variable that names the folder of the models."""
@@ -91,7 +100,6 @@ ENGINE = EngineKind(
     summary="the installed llama.cpp's server on tiny hybrid models",
     levels=("answers",),
     open=open_engine,
-    reads=(MODELS,),
     options={
         "model": (
             f"{', '.join(STATES)} (default: the first), {' or '.join(WINDOWS)}: windows,"
@@ -106,14 +114,10 @@ ENGINE = EngineKind(
     },
     policies=None,
     replays=False,
-    configurations=configurations,
-    cold={"caching": "alone"},
-    controls={"uncached": {"caching": "off"}, "attention-only": {"model": ATTENTION}},
-    shrinking=SHRINKING,
-    kept_by_process=(
-        "n_ubatch",
-        CHUNK,
-    ),  # where the server cuts prompts for checkpoints: by the first n_ubatch of the process
-    isolated=True,
-    written_for=WrittenFor("llama.cpp", "xllamacpp", "2026.10", "2026.10"),
+    configurations=OwnConfigurations(lambda options: configurations()),
+    answers_level=AnswersLevel(uncached={"caching": "alone"}, shrinking=SHRINKING),
+    controls=Controls({"uncached": {"caching": "off"}, "attention-only": {"model": ATTENTION}}),
+    # The server cuts prompts for checkpoints by the first n_ubatch of its process.
+    process=OwnProcess(fixed=("n_ubatch", CHUNK)),
+    written_for=WrittenFor("llama.cpp", "xllamacpp", "2026.10", "2026.10", (MODELS,)),
 )

@@ -15,27 +15,34 @@ from typing import Any
 
 import msgspec
 
-from cachewitness._util.errors import UsageError
-from cachewitness.core.engine import Engine
-from cachewitness.core.events import Header
-from cachewitness.core.trace_format import Layout, TraceHeader
+from cachewitness import (
+    Configuration,
+    Controls,
+    Driver,
+    Engine,
+    EngineKind,
+    Header,
+    Layout,
+    OwnConfigurations,
+    OwnProcess,
+    SecondTier,
+    TraceHeader,
+    UsageError,
+    WrittenFor,
+)
 from cachewitness.engines.adapter import Driven
 from cachewitness.engines.answering import chosen
-from cachewitness.engines.driver import Driver
-from cachewitness.engines.kind import EngineKind, WrittenFor
-from cachewitness.engines.mutant import Mutant
 from cachewitness.engines.observe_tier import TIER
-from cachewitness.systems.lmcache.faults import FAULTS, NAME, PATCHES
-from cachewitness.systems.lmcache.modules import part
+from cachewitness.systems.lmcache.modules import PATCHES, part
 from cachewitness.systems.lmcache.pages import Pages
 from cachewitness.systems.lmcache.reference.engine import assemble
 from cachewitness.systems.lmcache.reference.options import configure
 from cachewitness.systems.lmcache.server import RealServer, Setting
 from cachewitness.workloads import layouts
-from cachewitness.workloads.configurations import Configuration
 from cachewitness_reference.lmcache import spec
 from cachewitness_reference.vllm_extended.config import options_of
 
+NAME = "real-lmcache"
 NOT_DRIVEN = {"async_depth": 0, "num_speculative_tokens": 0, "enable_caching": True}
 """vLLM's options that have to be as they are by default."""
 OWN: Mapping[str, tuple[Any, str]] = {
@@ -163,10 +170,6 @@ def _declared(header: Header, release: str, *, pads: bool) -> Header:
     )
 
 
-def _faults() -> Mapping[str, Mutant]:
-    return {fault.name: fault for fault in FAULTS}
-
-
 ENGINE = EngineKind(
     name=NAME,
     summary=(
@@ -182,13 +185,11 @@ ENGINE = EngineKind(
         **{name: f"{what}; an option of a trace too" for name, (_, what) in OWN.items()},
         "mutant": "a seeded fault patched into it (see `ls mutants`)",
     },
-    configurations=configurations,
-    controls={"uncached": {"caching": "off"}},
-    controlled=("scheduler",),
-    tier="LMCache",
+    configurations=OwnConfigurations(lambda options: configurations()),
+    controls=Controls({"uncached": {"caching": "off"}}, levels=("scheduler",)),
+    tier=SecondTier("LMCache"),
     policies=("lmcache",),
     replays=False,
-    isolated=True,
+    process=OwnProcess(),
     written_for=WrittenFor("LMCache", "lmcache", spec.NEWEST, spec.NEWEST),
-    faults=_faults,
 )

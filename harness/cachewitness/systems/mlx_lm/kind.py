@@ -4,14 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from cachewitness._util.errors import UsageError
-from cachewitness.core.engine import Engine
-from cachewitness.core.trace_format import GroupSpec, Layout, TraceHeader
+from cachewitness import (
+    AnswersLevel,
+    Configuration,
+    Controls,
+    Engine,
+    EngineKind,
+    GroupSpec,
+    Layout,
+    OwnConfigurations,
+    OwnProcess,
+    TraceHeader,
+    UsageError,
+    WrittenFor,
+)
 from cachewitness.engines.answering import chosen, chunk_of, needs, takes
-from cachewitness.engines.kind import EngineKind, WrittenFor
-from cachewitness.engines.mutant import Mutant
 from cachewitness.systems.mlx_lm.architectures import ARCHITECTURES, CONTROL
-from cachewitness.workloads.configurations import Configuration
 
 NAME, INSTALL = "mlx-lm", "pip install 'cachewitness[mlx]'"
 CHUNK = 2048
@@ -61,31 +69,21 @@ def _layout(system: int) -> Layout:
     return Layout(f"mlx-{system}", groups, story, "mlx-lm 0.32 server.py, _generate")
 
 
-def faults() -> Mapping[str, Mutant]:
-    """Return the seeded faults of this engine."""
-    from cachewitness.systems.mlx_lm.cache_faults import FAULTS
-
-    return FAULTS
-
-
 ENGINE = EngineKind(
     name=NAME,
     summary="the installed mlx-lm's continuous batching and prompt cache on tiny hybrid models",
     levels=("answers",),
     open=open_engine,
     options={
-        "mutant": "a seeded fault of its own (docs/engine-mlx-lm.md)",
+        "mutant": "a seeded fault of its own (docs/systems/mlx_lm-notes.md)",
         "model": f"the architecture: {', '.join(ARCHITECTURES)}; default: the first",
         "caching": "on (default), or off: the uncached twin",
     },
     policies=None,
     replays=False,
-    configurations=configurations,
-    faults=faults,
-    cold={"caching": "off"},
-    controls={"uncached": {"caching": "off"}, "attention-only": {"model": CONTROL}},
-    shrinking=SHRINKING,
-    isolated=True,
-    imports=("cachewitness.systems.mlx_lm.engine",),
+    configurations=OwnConfigurations(lambda options: configurations()),
+    answers_level=AnswersLevel(uncached={"caching": "off"}, shrinking=SHRINKING),
+    controls=Controls({"uncached": {"caching": "off"}, "attention-only": {"model": CONTROL}}),
+    process=OwnProcess(imports=("cachewitness.systems.mlx_lm.engine",)),
     written_for=WrittenFor("mlx-lm", "mlx-lm", "0.32", "0.32"),
 )

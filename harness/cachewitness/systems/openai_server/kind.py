@@ -7,14 +7,23 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from cachewitness._util.errors import EngineMissing, UsageError
-from cachewitness.core.engine import Engine
-from cachewitness.core.trace_format import GroupSpec, Layout, TraceHeader
+from cachewitness import (
+    AnswersLevel,
+    Configuration,
+    Controls,
+    Engine,
+    EngineKind,
+    EngineMissing,
+    GroupSpec,
+    Layout,
+    OwnConfigurations,
+    OwnProcess,
+    TraceHeader,
+    UsageError,
+)
 from cachewitness.engines.answering import chosen, takes
-from cachewitness.engines.kind import EngineKind
 from cachewitness.systems.openai_server.address import NAME, address_of
 from cachewitness.systems.openai_server.engine import OpenAiServer, ServerChoice
-from cachewitness.workloads.configurations import Configuration
 
 BLOCK, VOCABULARY = 16, 256
 DTYPES = ("bfloat16", "float16", "float32")
@@ -90,15 +99,12 @@ ENGINE = EngineKind(
         "stream": "yes (default), or no: for a server that sends an answer whole",
         "caching": "on (default), or off: the uncached twin",
     },
-    key="key",
     policies=None,
     replays=False,
-    configurations=lambda: configurations({}),
-    configured=configurations,
-    cold={"caching": "off"},
-    controls={"uncached": {"caching": "off"}},
-    shrinking=SHRINKING,
-    isolated=True,
-    one_server=True,
-    exact_batches=False,
+    configurations=OwnConfigurations(configurations),
+    answers_level=AnswersLevel(
+        uncached={"caching": "off"}, one_server=True, exact_batches=False, shrinking=SHRINKING
+    ),
+    controls=Controls({"uncached": {"caching": "off"}}),
+    process=OwnProcess(key="key"),
 )

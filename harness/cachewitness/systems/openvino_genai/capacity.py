@@ -87,7 +87,8 @@ def _ask_only_what_the_engine_refuses_itself(fields: dict[str, Any]) -> None:
     blocks = fields.get("num_kv_blocks", 0)
     if (1 << 31 <= multiplier * KV_BLOCK < 1 << 64) or blocks > 1 << 31:
         raise CannotAsk(
-            "numbers that the engine takes, and that overflow later (docs/engine-openvino-genai.md)"
+            "numbers that the engine takes, and that overflow later"
+            " (docs/systems/openvino_genai-notes.md)"
         )
 
 

@@ -6,12 +6,23 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from cachewitness._util.errors import EngineMissing
-from cachewitness.core.engine import Engine
-from cachewitness.core.trace_format import GroupSpec, Layout, TraceHeader
+from cachewitness import (
+    AnswersLevel,
+    Configuration,
+    Controls,
+    Engine,
+    EngineKind,
+    EngineMissing,
+    GroupSpec,
+    Layout,
+    OwnConfigurations,
+    OwnProcess,
+    TraceHeader,
+    WrittenFor,
+)
 from cachewitness.engines import policy as policies
 from cachewitness.engines.answering import chosen, needs
-from cachewitness.engines.kind import Answer, EngineKind, WrittenFor
+from cachewitness.engines.kind import Answer
 from cachewitness.systems.openvino_genai.capacity import derives
 from cachewitness.systems.openvino_genai.settings import (
     KV_BLOCK,
@@ -24,7 +35,6 @@ from cachewitness.systems.openvino_genai.settings import (
     settings_of,
 )
 from cachewitness.workloads.avoided import CHUNK
-from cachewitness.workloads.configurations import Configuration
 
 MODELS = "CACHEWITNESS_OPENVINO_MODELS"
 """The environment variable that names the folder of the models."""
@@ -80,12 +90,12 @@ def answer_vectors(policy: str, options: Mapping[str, str]) -> Mapping[str, Answ
     """Return how the engine answers vectors: by what a pipeline derives from a configuration.
     Raises EngineMissing.
     """
-    asked = policies.get(policy).questions
+    asked = policies.get(policy).answers
     if policy != POLICY or asked is None:
         return {}
     path = _made(chosen(NAME, options, "model", KNOWN), options)
     needs(NAME, ["openvino_genai"], INSTALL)
-    answers: Mapping[str, Answer] = asked().answers_derived(derives(path))
+    answers: Mapping[str, Answer] = asked().derived(derives(path))
     return answers
 
 
@@ -136,7 +146,6 @@ ENGINE = EngineKind(
     summary="the installed OpenVINO GenAI's continuous batching on tiny hybrid models",
     levels=("answers",),
     open=open_engine,
-    reads=(MODELS,),
     options={
         "model": (
             f"{', '.join(HYBRID)} (default: the first), {ATTENTION}: attention alone; for vectors"
@@ -146,17 +155,15 @@ ENGINE = EngineKind(
         "caching": "on (default), or off: the uncached twin",
         "settings": (
             "usual (default), or more: a run takes the further configurations of"
-            " docs/engine-openvino-genai.md instead"
+            " docs/systems/openvino_genai-notes.md instead"
         ),
     },
     policies=None,
     replays=False,
     answers=answer_vectors,
-    configurations=configurations,
-    configured=chosen_configurations,
-    cold={"caching": "off"},
-    controls={"uncached": {"caching": "off"}, "attention-only": {"model": ATTENTION}},
-    shrinking=SHRINKING,
-    isolated=True,
-    written_for=WrittenFor("OpenVINO GenAI", "openvino-genai", "2026.4", "2026.4"),
+    configurations=OwnConfigurations(chosen_configurations),
+    answers_level=AnswersLevel(uncached={"caching": "off"}, shrinking=SHRINKING),
+    controls=Controls({"uncached": {"caching": "off"}, "attention-only": {"model": ATTENTION}}),
+    process=OwnProcess(),
+    written_for=WrittenFor("OpenVINO GenAI", "openvino-genai", "2026.4", "2026.4", (MODELS,)),
 )

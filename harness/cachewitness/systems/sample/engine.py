@@ -4,17 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from cachewitness._util.errors import UsageError
-from cachewitness.core.engine import Engine
-from cachewitness.core.events import Answering, Resumes, Rules
-from cachewitness.core.trace_format import GroupSpec, Layout, TraceHeader
+from cachewitness import (
+    AnswersLevel,
+    Configuration,
+    Controls,
+    Engine,
+    EngineKind,
+    GroupSpec,
+    Layout,
+    OwnConfigurations,
+    Rules,
+    TraceHeader,
+    UsageError,
+)
+from cachewitness.core.events import Answering, Resumes
 from cachewitness.engines.answering import SteppedEngine, chosen, chunk_of, declared, takes
-from cachewitness.engines.kind import EngineKind
-from cachewitness.engines.mutant import Mutant
 from cachewitness.systems.sample.cache import Cache
 from cachewitness.systems.sample.model import VOCABULARY, Model
 from cachewitness.systems.sample.server import Server
-from cachewitness.workloads.configurations import Configuration
 
 CHUNK = 64
 """Tokens that a step computes at most, unless the trace says otherwise."""
@@ -77,13 +84,6 @@ def _layout(block: int) -> Layout:
     )
 
 
-def faults() -> Mapping[str, Mutant]:
-    """Return the seeded faults of this engine."""
-    from cachewitness.systems.sample.server_faults import FAULTS
-
-    return FAULTS
-
-
 ENGINE = EngineKind(
     name="sample",
     summary="a small server that tells nothing but its answers; needs nothing installed",
@@ -98,8 +98,7 @@ ENGINE = EngineKind(
     },
     policies=None,
     replays=False,
-    configurations=configurations,
-    faults=faults,
-    cold={"caching": "off"},
-    controls={"uncached": {"caching": "off"}, "attention-only": {"model": "attention"}},
+    configurations=OwnConfigurations(lambda options: configurations()),
+    answers_level=AnswersLevel(uncached={"caching": "off"}),
+    controls=Controls({"uncached": {"caching": "off"}, "attention-only": {"model": "attention"}}),
 )

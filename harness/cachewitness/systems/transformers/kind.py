@@ -4,14 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from cachewitness._util.errors import UsageError
-from cachewitness.core.engine import Engine
-from cachewitness.core.trace_format import GroupSpec, Layout, TraceHeader
+from cachewitness import (
+    AnswersLevel,
+    Configuration,
+    Controls,
+    Engine,
+    EngineKind,
+    GroupSpec,
+    Layout,
+    OwnConfigurations,
+    OwnProcess,
+    TraceHeader,
+    UsageError,
+    WrittenFor,
+)
 from cachewitness.engines.answering import chosen, chunk_of, needs, takes
-from cachewitness.engines.kind import EngineKind, WrittenFor
-from cachewitness.engines.mutant import Mutant
 from cachewitness.systems.transformers.architectures import ARCHITECTURES, CONTROL, UNSPLIT
-from cachewitness.workloads.configurations import Configuration
 
 NAME = "transformers"
 INSTALL = "pip install 'cachewitness[transformers]'"
@@ -69,13 +77,6 @@ def _layout(interval: int) -> Layout:
     return Layout(f"resumed-{interval}", groups, story, "harness/cachewitness/systems/transformers")
 
 
-def faults() -> Mapping[str, Mutant]:
-    """Return the seeded faults of this engine."""
-    from cachewitness.systems.transformers.cache_faults import FAULTS
-
-    return FAULTS
-
-
 ENGINE = EngineKind(
     name=NAME,
     summary=(
@@ -84,7 +85,7 @@ ENGINE = EngineKind(
     levels=("answers",),
     open=open_engine,
     options={
-        "mutant": "a seeded fault of its own (docs/engine-transformers.md)",
+        "mutant": "a seeded fault of its own (docs/systems/transformers-notes.md)",
         "model": f"the architecture: {', '.join(ARCHITECTURES)}; default: the first",
         "caching": "on (default), or off: the uncached twin",
         "crop": (
@@ -95,15 +96,14 @@ ENGINE = EngineKind(
     },
     policies=None,
     replays=False,
-    configurations=configurations,
-    faults=faults,
-    cold={"caching": "off"},
-    controls={"uncached": {"caching": "off"}, "attention-only": {"model": CONTROL}},
-    shrinking=SHRINKING,
-    isolated=True,
-    imports=(
-        "cachewitness.systems.transformers.engine",
-        "transformers.models.llama.modeling_llama",
+    configurations=OwnConfigurations(lambda options: configurations()),
+    answers_level=AnswersLevel(uncached={"caching": "off"}, shrinking=SHRINKING),
+    controls=Controls({"uncached": {"caching": "off"}, "attention-only": {"model": CONTROL}}),
+    process=OwnProcess(
+        imports=(
+            "cachewitness.systems.transformers.engine",
+            "transformers.models.llama.modeling_llama",
+        )
     ),
     written_for=WrittenFor("transformers", "transformers", "5.23", "5.24"),
 )

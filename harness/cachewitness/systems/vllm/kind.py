@@ -27,12 +27,16 @@ from cachewitness.engines import policy as policies
 from cachewitness.engines.adapter import Driven
 from cachewitness.engines.answering import chosen
 from cachewitness.engines.driver import Driver
-from cachewitness.engines.kind import Answer, EngineKind, Exported, Failed, WrittenFor
-from cachewitness.engines.mutant import Mutant
+from cachewitness.engines.export import Exported, Failed
+from cachewitness.engines.kind import Answer, EngineKind
+from cachewitness.engines.own_configurations import OwnConfigurations
+from cachewitness.engines.own_process import OwnProcess
 from cachewitness.engines.registry import EngineSpec
+from cachewitness.engines.second_tier import SecondTier
 from cachewitness.engines.source_patch import ACTIVE
 from cachewitness.engines.version_check import drift
-from cachewitness.systems.lmcache.connector_faults import LMCACHE
+from cachewitness.engines.written_for import WrittenFor
+from cachewitness.systems.lmcache.modules import PATCHES as LMCACHE
 from cachewitness.systems.vllm.assemble import manager_engine, scheduler_engine
 from cachewitness.systems.vllm.clock import Clock
 from cachewitness.systems.vllm.connectors.build import asked_for
@@ -235,11 +239,11 @@ def _out_of_step(trace: TraceHeader, release: str) -> str:
 
 def answer_vectors(policy: str, options: Mapping[str, str]) -> Mapping[str, Answer]:
     """Return how vLLM's own classes answer vectors, by kind of vector."""
-    asked = policies.get(policy).questions
+    asked = policies.get(policy).answers
     return (
         {}
         if asked is None
-        else asked().answers_of(EngineSpec(ENGINE, dict(options), ENGINE.name).open)
+        else asked().of_shape(EngineSpec(ENGINE, dict(options), ENGINE.name).open)
     )
 
 
@@ -249,12 +253,6 @@ def _as_test(
     from cachewitness.systems.vllm.as_test.write import as_test
 
     return as_test(trace, history, failed, options)
-
-
-def _faults() -> Mapping[str, Mutant]:
-    from cachewitness.systems.vllm.faults import FAULTS, IN_HISPARSE, IN_LMCACHE
-
-    return {**FAULTS, **IN_HISPARSE, **IN_LMCACHE}
 
 
 def _configurations() -> list[Configuration]:
@@ -269,11 +267,10 @@ ENGINE = EngineKind(
     levels=("manager", "scheduler"),
     open=open_engine,
     answers=answer_vectors,
-    faults=_faults,
-    configurations=_configurations,
-    loads_by="connector",
-    isolated=True,
-    as_test=_as_test,
+    configurations=OwnConfigurations(lambda options: _configurations()),
+    tier=SecondTier(option="connector"),
+    process=OwnProcess(),
+    export=_as_test,
     written_for=WrittenFor("vLLM", "vllm", FIRST, LAST),
     options={
         "source": (
@@ -281,7 +278,7 @@ ENGINE = EngineKind(
         ),
         "connector": (
             "at scheduler level: the KV connector that it loads from and stores to"
-            " (docs/engine-vllm.md)"
+            " (docs/systems/vllm-notes.md)"
         ),
         "load_failure": (
             "with a connector: `fail` ends a request whose load fails; by default it is computed"
@@ -289,7 +286,7 @@ ENGINE = EngineKind(
         ),
         "sync_failures": (
             "`yes`: with a connector and one group, loads fail too that a step waits for"
-            " (docs/engine-vllm.md)"
+            " (docs/systems/vllm-notes.md)"
         ),
         "mutant": "a seeded fault patched into it (see `ls mutants`)",
         "key_events": (
@@ -303,12 +300,12 @@ ENGINE = EngineKind(
         ),
         "sized": (
             "`pages`, or MiB of memory: the trace's model goes through vLLM's own sizing"
-            " (docs/engine-vllm.md)"
+            " (docs/systems/vllm-notes.md)"
         ),
         "hisparse": (
             "`eager` or `lazy`: at scheduler level, sparse attention whose blocks lie on the host,"
-            " copies of some on the device (docs/engine-vllm.md); decoded rows go to the host in"
-            " their step, or when their block is full"
+            " copies of some on the device (docs/systems/vllm-notes.md); decoded rows go to the"
+            " host in their step, or when their block is full"
         ),
         "withdraw": (
             "`yes`: also run traces that withdraw a request from its step, which vLLM does not"

@@ -1,5 +1,5 @@
 """What the change that gave Mamba groups a retention interval says of hit rates, in proportion:
-docs/hit-rates.md.
+docs/results/hit-rates.md.
 
 The runs are those of the page's first table, and one over its largest pool, where nothing is under
 pressure.
@@ -16,8 +16,8 @@ from benchmarks.hit_rates_page import FALL, PARITY, Pool, rates, row
 from cachewitness._util.data import fixtures
 from suites.support.sampled import of_all
 
-PAGE = fixtures().parent / "docs" / "hit-rates.md"
-measured = of_all("docs/hit-rates.md has the numbers of these runs")
+PAGE = fixtures().parent / "docs" / "results" / "hit-rates.md"
+measured = of_all("docs/results/hit-rates.md has the numbers of these runs")
 HALF = hit_rates.TALK.turns // 2
 
 
@@ -56,7 +56,7 @@ def test_large_blocks_are_unaffected(shown: dict[Arm, Served]) -> None:
 
 @measured
 def test_the_page_shows_these_runs(shown: dict[Arm, Served]) -> None:
-    """If not: `python -m benchmarks.hit_rates --write docs/hit-rates.md`."""
+    """If not: `python -m benchmarks.hit_rates --write docs/results/hit-rates.md`."""
     text = PAGE.read_text(encoding="utf-8")
     for arm, served in shown.items():
         assert f"| {' | '.join(row(arm.name, served, arm.snapshot_pages))} |\n" in text

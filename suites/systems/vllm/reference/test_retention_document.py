@@ -2,8 +2,8 @@
 statement.
 
 The change is vLLM's PR 45845 (release 0.24); what older tests say of it already is not repeated
-here (`docs/coverage.md` names them). Blocks have 16 tokens, prompts 200, so states can lie at 16,
-32, ..., 192, and a replay resumes at 192.
+here (`docs/reference/coverage.md` names them). Blocks have 16 tokens, prompts 200, so states can
+lie at 16, 32, ..., 192, and a replay resumes at 192.
 """
 
 from __future__ import annotations

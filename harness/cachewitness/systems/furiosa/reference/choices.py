@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from typing import Any
 
-from cachewitness.engines.policy import Choices
+from cachewitness.engines.choices import Choices
 from cachewitness_reference.furiosa.block_pool import BlockPool
 from cachewitness_reference.furiosa.radix_tree import Entry
 from cachewitness_reference.primitives import BlockId

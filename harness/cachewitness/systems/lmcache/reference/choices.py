@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from cachewitness.engines.choices import Choices
 from cachewitness.engines.observe_tier import TIER
-from cachewitness.engines.policy import Choices
 from cachewitness.systems.vllm.reference import choices as of_vllm
 from cachewitness_reference.lmcache.eviction import LRUEvictionPolicy
 from cachewitness_reference.lmcache.keys import ObjectKey

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from cachewitness.engines.policy import Choices
+from cachewitness.engines.choices import Choices
 from cachewitness_reference.openvino_genai.block_pool import Block, BlockPool
 from cachewitness_reference.openvino_genai.orchestrator import KV, LA
 from cachewitness_reference.primitives import BlockHash, Position

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import click
 
 from cachewitness.core.engine import Engine
 from cachewitness.core.trace_format import Layout, TraceHeader
-from cachewitness.engines.mutant import Mutant
-from cachewitness.engines.policy import Choices, PolicyKind, Rule, Serving, served_plainly
-from cachewitness.vectors.case import Questions
+from cachewitness.engines.choices import Choices
+from cachewitness.engines.layout_rules import LayoutRules
+from cachewitness.engines.on_tensors import OnTensors, Serving, served_plainly
+from cachewitness.engines.policy import PolicyKind, Rule
+from cachewitness.engines.sizing import Sizing
+from cachewitness.vectors.case import PolicyAnswers
 from cachewitness.workloads import layouts
 from cachewitness.workloads.configurations import Configuration
 from cachewitness.workloads.model import Model
@@ -97,16 +100,10 @@ def _open(header: TraceHeader, options: Mapping[str, str]) -> Engine:
     return open_engine(header, options)
 
 
-def _mutants() -> Sequence[Mutant]:
-    from cachewitness.systems.openvino_genai.reference import mutants, near_miss
+def _answers() -> PolicyAnswers:
+    from cachewitness.systems.openvino_genai.reference.vectors.answers import ANSWERS
 
-    return (*mutants.MUTANTS, *near_miss.MUTANTS)
-
-
-def _questions() -> Questions:
-    from cachewitness.systems.openvino_genai.reference.vectors.answers import QUESTIONS
-
-    return QUESTIONS
+    return ANSWERS
 
 
 def _plan() -> click.Command:
@@ -129,12 +126,8 @@ POLICY = PolicyKind(
     open=_open,
     steer=_steer,
     configurations=configurations,
-    compares=cold_configurations,
-    serves=serve,
-    aliases=("openvino",),
-    mutants=_mutants,
-    questions=_questions,
-    plan=_plan,
-    fit=_fit,
-    remarks=_remarks,
+    tensors=OnTensors(cold_configurations, serve),
+    answers=_answers,
+    sizing=Sizing(_plan, aliases=("openvino",)),
+    layouts=LayoutRules(fit=_fit, remarks=_remarks),
 )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from cachewitness.engines.policy import Choices
+from cachewitness.engines.choices import Choices
 from cachewitness_reference.tensorrt_edge.system_prompts import (
     PlaceId,
     SavedPrompt,

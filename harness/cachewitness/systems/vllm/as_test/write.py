@@ -31,7 +31,7 @@ from cachewitness.core.events import (
     Version,
 )
 from cachewitness.core.trace_format import Step, Trace, TraceHeader
-from cachewitness.engines.kind import Exported, Failed
+from cachewitness.engines.export import Exported, Failed
 from cachewitness.systems.vllm.as_test import text
 from cachewitness.systems.vllm.as_test.construct import CHECKPOINTS, built
 from cachewitness.systems.vllm.source import load

@@ -10,9 +10,9 @@ from __future__ import annotations
 from itertools import takewhile
 from typing import Any
 
+from cachewitness.engines.choices import Choices
 from cachewitness.engines.observe_pins import POOL
 from cachewitness.engines.observe_tier import TIER
-from cachewitness.engines.policy import Choices
 from cachewitness_reference.vllm.block_pool import BlockPool
 from cachewitness_reference.vllm.key_index import KVCacheBlock, get_group_id
 from cachewitness_reference.vllm_extended.tier import PlainTier, TierBlock

@@ -34,7 +34,7 @@ def draw(
     source: Source, layout: Layout | None, level: Level, *, historic: bool
 ) -> tuple[Layout, Iterator[Options]]:
     """Return the layout that the user chose, or a drawn one, and options to try on it; see
-    `cachewitness.engines.policy.Draw`.
+    `cachewitness.engines.drawing.Draw`.
     """
     layout = layout or _layout(source)
     return layout, _options(source, layout, level, historic=historic)

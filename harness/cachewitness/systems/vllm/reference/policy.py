@@ -8,17 +8,21 @@ a second tier as well.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import click
 
 from cachewitness.core.engine import Engine
 from cachewitness.core.trace_format import Layout, Level, TraceHeader
-from cachewitness.engines.mutant import Mutant
-from cachewitness.engines.policy import Choices, PolicyKind, Rule, Serving
+from cachewitness.engines.choices import Choices
+from cachewitness.engines.drawing import Drawing
+from cachewitness.engines.layout_rules import LayoutRules
+from cachewitness.engines.on_tensors import OnTensors, Serving
+from cachewitness.engines.policy import PolicyKind, Rule
+from cachewitness.engines.sizing import Sizing
 from cachewitness.systems.vllm.reference import RETENTION_INTERVAL
-from cachewitness.vectors.case import Questions
+from cachewitness.vectors.case import PolicyAnswers
 from cachewitness.workloads import layouts
 from cachewitness.workloads.configurations import Configuration
 from cachewitness.workloads.scenarios.shape import Shape
@@ -155,16 +159,10 @@ def _steer(engine: Any, choices: Choices) -> None:
     steer(engine, choices)
 
 
-def _mutants() -> Sequence[Mutant]:
-    from cachewitness.systems.vllm.reference import mutants
+def _answers() -> PolicyAnswers:
+    from cachewitness.systems.vllm.reference.vectors.answers import ANSWERS
 
-    return mutants.all_of_them()
-
-
-def _questions() -> Questions:
-    from cachewitness.systems.vllm.reference.vectors.answers import QUESTIONS
-
-    return QUESTIONS
+    return ANSWERS
 
 
 def _plan() -> click.Command:
@@ -202,15 +200,12 @@ POLICY = PolicyKind(
     },
     open=_open,
     configurations=_configurations,
-    compares=cold_configurations,
-    serves=serve,
-    variants=variants,
+    tensors=OnTensors(cold_configurations, serve),
+    layouts=LayoutRules(variants),
     plants_as="reference",
-    mutants=_mutants,
-    questions=_questions,
+    answers=_answers,
     variables=(RETENTION_INTERVAL,),
-    plan=_plan,
-    draw=_draw,
+    sizing=Sizing(_plan),
+    drawing=Drawing(_draw, _refuse),
     steer=_steer,
-    refuse=_refuse,
 )
