@@ -177,8 +177,9 @@ class Answering(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Rules(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """What the engine declares of its own policy, so that checkers need no policy code. A rule that
-    is not known here is refused, since it would change what is judged.
+    """What the engine declares of its own policy, so that checkers need no policy code.
+
+    A rule that is not known here is refused, since it would change what is judged.
 
     `alignment`: hits are multiples of this many tokens. `eagle_drop_tokens`: tokens that a
     speculative look-up returns unused.
