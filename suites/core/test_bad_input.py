@@ -118,11 +118,11 @@ TRACES: dict[str, tuple[dict[str, Any], Lines, int, str]] = {
     ),
     "no group": ({"layout": {"name": "l", "groups": []}}, [], 1, "$.layout.groups"),
     "an unknown option": (
-        {"options": {"intervall": 3}},
+        {"options": {"intervall": 3}},  # codespell:ignore intervall
         [SUBMIT],
         1,
         "'intervall'",
-    ),  # codespell:ignore intervall
+    ),
     "an option that cannot be": (
         {"options": {"retention_interval": -16}},
         [SUBMIT],
