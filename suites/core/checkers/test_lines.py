@@ -84,7 +84,7 @@ def test_a_line_names_the_request_that_the_finding_is_about(
         ),
         (
             "drafts-taken-back",
-            "request r1 read page 5 as the state after 7 tokens; the page holds the state after 8"
+            "request r1 read page 5 as the state after 7 tokens; the page holds that after 8"
             " tokens of r1",
         ),
         (

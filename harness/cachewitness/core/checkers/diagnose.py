@@ -163,7 +163,10 @@ class _Case:
         if not self._holds(record):
             return f"{read}; {all_named(record.holders)} holds the page"
         other = f" for group {record.group}" if record.group not in (NOTHING, self.group.id) else ""
-        line = f"{read}; the page holds {short_content(record)}{other}"
+        there = short_content(record)
+        if state:
+            there = there.replace("the state", "that")
+        line = f"{read}; the page holds {there}{other}"
         return with_detail(line, self._difference().removeprefix(", whose "))
 
     def _difference(self) -> str:
