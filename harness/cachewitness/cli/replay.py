@@ -183,7 +183,7 @@ def _ready(spec: EngineSpec, asked: Trace, to: Output) -> Path | None:
 
 
 class _Outcome(NamedTuple):
-    """What came of a replay."""
+    """The result of a replay."""
 
     spec: EngineSpec
     trace: Trace

@@ -18,7 +18,7 @@ STEPS_MAX, DRAFTS_MAX = 1024, 64
 """The most `progress_steps` and `drafts` that a header may declare; beyond them nothing is left to
 be judged."""
 PAGES_FACTOR, PAGES_BESIDE = 64, 4096
-"""A pool has at most so many times the pages that the trace gives, and so many beside them; what a
+"""A pool has at most 64 times the pages that the trace gives, and 4,096 more; what a
 trace fills is far less."""
 ALIGNMENT_FACTOR = 8
 """Hits are multiples of at most so many times what the block sizes have in common; beyond it hardly

@@ -72,7 +72,7 @@ loop would push the others out of the caches."""
 
 
 class Stopped(BadEvents):
-    """A trace was stopped by events that cannot be followed. `result` is what came of it until
+    """A trace was stopped by events that cannot be followed. `result` is its result until
     then.
     """
 
@@ -165,7 +165,7 @@ class Observer:
         self.operation_over(op)
 
     def operation_over(self, op: int) -> None:
-        """Judge what can be judged only when the engine has said all of an operation."""
+        """Judge what can be judged only when the engine has reported all of an operation."""
         self._found(self.panel.operation_over(), op)
 
     def _found(self, findings: Sequence[Finding], op: int) -> None:
@@ -477,7 +477,7 @@ def judge(
 
 
 def _settled(observer: Observer) -> Result:
-    """Return what came of a history, without what only its engine could tell to be a
+    """Return the result of a history, without what only its engine could tell to be a
     contradiction.
     """
     result = observer.close(None)

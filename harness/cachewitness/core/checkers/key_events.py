@@ -42,7 +42,7 @@ NO_GROUP = -1
 
 
 class KeyEventsTrue(Checker):
-    """Routers are told what the engine can hit."""
+    """Events report to routers what the engine can hit."""
 
     name = "key-events"
     summary = (
@@ -59,7 +59,7 @@ class KeyEventsTrue(Checker):
         self._perhaps: set[tuple[int, int]] = set()
         """(group, prefix) of which a page is taken for untold that perhaps never lost its key."""
         self._misled = False
-        """Whether a false event was found since everything was told last: what it does to the view
+        """Whether a false event was found since all keys were reported: what it does to the view
         is not found again."""
 
     def not_applicable(self, header: Header) -> str:
@@ -86,7 +86,7 @@ class KeyEventsTrue(Checker):
     # --- keys -------------------------------------------------------------------------------------
 
     def on_publish(self, ledger: Ledger, event: Publish) -> Found:
-        """Note a key that is to be told."""
+        """Note a key that an event must report."""
         request = ledger.requests[event.r]
         node = request.node_of(event.length)
         if node != UNKNOWN and event.group in self._groups:
@@ -106,7 +106,7 @@ class KeyEventsTrue(Checker):
     # --- what is told -----------------------------------------------------------------------------
 
     def on_stored(self, ledger: Ledger, event: KvStored) -> Iterator[Finding]:
-        """Find the key of each block that is told."""
+        """Find the key of each block that the event reports."""
         self.opportunities += 1
         group = self._group(event.group)
         problems = [
@@ -153,7 +153,7 @@ class KeyEventsTrue(Checker):
 
     def _is_told(self, ledger: Ledger, group: int, name: str) -> bool:
         """Whether routers know of a page that has the prefix of a name, and no page with it is
-        yet to be told.
+        still unreported.
         """
         pages = self._view.pages(group, name)
         node = self._view.prefix(name)
@@ -193,7 +193,7 @@ class KeyEventsTrue(Checker):
         )
 
     def _told_again(self, ledger: Ledger, group: int, event: KvStored, place: int) -> str:
-        """Return what is wrong with a block that is hit and was told before: it is no page more."""
+        """Return what is wrong with a block that was hit and reported before; it adds no page."""
         name = event.hashes[place]
         tokens = event.tokens[: (place + 1) * event.block_size]
         for key in list(ledger.keys.published[group].get(self._view.prefix(name), {}).values())[:1]:
@@ -234,7 +234,7 @@ class KeyEventsTrue(Checker):
                 )
 
     def _may_be_stored_again(self, ledger: Ledger, group: int, node: int) -> None:
-        """Note a key that stands although it is told to be gone: in one call it may have ended
+        """Note a key that stands although an event removed it: in one call it may have ended
         and begun on the same page.
         """
         for key in list(ledger.keys.published[group].get(node, {}).values())[:1]:
@@ -305,7 +305,7 @@ class KeyEventsTrue(Checker):
     # --- what is not told -------------------------------------------------------------------------
 
     def on_step_end(self, ledger: Ledger, event: StepEnd) -> Found:
-        """Ask, when this operation is over, whether everything was told."""
+        """Check at the end of this operation that events reported every key."""
         self.deferred = [partial(self._difference, event=event)]
         return None
 

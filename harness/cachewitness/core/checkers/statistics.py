@@ -27,7 +27,7 @@ from cachewitness.core.ledger.ledger import Ledger
 NEARLY = 1e-6
 """By how much a share may differ from the quotient that it is, for rounding."""
 STEPS_MAX = 8
-"""In so many steps in which somebody runs operators are told something."""
+"""An engine reports statistics at least once in this number of steps in which requests run."""
 
 
 class LookUps(NamedTuple):
@@ -51,7 +51,7 @@ NONE = LookUps(0, 0, 0)
 
 
 class StatisticsTrue(Checker):
-    """Operators and clients are told what happened."""
+    """Statistics for operators and clients say what happened."""
 
     name = "statistics"
     summary = (
@@ -67,12 +67,12 @@ class StatisticsTrue(Checker):
         """Requests that lost their place since they came."""
         self._first = NONE
         self._again = NONE
-        """Look-ups of requests admitted since operators were told last: of those that had not lost
+        """Look-ups of requests admitted since the last statistics: of those that had not lost
         their place, of others."""
         self._hits: dict[str, list[int]] = {}
-        """What each request hit, of what its client may be told."""
+        """What each request hit; its client may be given one of these numbers."""
         self._silent = 0
-        """How many steps in which somebody ran have ended since operators were told anything."""
+        """How many steps with a run have ended since the last statistics."""
 
     def not_applicable(self, header: Header) -> str:
         if why := super().not_applicable(header):
@@ -96,7 +96,7 @@ class StatisticsTrue(Checker):
         self._hits = {r: hits for r, hits in self._hits.items() if r in ledger.requests}
 
     def on_submit(self, ledger: Ledger, event: Submitted | Extended) -> Found:
-        """Note a request whose client has been told nothing yet."""
+        """Note a request whose client has no number yet."""
         self._hits[event.r] = []
         return None
 
@@ -136,7 +136,7 @@ class StatisticsTrue(Checker):
             yield Finding(anomaly="false-statistics", sentence=sentence, line=line)
 
     def on_stats(self, ledger: Ledger, event: Stats) -> Iterator[Finding]:
-        """Compare what is told with what is held and was admitted."""
+        """Compare the statistics with the pages held and the requests admitted."""
         self.opportunities += 1
         self._silent = 0
         pages = sum(

@@ -16,7 +16,7 @@ from cachewitness.core.ledger.ledger import Ledger
 from cachewitness.core.ledger.records import NOTHING, Content
 
 PREFIXES = 1 << 17
-"""Nothing is forgotten before so many prefixes have come."""
+"""Nothing is forgotten before this number of prefixes has come."""
 
 
 class Collector:
