@@ -1,8 +1,8 @@
 """What a router knows of an engine's keys from events alone, and which keys no event has reported
 yet.
 
-A router knows names (hashes); which prefix a name stands for is found in the event that reports it, by
-the tokens, the parent and the key that the engine has put there.
+A router knows names (hashes); which prefix a name stands for is found in the event that reports
+it, by the tokens, the parent and the key that the engine has put there.
 """
 
 from __future__ import annotations
