@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     )
     from cachewitness.core.result import Activity, Result
     from cachewitness.core.trace_format import GroupSpec, Layout, Step, Submit, Trace, TraceHeader
+    from cachewitness.engines.accepts import Accepts
     from cachewitness.engines.adapter import Adapter, Asked, Refused, Scheduled
     from cachewitness.engines.answers import Prompts
     from cachewitness.engines.answers_level import AnswersLevel, Controls
@@ -112,6 +113,7 @@ _HOMES = {
     ),
     "core.result": ("Activity", "Result"),
     "core.trace_format": ("GroupSpec", "Layout", "Step", "Submit", "Trace", "TraceHeader"),
+    "engines.accepts": ("Accepts",),
     "engines.adapter": ("Adapter", "Asked", "Refused", "Scheduled"),
     "engines.answers": ("Prompts",),
     "engines.answers_level": ("AnswersLevel", "Controls"),
@@ -157,6 +159,7 @@ _HOME = {
 __all__ = [
     "AXES",
     "NO_STATES",
+    "Accepts",
     "Acquire",
     "Activity",
     "Adapter",

@@ -65,10 +65,7 @@ def new(what: str, folder: Path, name: str, as_json: bool) -> int:
                 f"new {what}: {folder / path}: its folder cannot be made ({error.strerror})"
             ) from None
         files.write(folder / path, [text.encode()])
-    after = (
-        f"cd {folder} && pip install -e . && cachewitness run --engine {name} --layout full &&"
-        " pytest"
-    )
+    after = f"cd {folder} && pip install -e . && cachewitness run --engine {name} && pytest"
     say_written([folder / path for path in texts], as_json=as_json, next=after)
     if not as_json:
         output.echo(f"next: {after}")
