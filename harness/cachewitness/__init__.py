@@ -42,8 +42,10 @@ if TYPE_CHECKING:
     from cachewitness.core.events import (
         Acquire,
         Eviction,
+        Group,
         Header,
         History,
+        Pool,
         Release,
         Rules,
         UnpublishReason,
@@ -51,7 +53,7 @@ if TYPE_CHECKING:
     from cachewitness.core.result import Activity, Result
     from cachewitness.core.trace_format import GroupSpec, Layout, Step, Submit, Trace, TraceHeader
     from cachewitness.engines.accepts import Accepts
-    from cachewitness.engines.adapter import Adapter, Asked, Refused, Scheduled
+    from cachewitness.engines.adapter import CAPABILITIES, Adapter, Asked, Refused, Scheduled
     from cachewitness.engines.answers import Prompts
     from cachewitness.engines.answers_level import AnswersLevel, Controls
     from cachewitness.engines.cache_state import Claim, Count, KeyId, Tables
@@ -105,8 +107,10 @@ _HOMES = {
     "core.events": (
         "Acquire",
         "Eviction",
+        "Group",
         "Header",
         "History",
+        "Pool",
         "Release",
         "Rules",
         "UnpublishReason",
@@ -114,7 +118,7 @@ _HOMES = {
     "core.result": ("Activity", "Result"),
     "core.trace_format": ("GroupSpec", "Layout", "Step", "Submit", "Trace", "TraceHeader"),
     "engines.accepts": ("Accepts",),
-    "engines.adapter": ("Adapter", "Asked", "Refused", "Scheduled"),
+    "engines.adapter": ("CAPABILITIES", "Adapter", "Asked", "Refused", "Scheduled"),
     "engines.answers": ("Prompts",),
     "engines.answers_level": ("AnswersLevel", "Controls"),
     "engines.cache_state": ("Claim", "Count", "KeyId", "Tables"),
@@ -158,6 +162,7 @@ _HOME = {
 }
 __all__ = [
     "AXES",
+    "CAPABILITIES",
     "NO_STATES",
     "Accepts",
     "Acquire",
@@ -181,6 +186,7 @@ __all__ = [
     "Finding",
     "FirstCome",
     "Flag",
+    "Group",
     "GroupSpec",
     "Header",
     "History",
@@ -195,6 +201,7 @@ __all__ = [
     "OwnProcess",
     "Plan",
     "PolicyKind",
+    "Pool",
     "Prompts",
     "Questions",
     "Refused",

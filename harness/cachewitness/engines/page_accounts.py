@@ -12,7 +12,15 @@ from collections import Counter
 from collections.abc import Container, Hashable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 
-from cachewitness.core.events import Acquire, Counts, Event, Publish, Unpublish, UnpublishReason
+from cachewitness.core.events import (
+    Acquire,
+    Counts,
+    Event,
+    Publish,
+    Release,
+    Unpublish,
+    UnpublishReason,
+)
 from cachewitness.engines.cache_state import (
     CacheState,
     Claim,
@@ -111,9 +119,14 @@ class WholeAccounts:
         """Return the moves of the call between the keys that ended and those that began, then the
         counts that changed.
 
-        `touched` are the pages, with their pools, that joined or left a table.
+        A page that was keyed and given back in one call was keyed first: what nobody holds and no
+        key names has no content any more. `touched` are the pages, with their pools, that joined or
+        left a table.
         """
-        events = [*self._ended, *moves, *self._begun]
+        left = _given_back(moves)
+        early = [event for event in self._begun if (self._pools[event.group], event.page) in left]
+        late = [event for event in self._begun if event not in early] if early else self._begun
+        events = [*self._ended, *early, *moves, *late]
         now = self._state.counts()
         for pool, count in now.items():
             refs = self._references(pool, touched)
@@ -144,6 +157,17 @@ class WholeAccounts:
             for page in row
             if (place := (pool, page)) in asked
         }
+
+
+def _given_back(moves: list[Event]) -> set[tuple[int, int]]:
+    """Return the pages, with their pools, that were given back and that nobody took after that."""
+    left: set[tuple[int, int]] = set()
+    for move in moves:
+        if isinstance(move, Release):
+            left.update((move.pool, page) for page in move.pages)
+        elif isinstance(move, Acquire):
+            left.difference_update((move.pool, page) for page in move.pages)
+    return left
 
 
 class DirtyAccounts:
