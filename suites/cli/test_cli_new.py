@@ -15,6 +15,7 @@ import pytest
 import yaml
 
 from cachewitness.cli import invoke
+from cachewitness.cli.new import SHAPES
 from suites.support import consoles
 from suites.support.checkout import PYTHONPATH
 
@@ -63,14 +64,11 @@ def test_what_is_written_names_the_engine_alike(folder: Path) -> None:
     assert '"my-cache"' in (folder / "my_cache.py").read_text(encoding="utf-8")
 
 
-SHAPES = ("paged",)
-
-
 @pytest.mark.parametrize("shape", SHAPES)
 def test_the_commands_of_its_readme_end_with_0(shape: str, tmp_path: Path) -> None:
     """Every command that the README shows, as it stands there, on the engine as it is written."""
     made = tmp_path / "made"
-    assert invoke(["new", "engine", str(made), "--name", "my-cache"]) == 0
+    assert invoke(["new", "engine", str(made), "--name", "my-cache", "--shape", shape]) == 0
     (block,) = re.findall(r"```sh\n(.*?)```", (made / "README.md").read_text(), re.DOTALL)
     shown = [line.partition(" #")[0].rstrip() for line in block.splitlines()]
     assert {line.split()[0] for line in shown} == {"pip", "cachewitness", "pytest"}

@@ -95,6 +95,11 @@ CATALOGUE: tuple[Anomaly, ...] = (
         "two requests get the same page",
     ),
     Anomaly(
+        "reference-count",
+        "the reference count of a page changes with its holders",
+        "a page that a request reads counts as free, or one that nobody holds never becomes free",
+    ),
+    Anomaly(
         "aliased-write",
         "nobody overwrites content that another holder of the page still needs",
         "a running request's cache changes under it",

@@ -26,6 +26,10 @@ from cachewitness.core.ledger.records import PageRecord, PoolRecords, Span
 from cachewitness.core.ledger.requests import RequestRecord
 
 
+_TOTALS = " be as the tables say"
+"""What sentences about the totals of a pool have in common."""
+
+
 class Ownership(Checker):
     """Leaks, double frees, aliased writes, and counts that do not add up."""
 
@@ -34,7 +38,7 @@ class Ownership(Checker):
         "reference counts equal holders; free + held + cached = total; nobody overwrites what"
         " another holder needs"
     )
-    anomalies = ("leak", "double-free", "aliased-write")
+    anomalies = ("leak", "double-free", "aliased-write", "reference-count")
 
     def __init__(self) -> None:
         super().__init__()
@@ -43,6 +47,10 @@ class Ownership(Checker):
         """By pool: what the engine counted last; it stands until it counts again."""
         self._moved: set[int] = set()
         """Pools of which pages were taken or given back in the operation at hand."""
+        self._references: dict[tuple[int, int], tuple[int, int]] = {}
+        """By pool and page: how often the engine counted it to be held last, and in which step."""
+        self._counted: Counter[int] = Counter()
+        """By pool: how often the engine counted it."""
 
     def handlers(self) -> dict[type, Handler]:
         return {
@@ -61,6 +69,7 @@ class Ownership(Checker):
         takes pages is not at an end.
         """
         self._ended.pop(event.holder, None)
+        self._expect_references(event)
         if event.pool in self._told and event.pool not in self._moved:
             self._expect_counts(event)
         records = ledger.records[event.pool]
@@ -83,6 +92,7 @@ class Ownership(Checker):
 
     def on_release(self, ledger: Ledger, event: Release) -> Found:
         """Refuse what the holder does not hold, or not so often."""
+        self._expect_references(event)
         if event.pool in self._told and event.pool not in self._moved:
             self._expect_counts(event)
         records = ledger.records[event.pool]
@@ -127,9 +137,37 @@ class Ownership(Checker):
         """
         self.opportunities += 1
         self._told[event.pool] = event
+        self._counted[event.pool] += 1
+        for page, count in event.refs:
+            self._references[event.pool, page] = (count, event.step)
         if _miscounts(ledger, event):
             self.deferred.append(lambda ledger: _miscounts(ledger, event))
         return None
+
+    def _expect_references(self, event: Acquire | Release) -> None:
+        """Expect that pages whose holders change, and whose counts are known, are counted anew when
+        the operation is over.
+
+        An engine that counts nothing of the pool in this operation may do so in the next step.
+        """
+        pool = event.pool
+        known = [page for page in event.pages if (pool, page) in self._references]
+        if not known:
+            return
+        self.opportunities += 1
+        before = self._counted[pool]
+
+        def judge(ledger: Ledger) -> Finding | None:
+            for page in known:
+                count, step = self._references[pool, page]
+                record = ledger.records[pool].get(page)
+                holders = record.holders if record is not None else {}
+                due = self._counted[pool] > before or step + 1 < event.step
+                if due and count != sum(holders.values()):
+                    return _not_counted(page, count, step, holders, event)
+            return None
+
+        self.deferred.append(judge)
 
     def _expect_counts(self, event: Acquire | Release) -> None:
         """Expect that what was counted some steps ago is still so, or counted anew, when the
@@ -149,8 +187,14 @@ class Ownership(Checker):
         self.deferred.append(judge)
 
     def operation_over(self, ledger: Ledger) -> Found:
-        """Judge what is in doubt; who counts no more is found once."""
-        found = super().operation_over(ledger)
+        """Judge what is in doubt; who counts no more is found once.
+
+        A page that is counted wrong says more than the totals of its pool, which it makes wrong
+        too.
+        """
+        found = list({one.sentence: one for one in super().operation_over(ledger) or ()}.values())
+        if any(one.anomaly == "reference-count" for one in found):
+            found = [one for one in found if _TOTALS not in one.sentence]
         for pool in self._moved:
             del self._told[pool]
         self._moved.clear()
@@ -263,7 +307,7 @@ def _wrong_sum(event: Counts, total: int) -> Finding:
 
 def _wrong_held(event: Counts, held: int, cached: int) -> Finding:
     sentence = (
-        f"Let pool {event.pool} be as the tables say: {held} pages held, {cached} cached. However"
+        f"Let pool {event.pool}{_TOTALS}: {held} pages held, {cached} cached. However"
         f" the engine counts {_counted(event)}: a contradiction."
     )
     return Finding(anomaly="leak" if event.held > held else "double-free", sentence=sentence)
@@ -271,7 +315,7 @@ def _wrong_held(event: Counts, held: int, cached: int) -> Finding:
 
 def _counts_no_more(told: Counts, held: int, event: Acquire | Release) -> Finding:
     sentence = (
-        f"Let pool {told.pool} be as the tables say after step {event.step}: {held} pages held. The"
+        f"Let pool {told.pool}{_TOTALS} after step {event.step}: {held} pages held. The"
         f" engine counted it last in step {told.step}, as {_counted(told)}, and what it counts"
         " stands until it counts again: a contradiction."
     )
@@ -290,6 +334,20 @@ def _miscounted(page: int, count: int, holders: dict[str, int], step: int) -> Fi
     return Finding(
         anomaly="leak" if count > sum(holders.values()) else "double-free", sentence=sentence
     )
+
+
+def _not_counted(
+    page: int, count: int, counted: int, holders: dict[str, int], event: Acquire | Release
+) -> Finding:
+    names = ", ".join(holders) or "nobody"
+    sentence = (
+        f"Let page {page} be held by {names} after step {event.step}, which makes"
+        f" {told(sum(holders.values()), 'reference')}; however the engine counted"
+        f" {told(count, 'reference')} in step {counted}, and has not changed that since: a"
+        " contradiction."
+    )
+    r = next(iter(holders), event.holder)
+    return Finding(anomaly="reference-count", r=r, sentence=sentence, seq=event.seq)
 
 
 def _null_write(event: Write, page: int) -> Finding:
