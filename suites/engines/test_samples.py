@@ -178,7 +178,8 @@ def test_a_hit_on_a_stale_row_is_found(sample: ModuleType, monkeypatch: pytest.M
 def test_a_sample_is_read_in_minutes(name: str) -> None:
     """A sample, cache and adapter and all, stays under so many lines."""
     assert (
-        len((SAMPLES / f"{name}_adapter.py").read_text(encoding="utf-8").splitlines()) < LINES_MAX[name]
+        len((SAMPLES / f"{name}_adapter.py").read_text(encoding="utf-8").splitlines())
+        < LINES_MAX[name]
     )
 
 

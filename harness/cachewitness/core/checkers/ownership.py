@@ -28,6 +28,9 @@ from cachewitness.core.ledger.requests import RequestRecord
 
 _TOTALS = " be as the tables say"
 """What sentences about the totals of a pool have in common."""
+_NOT_COUNTED = "not counted"
+"""The cause of a wrong reference count in an operation in which the engine counts nothing: that is
+no finding. A count may still come while the operation lasts, so the doubt stays until its end."""
 
 
 class Ownership(Checker):
@@ -51,6 +54,8 @@ class Ownership(Checker):
         """By pool and page: how often the engine counted it to be held last, and in which step."""
         self._counted: Counter[int] = Counter()
         """By pool: how often the engine counted it."""
+        self._changes: Counter[tuple[int, int]] = Counter()
+        """By pool and page whose count is known: how often its holders changed."""
 
     def handlers(self) -> dict[type, Handler]:
         return {
@@ -146,9 +151,7 @@ class Ownership(Checker):
 
     def _expect_references(self, event: Acquire | Release) -> None:
         """Expect that pages whose holders change, and whose counts are known, are counted anew when
-        the operation is over.
-
-        An engine that counts nothing of the pool in this operation may do so in the next step.
+        the operation is over, if the engine counts the pool in it at all.
         """
         pool = event.pool
         known = [page for page in event.pages if (pool, page) in self._references]
@@ -156,15 +159,21 @@ class Ownership(Checker):
             return
         self.opportunities += 1
         before = self._counted[pool]
+        self._changes.update((pool, page) for page in known)
+        changes = [self._changes[pool, page] for page in known]
 
         def judge(ledger: Ledger) -> Finding | None:
-            for page in known:
+            counted = self._counted[pool] > before
+            for page, change in zip(known, changes, strict=True):
+                if self._changes[pool, page] > change:
+                    continue  # whoever took it or gave it back since answers for its count
                 count, step = self._references[pool, page]
                 record = ledger.records[pool].get(page)
                 holders = record.holders if record is not None else {}
-                due = self._counted[pool] > before or step + 1 < event.step
-                if due and count != sum(holders.values()):
-                    return _not_counted(page, count, step, holders, event)
+                if count != sum(holders.values()):
+                    found = _not_counted(page, count, step, holders, event)
+                    found.cause = "" if counted else _NOT_COUNTED
+                    return found
             return None
 
         self.deferred.append(judge)
@@ -192,7 +201,8 @@ class Ownership(Checker):
         A page that is counted wrong says more than the totals of its pool, which it makes wrong
         too.
         """
-        found = list({one.sentence: one for one in super().operation_over(ledger) or ()}.values())
+        said = {one.sentence: one for one in super().operation_over(ledger) or ()}
+        found = [one for one in said.values() if one.cause != _NOT_COUNTED]
         if any(one.anomaly == "reference-count" for one in found):
             found = [one for one in found if _TOTALS not in one.sentence]
         for pool in self._moved:
