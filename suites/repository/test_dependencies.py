@@ -12,7 +12,10 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-OURS = {"cachewitness", "cachewitness_reference", "suites", "ci", "benchmarks"}
+OURS = {
+    *("cachewitness", "cachewitness_reference", "cachewitness_faults", "cachewitness_training"),
+    *("suites", "ci", "benchmarks"),
+}
 IMPORTED_AS = {
     "fla-core": "fla",
     "pyyaml": "yaml",

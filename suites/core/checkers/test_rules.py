@@ -468,12 +468,9 @@ def test_a_group_of_another_tier_takes_no_part(rule: str) -> None:
 # --- hits -----------------------------------------------------------------------------------------
 
 
-def test_who_stores_logits_may_leave_nothing_to_compute() -> None:
-    """The declared exception."""
-    hit = "submit r2 a:4\nhit r2 4 | 1\n"
-    assert _found(HELD + hit) == ["nothing-to-compute"]
-    stores = HELD.replace("progress 2", "stores-logits")
-    assert _found(stores + hit) == []
+def test_a_hit_leaves_a_token_to_compute() -> None:
+    """Of a prompt that is cached whole, the last one."""
+    assert _found(HELD + "submit r2 a:4\nhit r2 4 | 1\n") == ["nothing-to-compute"]
 
 
 @pytest.mark.parametrize(

@@ -49,9 +49,9 @@ def _registered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Non
     monkeypatch.syspath_prepend(str(installed))
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("CACHEWITNESS_ENGINES", raising=False)
-    plugins.registered.cache_clear()
+    plugins.every.cache_clear()
     yield
-    plugins.registered.cache_clear()
+    plugins.every.cache_clear()
     sys.modules.pop("elsewhere_engine", None)
 
 

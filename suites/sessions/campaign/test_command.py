@@ -24,7 +24,7 @@ from cachewitness.core.result import EXIT_FAIL, EXIT_UNKNOWN
 from cachewitness.sessions.campaign import driver as drivers
 from cachewitness.sessions.campaign import worker as serving
 from cachewitness.sessions.campaign.database import Database
-from cachewitness.sessions.campaign.driver import Progress
+from cachewitness.sessions.campaign.driver import CampaignProgress
 from cachewitness.sessions.campaign.metrics import text, told_by
 from cachewitness.sessions.campaign.perform import perform
 from cachewitness.sessions.campaign.queue import Queue
@@ -240,7 +240,7 @@ def test_a_worker_whose_unit_takes_too_long_ends_itself(tmp_path: Path) -> None:
 
 def test_metrics_in_a_file_and_on_a_port(tmp_path: Path) -> None:
     """Names, types and values as Prometheus reads them; a name with a quote in it is escaped."""
-    progress = Progress(units=9, done=4, findings=2, classes={("a",)}, left=None)
+    progress = CampaignProgress(units=9, done=4, findings=2, classes={("a",)}, left=None)
     said = text(progress, 'x"y')
     assert (
         "# TYPE cachewitness_campaign_units"

@@ -25,7 +25,6 @@ from cachewitness.core.ledger.ledger import Ledger
 from cachewitness.core.ledger.records import PageRecord, PoolRecords, Span
 from cachewitness.core.ledger.requests import RequestRecord
 
-
 _TOTALS = " be as the tables say"
 """What sentences about the totals of a pool have in common."""
 _NOT_COUNTED = "not counted"
