@@ -21,6 +21,7 @@ from cachewitness.core.events import (
     Unpublish,
     UnpublishReason,
 )
+from cachewitness.core.intake import BadEvents
 from cachewitness.engines.cache_state import (
     CacheState,
     Claim,
@@ -51,11 +52,16 @@ def _beyond(
 
 
 class WholeAccounts:
-    """Compares everything. `pools` is the pool of each group."""
+    """Compares everything. `pools` is the pool of each group, `sizes` are the pages of each pool
+    where they are known. What an adapter shows that cannot be is a BadEvents in words of its calls.
+    """
 
-    def __init__(self, state: CacheState, pools: Sequence[int]) -> None:
+    def __init__(
+        self, state: CacheState, pools: Sequence[int], sizes: Mapping[int, int] | None = None
+    ) -> None:
         self._state = state
         self._pools = pools
+        self._sizes = {} if sizes is None else sizes
         self._keys = state.keys()
         self._times = (
             Counter(chain.from_iterable(self._keys.values()))
@@ -77,6 +83,8 @@ class WholeAccounts:
         if now is before or now == before:
             return
         lost, come = self._between(before, now)
+        for key, claim in come.items():
+            self._check_key(key, claim, served)
         held = self._pages_held(lost, tables) if reason == "evict" else set()
         for (group, page, _), claim in lost.items():
             why: UnpublishReason = "replace" if (self._pools[group], page) in held else reason
@@ -88,6 +96,25 @@ class WholeAccounts:
         ]
         self._begun.sort(key=lambda event: (event.group, event.length, event.page))
         self._keys = now
+
+    def _check_key(self, key: KeyId, claim: Claim, served: str) -> None:
+        group, page, _ = key
+        if not 0 <= group < len(self._pools):
+            raise BadEvents(
+                f"keys() has a key of group {group}; the header declares groups 0 to"
+                f" {len(self._pools) - 1}"
+            )
+        size = self._sizes.get(self._pools[group])
+        if size is not None and not 0 <= page < size:
+            raise BadEvents(
+                f"keys() has a key of page {page} in group {group}; pool {self._pools[group]} has"
+                f" pages 0 to {size - 1}"
+            )
+        if not (claim.r or served):
+            raise BadEvents(
+                f"keys() has a new key of page {page} in group {group}, and nobody is named whose"
+                " tokens it is of; name the request by settle(served=r), or in Claim(length, r)"
+            )
 
     def _between(self, before: Keys, now: Keys) -> tuple[dict[KeyId, Claim], dict[KeyId, Claim]]:
         """Return the keys that ended and those that began."""
@@ -129,6 +156,10 @@ class WholeAccounts:
         events = [*self._ended, *early, *moves, *late]
         now = self._state.counts()
         for pool, count in now.items():
+            if self._sizes and pool not in self._sizes:
+                raise BadEvents(
+                    f"counts() has pool {pool}; the header declares {sorted(self._sizes)}"
+                )
             refs = self._references(pool, touched)
             if count != self._counts.get(pool) or refs:
                 events.append(Counts(step=call[0], pool=pool, refs=refs, **count._asdict()))
