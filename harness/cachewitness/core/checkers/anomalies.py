@@ -96,8 +96,8 @@ CATALOGUE: tuple[Anomaly, ...] = (
     ),
     Anomaly(
         "reference-count",
-        "the reference count of a page changes with its holders",
-        "a page that a request reads counts as free, or one that nobody holds never becomes free",
+        "the reference count of a page rises with each holder that takes it",
+        "a page that a request reads counts as free, and the next request is given it",
     ),
     Anomaly(
         "aliased-write",

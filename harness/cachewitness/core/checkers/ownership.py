@@ -27,6 +27,8 @@ from cachewitness.core.ledger.requests import RequestRecord
 
 _TOTALS = " be as the tables say"
 """What sentences about the totals of a pool have in common."""
+_UNCHANGED = ", and has not changed that since"
+"""What sentences about one page that is counted as before have in common."""
 _NOT_COUNTED = "not counted"
 """The cause of a wrong reference count in an operation in which the engine counts nothing: that is
 no finding. A count may still come while the operation lasts, so the doubt stays until its end."""
@@ -202,7 +204,7 @@ class Ownership(Checker):
         """
         said = {one.sentence: one for one in super().operation_over(ledger) or ()}
         found = [one for one in said.values() if one.cause != _NOT_COUNTED]
-        if any(one.anomaly == "reference-count" for one in found):
+        if any(_UNCHANGED in one.sentence for one in found):
             found = [one for one in found if _TOTALS not in one.sentence]
         for pool in self._moved:
             del self._told[pool]
@@ -349,14 +351,14 @@ def _not_counted(
     page: int, count: int, counted: int, holders: dict[str, int], event: Acquire | Release
 ) -> Finding:
     names = ", ".join(holders) or "nobody"
+    anomaly = "leak" if count > sum(holders.values()) else "reference-count"
     sentence = (
         f"Let page {page} be held by {names} after step {event.step}, which makes"
         f" {told(sum(holders.values()), 'reference')}; however the engine counted"
-        f" {told(count, 'reference')} in step {counted}, and has not changed that since: a"
-        " contradiction."
+        f" {told(count, 'reference')} in step {counted}{_UNCHANGED}: a contradiction."
     )
     r = next(iter(holders), event.holder)
-    return Finding(anomaly="reference-count", r=r, sentence=sentence, seq=event.seq)
+    return Finding(anomaly=anomaly, r=r, sentence=sentence, seq=event.seq)
 
 
 def _null_write(event: Write, page: int) -> Finding:
