@@ -6,15 +6,16 @@ are called. `python -m cachewitness` is the command line.
   or with a `Result`, its `Finding`s, `Tally` and `Activity`.
 * What is asked: a `Trace` (`random_trace` draws one) of operations such as `Submit` and `Step`,
   under a `TraceHeader`; a `Configuration` of a `Layout` of `GroupSpec`s (`load_layout`).
-* What happened: a `History` (`parse_history` reads one as text) of a `Header`, with its `Rules` and
-  `Eviction`, and of events such as `Acquire` and `Release`. A `Checker` of your own sees these.
+* What happened: a `History` (`parse_history` reads one as text) of a `Header`, with its `Pool`s,
+  `Group`s, `Rules` and `Eviction`, and of events such as `Acquire` and `Release`. A `Checker` of
+  your own sees these.
 * An engine: an `EngineKind` opens an `Engine`. A `Driver` is one over an adapter, which is written
   from `Adapter` or `FirstCome` (requests are served in the order in which they came) in terms of
   `Asked`, `Scheduled`, `Refused`, `Tables`, `KeyId`, `Claim`, `Count` and `UnpublishReason`;
-  `ManagerAdapter` and `ObservedManager` fit a cache manager of vLLM's shape. `NO_STATES`,
-  `describe_full_attention`, `describe_vllm` and `vllm_retention` make its header. What it refuses
+  `ManagerAdapter` and `ObservedManager` fit a cache manager of vLLM's shape. `CAPABILITIES`,
+  `NO_STATES`, `describe_full_attention`, `describe_vllm` and `vllm_retention` make its header. What it refuses
   is a `UsageError`, what it misses an `EngineMissing`.
-* Parts that an `EngineKind` may have: `AnswersLevel`, `Controls`, `OwnConfigurations`,
+* Parts that an `EngineKind` may have: `Accepts`, `AnswersLevel`, `Controls`, `OwnConfigurations`,
   `OwnProcess`, `Prompts`, `SecondTier`, `WrittenFor`.
 * A policy with a reference: a `PolicyKind` with its `Rule`s and where it stands on the `AXES`;
   `load_policy` finds one by name. Its parts: `Choices`, `Drawing`, `LayoutRules`, `OnTensors`,

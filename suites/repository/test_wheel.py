@@ -15,6 +15,8 @@ from pathlib import Path
 
 import pytest
 
+from cachewitness.cli.new import SHAPES
+
 pytest.importorskip("hatchling", reason="hatchling is missing: pip install -e '.[dev]'")
 
 ROOT = Path(__file__).resolve().parents[2]
