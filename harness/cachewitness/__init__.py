@@ -13,8 +13,8 @@ are called. `python -m cachewitness` is the command line.
   from `Adapter` or `FirstCome` (requests are served in the order in which they came) in terms of
   `Asked`, `Scheduled`, `Refused`, `Tables`, `KeyId`, `Claim`, `Count` and `UnpublishReason`;
   `ManagerAdapter` and `ObservedManager` fit a cache manager of vLLM's shape. `CAPABILITIES`,
-  `NO_STATES`, `describe_full_attention`, `describe_vllm` and `vllm_retention` make its header. What it refuses
-  is a `UsageError`, what it misses an `EngineMissing`.
+  `NO_STATES`, `describe_full_attention`, `describe_vllm` and `vllm_retention` make its header. What
+  it refuses is a `UsageError`, what it misses an `EngineMissing`.
 * Parts that an `EngineKind` may have: `Accepts`, `AnswersLevel`, `Controls`, `OwnConfigurations`,
   `OwnProcess`, `Prompts`, `SecondTier`, `WrittenFor`.
 * A policy with a reference: a `PolicyKind` with its `Rule`s and where it stands on the `AXES`;

@@ -69,7 +69,8 @@ CATALOGUE: tuple[Anomaly, ...] = (
     ),
     Anomaly(
         "lost-replay-boundary",
-        "retention never drops the state at the latest aligned boundary of a prefilled prompt",
+        "of a prefilled prompt everything is kept that a replay needs to resume at its last aligned"
+        " boundary: blocks of attention, and the state of a recurrent group",
         "an exact replay computes everything again",
     ),
     Anomaly(
