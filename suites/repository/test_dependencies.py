@@ -129,7 +129,7 @@ def test_imports_are_seen_wherever_they_stand() -> None:
     by a call.
     """
     code = (
-        "import os, cachewitness.cli\ndef f():\n    from torch.nn import Linear\n    return"
-        " importlib.import_module('yaml.x')\n"
+        "import os, cachewitness.cli\ndef f():\n    from torch.nn import Linear\n"
+        "    return importlib.import_module('yaml.x')\n"
     )
     assert imported({Path("a.py"): code}) == {"torch", "yaml"}

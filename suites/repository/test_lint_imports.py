@@ -40,8 +40,8 @@ CLEAN = {
         "from cachewitness.core.ledger import trie\nfrom cachewitness._util import names\n"
     ),
     "harness/cachewitness/core/checkers/leak.py": (
-        "from cachewitness.core.ledger.ledger import Ledger\nfrom cachewitness.core.checkers import"
-        " protocol\n"
+        "from cachewitness.core.ledger.ledger import Ledger\n"
+        "from cachewitness.core.checkers import protocol\n"
     ),
     "harness/cachewitness/engines/reference.py": "from cachewitness_reference.vllm import pool\n",
     "harness/cachewitness/systems/vllm/reference/engine.py": (
@@ -61,12 +61,12 @@ CLEAN = {
         "from cachewitness_training import start\n"
     ),
     "harness/cachewitness/cli/run.py": (
-        "from cachewitness.core.checkers import leak\n\n\ndef f():\n    from"
-        " cachewitness.core.ledger import trie\n"
+        "from cachewitness.core.checkers import leak\n\n\ndef f():\n"
+        "    from cachewitness.core.ledger import trie\n"
     ),
     "suites/sessions/fuzz/test_fuzz.py": (
-        "import pytest\nfrom cachewitness.core.ledger.ledger import Ledger\nimport"
-        " cachewitness_reference.vllm\n"
+        "import pytest\nfrom cachewitness.core.ledger.ledger import Ledger\n"
+        "import cachewitness_reference.vllm\n"
     ),
     "suites/support/stub.py": "from suites.support import words\n",
     "suites/parity/scores/test_run.py": (

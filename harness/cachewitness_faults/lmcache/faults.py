@@ -111,8 +111,9 @@ FAULTS = (
             "LMCacheDrivenTransferModule",
             "retrieve",
             "self._ctx.resolve_obj_keys( key, list(range(num_object_groups)) )",
-            "self._ctx.resolve_obj_keys(\n__import__('dataclasses').replace(key,"
-            " worker_id=(key.worker_id + 1) % key.world_size),\nlist(range(num_object_groups)),\n)",
+            "self._ctx.resolve_obj_keys(\n"
+            "__import__('dataclasses').replace(key, worker_id=(key.worker_id + 1) % key.world_size),\n"  # noqa: E501
+            "list(range(num_object_groups)),\n)",
         ),
         name="real-lmcache-workers-exchanged",
         what="A worker is brought what another worker has stored.",

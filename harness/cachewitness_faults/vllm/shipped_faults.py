@@ -174,8 +174,8 @@ SHIPPED: tuple[Mutant, ...] = (
             HYBRID,
             "find_longest_cache_hit",
             "hit_length = curr_hit_length if is_simple_hybrid: break",
-            "hit_length = longest_hit_length if is_simple_hybrid else curr_hit_length\nif"
-            " is_simple_hybrid:\n    break",
+            "hit_length = longest_hit_length if is_simple_hybrid else curr_hit_length\n"
+            "if is_simple_hybrid:\n    break",
         ),
         name="vllm-longest-hit-of-any-group",
         what=(

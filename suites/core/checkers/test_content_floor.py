@@ -198,8 +198,8 @@ def test_what_somebody_else_was_given_in_the_same_operation_is_gone() -> None:
     r3 = "acquire r3 | 1"
     for lines in (f"{r3}\nhit r3 0\nhit r2 0", f"hit r2 0\nhit r3 0\n{r3}"):
         text = (
-            f"submit r2 a:13\nsubmit r3 b:3\n{lines}\nacquire r2 | 5 6 7 8\nstep 2: r2 0..13 | 5 6 7"  # noqa: E501
-            " 8; r3 0..3 | 1\n"
+            f"submit r2 a:13\nsubmit r3 b:3\n{lines}\nacquire r2 | 5 6 7 8\n"
+            "step 2: r2 0..13 | 5 6 7 8; r3 0..3 | 1\n"
         )
         assert found(text) == []
 

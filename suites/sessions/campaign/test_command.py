@@ -224,10 +224,9 @@ def test_a_worker_whose_unit_takes_too_long_ends_itself(tmp_path: Path) -> None:
     campaign allows.
     """
     code = (
-        "import time; from cachewitness.sessions.campaign.queue import Leased; from"
-        " cachewitness.sessions.campaign.worker import Given, _Heart\ngiven ="
-        " Given(database='s.sqlite', traces='', campaign='', worker='', lease=9.0, deadline=0.1,"
-        " attempts=1)\nwith _Heart(Leased(0, 1, '', b''), given): time.sleep(60)"
+        "import time; from cachewitness.sessions.campaign.queue import Leased; from cachewitness.sessions.campaign.worker import Given, _Heart\n"  # noqa: E501
+        "given = Given(database='s.sqlite', traces='', campaign='', worker='', lease=9.0, deadline=0.1, attempts=1)\n"  # noqa: E501
+        "with _Heart(Leased(0, 1, '', b''), given): time.sleep(60)"
     )
     done = subprocess.run(
         [sys.executable, "-c", code],
