@@ -165,6 +165,13 @@ class Ownership(Checker):
         known = [page for page in event.pages if (pool, page) in self._references]
         if not known:
             return
+        if event.holder.startswith("copy:"):
+            # A copy ends when its step has run; the engine lets go of its pages when it hears of
+            # that, operations later. What it counts until then is nobody's mistake.
+            for page in known:
+                del self._references[pool, page]
+                self._changes[pool, page] += 1
+            return
         self.opportunities += 1
         before = self._counted[pool]
         self._changes.update((pool, page) for page in known)
@@ -391,8 +398,8 @@ def _not_counted(
     )
     r = next(iter(holders), event.holder)
     line = (
-        f"page {page} is held by {names}: {told(sum(holders.values()), 'reference')}; the engine"
-        f" counts {count}"
+        f"page {page} has {told(sum(holders.values()), 'reference')}, the last change by {r}; the"
+        f" engine counts {count}"
     )
     return Finding(anomaly=anomaly, r=r, sentence=sentence, line=line, seq=event.seq)
 
