@@ -65,12 +65,11 @@ from cachewitness.engines.registry import EngineSpec, parse
 from cachewitness.report.counterexample import witness
 from cachewitness.sessions.fuzz.campaign import levels_of
 from cachewitness.sessions.fuzz.draw import Restriction, draw
+from cachewitness.sessions.fuzz.drawn import Drawn
 from cachewitness.sessions.run.store import DEFAULT_FOLDER, replay_command
 from cachewitness.workloads.prompts import cut
 from cachewitness.workloads.scenarios.shape import Shape, image
 from cachewitness.workloads.shrink import shrink
-
-T = TypeVar("T")
 
 SETTINGS = settings(
     max_examples=100,
@@ -134,24 +133,6 @@ def contradiction(anomaly: str) -> type[Contradiction]:
     )
 
 
-class _Drawn:
-    """Hypothesis as a source of choices; what it shrinks to is the first option, and that
-    nothing happens by chance.
-    """
-
-    def __init__(self, data: st.DataObject) -> None:
-        self._data = data
-
-    def integer(self, low: int, high: int) -> int:
-        return self._data.draw(st.integers(low, high))
-
-    def choice(self, options: Sequence[T]) -> T:
-        return self._data.draw(st.sampled_from(options))
-
-    def chance(self, percent: int) -> bool:
-        return self._data.draw(st.integers(0, 99)) >= 100 - percent
-
-
 class Machine(RuleBasedStateMachine):
     """What both machines share: configurations, requests and how they end, resets, weights, and
     that nothing contradicts.
@@ -181,7 +162,7 @@ class Machine(RuleBasedStateMachine):
     @initialize(data=st.data())
     def begin(self, data: st.DataObject) -> None:
         """Draw a configuration that the engine accepts, and build it."""
-        source = _Drawn(data)
+        source = Drawn(data.draw)
         restriction = Restriction(historic=not self.engine.kind.replays)
         try:
             configuration = draw(source, self.policy, self.level, restriction)
