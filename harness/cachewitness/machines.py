@@ -2,12 +2,13 @@
 
 from cachewitness.sessions.fuzz.allocator import SETTINGS as ALLOCATOR_SETTINGS
 from cachewitness.sessions.fuzz.allocator import Allocator
-from cachewitness.sessions.fuzz.machines import SETTINGS, manager_machine, scheduler_machine
+from cachewitness.sessions.fuzz.machines import SETTINGS, manager_machine, run, scheduler_machine
 
 __all__ = [
     "ALLOCATOR_SETTINGS",
     "SETTINGS",
     "Allocator",
     "manager_machine",
+    "run",
     "scheduler_machine",
 ]
