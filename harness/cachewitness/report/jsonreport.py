@@ -22,8 +22,9 @@ class FailureEntry(msgspec.Struct, kw_only=True):
     """A failing trace. `operation` counts from 1 in the shrunk trace, 0 if the finding belongs to
     none.
 
-    `expected` is the listed reason, empty if the failure was not expected; `stored` is missing if
-    nothing was written.
+    `line` is what happened in one line, `sentence` the contradiction in full; reports of earlier
+    releases have no line. `expected` is the listed reason, empty if the failure was not expected;
+    `stored` is missing if nothing was written.
     """
 
     id: str
@@ -38,6 +39,7 @@ class FailureEntry(msgspec.Struct, kw_only=True):
     operations_before_shrinking: int
     expected: str
     stored: Stored | None
+    line: str = ""
 
 
 class SuiteEntry(msgspec.Struct, kw_only=True):
@@ -164,6 +166,7 @@ def entry(failure: Failure, stored: Stored | None) -> FailureEntry:
         rule=anomaly.invariant if anomaly else "",
         implies=anomaly.implies if anomaly else "",
         sentence=finding.sentence,
+        line=finding.line,
         operation=finding.op + 1,
         operations=len(failure.shrunk.ops),
         operations_before_shrinking=len(failure.trace.ops),

@@ -11,7 +11,7 @@ from cachewitness.core.checkers.finding import Finding, Reuse
 from cachewitness.core.checkers.lookup import Lookup
 from cachewitness.core.checkers.protocol import Checker, Found, Handler
 from cachewitness.core.checkers.tier_floor import ANY_TIME, NO_TIME, longest_apart
-from cachewitness.core.checkers.wording import count
+from cachewitness.core.checkers.wording import count, named
 from cachewitness.core.events import (
     Aborted,
     Copy,
@@ -95,14 +95,15 @@ class ReuseFloor(Checker):
         """Judge a first run that begins in front of what its look-up found on the device; what a
         tier has may fail to load.
         """
-        if hit.tier != "local" or run.start + ledger.header.rules.reuse_distance >= hit.resume:
+        if hit.tier != "local" or run.start >= hit.resume:
             return []
         sentence = (
             f"Let {run.r} resume at {hit.resume}, as its look-up in step {hit.step} says. However"
             f" its first run begins at {run.start} and computes"
             f" {count(hit.resume - run.start, 'token')} again: a contradiction."
         )
-        return [Finding(anomaly="lost-hit", r=run.r, sentence=sentence, owed=hit.resume)]
+        line = f"{named(run.r)} hit tokens [0,{hit.resume}) and computes from {run.start} on"
+        return [Finding(anomaly="lost-hit", r=run.r, sentence=sentence, line=line, owed=hit.resume)]
 
     def on_come(self, ledger: Ledger, event: Submitted | Preempted) -> Found:
         """Note when a request came that is looked up in the tier once."""
@@ -164,7 +165,7 @@ class ReuseFloor(Checker):
         nodes = ledger.requests[event.r].nodes
         rules = ledger.header.rules
         computed = self._computed
-        limit = len(nodes) - (1 if rules.stores_logits else 2)
+        limit = len(nodes) - 2
         length = bisect_left(range(1, limit + 1), True, key=lambda at: nodes[at] not in computed)
         owed = max(owed, event.resume)
         self.reuse.add(
@@ -181,18 +182,15 @@ class ReuseFloor(Checker):
         for run in begun.runs if begun is not None else ():
             if run.r == event.r and (again := self._computed_again(ledger, event, run)):
                 return again
-        distance = ledger.header.rules.reuse_distance
-        if event.reported > event.resume + max(distance, LAST_TOKEN):
+        if event.reported > event.resume + LAST_TOKEN:
             return (_counted(event),)
         floor = Lookup(ledger, ledger.requests[event.r]).longest_common()
-        short = event.resume + distance < floor
+        short = event.resume < floor
         acceptable = short and self._acceptable(ledger, event)
         self._failed.discard(event.r)
         self._dropped.discard(event.r)
         self._count(ledger, event, event.resume if acceptable else floor)
-        if event.resume < floor and not short:
-            self.excused[f"reuse_distance {distance}"] += 1
-        if floor <= distance:
+        if not floor:
             return None
         self.opportunities += 1
         self.acceptable += acceptable
@@ -203,7 +201,11 @@ class ReuseFloor(Checker):
             f" holds its first {count(floor, 'token')}; however it resumes at {event.resume} and"
             f" computes {count(floor - event.resume, 'token')} again: a contradiction."
         )
-        return (Finding(anomaly="lost-hit", r=event.r, sentence=sentence, owed=floor),)
+        line = (
+            f"{named(event.r)} resumed at {event.resume}; every group has the keys of its tokens"
+            f" [0,{floor})"
+        )
+        return (Finding(anomaly="lost-hit", r=event.r, sentence=sentence, line=line, owed=floor),)
 
 
 def _counted(hit: Hit) -> Finding:
@@ -212,4 +214,8 @@ def _counted(hit: Hit) -> Finding:
         f" cached. However it resumes at {hit.resume} and computes"
         f" {count(hit.reported - hit.resume, 'token')} of them again: a contradiction."
     )
-    return Finding(anomaly="lost-hit", r=hit.r, sentence=sentence, owed=hit.reported)
+    line = (
+        f"{named(hit.r)} resumed at {hit.resume}; the engine reports"
+        f" {count(hit.reported, 'cached token')}"
+    )
+    return Finding(anomaly="lost-hit", r=hit.r, sentence=sentence, line=line, owed=hit.reported)

@@ -22,16 +22,13 @@ from cachewitness.core.ledger.records import Key, PageRecord
 
 
 class Times(msgspec.Struct, gc=False):
-    """The operations in which a page was used last, and how often it was hit, as in
-    `PageRecord`.
-    """
+    """The operations in which a page was used last, as in `PageRecord`."""
 
     taken: int
     restored: int
     released: int
     keyed: int
     asked_for: int
-    hits: int
 
 
 NOBODY: frozenset[str] = frozenset()
@@ -58,7 +55,6 @@ class Ended(msgspec.Struct, eq=False):
             record.released,
             record.keyed,
             record.asked_for,
-            record.hits,
         )
         holders = frozenset(record.holders) if record.holders else NOBODY
         return Ended(key, pool, record, holders, times, step - record.used_in)
@@ -79,13 +75,9 @@ TIMES: dict[
     "lru-used": (_used, _perhaps_used),
     "lru-leaves": (_used, _perhaps_used),
     "lru-restored": (lambda times: times.restored, lambda times: times.taken),
-    "lfu": (lambda times: times.hits, lambda times: times.hits),
-    "fifo": (lambda times: times.keyed, lambda times: times.keyed),
 }
 """By order: by when a page was certainly used, and after when it certainly was not. In the order
 `random` nobody is wrong.
-
-Of `lfu` it is not when, but how often.
 """
 
 
@@ -103,21 +95,23 @@ def spared_instead(
     if not victims or not idle or order == "random":
         return None
     certain, possible = TIMES[order]
+    # The victim that was used last is the hardest to defend. Keys that go together have one
+    # decision, that of the oldest; the others followed it.
     worst = (min if eviction.together else max)(victims, key=lambda one: certain(one.times))
     latest = certain(worst.times)
     for page, record in _older(idle, latest, possible, in_order=order == "lru"):
+        # A page without a usable key is no candidate; one that a live request begins with may have
+        # been used by a look-up that nobody reports.
         if any(key.usable for key in record.keys) and not (
             order != "lru" and _asked_for(ledger, record)
         ):
             return (
                 worst,
                 page,
-                (
-                    "was hit less often"
-                    if order == "lfu"
-                    else "was certainly not used after the other one was"
-                ),
+                "was certainly not used after the other one was",
             )
+    # In `lru` pages let go in one operation are of one age. vLLM gives a request's blocks back from
+    # the end of its table, so the longer prefix is queued first.
     if order == "lru":
         together = [
             one for one in victims if one.times.released == latest and _by_request(one.record)
@@ -183,6 +177,8 @@ def _longer_stays(
     parent = ledger.trie.parent
     depth = ledger.trie.depth
     full = [one for one in victims if ledger.groups[one.key.group].kind == "full"]
+    # Nothing shorter than the shortest victim can be needed by a page that stays, so neither keys
+    # nor the walk towards the root go below it.
     shortest = min((one.key.length for one in full), default=0)
     gone: dict[int, dict[int, Ended]] = {one.key.group: {} for one in full}
     for one in full:
@@ -195,6 +191,7 @@ def _longer_stays(
             ended = gone[key.group]
             passed = seen[key.group]
             node = parent[key.node]
+            # `passed` keeps the walk linear: pages of one long prompt share their way to the root.
             while node >= 0 and depth[node] >= shortest and node not in passed:
                 if node in ended:
                     return ended[node], page, "keeps a longer prefix, which goes first"

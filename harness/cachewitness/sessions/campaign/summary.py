@@ -16,7 +16,7 @@ from cachewitness.report.compared import NAME as COLD
 from cachewitness.report.summary import NotRun, Stored
 from cachewitness.sessions.campaign.build_digest import package
 from cachewitness.sessions.campaign.database import without_password
-from cachewitness.sessions.campaign.driver import Result, Settings
+from cachewitness.sessions.campaign.driver import CampaignSettings, Result
 from cachewitness.sessions.campaign.store import Store, opened
 from cachewitness.sessions.campaign.totals import Distinct, Subject
 from cachewitness.sessions.run.lockstep import NAME as DIFFERENTIAL
@@ -69,9 +69,10 @@ class FindingRow(msgspec.Struct, kw_only=True):
     """A finding whose trace was made small; the command replays it. `traces` minimal traces have
     this signature.
 
-    `offending` is the operation of it that fails, counted from 1; `stored` where the trace and its
-    history were put for a page. `unread` says why the trace cannot be read or run; then the
-    operations are 0, or the command is empty.
+    `line` is what happened in one line, `sentence` the contradiction in full. `offending` is the
+    operation of it that fails, counted from 1; `stored` where the trace and its history were put
+    for a page. `unread` says why the trace cannot be read or run; then the operations are 0, or the
+    command is empty.
     """
 
     signature: str
@@ -90,6 +91,7 @@ class FindingRow(msgspec.Struct, kw_only=True):
     cause: str = ""
     stored: Stored | None = None
     unread: str = ""
+    line: str = ""
 
 
 class ClassRow(msgspec.Struct, kw_only=True):
@@ -135,7 +137,7 @@ class Document(msgspec.Struct, kw_only=True):
     database: str
 
 
-def document(result: Result, settings: Settings) -> Document:
+def document(result: Result, settings: CampaignSettings) -> Document:
     """Return the summary of a campaign."""
     totals, progress, digest = result
     mutant = totals.planned.self_test.mutant
@@ -220,6 +222,7 @@ def _finding(one: Distinct, store: Store) -> FindingRow:
         level=small.level,
         kinds=small.kinds,
         sentence=finding.sentence,
+        line=finding.line,
         operations=operations,
         engines=[engine.text for engine in one.engines],
         traces=one.traces,
@@ -232,7 +235,9 @@ def _finding(one: Distinct, store: Store) -> FindingRow:
     )
 
 
-def keep(result: Result, settings: Settings, whole: Document, folder: Path, most: int) -> list[str]:
+def keep(
+    result: Result, settings: CampaignSettings, whole: Document, folder: Path, most: int
+) -> list[str]:
     """Run the minimal traces of so many findings again, keep them with their histories, and note in
     the document where.
 

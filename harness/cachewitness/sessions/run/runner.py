@@ -29,10 +29,10 @@ from cachewitness.report.control_row import ControlRow, merge_controls
 from cachewitness.report.expected import Expectations
 from cachewitness.report.summary import DIED, UNFINISHED, Failure, NotRun, Report, SuiteReport
 from cachewitness.sessions.run.minimize import smallest
-from cachewitness.sessions.run.progress import Progress
+from cachewitness.sessions.run.progress import RunProgress
 from cachewitness.sessions.run.selection import ANSWERS, Sample, controls, random_traces, why_not
 from cachewitness.sessions.run.suites import Stream, Suite
-from cachewitness.sessions.run.trial import Asked, InTurn, Trial, Trials, judged
+from cachewitness.sessions.run.trial import InTurn, SuiteTrace, SuiteTrial, SuiteTrials, judged
 from cachewitness.workloads.avoided import AVOID
 from cachewitness.workloads.configurations import Configuration
 from cachewitness.workloads.shrink import SHORT
@@ -87,7 +87,7 @@ class Runner:
     `engine.one_at_a_time`."""
     on_died: Callable[[str], None] | None = None
     """Told of each process that died and was replaced."""
-    on_trace: Callable[[Progress], None] | None = None
+    on_trace: Callable[[RunProgress], None] | None = None
     """Told of each trace that is begun."""
     on_failure: OnFailure | None = None
     """Told of a failure when it was met, and again when it is as small as it gets."""
@@ -116,7 +116,7 @@ class Runner:
         self.changed: list[str] = []
         """Configurations that the engine ran, and then refused; stories of which what they are
         about was not asked."""
-        trials = Trials({suite.name: suite for suite in suites}, self.engine)
+        trials = SuiteTrials({suite.name: suite for suite in suites}, self.engine)
         try:
             # Where one failure is enough, it mostly comes of the first traces, and is shrunk on
             # processes that are there then.
@@ -169,6 +169,7 @@ class Runner:
                 except WorkerDied as died:
                     report.crashed.append(str(died))
                     raise
+                # Also when a worker died: what the suite did until then is in the report.
                 finally:
                     report.arms = merge_rows(report.arms)
                     report.controls = merge_controls(report.controls)
@@ -216,6 +217,8 @@ class Runner:
         while streams:
             for stream in list(streams):
                 begun = turns.take(stream)
+                # Every stream gets its first traces even behind the deadline: a configuration that
+                # never ran would make the run vacuous.
                 late = deadline and time.perf_counter() > deadline
                 if begun is None or (late and (stream.ran or rounds >= self._most)):
                     streams.remove(stream)
@@ -226,6 +229,8 @@ class Runner:
                     stream.ran += 1
                     report.controls.append(ControlRow.of(stream.control, result))
                     self._judge(suite, stream, result, report)
+                    # What the checkers judge of a control is no evidence about the cache; of their
+                    # tallies only crashes count.
                     tallies += (
                         []
                         if self.engine.exact_batches
@@ -251,7 +256,7 @@ class Runner:
             rounds += 1
         return True
 
-    def _planned(self, suites: list[Suite]) -> Progress:
+    def _planned(self, suites: list[Suite]) -> RunProgress:
         """Return what is to be done; nobody can tell of what compares tensors, or runs beside
         controls, or is a sample.
         """
@@ -262,6 +267,8 @@ class Runner:
                 suite.tensors or self._short or self._has_controls(suite)
             ):
                 fitting = [one for one in self.configurations if one.runs_at(suite.level)]
+                # Counted by drawing the traces: how many a configuration has depends on what the
+                # suite leaves out of it.
                 planned[suite.name] = sum(
                     (
                         self._most
@@ -270,7 +277,7 @@ class Runner:
                     )
                     for one in fitting
                 )
-        return Progress(planned, timed, self.seconds / max(len(timed), 1))
+        return RunProgress(planned, timed, self.seconds / max(len(timed), 1))
 
     @property
     def _most(self) -> int:
@@ -385,7 +392,7 @@ class Runner:
         suite: Suite,
         stream: Stream,
         trace: Trace,
-        begun: Task[Asked, Trial],
+        begun: Task[SuiteTrace, SuiteTrial],
         report: SuiteReport,
     ) -> Result | None:
         """Take in what came of one trace; None if it was not run. Raises WorkerDied if it ends
@@ -515,6 +522,7 @@ class Runner:
         ]
         if not any(suite.traces for suite in report.suites):
             report.vacuous.append("no suite ran")
+        # A suite that the user chose must run even where leaving it out would be lawful otherwise.
         ran = {suite.name for suite in report.suites if suite.traces}
         if self.chosen_suites:
             report.vacuous += [

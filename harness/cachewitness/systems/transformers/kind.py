@@ -19,7 +19,6 @@ from cachewitness import (
     WrittenFor,
 )
 from cachewitness.engines.answering import chosen, chunk_of, needs, takes
-from cachewitness.engines.mutant import Mutant
 from cachewitness.systems.transformers.architectures import ARCHITECTURES, CONTROL, UNSPLIT
 
 NAME = "transformers"
@@ -78,13 +77,6 @@ def _layout(interval: int) -> Layout:
     return Layout(f"resumed-{interval}", groups, story, "harness/cachewitness/systems/transformers")
 
 
-def faults() -> Mapping[str, Mutant]:
-    """Return the seeded faults of this engine."""
-    from cachewitness.systems.transformers.cache_faults import FAULTS
-
-    return FAULTS
-
-
 ENGINE = EngineKind(
     name=NAME,
     summary=(
@@ -105,7 +97,6 @@ ENGINE = EngineKind(
     policies=None,
     replays=False,
     configurations=OwnConfigurations(lambda options: configurations()),
-    faults=faults,
     answers_level=AnswersLevel(uncached={"caching": "off"}, shrinking=SHRINKING),
     controls=Controls({"uncached": {"caching": "off"}, "attention-only": {"model": CONTROL}}),
     process=OwnProcess(
