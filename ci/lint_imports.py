@@ -20,7 +20,8 @@ the flow only while nothing runs against it. All of that breaks silently, by one
 No statement assigns unrelated things at once (`a, b = f(), g()`): an exchange of names and a list of
 literals are no such statement.
 A public name that is imported from `cachewitness` counts as imported from where it is defined.
-No file of the package lies outside a room, no module imports another's private names, and no files
+No file of the package lies outside a room, but for doors: modules that only import names and list
+them (see `DOORS`). No module imports another's private names, and no files
 import each other in a circle.
 
 Usage: python ci/lint_imports.py [ROOT]. Prints `file:line: message` for each finding; exits 1 if
@@ -84,6 +85,9 @@ FLOW = (
 )
 """The rooms: whatever is in one imports only what is in front of it. docs/architecture.md draws the
 same order."""
+
+DOORS = ("machines", "strategies")
+"""Modules of the package that only name what is public in a room, since it needs an extra."""
 
 ALONE = {"_util": ("_util",), "core": ("_util", "core")}
 """Rooms that import nothing else of the package, and no reference: the judge, and what all share.
@@ -321,6 +325,9 @@ def _check_flow(modules: dict[str, Module]) -> Iterator[tuple[Path, int, str]]:
         ):
             continue
         room = module.name.split(".")[1]
+        if room in DOORS and module.path.parts[2:] == (f"{room}.py",):
+            yield from _check_door(module)
+            continue
         if room not in rank or module.path.parts[2].endswith(".py"):
             yield (
                 module.path,
@@ -342,6 +349,17 @@ def _check_flow(modules: dict[str, Module]) -> Iterator[tuple[Path, int, str]]:
             own, its = (".".join(full.split(".")[:3]) for full in (module.name, name))
             if _within(its, "cachewitness.systems") and its not in (own, *BUILDS_ON.get(own, ())):
                 yield module.path, line, f"imports {name}; a system is loaded by its entry point"
+
+
+def _check_door(module: Module) -> Iterator[tuple[Path, int, str]]:
+    """Find what a door has beside its docstring, its imports and `__all__`."""
+    tree = module.statements[0]
+    for node in tree.body if isinstance(tree, ast.Module) else ():
+        text = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+        names = isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__"
+        if not (text or names or isinstance(node, ast.Import | ast.ImportFrom)):
+            message = "a door of the package imports public names and defines nothing"
+            yield module.path, node.lineno, message
 
 
 def _open_to_alone(room: str, name: str) -> bool:

@@ -23,6 +23,10 @@ are called. `python -m cachewitness` is the command line.
 * `Questions` for vectors (`vector_case`, `replay_cases`, `answer_case`, `Flag`, `LookupInput`).
 * Seeded faults: `mutant` makes one, with `wrap` around a method of the `cache_manager`.
 
+* Two modules for tests with Hypothesis (extra `machines`): `machines` has `Allocator`, the base of
+  a test of a block pool, and state machines of engines; `strategies` draws traces, layouts and
+  prompts.
+
 A name is imported when it is first asked for, so that `cachewitness.core`, which judges, imports
 nothing but itself.
 """
@@ -33,6 +37,8 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from cachewitness import machines as machines
+    from cachewitness import strategies as strategies
     from cachewitness._util.errors import EngineMissing, UsageError
     from cachewitness.api.suite import suite
     from cachewitness.api.verify import check, verify
@@ -161,6 +167,8 @@ _HOME = {
     for module, names in _HOMES.items()
     for name in names
 }
+_DOORS = ("machines", "strategies")
+"""Modules of public names that need an extra."""
 __all__ = [
     "AXES",
     "CAPABILITIES",
@@ -233,12 +241,14 @@ __all__ = [
     "drive",
     "load_layout",
     "load_policy",
+    "machines",
     "mutant",
     "parse_history",
     "plan_as_json",
     "random_trace",
     "replay_cases",
     "show_plan",
+    "strategies",
     "suite",
     "vector_case",
     "verify",
@@ -248,6 +258,8 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
+    if name in _DOORS:
+        return importlib.import_module(f"{__name__}.{name}")
     if name not in _HOME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     module, attribute = _HOME[name]
@@ -257,4 +269,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_HOME})
+    return sorted({*globals(), *_HOME, *_DOORS})

@@ -29,6 +29,9 @@ CLEAN = {
         "if TYPE_CHECKING:\n    from cachewitness.cli.run import run as run_suites\n"
         "    from cachewitness.engines.reference import pool as pool\n"
     ),
+    "harness/cachewitness/machines.py": (
+        '"""A door."""\n\nfrom cachewitness.cli.run import run\n\n__all__ = ["run"]\n'
+    ),
     "harness/cachewitness/_util/names.py": (
         "import difflib\na, b = 1, 2\na, b = b, a\nx, y = min(a, b)\n"
     ),
@@ -76,6 +79,12 @@ CLEAN = {
 }
 
 VIOLATIONS = {
+    "a door that defines something": (
+        "harness/cachewitness/machines.py",
+        "from cachewitness.cli.run import run\n\n\ndef f():\n    run()\n",
+        4,
+    ),
+    "a door that nobody declared": ("harness/cachewitness/doors.py", "import json\n", 1),
     "a public name of a room behind": (
         "harness/cachewitness/engines/reference.py",
         "from cachewitness_reference.vllm import pool\nfrom cachewitness import run_suites\n",

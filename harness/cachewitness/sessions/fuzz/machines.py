@@ -3,16 +3,19 @@
 For authors of an allocator who have registered an engine, in a test of their own (extra
 `machines`)::
 
-    from cachewitness.sessions.fuzz.machines import SETTINGS, manager_machine
+    import cachewitness
 
-    TestMyAllocator = manager_machine("mine").TestCase
-    TestMyAllocator.settings = SETTINGS
+    TestMyCache = cachewitness.machines.manager_machine("mine", layouts=["full"]).TestCase
 
 A machine draws a configuration first (cache groups, options, a pool that is too small), then
 operations in any order that its rules allow: at manager level a step names which request computes
 how many tokens, at scheduler level it gives a budget. Engine, worker and ledger live beside it,
 and every checker judges every operation as it happens: the machine stops at the first
 contradiction.
+
+A run in which too little happened fails as well: nothing was hit, nothing was evicted, or the
+engine refused most of the configurations that were drawn. Then `layouts` and `options` name those
+that it takes.
 
 A failure leaves a shrunk trace; its message names the file and the command that replays it. The
 trace alone reproduces the failure, without a database of examples.
@@ -21,7 +24,9 @@ trace alone reproduces the failure, without a database of examples.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+import unittest
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
@@ -29,6 +34,7 @@ from typing import Any, ClassVar, TypeVar
 import msgspec
 from hypothesis import HealthCheck, Phase, Verbosity, reject, settings
 from hypothesis import strategies as st
+from hypothesis.errors import Unsatisfiable
 from hypothesis.stateful import (
     Bundle,
     RuleBasedStateMachine,
@@ -37,6 +43,7 @@ from hypothesis.stateful import (
     invariant,
     precondition,
     rule,
+    run_state_machine_as_test,
 )
 
 from cachewitness._util.errors import UsageError
@@ -48,6 +55,7 @@ from cachewitness.core.result import Activity
 from cachewitness.core.trace_format import (
     Abort,
     Finish,
+    Layout,
     Level,
     Media,
     Op,
@@ -61,16 +69,17 @@ from cachewitness.core.trace_format import (
     length_of,
 )
 from cachewitness.core.worker import Worker
+from cachewitness.engines.kind import EngineKind
 from cachewitness.engines.registry import EngineSpec, parse
 from cachewitness.report.counterexample import witness
-from cachewitness.sessions.fuzz.campaign import levels_of
+from cachewitness.sessions.fuzz.campaign import RAN_LEAST, levels_of
 from cachewitness.sessions.fuzz.draw import Restriction, draw
+from cachewitness.sessions.fuzz.drawn import Drawn
 from cachewitness.sessions.run.store import DEFAULT_FOLDER, replay_command
+from cachewitness.workloads import layouts as known_layouts
 from cachewitness.workloads.prompts import cut
 from cachewitness.workloads.scenarios.shape import Shape, image
 from cachewitness.workloads.shrink import shrink
-
-T = TypeVar("T")
 
 SETTINGS = settings(
     max_examples=100,
@@ -98,6 +107,9 @@ queue in order of arrival."""
 _ROOM: dict[Level, int] = {"manager": 1, "scheduler": 4}
 """Scheduler blocks beyond the longest prompt, for what is generated."""
 _STEPS_OF_A_PROMPT = 3
+_ROUNDS = (1, 4, 16)
+"""How many times the examples are run until something was hit and something evicted: few examples
+may miss both by chance, as Hypothesis draws constants of whatever modules are imported."""
 
 Measured = tuple[int, int, int]
 """A length before the layout is known: which measure of it, how often, and how far off that
@@ -134,22 +146,20 @@ def contradiction(anomaly: str) -> type[Contradiction]:
     )
 
 
-class _Drawn:
-    """Hypothesis as a source of choices; what it shrinks to is the first option, and that
-    nothing happens by chance.
+@dataclass
+class Tried:
+    """How many configurations were drawn, how many of them the engine refused, and why it refused
+    the last one.
     """
 
-    def __init__(self, data: st.DataObject) -> None:
-        self._data = data
+    drawn: int = 0
+    refused: int = 0
+    refusal: str = ""
 
-    def integer(self, low: int, high: int) -> int:
-        return self._data.draw(st.integers(low, high))
-
-    def choice(self, options: Sequence[T]) -> T:
-        return self._data.draw(st.sampled_from(options))
-
-    def chance(self, percent: int) -> bool:
-        return self._data.draw(st.integers(0, 99)) >= 100 - percent
+    @property
+    def mostly_refused(self) -> bool:
+        """Whether so few ran that the engine was not tested."""
+        return self.drawn - self.refused < RAN_LEAST * self.drawn
 
 
 class Machine(RuleBasedStateMachine):
@@ -161,6 +171,11 @@ class Machine(RuleBasedStateMachine):
     policy: ClassVar[str]
     level: ClassVar[Level]
     folder: ClassVar[Path]
+    chosen: ClassVar[Restriction]
+    """What is not drawn: layouts and options that the user named."""
+    tried: ClassVar[Tried]
+    evicts: ClassVar[bool]
+    """Whether keys must have been taken away for want of room."""
     happened: ClassVar[Activity]
     """What happened in all examples that ran to their end."""
     smallest: ClassVar[dict[str, Trace]]
@@ -181,11 +196,10 @@ class Machine(RuleBasedStateMachine):
     @initialize(data=st.data())
     def begin(self, data: st.DataObject) -> None:
         """Draw a configuration that the engine accepts, and build it."""
-        source = _Drawn(data)
-        kind = self.engine.kind
-        restriction = Restriction(historic=not kind.replays, accepts=kind.accepts)
+        source = Drawn(data.draw)
+        self.tried.drawn += 1
         try:
-            configuration = draw(source, self.policy, self.level, restriction)
+            configuration = draw(source, self.policy, self.level, self.chosen)
             self.shape = configuration.shape(self.level)
             longest = (UNITS_MAX + _ROOM[self.level]) * self.shape.unit
             pages = max(
@@ -193,7 +207,9 @@ class Machine(RuleBasedStateMachine):
             )
             self._header = self._named(self.shape, pages)
             self._engine = self.engine.open(self._header)
-        except UsageError:
+        except UsageError as refusal:
+            self.tried.refused += 1
+            self.tried.refusal = str(refusal)
             reject()
         described = self._engine.describe()
         self.capabilities = frozenset(described.capabilities)
@@ -328,6 +344,33 @@ class Machine(RuleBasedStateMachine):
         measures = [shape.unit, *(group.block_size for group in shape.layout.groups)]
         measures += [measure for measure in (shape.window, shape.interval) if measure]
         return max(1, min(times * measures[which % len(measures)] + off, UNITS_MAX * shape.unit))
+
+    @classmethod
+    def nothing_judged(cls) -> str:
+        """Return why a pass would mean nothing; empty if it means something."""
+        tried = cls.tried
+        happened = cls.happened
+        if tried.mostly_refused:
+            return (
+                f"the engine refused {tried.refused:,} of {tried.drawn:,} drawn configurations, the"
+                f" last one because {tried.refusal}; name those that it takes with layouts= and"
+                " options="
+            )
+        missing = [
+            what
+            for what, count in (
+                ("no request hit anything", happened.hits),
+                ("nothing was evicted", happened.evictions or not cls.evicts),
+            )
+            if not count
+        ]
+        if not missing:
+            return ""
+        return (
+            f"{' and '.join(missing)} in {tried.drawn:,} drawn configurations, of which"
+            f" {tried.refused:,} were refused, with {happened.operations:,} operations,"
+            f" {happened.hits:,} hits and {happened.evictions:,} evictions"
+        )
 
     # --- judging ----------------------------------------------------------------------------------
 
@@ -510,26 +553,75 @@ M = TypeVar("M", bound=Machine)
 
 
 def manager_machine(
-    engine: str | EngineSpec = "reference", policy: str = "vllm", folder: Path = DEFAULT_FOLDER
+    engine: str | EngineKind | EngineSpec = "reference",
+    policy: str = "vllm",
+    folder: Path = DEFAULT_FOLDER,
+    *,
+    layouts: Sequence[Layout | str] = (),
+    options: Mapping[str, Any] | None = None,
+    evicts: bool = True,
 ) -> type[ManagerMachine]:
     """Return the machine that works on an engine's cache manager under a policy; failing traces are
     written into `folder`.
 
-    Raises UsageError if there is no such engine or policy, or if the engine does not run at this
-    level.
+    `layouts`, by name or themselves, and `options` are what the engine takes; they are drawn
+    otherwise. With layouts, options are not drawn at all. `evicts`: whether the engine takes keys
+    away for want of room, which must then have happened. The machine's `TestCase` is a test, and
+    `run` runs it. Raises UsageError if there is no such engine, policy or layout, or if the engine
+    does not run at this level.
     """
-    return _machine(ManagerMachine, engine, policy, folder)
+    return _machine(ManagerMachine, engine, policy, folder, _restriction(layouts, options), evicts)
 
 
 def scheduler_machine(
-    engine: str | EngineSpec = "reference", policy: str = "vllm", folder: Path = DEFAULT_FOLDER
+    engine: str | EngineKind | EngineSpec = "reference",
+    policy: str = "vllm",
+    folder: Path = DEFAULT_FOLDER,
+    *,
+    layouts: Sequence[Layout | str] = (),
+    options: Mapping[str, Any] | None = None,
+    evicts: bool = True,
 ) -> type[SchedulerMachine]:
     """Return the machine that works on an engine's scheduler; see `manager_machine`."""
-    return _machine(SchedulerMachine, engine, policy, folder)
+    return _machine(
+        SchedulerMachine, engine, policy, folder, _restriction(layouts, options), evicts
+    )
 
 
-def _machine(kind: type[M], engine: str | EngineSpec, policy: str, folder: Path) -> type[M]:
-    spec = parse(engine) if isinstance(engine, str) else engine
+def run(machine: type[Machine], examples: settings = SETTINGS) -> None:
+    """Run a machine as a test, in more examples if too little happened in the first.
+
+    Raises what it finds; AssertionError if too little happened in all of them.
+    """
+    for times in _ROUNDS:
+        more = settings(examples, max_examples=times * examples.max_examples)
+        try:
+            run_state_machine_as_test(machine, settings=more)
+        except Unsatisfiable:
+            if not machine.tried.mostly_refused:
+                raise
+        if not machine.nothing_judged() or machine.tried.mostly_refused:
+            break
+    if why := machine.nothing_judged():
+        raise AssertionError(f"a pass of this machine would show nothing: {why}")
+
+
+def _restriction(layouts: Sequence[Layout | str], options: Mapping[str, Any] | None) -> Restriction:
+    known = [
+        known_layouts.load(layout) if isinstance(layout, str) else layout for layout in layouts
+    ]
+    return Restriction(known, options or {}, whole=bool(known))
+
+
+def _machine(
+    kind: type[M],
+    engine: str | EngineKind | EngineSpec,
+    policy: str,
+    folder: Path,
+    chosen: Restriction,
+    evicts: bool,
+) -> type[M]:
+    spec = _spec(engine)
     if not spec.kind.follows(policy) or kind.level not in levels_of(spec, policy):
         raise UsageError(
             f"--engine: {spec.text} does not follow policy {policy!r} at {kind.level} level"
@@ -538,7 +630,29 @@ def _machine(kind: type[M], engine: str | EngineSpec, policy: str, folder: Path)
         "engine": spec,
         "policy": policy,
         "folder": folder,
+        "evicts": evicts,
+        "chosen": replace(chosen, historic=not spec.kind.replays),
+        "tried": Tried(),
         "happened": Activity(),
         "smallest": {},
     }
-    return type(kind.__name__, (kind,), own)
+    machine = type(kind.__name__, (kind,), own)
+    # In the place of Hypothesis's own, which passes whatever happened.
+    type.__setattr__(machine, "TestCase", _test_case(machine))
+    return machine
+
+
+def _spec(engine: str | EngineKind | EngineSpec) -> EngineSpec:
+    if isinstance(engine, str):
+        return parse(engine)
+    return EngineSpec(engine, {}, engine.name) if isinstance(engine, EngineKind) else engine
+
+
+def _test_case(machine: type[Machine]) -> type[unittest.TestCase]:
+    class MachineTest(unittest.TestCase):
+        settings = SETTINGS
+
+        def runTest(self) -> None:
+            run(machine, self.settings)
+
+    return MachineTest

@@ -1,0 +1,216 @@
+"""Property-based tests of a bare allocator: a pool of blocks with no scheduler and no engine.
+
+For whoever writes a block pool (extra `machines`), in a test file of pytest::
+
+    import cachewitness
+    from mypool import Pool
+
+
+    class TestPool(cachewitness.machines.Allocator):
+        def make(self, size):
+            self.pool = Pool(size)
+
+        def alloc(self, n):
+            return self.pool.alloc(n)
+
+        def free(self, blocks):
+            self.pool.free(blocks)
+
+Hypothesis draws sizes and calls, an independent model judges every result, and a failure is shrunk
+to the shortest sequence of calls that shows it.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Hashable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+import hypothesis
+from hypothesis import HealthCheck, Phase, Verbosity, given
+from hypothesis import strategies as st
+from hypothesis.errors import Flaky
+
+from cachewitness._util.errors import UsageError
+from cachewitness.sessions.fuzz.pool_calls import Counts, Plan, Run, plans
+from cachewitness.sessions.fuzz.pool_model import Order, Violation
+
+SETTINGS = hypothesis.settings(
+    max_examples=400,
+    stateful_step_count=50,
+    deadline=None,
+    database=None,
+    derandomize=True,
+    print_blob=False,
+    report_multiple_bugs=False,
+    phases=(Phase.explicit, Phase.generate, Phase.shrink),
+    verbosity=Verbosity.quiet,
+    suppress_health_check=list(HealthCheck),
+)
+"""The same runs each time; `stateful_step_count` is the most calls in one."""
+
+_LARGE = 100_000
+SIZES = st.integers(0, 29).flatmap(
+    lambda place: st.integers(1, 24) if place < 29 else st.integers(25, _LARGE)
+)
+"""How many blocks a pool has: mostly so few that it runs full, now and then up to 100,000."""
+
+
+class Allocator:
+    """A test class for a pool of blocks: inherit from it, and override what your pool has.
+
+    `make` and `alloc` are needed; a method that is not overridden is never called. Blocks are
+    whatever your pool calls them: numbers, or objects that `name` gives a name. A call that is
+    refused raises, or returns None or False.
+
+    Class attributes declare what no call shows; each has a default.
+    """
+
+    null_block: ClassVar[Hashable] = None
+    """A block that is never handed out. It does not count in `size`."""
+    order: ClassVar[Order | None] = None
+    """Which free block is handed out first: `"lru"` (freed longest ago), `"fifo"` (allocated
+    longest ago) or `"lifo"` (freed last); None does not judge it. Of a pool with `publish`, the
+    order is judged of the free blocks that have keys."""
+    misuse: ClassVar[Literal["raises", "refused", "undefined"]] = "raises"
+    """What a second `free`, and a `share` of a free block, do: they raise; they return and change
+    nothing; or they are never asked."""
+    exhausted: ClassVar[tuple[type[Exception], ...]] = (Exception,)
+    """What `alloc` may raise where there are too few blocks."""
+    alloc_max: ClassVar[int | None] = None
+    """The most blocks that one `alloc` is asked for."""
+    lookup_acquires: ClassVar[bool] = False
+    """Whether a lookup that finds a block takes a reference to it."""
+    sizes: ClassVar[st.SearchStrategy[int]] = SIZES
+    """How many blocks a pool has."""
+    settings: ClassVar[hypothesis.settings] = SETTINGS
+    """Hypothesis's settings: how many runs, of at most `stateful_step_count` calls."""
+
+    def make(self, size: int) -> None:
+        """Make a new pool from which `size` blocks can be handed out."""
+        raise NotImplementedError
+
+    def alloc(self, n: int) -> Any:
+        """Return a list of `n` blocks, each with one reference."""
+        raise NotImplementedError
+
+    def free(self, blocks: list[Any]) -> Any:
+        """Give one reference to each block back, in this order."""
+        raise NotImplementedError
+
+    def share(self, block: Any) -> Any:
+        """Take one more reference to a block that is held."""
+        raise NotImplementedError
+
+    def touch(self, block: Any) -> Any:
+        """Take a reference to a block that a lookup has found, held or free."""
+        raise NotImplementedError
+
+    def publish(self, key: str, block: Any) -> Any:
+        """Make a block that is held findable under a key."""
+        raise NotImplementedError
+
+    def lookup(self, key: str) -> Any:
+        """Return a block that was published under a key, or None."""
+        raise NotImplementedError
+
+    def unpublish(self, block: Any) -> Any:
+        """Take a block's keys away."""
+        raise NotImplementedError
+
+    def evict(self, n: int) -> Any:
+        """Evict up to `n` free blocks that have keys; return a list of them, their number, or None.
+        With this method, blocks with keys may be unavailable to `alloc` until they are evicted.
+        """
+        raise NotImplementedError
+
+    def reset(self) -> Any:
+        """Take all keys away; holders keep their blocks. Refusable while blocks are held."""
+        raise NotImplementedError
+
+    def available(self) -> int:
+        """Return how many blocks are free."""
+        raise NotImplementedError
+
+    def references(self, block: Any) -> int:
+        """Return a block's reference count."""
+        raise NotImplementedError
+
+    def name(self, block: Any) -> Hashable:
+        """Return what tells a block from others: the block itself, or its `block_id`."""
+        named: Hashable = getattr(block, "block_id", block)
+        return named
+
+    def test_allocator(self) -> None:
+        """Draw pools and calls; fail with the shortest calls that show what is wrong."""
+        __tracebackhide__ = True
+        if failure := find(type(self)):
+            _fail(failure.text)
+
+
+@dataclass(frozen=True)
+class Failure:
+    """What is wrong with a pool: a kind, such as `double-free`, and the calls with a sentence."""
+
+    kind: str
+    text: str
+
+
+def find(allocator: type[Allocator]) -> Failure | None:
+    """Run the test of a class without pytest; None if nothing is wrong.
+
+    The kind is `vacuous` if too little happened for a pass to mean anything, and `flaky` if the
+    same calls were answered differently. Raises UsageError if the class does not override what is
+    needed.
+    """
+    for needed in ("make", "alloc"):
+        if getattr(allocator, needed) is getattr(Allocator, needed):
+            raise UsageError(f"{allocator.__name__}: {needed} is not overridden")
+    overridden = {
+        name for name, method in vars(Allocator).items() if getattr(allocator, name) is not method
+    }
+    counts = Counts()
+    called = allocator.__name__
+
+    @allocator.settings
+    @given(plans(allocator.sizes, allocator.settings.stateful_step_count))
+    def example(plan: Plan) -> None:
+        Run(allocator(), overridden, plan, counts).go()
+
+    try:
+        example()
+    except Violation as found:
+        return Failure(found.kind, f"{called}: {found}{_origin(found)}")
+    except Flaky as flaky:
+        text = (
+            f"{called}: the same calls were answered differently when they were repeated; a pool"
+            f" must depend on its calls alone\n\n{flaky}"
+        )
+        return Failure("flaky", text)
+    if empty := counts.nothing_judged(overridden):
+        return Failure("vacuous", f"{called}: a pass would show nothing: {empty}\n\n{counts}")
+    return None
+
+
+def _origin(found: BaseException) -> str:
+    """Return where the pool raised what was not allowed, if it did."""
+    cause = found.__cause__
+    if cause is None:
+        return ""
+    own = str(Path(__file__).parent)
+    frames = [
+        frame for frame in traceback.extract_tb(cause.__traceback__) if own not in frame.filename
+    ]
+    lines = traceback.format_list(frames) + traceback.format_exception_only(cause)
+    return "\n\n" + "".join(lines).rstrip()
+
+
+def _fail(message: str) -> None:
+    __tracebackhide__ = True
+    try:
+        import pytest
+    except ImportError:
+        raise AssertionError(message) from None
+    pytest.fail(message, pytrace=False)

@@ -1,0 +1,275 @@
+"""Tests of bare allocators: the sample pool passes, each planted fault is killed in words, and a
+run that did nothing fails.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import inspect
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import hypothesis
+import pytest
+from hypothesis import strategies as st
+
+import cachewitness
+from cachewitness._util.errors import UsageError
+from cachewitness.sessions.fuzz.allocator import SETTINGS, Failure, find
+from suites.support import block_pools
+from suites.support.block_pools import BlockPool, SamplePool, over
+
+FEW = hypothesis.settings(SETTINGS, max_examples=40)
+
+
+class TestPool(SamplePool):
+    """The sample pool, as a user tests it: nothing is wrong with it."""
+
+
+class TestFewDeclarations(cachewitness.machines.Allocator):
+    """The class of the documentation."""
+
+    settings = FEW
+
+    def make(self, size: int) -> None:
+        self.pool = BlockPool(size)
+
+    def alloc(self, n: int) -> Any:
+        return self.pool.alloc(n)
+
+    def free(self, blocks: list[Any]) -> None:
+        self.pool.free(blocks)
+
+
+def failure(allocator: type[cachewitness.machines.Allocator]) -> Failure:
+    found = find(allocator)
+    assert found is not None
+    return found
+
+
+def test_a_user_writes_fewer_than_ten_lines() -> None:
+    """The example in the documentation of the module, imports and all."""
+    from cachewitness.sessions.fuzz import allocator
+
+    example = re.search(r"::\n\n((?:    .*\n|\n)+)", allocator.__doc__ or "")
+    assert example is not None
+    lines = [line for line in example[1].splitlines() if line.strip()]
+    assert 5 < len(lines) < 10
+
+
+@pytest.mark.parametrize("pool", block_pools.FAULTS, ids=lambda pool: str(pool.__name__))
+def test_a_planted_fault_is_killed_and_reads_as_calls(pool: Any) -> None:
+    """As what it is, in calls on the user's class; without the fault, see `TestPool`."""
+    found = failure(over(pool))
+    assert found.kind in block_pools.FAULTS[pool], found.text
+    head, _, calls = found.text.partition("\n\n")
+    assert head.startswith(f"Test{pool.__name__}: ") and "\n" not in head
+    lines = calls.splitlines()
+    assert lines[0] == f"    pool = Test{pool.__name__}()"
+    assert re.fullmatch(r"    pool\.make\(\d+\)", lines[1])
+    assert len(lines) < 40
+
+
+def test_there_are_at_least_twenty_faults() -> None:
+    planted = [
+        value
+        for value in vars(block_pools).values()
+        if inspect.isclass(value) and issubclass(value, BlockPool) and value is not BlockPool
+    ]
+    assert len(planted) >= 20 and set(planted) == set(block_pools.FAULTS)
+
+
+def bare(pool: Any) -> type[cachewitness.machines.Allocator]:
+    """Return a class that has neither counters nor keys, over a variant of the pool."""
+
+    class Bare(cachewitness.machines.Allocator):
+        def make(self, size: int) -> None:
+            self.pool = pool(size)
+
+        def alloc(self, n: int) -> Any:
+            return self.pool.alloc(n)
+
+        def free(self, blocks: list[Any]) -> Any:
+            return self.pool.free(blocks)
+
+        def share(self, block: Any) -> Any:
+            return self.pool.share(block)
+
+    return Bare
+
+
+@pytest.mark.parametrize(
+    ("pool", "sentence"),
+    [
+        (block_pools.FreedWhileShared, "a reference to it is left|a reference to each is held"),
+        (block_pools.OneTooMany, "out of a pool of|are held of a pool of"),
+        (block_pools.PartLeft, "was refused although"),
+    ],
+)
+def test_a_pool_that_shows_no_counters_is_judged_by_what_it_hands_out(
+    pool: Any, sentence: str
+) -> None:
+    assert re.search(sentence, failure(bare(pool)).text)
+
+
+def test_a_leak_shows_when_everything_is_given_back() -> None:
+    class Leaks(BlockPool):  # type: ignore[misc]
+        def free(self, blocks: list[int]) -> None:
+            super().free(blocks)
+            self.unused.pop(3, None)
+
+    found = failure(bare(Leaks))
+    assert found.kind == "refused" and "was refused although" in found.text
+
+
+def test_an_exception_of_the_pool_is_shown_where_it_was_raised() -> None:
+    class Crashes(BlockPool):  # type: ignore[misc]
+        def share(self, block: int) -> None:
+            raise KeyError(block)
+
+    found = failure(bare(Crashes))
+    assert "share(1) raised KeyError: 1" in found.text
+    assert "test_allocator.py" in found.text and "hypothesis" not in found.text
+
+
+def test_misuse_is_judged_as_declared() -> None:
+    """A pool that takes a second free and ignores it is right if it says so."""
+
+    class Ignores(BlockPool):  # type: ignore[misc]
+        def free(self, blocks: list[int]) -> None:
+            for block in blocks:
+                if self.counts[block]:
+                    super().free([block])
+
+        def share(self, block: int) -> None:
+            self.counts[block] += bool(self.counts[block])
+
+    assert failure(over(Ignores)).kind in ("double-free", "use-after-free")
+    for misuse in ("refused", "undefined"):
+        declared = type("Declared", (over(Ignores),), {"misuse": misuse, "settings": FEW})
+        found = find(declared)
+        assert found is None or found.kind == "vacuous", found
+
+
+def test_a_run_in_which_nothing_happens_fails() -> None:
+    class NeverFreed(bare(BlockPool)):  # type: ignore[misc]
+        free = cachewitness.machines.Allocator.free
+        share = cachewitness.machines.Allocator.share
+
+    assert "free is not overridden" in failure(NeverFreed).text
+
+    class NeverFull(bare(BlockPool)):  # type: ignore[misc]
+        alloc_max = 1
+        sizes = st.just(1_000)
+
+    found = failure(NeverFull)
+    assert found.kind == "vacuous" and "never ran full" in found.text
+
+    class NeverHits(SamplePool):
+        publish = cachewitness.machines.Allocator.publish
+
+    assert "publish is not overridden" in failure(NeverHits).text
+
+    class Forgets(BlockPool):  # type: ignore[misc]
+        def lookup(self, key: str) -> None:
+            return None
+
+    assert "no lookup ever found a block" in failure(over(Forgets)).text
+
+
+def test_what_is_needed_is_asked_for() -> None:
+    class Nothing(cachewitness.machines.Allocator):
+        pass
+
+    with pytest.raises(UsageError, match="make is not overridden"):
+        find(Nothing)
+
+
+def test_a_hundred_thousand_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The model holds what was handed out, and draws by index."""
+
+    class Large(SamplePool):
+        sizes = st.just(100_000)
+        settings = hypothesis.settings(SETTINGS, max_examples=3)
+
+    found = find(Large)
+    assert found is None or found.kind == "vacuous", found
+
+
+def test_pytest_shows_the_calls_and_nothing_else(tmp_path: Path) -> None:
+    (tmp_path / "test_mine.py").write_text(
+        "from suites.support.block_pools import FreedAgain, SamplePool\n\n\n"
+        "class TestMine(SamplePool):\n    pool_class = FreedAgain\n"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(tmp_path)],
+        capture_output=True,
+        text=True,
+        cwd=Path(__file__).parents[3],
+    )
+    assert ran.returncode == 1
+    assert "TestMine: block" in ran.stdout and "pool.alloc(1) -> [1]" in ran.stdout
+    assert "Traceback" not in ran.stdout and "hypothesis" not in ran.stdout
+
+
+C_POOL = """
+#include <stdlib.h>
+static int *queue, *held, first, count, total;
+void pool_make(int size) {
+    free(queue); free(held);
+    queue = malloc(size * sizeof(int)); held = calloc(size, sizeof(int));
+    first = 0; count = total = size;
+    for (int i = 0; i < size; i++) queue[i] = i;
+}
+int pool_alloc(int n, int *out) {
+    if (n > count) return -1;
+    for (int i = 0; i < n; i++) {
+        out[i] = queue[first]; first = (first + 1) % total; held[out[i]] = 1;
+    }
+    count -= n;
+    return 0;
+}
+int pool_free(int block) {
+    if (CHECK) return -1;
+    held[block] = 0;
+    queue[(first + count) % total] = block;
+    count++;
+    return 0;
+}
+"""
+
+
+@pytest.mark.skipif(shutil.which("gcc") is None, reason="needs gcc")
+def test_an_allocator_in_c_by_ctypes(tmp_path: Path) -> None:
+    """The same class over a shared library; a pool that takes a second free is told apart."""
+
+    def compiled(name: str, check: str) -> type[cachewitness.machines.Allocator]:
+        source = tmp_path / f"{name}.c"
+        source.write_text(C_POOL)
+        library_path = tmp_path / f"{name}.so"
+        subprocess.run(
+            ["gcc", "-shared", "-fPIC", f"-DCHECK={check}", "-o", library_path, source], check=True
+        )
+        library = ctypes.CDLL(str(library_path))
+
+        class InC(cachewitness.machines.Allocator):
+            order = "lru"
+
+            def make(self, size: int) -> None:
+                library.pool_make(size)
+
+            def alloc(self, n: int) -> Any:
+                out = (ctypes.c_int * n)()
+                return list(out) if library.pool_alloc(n, out) == 0 else None
+
+            def free(self, blocks: list[int]) -> bool:
+                return not any(map(library.pool_free, blocks))
+
+        return InC
+
+    assert find(compiled("right", "!held[block]")) is None
+    assert failure(compiled("wrong", "count == total")).kind == "double-free"
