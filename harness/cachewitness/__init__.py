@@ -15,7 +15,7 @@ are called. `python -m cachewitness` is the command line.
   `describe_full_attention`, `describe_vllm` and `vllm_retention` make its header. What it refuses
   is a `UsageError`, what it misses an `EngineMissing`.
 * Parts that an `EngineKind` may have: `AnswersLevel`, `Controls`, `OwnConfigurations`,
-  `OwnProcess`, `Prompts`, `SecondTier`, `WrittenFor`.
+  `KnownFindings`, `OwnProcess`, `Prompts`, `SecondTier`, `WrittenFor`.
 * A policy with a reference: a `PolicyKind` with its `Rule`s and where it stands on the `AXES`;
   `load_policy` finds one by name. Its parts: `Choices`, `Drawing`, `LayoutRules`, `OnTensors`,
   `Sizing` (a command that shows a `Plan`: `plan_as_json`, `show_plan`), `Questions` for vectors
@@ -63,6 +63,7 @@ if TYPE_CHECKING:
     from cachewitness.engines.full_attention import NO_STATES
     from cachewitness.engines.full_attention import describe as describe_full_attention
     from cachewitness.engines.kind import EngineKind
+    from cachewitness.engines.known_findings import KnownFindings
     from cachewitness.engines.layout_rules import LayoutRules
     from cachewitness.engines.manager_adapter import ManagerAdapter
     from cachewitness.engines.mutant import mutant
@@ -123,6 +124,7 @@ _HOMES = {
     "engines.first_come": ("FirstCome",),
     "engines.full_attention": ("NO_STATES", "describe as describe_full_attention"),
     "engines.kind": ("EngineKind",),
+    "engines.known_findings": ("KnownFindings",),
     "engines.layout_rules": ("LayoutRules",),
     "engines.manager_adapter": ("ManagerAdapter",),
     "engines.mutant": ("mutant",),
@@ -182,6 +184,7 @@ __all__ = [
     "Header",
     "History",
     "KeyId",
+    "KnownFindings",
     "Layout",
     "LayoutRules",
     "LookupInput",

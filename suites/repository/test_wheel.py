@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = {"cachewitness": "harness", "cachewitness_reference": "reference_impl"}
 """The packages, and the folders that they lie in."""
 DATA = "cachewitness/_data/"
-CARRIED = ("gsm8k_format", "layouts", "traces/mutants", "vectors")
+CARRIED = ("expected", "gsm8k_format", "layouts", "traces/mutants", "vectors")
 """The folders of fixtures that commands read."""
 
 

@@ -20,6 +20,7 @@ from cachewitness.cli.options import (
     gather,
     jobs_of,
     jobs_option,
+    known_option,
     replaced_by,
     selection_options,
     suites_of,
@@ -119,6 +120,7 @@ class Output:
     ),
 )
 @expected_options
+@known_option
 @json_option("report")
 @table_option("suites and failures")
 @click.option("--junit", type=_FILE, metavar="FILE", help="Write the report as JUnit XML.")
@@ -153,7 +155,7 @@ def run(chosen: Selection, work: Work, listed: ExpectedFailures, output: Output)
         configurations,
         seed=work.seed,
         seconds=work.seconds,
-        expected=listed.load(),
+        expected=listed.load(spec),
         policy=chosen.policy,
         chosen_configurations=named,
         chosen_suites=bool(work.suites),

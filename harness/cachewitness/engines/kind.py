@@ -11,6 +11,7 @@ from cachewitness.core.trace_format import Level, TraceHeader
 from cachewitness.engines.answers import Prompts
 from cachewitness.engines.answers_level import AnswersLevel, Controls
 from cachewitness.engines.export import Exporter
+from cachewitness.engines.known_findings import KnownFindings
 from cachewitness.engines.mutant import Mutant
 from cachewitness.engines.own_configurations import OwnConfigurations
 from cachewitness.engines.own_process import OwnProcess
@@ -77,6 +78,8 @@ class EngineKind:
     written_for: WrittenFor | None = None
     """The system that it is an adapter of; None: it needs nothing but this package, or does not
     say."""
+    known: KnownFindings | None = None
+    """The lists of what its releases are known to do against a rule; None: it has none."""
 
     def follows(self, policy: str) -> bool:
         """Whether it can follow a policy."""

@@ -12,7 +12,7 @@ from cachewitness.core.checkers.finding import Tally
 from cachewitness.core.result import Activity, Outcome
 from cachewitness.report.arm_row import ArmRow
 from cachewitness.report.control_row import ControlRow
-from cachewitness.report.summary import Failure, NotRun, Report, Stored
+from cachewitness.report.summary import Failure, KnownList, NotRun, Report, Stored
 
 FORMAT = "cachewitness.report"
 VERSION = 2
@@ -22,8 +22,8 @@ class FailureEntry(msgspec.Struct, kw_only=True):
     """A failing trace. `operation` counts from 1 in the shrunk trace, 0 if the finding belongs to
     none.
 
-    `expected` is the listed reason, empty if the failure was not expected; `stored` is missing if
-    nothing was written.
+    `expected` is the listed reason, empty if the failure was not expected; `known` the file of the
+    release's list that has it, empty if none does; `stored` is missing if nothing was written.
     """
 
     id: str
@@ -37,6 +37,7 @@ class FailureEntry(msgspec.Struct, kw_only=True):
     operations: int
     operations_before_shrinking: int
     expected: str
+    known: str
     stored: Stored | None
 
 
@@ -65,7 +66,9 @@ class Document(msgspec.Struct, kw_only=True):
     """A whole run. `nothing_to_judge` names rules and suites that had no opportunity;
     `engine_seconds` null: not measured.
 
-    `held` says in which process an engine ran that is not this package's own.
+    `held` says in which process an engine ran that is not this package's own. `known_list` is that
+    of the release, null if the engine has none or it was left out; one without files: this release
+    has no list.
     """
 
     cachewitness: str
@@ -88,6 +91,7 @@ class Document(msgspec.Struct, kw_only=True):
     unmatched_expected: list[str]
     expired_expected: list[str]
     broken_list: list[str]
+    known_list: KnownList | None
     interrupted: bool
     operations: int
     seconds: float
@@ -139,6 +143,7 @@ def document(
         unmatched_expected=report.unmatched,
         expired_expected=report.expired,
         broken_list=report.broken_list,
+        known_list=report.known_list,
         interrupted=report.interrupted,
         operations=sum(suite.activity.operations for suite in report.suites),
         seconds=report.seconds,
@@ -168,5 +173,6 @@ def entry(failure: Failure, stored: Stored | None) -> FailureEntry:
         operations=len(failure.shrunk.ops),
         operations_before_shrinking=len(failure.trace.ops),
         expected=failure.expected,
+        known=failure.known,
         stored=stored,
     )

@@ -150,6 +150,7 @@ def print_report(
         print_witness(failure, stored.get(failure.id), out)
     _print_further(report, out)
     if not quiet:
+        print_known(report, out)
         out.print(Text(speed(report)), soft_wrap=True)
     out.print(Text(covered(report)), soft_wrap=True)
     print_verdict(report.exit_code, out, reasons=reasons(report))
@@ -306,10 +307,10 @@ def unasked(activity: Activity) -> list[str]:
 
 
 def listed(failures: Iterable[Failure]) -> str:
-    """Return in one sentence which failures were expected, by anomaly and reason; empty without
-    any.
+    """Return in one sentence which failures the user's list has, by anomaly and reason; empty
+    without any.
     """
-    known = [failure for failure in failures if failure.expected]
+    known = [failure for failure in failures if failure.expected and not failure.known]
     kinds = list(
         dict.fromkeys(f"{failure.finding.anomaly} ({failure.expected})" for failure in known)
     )
@@ -443,14 +444,28 @@ def _print_rest(report: Report, out: Console) -> None:
 
 
 def print_expected(report: Report, out: Console) -> None:
-    """Print which failures were expected, and what the list of them says in vain."""
-    expected = [failure for failure in report.failures if failure.expected]
+    """Print which failures the user's list has, and what it says in vain."""
+    expected = [failure for failure in report.failures if failure.expected and not failure.known]
     lines = [f"{f.id}: {f.finding.anomaly} ({f.expected})" for f in expected[:LISTED_MAX]]
     more = [f"… and {len(expected) - LISTED_MAX} more"] if len(expected) > LISTED_MAX else []
     _section("expected failures", lines + more, out)
     _section("expected to fail, but passed", report.unexpected_passes, out)
     _section("expected failures that fit no trace of this run", report.unmatched, out)
     _section("expected failures whose day is over, which excuse nothing", report.expired, out)
+
+
+def print_known(report: Report, out: Console) -> None:
+    """Print what the release is known for and the run met again, a line each."""
+    if report.known_list is None:
+        return
+    out.print(Text(report.known_list.line, style="bold"), soft_wrap=True)
+    known = [failure for failure in report.failures if failure.known]
+    for failure in known[:LISTED_MAX]:
+        line = f"  {failure.finding.anomaly}  {failure.id}  ({failure.expected})"
+        out.print(Text(line), soft_wrap=True)
+    if len(known) > LISTED_MAX:
+        out.print(Text(f"  … and {len(known) - LISTED_MAX} more"))
+    out.print()
 
 
 def _section(title: str, lines: list[str], out: Console) -> None:
@@ -480,7 +495,9 @@ def reasons(report: Report) -> list[str]:
     """Return why the verdict is what it is; nothing where there is nothing to add to what its
     code means.
     """
-    known = list(filter(None, [listed(report.failures)]))
+    release = report.known_list
+    met = [release.line] if release is not None and release.findings else []
+    known = [*filter(None, [listed(report.failures)]), *met]
     if report.exit_code == EXIT_INTERRUPTED:
         return [
             "stopped before its end",

@@ -192,6 +192,7 @@ class Campaign:
         self.report.startup_seconds = max(self.report.startup_seconds, trial.startup_seconds)
         if judged := trial.judged:
             self._count(judged)
+            self.expected.settle(judged.version)
             if weighed := self.expected.weigh(judged.name, judged.findings):
                 assert judged.trace is not None
                 self._fail(judged.name, judged.trace, *weighed)
@@ -224,6 +225,7 @@ class Campaign:
             shrunk=trace,
             offending=finding.op,
             expected=expected,
+            known=entry.shipped if entry else "",
         )
         self._suites[trace.header.level].failures.append(failure)
         if entry is None and self.shrinks:

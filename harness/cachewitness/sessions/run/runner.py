@@ -405,6 +405,7 @@ class Runner:
             self._take_refusal(suite, stream, trace, trial.refusal)
             return None
         self._report.engine_version = trial.version
+        self.expected.settle(trial.version)
         if trial.inapplicable:
             self._skip(
                 f"{suite.name}: arm {_arm(trace)} on {stream.configuration.name}",
@@ -474,6 +475,7 @@ class Runner:
             shrunk=trace,
             offending=finding.op,
             expected=expected,
+            known=entry.shipped if entry else "",
         )
         failure.engine = engine.text if engine.text != self.engine.text else ""
         report.failures.append(failure)

@@ -32,6 +32,7 @@ from cachewitness import (
 )
 from cachewitness.engines.adapter import Driven
 from cachewitness.engines.answering import chosen
+from cachewitness.engines.known_findings import KnownFindings, by_release
 from cachewitness.engines.mutant import Mutant
 from cachewitness.engines.observe_tier import TIER
 from cachewitness.systems.lmcache.faults import FAULTS, NAME, PATCHES
@@ -197,5 +198,6 @@ ENGINE = EngineKind(
     replays=False,
     process=OwnProcess(),
     written_for=WrittenFor("LMCache", "lmcache", spec.NEWEST, spec.NEWEST),
+    known=KnownFindings(by_release({"0.5": "lmcache-0.5.txt"})),
     faults=_faults,
 )
