@@ -64,7 +64,8 @@ class SuiteEntry(msgspec.Struct, kw_only=True):
 
 class Document(msgspec.Struct, kw_only=True):
     """A whole run. `nothing_to_judge` names rules and suites that had no opportunity;
-    `engine_seconds` null: not measured.
+    `engine_seconds` and `harness_seconds` are processor time, null: not measured. `not_kept` counts
+    failures that are named here and were neither shrunk nor written.
 
     `held` says in which process an engine ran that is not this package's own. `known_list` is that
     of the release, null if the engine has none or it was left out; one without files: this release
@@ -92,11 +93,13 @@ class Document(msgspec.Struct, kw_only=True):
     expired_expected: list[str]
     broken_list: list[str]
     known_list: KnownList | None
+    not_kept: int
     interrupted: bool
     operations: int
     seconds: float
     startup_seconds: float
     engine_seconds: float | None
+    harness_seconds: float | None
     format: str = FORMAT
     version: int = VERSION
 
@@ -144,11 +147,13 @@ def document(
         expired_expected=report.expired,
         broken_list=report.broken_list,
         known_list=report.known_list,
+        not_kept=report.not_kept,
         interrupted=report.interrupted,
         operations=sum(suite.activity.operations for suite in report.suites),
         seconds=report.seconds,
         startup_seconds=report.startup_seconds,
         engine_seconds=report.engine_seconds,
+        harness_seconds=report.harness_seconds,
     )
 
 

@@ -131,7 +131,8 @@ class Report(msgspec.Struct, kw_only=True):
 
     Of the list of expected failures, nothing failed as `unexpected_passes` say, `unmatched` fit no
     trace, the day of `expired` is over; `broken_list` says why the list itself fails the run.
-    `known_list` is that of the release; None if the engine has none, or it was left out.
+    `known_list` is that of the release; None if the engine has none, or it was left out. `not_kept`
+    failures are named, and neither shrunk nor written.
     `interrupted`: the user stopped it before its end. `environment` names the settings that came
     from the environment, `settings` which of its system's defaults the run replaces, and how it
     sizes what is not replaced. `held` says in which process an engine ran that is not this
@@ -153,11 +154,13 @@ class Report(msgspec.Struct, kw_only=True):
     expired: list[str] = []
     broken_list: list[str] = []
     known_list: KnownList | None = None
+    not_kept: int = 0
     interrupted: bool = False
     blind: str = ""
     seconds: float = 0.0
     startup_seconds: float = 0.0
     engine_seconds: float | None = None
+    harness_seconds: float | None = None
 
     @property
     def outcome(self) -> Outcome:

@@ -324,24 +324,23 @@ def listed(failures: Iterable[Failure]) -> str:
 
 
 def speed(report: Report) -> str:
-    """Return how fast a run was, and, where the engine's own time is known, what the harness
-    cost beside it.
+    """Return how fast a run was, and, where the engine's own processor time is known, what the
+    harness took beside it.
     """
     operations = report.activity.operations
     rate = operations / report.seconds if report.seconds else 0.0
     text = f"{operations:,} operations in {report.seconds:.1f} s: {rate:,.0f} operations/s"
     if report.engine_seconds is None:
         return text
-    harness = max(0.0, report.seconds - report.engine_seconds - report.startup_seconds)
+    harness = report.harness_seconds
     times = (
         f" ({harness / report.engine_seconds:.1f} times the engine's)"
-        if report.engine_seconds
+        if harness is not None and report.engine_seconds
         else ""
     )
-    inside = (
-        f"inside the engine {report.engine_seconds:.2f} s, in the harness {harness:.2f} s{times}"
-    )
-    return f"{text}\n{inside}, start-up {report.startup_seconds:.2f} s"
+    beside = "" if harness is None else f", in the harness {harness:.2f} s{times}"
+    inside = f"processor time: inside the engine {report.engine_seconds:.2f} s{beside}"
+    return f"{text}\n{inside}; start-up {report.startup_seconds:.2f} s"
 
 
 def _heading(report: Report, configurations: int, out: Console) -> None:
@@ -484,6 +483,8 @@ def _print_further(report: Report, out: Console) -> None:
     lines = [f"{f.finding.anomaly}  {f.id}" for f in failures[:LISTED_MAX]]
     if len(failures) > LISTED_MAX:
         lines.append(f"… and {len(failures) - LISTED_MAX} more (all of them with --report DIR)")
+    if report.not_kept:
+        lines.append(f"{report.not_kept} are named alone, and were not kept (--max-failures)")
     _section(
         f"{len(failures)} further failures" if len(failures) > 1 else "one further failure",
         lines,

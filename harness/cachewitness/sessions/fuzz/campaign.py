@@ -209,6 +209,8 @@ class Campaign:
         suite.bad_events += [judged.bad] if judged.bad else []
         if judged.engine_seconds:
             report.engine_seconds = (report.engine_seconds or 0.0) + judged.engine_seconds
+        if judged.harness_seconds:
+            report.harness_seconds = (report.harness_seconds or 0.0) + judged.harness_seconds
         self._versions.add(judged.version)
         self.marks.update(judged.marks)
         self.traces += 1
