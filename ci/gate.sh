@@ -54,7 +54,7 @@ said=$("${harness[@]}" --version 2>&1) || refuse "the harness does not start (${
 
 mkdir -p -- "$artefacts" || refuse "CACHEWITNESS_ARTEFACTS: $artefacts cannot be made"
 # What an earlier run left there must not be taken for this one's.
-rm -rf -- "$artefacts"/{report.txt,report.html,report.json,report.sarif,junit.xml,badge.json,summary.md,failures,crashes}
+rm -rf -- "$artefacts"/{.output.*,report.txt,report.html,report.json,report.sarif,junit.xml,badge.json,summary.md,failures,crashes}
 
 run=("${harness[@]}" run --engine "$engine" --seed "$seed" --seconds "$seconds" --report "$artefacts")
 if [[ -n ${CACHEWITNESS_EXPECTED:-} ]]; then

@@ -131,7 +131,7 @@ def _print(message: str, code: int) -> int:
 
 
 TWICE_S = 2.0
-"""Seconds in which another SIGTERM is the same: a group gets it, and a script in it passes it on."""
+"""Seconds in which another SIGTERM is the same: a group gets it, and a script passes it on."""
 
 
 def _take_termination_for_ctrl_c() -> None:
