@@ -15,11 +15,10 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import redirect_stdout
 from dataclasses import dataclass
-from html import escape
 from io import StringIO
 from pathlib import Path
 
-from cachewitness._util import files, pages
+from cachewitness._util import chart, files, pages
 from cachewitness.cli import invoke
 from cachewitness.core.driving import drive
 from cachewitness.core.events import Event, Group, Header, Hit, Read, StepBegin, Write
@@ -36,10 +35,10 @@ svg { font: 13px system-ui, sans-serif; }
 .ink { fill: #1f2328; } .soft { fill: #59636e; } .bad { fill: #b3261e; font-weight: 600; } .good { fill: #1a7f37; }
 .card { fill: #ffffff; stroke: #d1d9e0; } .cell { fill: #f6f8fa; stroke: #818b98; } .wrong { fill: #ffebe9; stroke: #b3261e; }
 .head { font-weight: 600; }
-@media (prefers-color-scheme: dark) {
+"""  # noqa: E501
+DARK = """
   .ink { fill: #f0f6fc; } .soft { fill: #9198a1; } .bad { fill: #ff7b72; } .good { fill: #3fb950; }
   .card { fill: #0d1117; stroke: #3d444d; } .cell { fill: #151b23; stroke: #656c76; } .wrong { fill: #3c1618; stroke: #ff7b72; }
-}
 """  # noqa: E501
 
 
@@ -89,9 +88,7 @@ def draw(result: Result) -> str:
     parts = list[str]()
     for card in cards:
         height = 40 + len(card.rows) * (3 * LINE + 20)
-        parts.append(
-            f'<rect class="card" x="10" y="{y}" width="{WIDTH - 20}" height="{height}" rx="6"/>'
-        )
+        parts.append(chart.rect(10, y, WIDTH - 20, height, "card", rx=6))
         parts.append(_text(24, y + 24, "ink head", card.title))
         for index, (name, cells) in enumerate(card.rows):
             top = y + 38 + index * (3 * LINE + 20)
@@ -107,20 +104,8 @@ def draw(result: Result) -> str:
         *_wrapped(finding.sentence, y + 14 + LINE),
     ]
     height = y + 14 + LINE * (2 + len(finding.sentence) // 84)
-    opening = (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" width="{WIDTH}"'
-        f' height="{height}" role="img">'
-    )
-    return "\n".join(
-        [
-            opening,
-            f"<title>{escape(finding.sentence)}</title>",
-            f"<style>{STYLE}</style>",
-            *parts,
-            "</svg>",
-            "",
-        ]
-    )
+    head = [chart.title(finding.sentence), chart.scheme(STYLE, DARK)]
+    return chart.picture(WIDTH, height, [*head, *parts], role="img")
 
 
 def _cards(header: Header, events: list[Event], found_at: int) -> Iterator[Card]:
@@ -180,10 +165,7 @@ def _seen(
 
 def _cell(cell: Cell, x: int, y: int) -> list[str]:
     return [
-        (
-            f'<rect class="{"wrong" if cell.wrong else "cell"}" x="{x}" y="{y}" width="{CELL}"'
-            f' height="{3 * LINE + 8}" rx="4"/>'
-        ),
+        chart.rect(x, y, CELL, 3 * LINE + 8, "wrong" if cell.wrong else "cell", rx=4),
         _text(x + 10, y + LINE, "ink head", cell.page),
         _text(x + 10, y + 2 * LINE, "soft", cell.holds),
         _text(x + 10, y + 3 * LINE, "bad" if cell.wrong else "good", cell.does),
@@ -199,8 +181,8 @@ def _wrapped(sentence: str, y: int, most: int = 92) -> Iterator[str]:
         line += f" {word}"
 
 
-def _text(x: int, y: int, style: str, text: str) -> str:
-    return f'<text class="{style}" x="{x}" y="{y}">{escape(text)}</text>'
+def _text(x: int, y: int, style: str, words: str) -> str:
+    return chart.text(x, y, words, style)
 
 
 if __name__ == "__main__":

@@ -21,10 +21,10 @@ from cachewitness.core.trace_format import Trace
 from cachewitness.engines.registry import parse
 from cachewitness.parity.answers.compare import runs
 from cachewitness.systems.transformers.architectures import ARCHITECTURES
-from cachewitness.systems.transformers.cache_faults import FAULTS
 from cachewitness.systems.transformers.kind import configurations
 from cachewitness.workloads.answer_random import random_answers
 from cachewitness.workloads.answer_stories import write
+from cachewitness_faults.transformers.cache_faults import FAULTS
 
 SEEDS = (1, 2)
 """Of the random traces."""

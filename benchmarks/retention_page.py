@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from benchmarks.area_chart import Area, stacked
 from benchmarks.conversations import CACHED_STATE, KINDS, LIVE_STATE, Plan, Served
 from cachewitness._util import pages
-from cachewitness._util.chart import Area, stacked
 
 
 @dataclass(frozen=True)

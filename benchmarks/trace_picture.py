@@ -9,10 +9,10 @@ The colours follow the reader's light or dark scheme.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from html import escape
 from itertools import groupby
 from typing import NamedTuple
 
+from cachewitness._util import chart
 from cachewitness.core.trace_format import GroupSpec, Op, Step, Submit, Trace, segments
 from cachewitness.report.counterexample import compact, describe_layout
 
@@ -66,14 +66,8 @@ def drawn(trace: Trace, shows: int) -> str:
     most = max((_length(line.op) for line in kept), default=1) or 1
     groups = trace.header.layout.groups
     beside = BESIDE * any(map(_identity, (line.op for line in kept)))
-    parts = [
-        _text(
-            NUMBER,
-            28,
-            "soft",
-            f"{describe_layout(trace.header.layout)}, {trace.header.pages} pages",
-        )
-    ]
+    layout = f"{describe_layout(trace.header.layout)}, {trace.header.pages} pages"
+    parts = [_text(NUMBER, 28, "soft", layout)]
     y = 44
     if len(lines) > len(kept):
         parts.append(_text(NUMBER, y + 12, "soft", f"… lines before: {len(lines) - len(kept)}"))
@@ -81,25 +75,18 @@ def drawn(trace: Trace, shows: int) -> str:
     for line in kept:
         height = LINE + (6 * len(groups) if isinstance(line.op, Submit) else 0)
         if line.number <= shows < line.number + line.times:
-            parts.append(
-                f'<rect class="here" x="12" y="{y - 4}" width="{WIDTH - 24}" height="{height}"'
-                ' rx="4"/>'
-            )
+            parts.append(chart.rect(12, y - 4, WIDTH - 24, height, "here", rx=4))
         parts += _line(line, y, (WIDTH - LEFT - RIGHT - beside) / most, hues, groups)
         y += height
     shades = [(f".t{place}", hue) for place, hue in enumerate(hues.values())]
     colours = "".join(f"{name} {{ fill: hsl({hue} 70% 78%); }} " for name, hue in shades)
     darker = "".join(f"{name} {{ fill: hsl({hue} 55% 62%); }} " for name, hue in shades)
-    style = (
-        f"<style>{STYLE}{colours}\n@media (prefers-color-scheme: dark) {{{DARK}{darker}}}</style>"
-    )
-    opening = (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {y + 14}" width="{WIDTH}"'
-        f' height="{y + 14}" role="img">'
-    )
-    card = f'<rect class="card" x="1" y="1" width="{WIDTH - 2}" height="{y + 12}" rx="6"/>'
-    title = f"<title>{escape('; '.join(compact(line.op) for line in kept))}</title>"
-    return "\n".join([opening, title, style, card, *parts, "</svg>", ""])
+    head = [
+        chart.title("; ".join(compact(line.op) for line in kept)),
+        chart.scheme(f"{STYLE}{colours}\n", f"{DARK}{darker}"),
+        chart.rect(1, 1, WIDTH - 2, y + 12, "card", rx=6),
+    ]
+    return chart.picture(WIDTH, y + 14, [*head, *parts], role="img")
 
 
 def _lines(ops: Sequence[Op], shows: int) -> list[Line]:
@@ -144,10 +131,7 @@ def _line(
     if op.generate > 0:
         x = LEFT + at * scale
         width = op.generate * scale
-        yield (
-            f'<rect class="make" x="{x:.1f}" y="{y}" width="{max(width, 2):.1f}" height="{BAR}"'
-            ' rx="2"/>'
-        )
+        yield chart.rect(x, y, max(width, 2.0), BAR, "make", rx=2)
     for row, group in enumerate(groups):
         yield from _blocks(group, at, y + BAR + 3 + 6 * row, scale)
     if words := _identity(op):
@@ -161,11 +145,8 @@ def _identity(op: Op) -> str:
 
 
 def _bar(x: float, y: int, width: float, style: str, words: str) -> Iterator[str]:
-    shown = f"<title>{escape(words)}</title>"
-    yield (
-        f'<g>{shown}<rect class="{style}" x="{x:.1f}" y="{y}" width="{max(width - 1, 1):.1f}"'
-        f' height="{BAR}" rx="2"/></g>'
-    )
+    bar = chart.rect(x, y, max(width - 1, 1.0), BAR, style, rx=2)
+    yield chart.element("g", chart.title(words), bar)
     if width > 7 * len(words):
         yield _text(x + 4, y + 13, "on", words)
 
@@ -179,12 +160,9 @@ def _blocks(group: GroupSpec, tokens: int, y: int, scale: float) -> Iterator[str
         whole = stop - start == group.block_size
         x = LEFT + start * scale + 0.5
         end = LEFT + stop * scale - 1.5
-        dashes = "" if whole else ' stroke-dasharray="2 2"'
-        yield (
-            f'<line class="tick" x1="{x:.1f}" y1="{y}" x2="{max(end, x + 1):.1f}" y2="{y}"'
-            f' stroke-width="2"{dashes}/>'
-        )
+        dashes: dict[str, str] = {} if whole else {"stroke_dasharray": "2 2"}
+        yield chart.line((x, y), (max(end, x + 1), y), "tick", stroke_width=2, **dashes)
 
 
 def _text(x: float, y: int, style: str, text: str) -> str:
-    return f'<text class="{style}" x="{x:.1f}" y="{y}">{escape(text)}</text>'
+    return chart.text(float(x), y, text, style)

@@ -27,7 +27,6 @@ from cachewitness.systems.vllm.configurations import (
     connector_configurations,
     further_configurations,
 )
-from cachewitness.systems.vllm.faults import TELL_HITS, needs
 from cachewitness.systems.vllm.reference.policy import (
     default_configurations,
     scheduler_configurations,
@@ -35,6 +34,7 @@ from cachewitness.systems.vllm.reference.policy import (
 from cachewitness.workloads.configurations import Configuration
 from cachewitness.workloads.generate import random_trace
 from cachewitness.workloads.scenarios import SCENARIOS
+from cachewitness_faults.vllm.faults import TELL_HITS, needs
 
 ROUNDS = 2
 LEAST, MOST = 30_000, 10

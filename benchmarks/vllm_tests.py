@@ -46,8 +46,8 @@ from benchmarks.vllm_tests_page import page as text
 from benchmarks.vllm_tests_page import release_of
 from cachewitness.engines.mutant import Mutant
 from cachewitness.engines.source_patch import Patches
-from cachewitness.systems.vllm.faults import FAULTS
 from cachewitness.systems.vllm.source import load
+from cachewitness_faults.vllm.faults import FAULTS
 
 SECONDS = 30
 ASLEEP = 20 * SECONDS

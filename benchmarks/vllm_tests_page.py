@@ -11,7 +11,7 @@ from typing import Any
 
 from cachewitness._util import pages
 from cachewitness.engines.mutant import Mutant
-from cachewitness.systems.vllm.faults import FAULTS, kind_of
+from cachewitness_faults.vllm.faults import FAULTS, kind_of
 
 PARTS = ("core", "scheduler")
 KINDS = ("simple", "shipped", "imitated", "scheduler", "connector", "worker")

@@ -14,6 +14,8 @@ the flow only while nothing runs against it. All of that breaks silently, by one
     cachewitness.core                    itself and cachewitness._util: the judge
     cachewitness.<room>                  rooms in front of it in `FLOW`, and itself
     cachewitness.systems.<system>        loaded by entry point, imported by nobody else (see `BUILDS_ON`)
+    cachewitness_faults.<system>         cachewitness, with the one system; loaded by entry point as well
+    cachewitness_training                cachewitness; nothing imports it but tests
 
 No statement assigns unrelated things at once (`a, b = f(), g()`): an exchange of names and a list of
 literals are no such statement.
@@ -36,6 +38,8 @@ from typing import NamedTuple
 SOURCES = {
     "cachewitness_reference": "reference_impl/cachewitness_reference",
     "cachewitness": "harness/cachewitness",
+    "cachewitness_faults": "harness/cachewitness_faults",
+    "cachewitness_training": "harness/cachewitness_training",
     "suites": "suites",
     "ci": "ci",
     "benchmarks": "benchmarks",
@@ -51,9 +55,13 @@ BODIES = ("body", "orelse", "finalbody", "handlers", "cases")
 """The fields of a statement that hold further statements."""
 
 # What a room never imports.
+BESIDE = ("cachewitness_faults", "cachewitness_training")
+"""What a checkout has beside the product, and who installs the product does not."""
 CLOSED = {
-    "cachewitness_reference": ("cachewitness", "suites", "ci"),
-    "cachewitness": ("suites", "ci"),
+    "cachewitness_reference": ("cachewitness", *BESIDE, "suites", "ci"),
+    "cachewitness": (*BESIDE, "suites", "ci"),
+    "cachewitness_faults": ("cachewitness_training", "suites", "ci"),
+    "cachewitness_training": ("cachewitness_faults", "suites", "ci"),
     "suites": ("ci",),
     "ci": ("suites",),
     "benchmarks": ("suites", "ci"),
@@ -81,9 +89,14 @@ ALONE = {"_util": ("_util",), "core": ("_util", "core")}
 """Rooms that import nothing else of the package, and no reference: the judge, and what all share.
 """
 
+PRODUCT = ("cachewitness", *BESIDE)
+"""Packages that use nothing but public names of each other."""
+
 BUILDS_ON = {
     "cachewitness.systems.lmcache": ("cachewitness.systems.vllm",),
     "cachewitness.systems.vllm": ("cachewitness.systems.lmcache",),
+    "cachewitness_faults.lmcache": ("cachewitness.systems.vllm",),
+    "cachewitness_faults.vllm": ("cachewitness.systems.lmcache", "cachewitness_faults.lmcache"),
     "cachewitness_reference.vllm_extended": ("cachewitness_reference.vllm",),
 }
 """The packages that build on another of their kind. LMCache is a connector behind vLLM's scheduler,
@@ -214,7 +227,13 @@ def _check(module: Module) -> Iterator[tuple[Path, int, str]]:
                 line,
                 f"imports {name}; a policy imports the standard library, primitives and itself",
             )
-        if top == "cachewitness" and name.startswith("cachewitness") and _private(name):
+        if top == "cachewitness_faults" and not _open_to_faults(module, name):
+            yield (
+                module.path,
+                line,
+                f"imports {name}; the faults of a system know no other system",
+            )
+        if top in PRODUCT and name.startswith("cachewitness") and _private(name):
             yield module.path, line, f"imports {name}; a module uses only public names of another"
     if module.path.name in DATA:
         return
@@ -276,6 +295,17 @@ def _open_to_policy(module: Module, name: str) -> bool:
     return any(
         _within(name, package)
         for package in ("cachewitness_reference.primitives", own, *BUILDS_ON.get(own, ()))
+    )
+
+
+def _open_to_faults(module: Module, name: str) -> bool:
+    """Return whether the faults of a system may import `name`: nothing of other systems."""
+    own = ".".join(module.name.split(".")[:2])
+    system = own.removeprefix("cachewitness_faults")
+    its = (own, f"cachewitness.systems{system}", *BUILDS_ON.get(own, ()))
+    closed = ("cachewitness_faults", "cachewitness.systems")
+    return not any(_within(name, package) for package in closed) or any(
+        _within(name, package) for package in its
     )
 
 

@@ -15,7 +15,13 @@ from pathlib import Path
 from threading import Event
 
 from cachewitness.systems.llama_cpp.server import Server
-from cachewitness.systems.llama_cpp.settings import CONTEXT, NUMBERS, SWITCHES, UNSPLIT, Settings
+from cachewitness.systems.llama_cpp.settings import (
+    CONTEXT,
+    NUMBERS,
+    SWITCHES,
+    UNSPLIT,
+    ServerSettings,
+)
 
 
 def main(model: str, cells: str = "shared") -> None:
@@ -27,7 +33,7 @@ def main(model: str, cells: str = "shared") -> None:
         )  # without shared cells every slot has as many for itself
         server = Server(
             Path(model),
-            Settings(tokens, UNSPLIT, NUMBERS, SWITCHES | {"kv_unified": not apart}),
+            ServerSettings(tokens, UNSPLIT, NUMBERS, SWITCHES | {"kv_unified": not apart}),
             files + "/",
         )
         print(f"http://{server.address}", flush=True)

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# What is published: the wheel, the sdist and the checkpoints' wheel, built twice (the same bytes both times), checked by twine,
+# What is published: the wheel, the sdist, and the wheels of the checkpoints and of the faults, built twice (the same bytes both times), checked by twine,
 # and tried as a user would: in an empty environment, with the oldest dependencies that are declared, by pipx and by uvx. A bill of
 # materials of that environment is written beside them. The workflows that are copied are linted, which needs node and npm. Exits 1
 # if anything does not hold; every part runs.
@@ -32,7 +32,8 @@ tool=$work/tools/bin
 
 build() {
     "$tool/python" -m hatchling build --directory "$1" &&
-        (cd ci/checkpoints && "$tool/python" -m hatchling build --target wheel --directory "$1")
+        (cd ci/checkpoints && "$tool/python" -m hatchling build --target wheel --directory "$1") &&
+        (cd ci/faults && "$tool/python" -m hatchling build --target wheel --directory "$1")
 }
 
 same_bytes() {
@@ -89,6 +90,17 @@ checkpoints() {
         (cd "$work/empty" && "$work/newest/bin/python" -c "$ask") | grep toy
 }
 
+# A wheel plants what the README shows, and says where the other faults are; beside the other distribution it finds them.
+faults() {
+    local said
+    ! said=$(cd "$work/empty" && "$work/newest/bin/cachewitness" ls mutants 2>&1) &&
+        grep --max-count=1 'pip install cachewitness-faults' <<<"$said" &&
+        "$work/newest/bin/python" -m pip install --quiet "$dist"/cachewitness_faults-*.whl && "$work/newest/bin/python" -m pip check &&
+        (cd "$work/empty" && "$work/newest/bin/cachewitness" mutants --policy furiosa --tensor-seconds 0 >"$work/kills" && grep killed "$work/kills" &&
+            "$work/newest/bin/cachewitness" fill --policy furiosa --out "$work/filled" &&
+            diff -r "$work/filled/furiosa" "$OLDPWD/fixtures/vectors/furiosa")
+}
+
 materials() {
     "$tool/cyclonedx-py" environment "$work/newest/bin/python" --output-file "$dist/sbom.json" 2>/dev/null &&
         "$tool/python" -c '
@@ -121,7 +133,7 @@ END
 short=(--suite invariants --layout full-mamba --quiet)
 mkdir -p "$dist" "$work/empty"
 part "build" build "$dist"
-wheel=$(echo "$dist"/cachewitness-*.whl)
+wheel=$(echo "$dist"/cachewitness-[0-9]*.whl)
 part "the same bytes twice" same_bytes
 part "metadata" "$tool/twine" check --strict "$dist"/*.whl "$dist"/*.tar.gz
 part "size of the wheel" small
@@ -129,6 +141,7 @@ part "files of the sdist" complete
 part "an empty environment" newest
 part "the oldest dependencies" oldest
 part "the checkpoints" checkpoints
+part "the faults" faults
 part "bill of materials" materials
 part "workflows" workflows
 part "pipx" "$tool/pipx" run --spec "$wheel" cachewitness run "${short[@]}"

@@ -18,8 +18,8 @@ are called. `python -m cachewitness` is the command line.
   `KnownFindings`, `OwnProcess`, `Prompts`, `SecondTier`, `WrittenFor`.
 * A policy with a reference: a `PolicyKind` with its `Rule`s and where it stands on the `AXES`;
   `load_policy` finds one by name. Its parts: `Choices`, `Drawing`, `LayoutRules`, `OnTensors`,
-  `Sizing` (a command that shows a `Plan`: `plan_as_json`, `show_plan`), `Questions` for vectors
-  (`vector_case`, `replay_cases`, `answer_case`, `Flag`, `LookupInput`).
+  `Sizing` (a command that shows a `Plan`: `plan_as_json`, `show_plan`) and `PolicyAnswers`.
+* `Questions` for vectors (`vector_case`, `replay_cases`, `answer_case`, `Flag`, `LookupInput`).
 * Seeded faults: `mutant` makes one, with `wrap` around a method of the `cache_manager`.
 
 A name is imported when it is first asked for, so that `cachewitness.core`, which judges, imports
@@ -82,7 +82,7 @@ if TYPE_CHECKING:
     from cachewitness.report.summary import Failure, Report
     from cachewitness.systems.vllm.header import describe as describe_vllm
     from cachewitness.systems.vllm.header import retention as vllm_retention
-    from cachewitness.vectors.case import Questions
+    from cachewitness.vectors.case import PolicyAnswers, Questions
     from cachewitness.vectors.case import case as vector_case
     from cachewitness.vectors.fill import answered as answer_case
     from cachewitness.vectors.form import Flag, LookupInput
@@ -140,7 +140,7 @@ _HOMES = {
     "plan.result": ("Plan",),
     "report.summary": ("Failure", "Report"),
     "systems.vllm.header": ("describe as describe_vllm", "retention as vllm_retention"),
-    "vectors.case": ("Questions", "case as vector_case"),
+    "vectors.case": ("PolicyAnswers", "Questions", "case as vector_case"),
     "vectors.fill": ("answered as answer_case",),
     "vectors.form": ("Flag", "LookupInput"),
     "vectors.scripts": ("replays as replay_cases",),
@@ -194,6 +194,7 @@ __all__ = [
     "OwnConfigurations",
     "OwnProcess",
     "Plan",
+    "PolicyAnswers",
     "PolicyKind",
     "Prompts",
     "Questions",

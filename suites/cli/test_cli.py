@@ -50,9 +50,9 @@ USAGE = {
     "no such command": (("runn",), "Did you mean 'run'?"),  # codespell:ignore runn
     "no such option": (("run", "--suit", "x"), "--suit"),
     "no such engine": (
-        ("run", "--engine", "refrence"),
+        ("run", "--engine", "refrence"),  # codespell:ignore refrence
         "did you mean 'reference'?",
-    ),  # codespell:ignore refrence
+    ),
     "no such engine option": (("run", "--engine", "reference:mutnt=x"), "did you mean 'mutant'?"),
     "an engine option without a value": (("run", "--engine", "reference:mutant"), "key=value"),
     "no such mutant": (

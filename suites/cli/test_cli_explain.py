@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from cachewitness._util.data import fault_traces
 from cachewitness.cli import invoke
 from cachewitness.core import stored as history
 from cachewitness.core.checkers.anomalies import CATALOGUE
@@ -15,12 +16,11 @@ from cachewitness.core.driving import drive
 from cachewitness.core.trace_format import save
 from cachewitness.core.validate import load_trace
 from cachewitness.engines.registry import parse
-from cachewitness.sessions.mutants.minimal_trace import folder
 from cachewitness.systems.sample import engine as sample
 from cachewitness.workloads.answer_stories import write
 
 FAULT = "hit-is-maximum-over-groups"
-WITNESS = folder() / f"{FAULT}.jsonl"
+WITNESS = fault_traces() / f"{FAULT}.jsonl"
 WRONG = (
     "page 0    WRONG    the state after 16 tokens of c1; but page 0 is the null page, which holds"
     " nothing  <-- here"

@@ -70,8 +70,8 @@ def test_drafts_count_as_the_step_that_verified_them_turned_out() -> None:
 
 def test_steps_count_that_are_scheduled_while_another_is_in_flight() -> None:
     steps = (
-        "submit r2 b:3\nacquire r2 | 3\nbegin 2: r1 5..6 | 1 2\nbegin 3: r2 0..3 | 3\nend 2\nbegin"
-        " 4:\nend 3\nend 4\nstep 5:"
+        "submit r2 b:3\nacquire r2 | 3\nbegin 2: r1 5..6 | 1 2\nbegin 3: r2 0..3 | 3\nend 2\n"
+        "begin 4:\nend 3\nend 4\nstep 5:"
     )
     assert counted(DRAFTED).overlapped_steps == 0 and counted(DRAFTED + steps).overlapped_steps == 2
 

@@ -118,11 +118,11 @@ TRACES: dict[str, tuple[dict[str, Any], Lines, int, str]] = {
     ),
     "no group": ({"layout": {"name": "l", "groups": []}}, [], 1, "$.layout.groups"),
     "an unknown option": (
-        {"options": {"intervall": 3}},
+        {"options": {"intervall": 3}},  # codespell:ignore intervall
         [SUBMIT],
         1,
         "'intervall'",
-    ),  # codespell:ignore intervall
+    ),
     "an option that cannot be": (
         {"options": {"retention_interval": -16}},
         [SUBMIT],
@@ -230,6 +230,18 @@ HISTORIES: dict[str, tuple[dict[str, Any], Lines, int, str]] = {
     ),
     "a pool beyond all": ({"pools": [{"id": 0, "pages": 10**12}]}, [], 1, "`$.pools`"),
     "rules that cannot be": ({"rules": {"alignment": 0, "retention": {}}}, [], 1, "`$.rules`"),
+    "a rule that has gone": (
+        {"rules": {"stores_logits": True}},
+        [],
+        1,
+        "unknown field `stores_logits` - at `$.rules`",
+    ),
+    "an order of eviction that has gone": (
+        {"pools": [{"id": 0, "pages": 9, "eviction": {"order": "lfu"}}]},
+        [],
+        1,
+        "Invalid enum value 'lfu' - at `$.pools[0].eviction.order`",
+    ),
 }
 
 BYTES = {

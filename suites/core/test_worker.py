@@ -330,8 +330,8 @@ def test_a_step_zeroes_copies_reads_states_writes_and_then_attends() -> None:
 def test_steps_execute_when_they_end_and_withdrawn_requests_never() -> None:
     """Two steps in flight: nothing happens before the first one ends."""
     lines = (
-        "begin 1: r1 0..4 | 1 | 3; r2 0..4 | 5 | 6\nbegin 2: r1 4..8 | 1 2 | 3 4\nend 1 withdraw"
-        " r2\nend 2\n"
+        "begin 1: r1 0..4 | 1 | 3; r2 0..4 | 5 | 6\nbegin 2: r1 4..8 | 1 2 | 3 4\n"
+        "end 1 withdraw r2\nend 2\n"
     )
     events = parse(HYBRID + lines).events[2:]
     told = [(type(event).__name__, event.step, getattr(event, "r", "")) for event in events]

@@ -90,8 +90,8 @@ def test_a_broken_link_is_found(tmp_path: Path) -> None:
     """
     page = tmp_path / "page.md"
     page.write_text(
-        "# A title\n\n[a](#a-title) [b](#b) [c](page.md#a-title)"
-        " [d](no.md)\n\n```\n[e](no.md)\n```\n"
+        "# A title\n\n[a](#a-title) [b](#b) [c](page.md#a-title) [d](no.md)\n\n```\n[e](no.md)\n"
+        "```\n"
     )
     assert broken(page) == ["#b", "no.md"]
 

@@ -51,7 +51,7 @@ from dataclasses import replace
 from cachewitness.engines.isolation import engine
 from cachewitness.engines.registry import parse
 from cachewitness.systems.sample.engine import configurations
-from cachewitness.parity.answers.baseline import twin_of
+from cachewitness.parity.answers.baseline import baseline_of
 from cachewitness.workloads.answer_stories import write
 
 def told(self, question, seconds):
@@ -60,7 +60,7 @@ def told(self, question, seconds):
 
 asked, engine.Child.ask = engine.Child.ask, told
 trace = write(configurations()[0].shape("answers"), "cancelled", 0)
-twin_of(replace(parse("sample"), isolation=engine.Isolation()), trace.header)
+baseline_of(replace(parse("sample"), isolation=engine.Isolation()), trace.header)
 """
 
 

@@ -80,3 +80,27 @@ def test_an_engine_that_is_something_else_is_listed_as_broken(
         lambda group: own(group) | ({"other": other} if group == registry.GROUP else {}),
     )
     assert "not an EngineKind" in registry.kinds()["other"].summary
+
+
+def test_faults_that_cannot_be_imported_say_whose_they_are(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """And are in nobody's way who plants what another policy has."""
+    own = plugins.every
+    broken = EntryPoint("lmcache", "nowhere.at.all:MUTANTS", faults.GROUP)
+    monkeypatch.setattr(
+        plugins,
+        "every",
+        lambda group: own(group) + ([broken] if group == faults.GROUP else []),
+    )
+    assert invoke(["ls", "mutants"]) == 4
+    assert "seeded faults of lmcache (nowhere.at.all:MUTANTS)" in capsys.readouterr().err
+    assert "furiosa-window-matched-short" in faults.fitting("furiosa")
+
+
+def test_several_distributions_may_bring_the_faults_of_one_policy() -> None:
+    """What this package has comes first, and no fault has the name of another."""
+    values = [entry.value for entry in plugins.every(faults.GROUP) if entry.name == "vllm"]
+    assert [value.partition(".")[0] for value in values] == ["cachewitness", "cachewitness_faults"]
+    mutants = [m.name for entry in plugins.every(faults.GROUP) for m in entry.load()]
+    assert len(mutants) == len(set(mutants)) == len(faults.all_mutants())

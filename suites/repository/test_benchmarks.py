@@ -12,11 +12,12 @@ from xml.etree import ElementTree
 import pytest
 
 from benchmarks import workload
+from benchmarks.area_chart import Area, stacked, thinned
 from benchmarks.bare import Bare
 from benchmarks.conversations import KINDS, Loop, Plan, Served
 from benchmarks.learning import CAP, Choices, Corpus, Swarm, hardest
 from benchmarks.retention_page import RunOf, agreement
-from cachewitness._util.chart import LINES, Area, Curves, curves, stacked, thinned
+from cachewitness._util.chart import LINES, Curves, curves
 from cachewitness.core.driving import drive
 from cachewitness.core.events import Counts, StepBegin
 from cachewitness.core.trace_format import Finish, Step, Submit, Trace, TraceHeader

@@ -12,7 +12,10 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-OURS = {"cachewitness", "cachewitness_reference", "suites", "ci", "benchmarks"}
+OURS = {
+    *("cachewitness", "cachewitness_reference", "cachewitness_faults", "cachewitness_training"),
+    *("suites", "ci", "benchmarks"),
+}
 IMPORTED_AS = {
     "fla-core": "fla",
     "pyyaml": "yaml",
@@ -126,7 +129,7 @@ def test_imports_are_seen_wherever_they_stand() -> None:
     by a call.
     """
     code = (
-        "import os, cachewitness.cli\ndef f():\n    from torch.nn import Linear\n    return"
-        " importlib.import_module('yaml.x')\n"
+        "import os, cachewitness.cli\ndef f():\n    from torch.nn import Linear\n"
+        "    return importlib.import_module('yaml.x')\n"
     )
     assert imported({Path("a.py"): code}) == {"torch", "yaml"}

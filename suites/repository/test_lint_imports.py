@@ -40,8 +40,8 @@ CLEAN = {
         "from cachewitness.core.ledger import trie\nfrom cachewitness._util import names\n"
     ),
     "harness/cachewitness/core/checkers/leak.py": (
-        "from cachewitness.core.ledger.ledger import Ledger\nfrom cachewitness.core.checkers import"
-        " protocol\n"
+        "from cachewitness.core.ledger.ledger import Ledger\n"
+        "from cachewitness.core.checkers import protocol\n"
     ),
     "harness/cachewitness/engines/reference.py": "from cachewitness_reference.vllm import pool\n",
     "harness/cachewitness/systems/vllm/reference/engine.py": (
@@ -50,13 +50,23 @@ CLEAN = {
     "harness/cachewitness/systems/lmcache/reference/engine.py": (
         "from cachewitness import pool\nfrom cachewitness.systems.vllm.reference import engine\n"
     ),
+    "harness/cachewitness_faults/vllm/reference/mutants/lookup.py": (
+        "from cachewitness.engines.mutant import mutant\n"
+        "from cachewitness.systems.vllm.reference import faults\n"
+        "from cachewitness_faults.lmcache import connector_faults\n"
+        "from cachewitness_reference.vllm import pool\n"
+    ),
+    "harness/cachewitness_training/loop.py": (
+        "import torch\nfrom cachewitness._util import data\n"
+        "from cachewitness_training import start\n"
+    ),
     "harness/cachewitness/cli/run.py": (
-        "from cachewitness.core.checkers import leak\n\n\ndef f():\n    from"
-        " cachewitness.core.ledger import trie\n"
+        "from cachewitness.core.checkers import leak\n\n\ndef f():\n"
+        "    from cachewitness.core.ledger import trie\n"
     ),
     "suites/sessions/fuzz/test_fuzz.py": (
-        "import pytest\nfrom cachewitness.core.ledger.ledger import Ledger\nimport"
-        " cachewitness_reference.vllm\n"
+        "import pytest\nfrom cachewitness.core.ledger.ledger import Ledger\n"
+        "import cachewitness_reference.vllm\n"
     ),
     "suites/support/stub.py": "from suites.support import words\n",
     "suites/parity/scores/test_run.py": (
@@ -170,6 +180,37 @@ VIOLATIONS = {
         "from cachewitness.engines.driver import _guess\n",
         1,
     ),
+    "the product imports a fault": (
+        "harness/cachewitness/systems/vllm/kind.py",
+        "import re\nfrom cachewitness_faults.vllm import faults\n",
+        2,
+    ),
+    "the product imports the training": (
+        "harness/cachewitness/toy/kind.py",
+        "import cachewitness_training.loop\n",
+        1,
+    ),
+    "a specification imports a fault": (
+        "reference_impl/cachewitness_reference/vllm/pool.py",
+        "import cachewitness_faults.vllm\n",
+        1,
+    ),
+    "a fault imports another system": (
+        "harness/cachewitness_faults/furiosa/reference/mutants.py",
+        "import re\nfrom cachewitness.systems.vllm.reference import faults\n",
+        2,
+    ),
+    "a fault imports another system's faults": (
+        "harness/cachewitness_faults/sglang/faults.py",
+        "from cachewitness_faults.vllm import faults\n",
+        1,
+    ),
+    "a fault imports a private name": (
+        "harness/cachewitness_faults/vllm/faults.py",
+        "from cachewitness.engines.driver import _guess\n",
+        1,
+    ),
+    "faults import tests": ("harness/cachewitness_faults/vllm/faults.py", "import suites\n", 1),
     "a file lies outside the rooms": ("harness/cachewitness/loose.py", "", 1),
     "a room is not in the flow": ("harness/cachewitness/attic/old.py", "", 1),
     "an import runs against the flow": (

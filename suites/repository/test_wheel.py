@@ -1,9 +1,12 @@
-"""The wheel carries what the commands need, no tests, and works from any folder."""
+"""The wheel carries what the commands need, no tests and no evidence, and works from any folder;
+the faults' wheel brings the rest.
+"""
 
 from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -18,14 +21,48 @@ ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = {"cachewitness": "harness", "cachewitness_reference": "reference_impl"}
 """The packages, and the folders that they lie in."""
 DATA = "cachewitness/_data/"
-CARRIED = ("expected", "gsm8k_format", "layouts", "traces/mutants", "vectors")
+CARRIED = ("expected", "gsm8k_format", "layouts", "vectors")
 """The folders of fixtures that commands read."""
+BESIDE = ("cachewitness_faults", "cachewitness_training")
+"""The packages of the faults' wheel; they lie in `harness`."""
+
+
+HIDDEN = """import sys
+sys.path = [entry for entry in sys.path if entry not in {hidden!r}]
+"""
+"""Run by Python at its start: entries that a development installation adds to the path go."""
+OWN_TESTS = """from pathlib import Path
+import cachewitness, harness, reference_impl, suites
+
+def test_own():
+    assert harness.OWN and reference_impl.OWN and suites.OWN
+
+def test_it_is_the_wheels():
+    assert (Path(cachewitness.__file__).parent / "_data").is_dir()
+
+def test_its_engines_are_found():
+    report = cachewitness.verify(layouts=["full"], suites=["invariants"])
+    assert report.exit_code == 0
+"""
 
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the wheel of this tree, built anew."""
-    folder = tmp_path_factory.mktemp("wheel")
+    return built(ROOT, tmp_path_factory.mktemp("wheel"))
+
+
+@pytest.fixture(scope="module")
+def faults(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the wheel of the faults, built anew and unpacked."""
+    folder = tmp_path_factory.mktemp("faults")
+    with zipfile.ZipFile(built(ROOT / "ci/faults", folder)) as archive:
+        archive.extractall(folder / "site")
+    return folder / "site"
+
+
+def built(project: Path, folder: Path) -> Path:
+    """Build the wheel of a project into an empty folder."""
     command = [
         sys.executable,
         "-m",
@@ -36,7 +73,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "--directory",
         str(folder),
     ]
-    subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
+    subprocess.run(command, cwd=project, check=True, capture_output=True)
     (path,) = folder.iterdir()
     return path
 
@@ -57,7 +94,9 @@ def tracked(folder: str) -> Iterator[str]:
 
 
 def test_nothing_is_in_it_but_the_packages_and_their_data(names: list[str]) -> None:
-    """Tests, benchmarks, checks and pages stay in the repository."""
+    """Tests, benchmarks, checks, pages and the source roots stay in the repository: what other
+    projects call `harness` or `suites` is theirs.
+    """
     tops = {name.split("/")[0] for name in names}
     assert {top for top in tops if not top.endswith(".dist-info")} == set(PACKAGES)
     assert [name for name in names if "/test_" in name or "conftest" in name] == []
@@ -82,7 +121,7 @@ def test_the_public_names_are_a_typed_package_in_it(names: list[str], unpacked: 
 
 def test_it_is_small(wheel: Path) -> None:
     """Weights serve scores alone; they come with another distribution (ci/checkpoints)."""
-    assert wheel.stat().st_size < 2_500_000
+    assert wheel.stat().st_size < 1_750_000
 
 
 def test_without_the_checkpoints_it_says_where_they_are(unpacked: Path) -> None:
@@ -132,6 +171,136 @@ def unpacked(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(folder)
     return folder
+
+
+def called(folder: Path, *sites: Path, command: list[str]) -> subprocess.CompletedProcess[str]:
+    """Run a command in a folder, with nothing of this repository but what lies in the sites."""
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, sites))}
+    return subprocess.run(
+        [sys.executable, "-m", "cachewitness", *command],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+    )
+
+
+@pytest.fixture
+def alone(unpacked: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """Return the unpacked wheel, beside which this checkout cannot be imported although it may be
+    installed in development mode.
+    """
+    (tmp_path / "sitecustomize.py").write_text(
+        HIDDEN.format(hidden=[str(ROOT / root) for root in ("", *PACKAGES.values())])
+    )
+    return unpacked
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["ls", "mutants"],
+        ["mutants"],
+        ["mutants", "--policy", "furiosa"],
+        ["mutants", "--mutant", "salt-left-out"],
+        ["fill"],
+        ["fill", "--policy", "furiosa"],
+        ["run", "--engine", "reference:mutant=salt-left-out", "--layout", "full"],
+        ["run", "--engine", "sample:mutant=preempted-is-lost"],
+    ],
+    ids=" ".join,
+)
+def test_without_the_faults_it_says_where_they_are(
+    alone: Path, tmp_path: Path, command: list[str]
+) -> None:
+    """In one line, with exit code 4."""
+    done = called(tmp_path, tmp_path, alone, command=command)
+    assert done.returncode == 4, done.stdout + done.stderr
+    assert "pip install cachewitness-faults (from a clone: ./ci/faults)" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("code", "command"),
+    [
+        (1, ["run", "--engine", "reference:mutant=hit-is-maximum-over-groups", "--fail-fast"]),
+        (1, ["run", "--engine", "sample:mutant=snapshot-one-token-early", "--fail-fast"]),
+        (0, ["fuzz", "--operations", "500"]),
+        (0, ["mutants", "--mutant", "block-leaked", "--tensor-seconds", "0"]),
+        (0, ["explain", "group-misalignment"]),
+    ],
+    ids=lambda command: command[0] if isinstance(command, list) else "",
+)
+def test_without_the_faults_it_plants_what_is_shown_and_tests_itself(
+    alone: Path, tmp_path: Path, code: int, command: list[str]
+) -> None:
+    done = called(tmp_path, tmp_path, alone, command=command)
+    assert done.returncode == code, done.stdout + done.stderr
+
+
+def test_with_the_faults_beside_it_all_of_them_are_there(
+    alone: Path, faults: Path, tmp_path: Path
+) -> None:
+    """As many as in this checkout, with their traces, and the questions of every policy."""
+    listed = called(tmp_path, tmp_path, alone, faults, command=["ls", "mutants", "--json"])
+    roots = [ROOT / source for source in PACKAGES.values()]
+    here = called(ROOT, *roots, command=["ls", "mutants", "--json"])
+    assert json.loads(listed.stdout) == json.loads(here.stdout)
+    explained = called(tmp_path, tmp_path, alone, faults, command=["explain", "cross-identity-hit"])
+    assert "an example, by the fault" in explained.stdout, explained.stderr
+    filling = ["fill", "--policy", "furiosa", "--out", "filled"]
+    assert called(tmp_path, tmp_path, alone, faults, command=filling).returncode == 0
+    for path in (ROOT / "fixtures/vectors/furiosa").iterdir():
+        assert (tmp_path / "filled/furiosa" / path.name).read_bytes() == path.read_bytes()
+
+
+def test_the_faults_wheel_is_whole(faults: Path) -> None:
+    """Every module of its packages and every trace of a fault, and nothing else."""
+    carried = {
+        name.removeprefix("harness/")
+        for package in BESIDE
+        for name in tracked(f"harness/{package}")
+    }
+    carried |= {
+        name.replace("fixtures/traces/mutants", "cachewitness_faults/_traces")
+        for name in tracked("fixtures/traces/mutants")
+    }
+    found = {path.relative_to(faults).as_posix() for path in faults.rglob("*") if path.is_file()}
+    assert {name for name in found if ".dist-info/" not in name} == carried
+
+
+def test_the_tests_of_a_repository_with_a_harness_of_its_own_run(
+    alone: Path, tmp_path: Path
+) -> None:
+    """The pytest plugin is found by its entry point, `harness` and `suites` are the repository's,
+    and its `pyproject.toml` is not taken for ours where it keeps what it needs in a folder.
+    """
+    site = shutil.copytree(alone, tmp_path / "vendored")
+    (tmp_path / "pyproject.toml").write_text('[project]\nname = "another"\nversion = "1"\n')
+    for package in ("harness", "suites", "reference_impl"):
+        (tmp_path / package).mkdir()
+        (tmp_path / package / "__init__.py").write_text("OWN = True\n")
+    (tmp_path / "test_own.py").write_text(OWN_TESTS)
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, (tmp_path, site)))}
+    environment.pop("PYTEST_ADDOPTS", None)
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_own.py"],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert (
+        "cachewitness-seed"
+        in subprocess.run(
+            [sys.executable, "-m", "pytest", "--help"],
+            cwd=tmp_path,
+            env=environment,
+            capture_output=True,
+            text=True,
+        ).stdout
+    )
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from cachewitness.cli.campaign import planned_of
 from cachewitness.sessions.campaign import file as files
 from cachewitness.sessions.campaign import unit as units
 from cachewitness.sessions.campaign.database import Database
-from cachewitness.sessions.campaign.driver import Driver, Progress, Result, Settings
+from cachewitness.sessions.campaign.driver import CampaignProgress, CampaignSettings, Driver, Result
 from cachewitness.sessions.campaign.executors import Ended
 from cachewitness.sessions.campaign.perform import perform
 from cachewitness.sessions.campaign.plan import Planned
@@ -71,9 +71,9 @@ def planned(text: str, folder: Path) -> Planned:
 
 def settings(
     folder: Path, *, workers: int = 2, database: str = "", lease: float = 30.0, attempts: int = 5
-) -> Settings:
+) -> CampaignSettings:
     """Return where a campaign of a test is kept."""
-    return Settings(
+    return CampaignSettings(
         database=database or str(folder / "state.sqlite"),
         traces=str(folder / "traces"),
         workers=workers,
@@ -156,7 +156,10 @@ class InTurn:
 
 
 def driven(
-    made: Planned, kept: Settings, executor: Any, told: Callable[[Progress], None] | None = None
+    made: Planned,
+    kept: CampaignSettings,
+    executor: Any,
+    told: Callable[[CampaignProgress], None] | None = None,
 ) -> Result:
     """Drive a campaign to its end."""
     return Driver(made, kept, executor, told).run()

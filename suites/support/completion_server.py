@@ -24,6 +24,6 @@ def answering(said: bytes) -> Iterator[str]:
     with TCPServer(("127.0.0.1", 0), Handler) as server:
         Thread(target=server.serve_forever, daemon=True).start()
         try:
-            yield f"127.0.0.1:{server.server_address[1]}"
+            yield f"http://127.0.0.1:{server.server_address[1]}"
         finally:
             server.shutdown()

@@ -184,8 +184,8 @@ def _wrong(session: Session, parts: list[str]) -> list[str]:
         follower = session.commands[index + 1].text if index + 1 < len(session.commands) else ""
         if status != "0" and follower != _STATUS:
             found.append(
-                f"$ {command.text}\n  ended with status {status}, and no `$ {_STATUS}`"
-                f" follows:\n{printed}"
+                f"$ {command.text}\n  ended with status {status}, and no `$ {_STATUS}` follows:\n"
+                f"{printed}"
             )
         elif not matches(command.shown, printed):
             shown = "\n".join(command.shown)

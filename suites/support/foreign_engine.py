@@ -216,7 +216,7 @@ def mortal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.syspath_prepend(str(install(folder)))
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PID_FILE", str(tmp_path / "pids"))
-    plugins.registered.cache_clear()
+    plugins.every.cache_clear()
     yield tmp_path
-    plugins.registered.cache_clear()
+    plugins.every.cache_clear()
     sys.modules.pop("mortal_engine", None)

@@ -39,9 +39,8 @@ def rows_like_gsm8k(n: int) -> Iterator[dict[str, str]]:
                 f" {i + 1}. How many {thing} are left?"
             ),
             "answer": (
-                f"{name} has {boxes} * {each} = <<{boxes}*{each}={total}>>{total} {thing}.\nAfter"
-                f" giving some away {total} - {given} ="
-                f" <<{total}-{given}={total - given}>>{total - given} are left.\n####"
-                f" {total - given}"
+                f"{name} has {boxes} * {each} = <<{boxes}*{each}={total}>>{total} {thing}.\n"
+                f"After giving some away {total} - {given} = <<{total}-{given}={total - given}>>{total - given} are left.\n"  # noqa: E501
+                f"#### {total - given}"
             ),
         }

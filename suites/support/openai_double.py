@@ -20,7 +20,7 @@ from cachewitness.core.trace_format import TraceHeader
 from cachewitness.engines.fault_tools import wrap
 from cachewitness.systems.sample.engine import SampleEngine, configurations
 from cachewitness.systems.sample.server import Request
-from cachewitness.systems.sample.server_faults import FAULTS
+from cachewitness_faults.sample.server_faults import FAULTS
 
 BLOCK = 8
 Meets = Callable[[Any, int], bool]

@@ -231,9 +231,9 @@ def test_what_an_engine_cannot_be_asked_is_not_run(
     [
         (("/nowhere/vectors",), "there is no such file or folder"),
         (
-            (str(VLLM), "--engine", "refrence"),
+            (str(VLLM), "--engine", "refrence"),  # codespell:ignore refrence
             "did you mean 'reference'?",
-        ),  # codespell:ignore refrence
+        ),
         (
             (str(VLLM / "lookup.json"), "--engine", "reference:mutant=last-token"),
             "no mutant is called 'last-token'",

@@ -62,7 +62,7 @@ def test_the_header_is_read() -> None:
     text = HEAD + "group 3: sliding block 2 window 6\ngroup 4: chunked block 2 chunk 8\n"
     rules = (
         "rules: alignment 4, eagle-drop 2, retention 8 on 1 3, shared-prefix-boundary,"
-        " stores-logits, no-caching, progress 3\n"
+        " no-caching, progress 3\n"
     )
     header = parse(text + rules, name="mine").header
     assert header.pools == [Pool(0, 10, [0]), Pool(1, 8, [], "cpu")]
@@ -78,7 +78,6 @@ def test_the_header_is_read() -> None:
         alignment=4,
         eagle_drop_tokens=2,
         retention=Retention(interval=8, groups=[1, 3], shared_prefix_boundary=True),
-        stores_logits=True,
         progress_steps=3,
     )
     assert header.trace == "mine"

@@ -1,113 +1,119 @@
-"""Draws what a pool is used for over time, and rates as lines: SVG, without any plotting
-package.
+"""Pictures as SVG, without any plotting package: elements, colours for a light page and a dark one,
+and rates as lines.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 
+NAMESPACE = "http://www.w3.org/2000/svg"
 WIDTH, HEIGHT = 400, 190
+"""Of one panel, in pixels."""
 LEFT, TOP, GAP = 46, 64, 58
-POINTS = 120
+"""Room left of the panels and above them, and between two of them."""
 LINES = (("#8c2d04", ""), ("#e08030", ""), ("#1f4e79", ""), ("#8c2d04", "6 3"), ("#8c2d04", "2 3"))
 """Colour and dashes of each line, in order."""
-COLOURS = ("#1f4e79", "#8c2d04", "#7fb2dd", "#f4a460", "#e6e6e6")
+
+Value = int | float | str
+Point = tuple[int | float, int | float]
 
 
-@dataclass(frozen=True)
-class Area:
-    """One panel: `samples` are (turn, pages by kind); `line` is a share of the pool's height by
-    turn, drawn over it.
+# --- elements -------------------------------------------------------------------------------------
+
+
+def element(name: str, /, *content: str, **attributes: Value) -> str:
+    """Return an element around markup.
+
+    In the names of attributes `_` stands for `-`, and one at the end (`class_`) for nothing. Floats
+    are written with one decimal.
     """
-
-    title: str
-    samples: Sequence[tuple[float, list[int]]]
-    line: Sequence[float]
-
-
-def stacked(panels: Sequence[Area], kinds: Sequence[str], line_name: str, columns: int = 2) -> str:
-    """Return an SVG picture of several panels with one legend."""
-    rows = -(-len(panels) // columns)
-    width = columns * (WIDTH + GAP) + LEFT
-    height = rows * (HEIGHT + GAP) + TOP
-    parts = [
-        (
-            f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0'
-            f' 0 {width} {height}" font-family="sans-serif" font-size="12">'
-        ),
-        f'<rect width="{width}" height="{height}" fill="#ffffff"/>',
-        *_legend(kinds, line_name),
-    ]
-    for index, panel in enumerate(panels):
-        x = LEFT + index % columns * (WIDTH + GAP)
-        y = TOP + index // columns * (HEIGHT + GAP)
-        parts += _panel(panel, x, y)
-    return "\n".join([*parts, "</svg>", ""])
-
-
-def thinned(
-    samples: Sequence[tuple[float, list[int]]], points: int = POINTS
-) -> list[tuple[float, list[float]]]:
-    """Return at most so many samples, each the mean of its neighbourhood."""
-    size = -(-len(samples) // points)
-    out = []
-    for start in range(0, len(samples), size):
-        chunk = samples[start : start + size]
-        kinds = range(len(chunk[0][1]))
-        means = [sum(pages[kind] for _, pages in chunk) / len(chunk) for kind in kinds]
-        out.append((sum(at for at, _ in chunk) / len(chunk), means))
-    return out
-
-
-def _legend(kinds: Sequence[str], line_name: str) -> list[str]:
-    parts = []
-    x = LEFT
-    for kind, colour in zip(kinds, COLOURS, strict=True):
-        parts.append(f'<rect x="{x}" y="12" width="12" height="12" fill="{colour}"/>')
-        parts.append(f'<text x="{x + 17}" y="22">{escape(kind)}</text>')
-        x += 34 + 7 * len(kind)
-    parts.append(
-        f'<line x1="{x}" y1="18" x2="{x + 18}" y2="18" stroke="#000000" stroke-width="2"/>'
+    written = "".join(
+        f' {key.rstrip("_").replace("_", "-")}="{_value(value)}"'
+        for key, value in attributes.items()
     )
-    return [*parts, f'<text x="{x + 23}" y="22">{escape(line_name)}</text>']
+    return f"<{name}{written}>{''.join(content)}</{name}>" if content else f"<{name}{written}/>"
 
 
-def _panel(panel: Area, x: int, y: int) -> list[str]:
-    turns = len(panel.line)
-    total = sum(panel.samples[0][1])
-    points = thinned(panel.samples)
-    across = [x + round(at / turns * WIDTH) for at, _ in points]
-    floor = [float(y + HEIGHT)] * len(points)
-    parts = [f'<text x="{x}" y="{y - 8}" font-weight="bold">{escape(panel.title)}</text>']
-    for kind, colour in enumerate(COLOURS):
-        top = [
-            low - pages[kind] / total * HEIGHT
-            for low, (_, pages) in zip(floor, points, strict=True)
-        ]
-        outline = [*zip(across, top, strict=True), *reversed(list(zip(across, floor, strict=True)))]
-        parts.append(
-            f'<polygon fill="{colour}" points="{" ".join(f"{a},{b:.0f}" for a, b in outline)}"/>'
+def rect(
+    x: float, y: float, width: float, height: float, style: str = "", **attributes: Value
+) -> str:
+    """Return a rectangle; `style` is its class."""
+    return element("rect", **_class(style), x=x, y=y, width=width, height=height, **attributes)
+
+
+def line(start: Point, stop: Point, style: str = "", **attributes: Value) -> str:
+    """Return a straight line; `style` is its class."""
+    places = {"x1": start[0], "y1": start[1], "x2": stop[0], "y2": stop[1]}
+    return element("line", **_class(style), **places, **attributes)
+
+
+def polygon(points: Iterable[Point], **attributes: Value) -> str:
+    """Return a filled outline."""
+    return element("polygon", **attributes, points=_points(points))
+
+
+def polyline(points: Iterable[Point], **attributes: Value) -> str:
+    """Return a line through points."""
+    return element("polyline", fill="none", **attributes, points=_points(points))
+
+
+def text(
+    x: float, y: float, words: str, style: str = "", *, hover: str = "", **attributes: Value
+) -> str:
+    """Return words that begin at a place; `style` is their class, `hover` what a mouse shows."""
+    shown = [title(hover)] if hover else []
+    return element("text", escape(words), *shown, **_class(style), x=x, y=y, **attributes)
+
+
+def title(words: str) -> str:
+    """Return what is shown where a mouse rests on the element around it."""
+    return element("title", escape(words))
+
+
+def scheme(light: str, dark: str) -> str:
+    """Return the style of a picture on a light page, and what changes on a dark one."""
+    return element("style", f"{light}@media (prefers-color-scheme: dark) {{{dark}}}")
+
+
+def picture(width: int, height: int, parts: Iterable[str], **attributes: Value) -> str:
+    """Return the text of an SVG file."""
+    content = "".join(f"\n{part}" for part in parts)
+    return (
+        element(
+            "svg",
+            content,
+            "\n",
+            xmlns=NAMESPACE,
+            viewBox=f"0 0 {width} {height}",
+            width=width,
+            height=height,
+            **attributes,
         )
-        floor = top
-    steps = " ".join(
-        f"{x + round((turn + part) / turns * WIDTH)},{y + HEIGHT - share * HEIGHT:.0f}"
-        for turn, share in enumerate(panel.line)
-        for part in (0, 1)
+        + "\n"
     )
-    parts.append(f'<polyline fill="none" stroke="#000000" stroke-width="2" points="{steps}"/>')
-    parts.append(
-        f'<rect x="{x}" y="{y}" width="{WIDTH}" height="{HEIGHT}" fill="none" stroke="#444444"/>'
-    )
-    for label, at in ((f"{total}", y + 4), ("0", y + HEIGHT + 4)):
-        parts.append(f'<text x="{x - 6}" y="{at}" text-anchor="end">{label}</text>')
-    for turn in range(turns):
-        centre = x + round((turn + 0.5) / turns * WIDTH)
-        parts.append(
-            f'<text x="{centre}" y="{y + HEIGHT + 16}" text-anchor="middle">{turn + 1}</text>'
-        )
-    return parts
+
+
+def sheet(width: int, height: int, parts: Iterable[str]) -> str:
+    """Return a picture on white, with the letters of all charts."""
+    white = element("rect", width=width, height=height, fill="#ffffff")
+    return picture(width, height, [white, *parts], font_family="sans-serif", font_size=12)
+
+
+def _class(style: str) -> dict[str, Value]:
+    return {"class_": style} if style else {}
+
+
+def _value(value: Value) -> str:
+    return f"{value:.1f}" if isinstance(value, float) else escape(str(value))
+
+
+def _points(points: Iterable[Point]) -> str:
+    return " ".join(f"{_value(x)},{_value(y)}" for x, y in points)
+
+
+# --- rates as lines -------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -125,46 +131,50 @@ def curves(panels: Sequence[Curves]) -> str:
     """
     named = LEFT + sum(52 + 7 * len(name) for name in panels[0].rates)
     width = max(len(panels) * (WIDTH + GAP) + LEFT, named)
-    height = TOP + HEIGHT + GAP
-    parts = [
-        (
-            f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0'
-            f' 0 {width} {height}" font-family="sans-serif" font-size="12">'
-        ),
-        f'<rect width="{width}" height="{height}" fill="#ffffff"/>',
-    ]
+    parts = []
     at = LEFT
-    for name, (colour, dashes) in zip(panels[0].rates, LINES[: len(panels[0].rates)], strict=True):
-        parts.append(
-            f'<path d="M{at},18h26" stroke="{colour}" stroke-width="2"'
-            f' stroke-dasharray="{dashes}"/>'
-        )
-        parts.append(f'<text x="{at + 32}" y="22">{escape(name)}</text>')
+    for name, style in zip(panels[0].rates, _styles(panels[0]), strict=True):
+        parts.append(element("path", d=f"M{at},18h26", **style))
+        parts.append(text(at + 32, 22, name))
         at += 52 + 7 * len(name)
     for index, panel in enumerate(panels):
         parts += _lines(panel, LEFT + index * (WIDTH + GAP), TOP)
-    return "\n".join([*parts, "</svg>", ""])
+    return sheet(width, TOP + HEIGHT + GAP, parts)
+
+
+def headed(x: int, y: int, words: str) -> str:
+    """Return the title of a panel."""
+    return text(x, y - 8, words, font_weight="bold")
+
+
+def mark_level(x: int, y: int, words: str) -> str:
+    """Return a number at the left axis of a panel."""
+    return text(x - 6, y + 4, words, text_anchor="end")
+
+
+def mark_column(x: int, y: int, words: str) -> str:
+    """Return words below a panel."""
+    return text(x, y + HEIGHT + 16, words, text_anchor="middle")
+
+
+def _styles(panel: Curves) -> list[dict[str, Value]]:
+    return [
+        {"stroke": colour, "stroke_width": 2, "stroke_dasharray": dashes}
+        for colour, dashes in LINES[: len(panel.rates)]
+    ]
 
 
 def _lines(panel: Curves, x: int, y: int) -> list[str]:
     across = [
         x + round((tick + 0.5) / len(panel.ticks) * WIDTH) for tick in range(len(panel.ticks))
     ]
-    parts = [f'<text x="{x}" y="{y - 8}" font-weight="bold">{escape(panel.title)}</text>']
+    parts = [headed(x, y, panel.title)]
     for share in (0.0, 0.25, 0.5, 0.75, 1.0):
         level = y + HEIGHT - round(share * HEIGHT)
-        parts.append(f'<path d="M{x},{level}h{WIDTH}" stroke="#dddddd"/>')
-        parts.append(f'<text x="{x - 6}" y="{level + 4}" text-anchor="end">{share:.0%}</text>')
-    for rates, (colour, dashes) in zip(
-        panel.rates.values(), LINES[: len(panel.rates)], strict=True
-    ):
-        points = " ".join(
-            f"{a},{y + HEIGHT - rate * HEIGHT:.0f}" for a, rate in zip(across, rates, strict=True)
-        )
-        style = f'stroke="{colour}" stroke-width="2" stroke-dasharray="{dashes}"'
-        parts.append(f'<polyline fill="none" {style} points="{points}"/>')
-    for a, tick in zip(across, panel.ticks, strict=True):
-        parts.append(
-            f'<text x="{a}" y="{y + HEIGHT + 16}" text-anchor="middle">{escape(tick)}</text>'
-        )
+        parts.append(element("path", d=f"M{x},{level}h{WIDTH}", stroke="#dddddd"))
+        parts.append(mark_level(x, level, f"{share:.0%}"))
+    for rates, style in zip(panel.rates.values(), _styles(panel), strict=True):
+        levels = [round(y + HEIGHT - rate * HEIGHT) for rate in rates]
+        parts.append(polyline(zip(across, levels, strict=True), **style))
+    parts += [mark_column(a, y, tick) for a, tick in zip(across, panel.ticks, strict=True)]
     return parts

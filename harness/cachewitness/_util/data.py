@@ -2,8 +2,9 @@
 
 In a checkout they are folders outside any import package (other projects use the names), so a wheel
 carries what the commands need of them inside this package, in `cachewitness/_data`; only a wheel
-has that folder. Callers get the same tree either way. The checkpoints outweigh all else and serve
-scores alone, so they are a distribution of their own beside a wheel.
+has that folder. Callers get the same tree either way. Two further distributions lie beside a wheel:
+the checkpoints, which outweigh all else and serve scores alone, and the seeded faults with the
+questions of test vectors, which show what the harness finds.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from cachewitness._util.errors import EngineMissing, UsageError
 
 CHECKPOINTS = "cachewitness_checkpoints"
 """The package that the distribution cachewitness-checkpoints installs."""
+FAULTS = "cachewitness_faults"
+"""The package that the distribution cachewitness-faults installs."""
 _PACKAGE = Path(__file__).resolve().parents[1]
 _CHECKOUT = _PACKAGE.parents[1]
 
@@ -41,6 +44,30 @@ def checkpoints() -> Path:
             install,
         )
     return Path(spec.origin).parent
+
+
+def faults_missing(what: str) -> EngineMissing | None:
+    """Return the error that says where the seeded faults and the questions of vectors are, and
+    that `what` needs them; None if they are installed.
+    """
+    if importlib.util.find_spec(FAULTS) is not None:
+        return None
+    install = f"pip install {FAULTS.replace('_', '-')}"
+    return EngineMissing(
+        f"{what}: the seeded faults and the questions of test vectors are a distribution of their"
+        f" own, which is not installed; {install} (from a clone: ./ci/faults)",
+        install,
+    )
+
+
+def fault_traces() -> Path:
+    """Return the folder of the smallest traces that kill faults; it need not be there."""
+    if (checkout := fixtures() / "traces" / "mutants").is_dir():
+        return checkout
+    spec = importlib.util.find_spec(FAULTS)
+    if spec is None or spec.origin is None:
+        return checkout
+    return Path(spec.origin).parent / "_traces"
 
 
 def samples() -> Path:

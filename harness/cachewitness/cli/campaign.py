@@ -21,7 +21,7 @@ from cachewitness.cli.status_line import StatusLine, left
 if TYPE_CHECKING:
     from cachewitness.engines.registry import EngineSpec
     from cachewitness.report.summary import NotRun
-    from cachewitness.sessions.campaign.driver import Progress, Result, Settings
+    from cachewitness.sessions.campaign.driver import CampaignProgress, CampaignSettings, Result
     from cachewitness.sessions.campaign.executors import Executor
     from cachewitness.sessions.campaign.file import Engine, File
     from cachewitness.sessions.campaign.plan import Key, Planned
@@ -114,11 +114,11 @@ def campaign(
         return EXIT_FAIL
 
 
-def _settings(said: File, database: str | None, traces: str | None) -> Settings:
-    from cachewitness.sessions.campaign.driver import Settings
+def _settings(said: File, database: str | None, traces: str | None) -> CampaignSettings:
+    from cachewitness.sessions.campaign.driver import CampaignSettings
 
     budget = said.budget
-    return Settings(
+    return CampaignSettings(
         database=database or said.state.database,
         traces=traces or said.state.traces,
         workers=0,
@@ -150,7 +150,7 @@ def _workers(planned: Planned, wanted: int | None, executor: Executor, file: Pat
     return wanted if wanted is not None else 1 if why else executor.cores()
 
 
-def _join(planned: Planned, settings: Settings) -> int:
+def _join(planned: Planned, settings: CampaignSettings) -> int:
     from cachewitness.sessions.campaign.driver import process_name
     from cachewitness.sessions.campaign.worker import serve
 
@@ -164,7 +164,7 @@ def _join(planned: Planned, settings: Settings) -> int:
 
 def _drive(
     planned: Planned,
-    settings: Settings,
+    settings: CampaignSettings,
     executor: Executor,
     metrics: str | None,
     folder: Path | None,
@@ -179,7 +179,7 @@ def _drive(
     shown = _Shown(planned.name)
     with told_by(metrics, planned.name) as measure:
 
-        def tell(progress: Progress) -> None:
+        def tell(progress: CampaignProgress) -> None:
             shown.tell(progress)
             measure(progress)
 
@@ -198,7 +198,7 @@ def _drive(
     return drawn(document.exit_code, folder, document, partial(_drawn, document), problems)
 
 
-def _keep(result: Result, settings: Settings, whole: Document, folder: Path) -> list[str]:
+def _keep(result: Result, settings: CampaignSettings, whole: Document, folder: Path) -> list[str]:
     from cachewitness.report.html.page import FILMS_MAX
     from cachewitness.sessions.campaign.summary import keep
     from cachewitness.sessions.run import store
@@ -371,7 +371,7 @@ class _Shown:
         """Wipe the line of a terminal."""
         self._status.clear()
 
-    def tell(self, progress: Progress) -> None:
+    def tell(self, progress: CampaignProgress) -> None:
         """Say it, now and then."""
         for line in progress.told[self._told :]:
             self.clear()
@@ -380,7 +380,7 @@ class _Shown:
         self._status.tell(lambda: f"{self._name}: {_line(progress)}")
 
 
-def _line(progress: Progress) -> str:
+def _line(progress: CampaignProgress) -> str:
     found = f"{len(progress.classes)} kinds of findings" if progress.classes else "no finding"
     return (
         f"{progress.done:,} of {progress.units:,} units{left(progress.left)}, {found},"

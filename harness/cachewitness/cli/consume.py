@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from cachewitness.engines.registry import EngineSpec
     from cachewitness.vectors.consume import Consumed
-    from cachewitness.vectors.document import Asked
+    from cachewitness.vectors.document import AskedFile
     from cachewitness.vectors.document import Consumed as Document
     from cachewitness.vectors.form import File
 
@@ -48,14 +48,14 @@ def consume(
     from cachewitness.core import result as verdict
     from cachewitness.vectors import consume as consuming
     from cachewitness.vectors import store
-    from cachewitness.vectors.document import Asked, document
+    from cachewitness.vectors.document import AskedFile, document
 
     spec = engine_of(engine, release=release)
     files = [(path, store.load(path)) for path in store.find(vectors)]
     ready(folder, *(path for path, _ in files))
-    asked: list[Asked] = []
+    asked: list[AskedFile] = []
     for path, file in files:
-        asked.append(Asked(path, file, consuming.consume(file, spec)))
+        asked.append(AskedFile(path, file, consuming.consume(file, spec)))
         if not as_json:
             _print_outcome(path, file, asked[-1].came, quiet=quiet)
     whole = document(asked, spec.text)
@@ -69,7 +69,7 @@ def consume(
     return drawn(whole.exit_code, folder, whole, partial(_drawn, whole), problems)
 
 
-def _sum_up(asked: Sequence[Asked]) -> None:
+def _sum_up(asked: Sequence[AskedFile]) -> None:
     passed = sum((one.came.passed for one in asked), Counter[str]())
     failed = sum(len(one.came.failures) for one in asked)
     unknown = sum(len(one.came.unknown) for one in asked)
@@ -82,7 +82,7 @@ def _sum_up(asked: Sequence[Asked]) -> None:
     )
 
 
-def _keep(whole: Document, asked: Sequence[Asked], spec: EngineSpec, folder: Path) -> list[str]:
+def _keep(whole: Document, asked: Sequence[AskedFile], spec: EngineSpec, folder: Path) -> list[str]:
     from cachewitness.report.html.page import FILMS_MAX
     from cachewitness.sessions.run import store
     from cachewitness.vectors.document import keep

@@ -131,7 +131,9 @@ def _anomaly(name: str) -> list[str]:
     """Return the rule, the lawful look-alikes, the real bugs of the kind, and the smallest
     example that fails here and now.
     """
+    from cachewitness._util import data
     from cachewitness.engines.faults import all_mutants
+    from cachewitness.report.counterexample import wrapped
     from cachewitness.workloads import anomaly_examples
 
     faults = [mutant for mutant in all_mutants().values() if mutant.anomaly == name]
@@ -141,6 +143,8 @@ def _anomaly(name: str) -> list[str]:
         "",
         *_look_alikes(name),
     ]
+    if missing := data.faults_missing("further examples"):
+        lines += [*wrapped(str(missing), ""), ""]
     if faults:
         lines += ["seeded faults of this kind, and the public bugs that they mirror:"]
         lines += [f"  {mutant.name}: {mutant.mirrors}" for mutant in faults[:FAULTS_SHOWN]]

@@ -108,10 +108,10 @@ def _anomalies() -> Rows:
 
 
 def _mutants() -> Rows:
-    from cachewitness.engines.faults import all_mutants
+    from cachewitness.engines.faults import all_mutants, of_engine
     from cachewitness.engines.registry import kinds
 
-    own = [kind.faults() for kind in kinds().values() if kind.faults is not None]
+    own = [of_engine(name) for name in kinds()]
     found = {mutant.name: mutant for faults in [all_mutants(), *own] for mutant in faults.values()}
     keys = ("name", "summary", "mirrors", "anomaly", "checker", "engines")
     rows = [{key: getattr(mutant, key) for key in keys} for mutant in found.values()]
@@ -146,6 +146,10 @@ def ls(kind: str, as_json: bool) -> None:
     KIND is one of engines, policies, layouts, suites, scenarios, checkers, anomalies, mutants,
     schemas.
     """
+    from cachewitness.engines.faults import need_all
+
+    if kind == "mutants":
+        need_all("ls mutants")
     collect, columns = KINDS[kind]
     rows = collect()
     if as_json:

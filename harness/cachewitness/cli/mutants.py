@@ -165,16 +165,19 @@ def _exit_code(made: Matrix) -> int:
 def _chosen(policy: str, names: Sequence[str]) -> list[Mutant]:
     from cachewitness._util.names import nearest
     from cachewitness.engines import policy as policies
-    from cachewitness.engines.faults import all_mutants
+    from cachewitness.engines.faults import all_mutants, need_all
 
+    if policy:
+        policies.get(policy)
+    if not names:
+        need_all("mutants", policy)
     known = all_mutants()
     for name in names:
         if name not in known:
+            need_all(f"--mutant: no mutant is called {name!r} here")
             raise UsageError(
                 f"--mutant: no mutant is called {name!r}{nearest(name, known, 'ls mutants')}"
             )
-    if policy:
-        policies.get(policy)
     chosen = [
         m for m in known.values() if (not names or m.name in names) and policy in ("", m.policy)
     ]

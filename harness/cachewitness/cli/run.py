@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from cachewitness.report.summary import Report, Stored
-    from cachewitness.sessions.run.progress import Progress
+    from cachewitness.sessions.run.progress import RunProgress
 
 _FILE = click.Path(path_type=Path)
 
@@ -288,7 +288,7 @@ def _files(made: _Made, output: Output) -> tuple[dict[Path, bytes], list[str]]:
     return files, problems
 
 
-def _progress_text(progress: Progress) -> str:
+def _progress_text(progress: RunProgress) -> str:
     """Return how far a run is, and how long the rest takes."""
     begun = (
         f"{progress.begun:,}" if progress.of is None else f"{progress.begun:,} of {progress.of:,}"

@@ -91,7 +91,6 @@ def _check_rules(header: Header) -> None:
         )
     if not 0 <= rules.drafts <= DRAFTS_MAX:
         raise MalformedHistory(f"{rules.drafts} - at `$.rules.drafts`; it is 0 to {DRAFTS_MAX}")
-    at_least_nothing(rules.reuse_distance, "rules.reuse_distance")
     at_least_nothing(rules.max_prompt, "rules.max_prompt")
     least = (
         min(pool.pages for pool in header.pools if pool.tier == "local")

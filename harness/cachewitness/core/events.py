@@ -19,7 +19,7 @@ from cachewitness.core.trace_format import GroupKind, Level, Media
 FORMAT = "cachewitness.history"
 VERSION = 3
 
-Order = Literal["lru", "lru-used", "lru-leaves", "lru-restored", "lfu", "fifo", "random"]
+Order = Literal["lru", "lru-used", "lru-leaves", "lru-restored", "random"]
 
 
 class Eviction(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -29,8 +29,8 @@ class Eviction(msgspec.Struct, frozen=True, omit_defaults=True):
     let go longest ago, and of full attention's that a request let go together a longer prefix
     first. `lru-used`: who was used longest ago, where the engine counts a use at some time between
     the last take and the last release. `lru-leaves`: so too, and nobody before a longer prefix of
-    its own. `lru-restored`: who was hit longest ago, or else handed out longest ago. `lfu`: who was
-    hit by the fewest requests since it was keyed. `fifo`: whose key is oldest. `random`: anybody.
+    its own. `lru-restored`: who was hit longest ago, or else handed out longest ago. `random`:
+    anybody.
 
     `free_first`: pages without a key are handed out before any key ends; otherwise both wait in one
     queue. `watermark`: the share of the pool in use from which keys end ahead of need; 1: never.
@@ -176,16 +176,17 @@ class Answering(msgspec.Struct, frozen=True, omit_defaults=True):
     inexact: bool = False
 
 
-class Rules(msgspec.Struct, frozen=True, omit_defaults=True):
+class Rules(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """What the engine declares of its own policy, so that checkers need no policy code.
 
+    A rule that is not known here is refused, since it would change what is judged.
+
     `alignment`: hits are multiples of this many tokens. `eagle_drop_tokens`: tokens that a
-    speculative look-up returns unused. `stores_logits`: a full hit may leave nothing to compute.
+    speculative look-up returns unused.
     `progress_steps`: in so many steps a feasible request advances. `reserved_pages`: so many pages
     of a pool stay free when a waiting request joins others. `drafts`: so many drafts are verified
     with a token at most; there are pages for so many more beyond them, and a page for the state
     after each. `tier` is set if what a second tier has does not complete what the device has.
-    `reuse_distance`: a request may resume so many tokens earlier than what is kept allows.
     `eagle_groups`: the groups that a speculative look-up matches further; empty: all of them.
     `captures` is set if prefixes are captured rather than keyed. `max_prompt`: a prompt may have so
     many tokens; 0: any number for which the pools have room. `engine_aborts`: where nobody can go on for
@@ -199,12 +200,10 @@ class Rules(msgspec.Struct, frozen=True, omit_defaults=True):
     alignment: int = 1
     eagle_drop_tokens: int = 0
     retention: Retention = Retention()
-    stores_logits: bool = False
     progress_steps: int = 8
     reserved_pages: int = 0
     drafts: int = 0
     tier: TierRules | None = None
-    reuse_distance: int = 0
     eagle_groups: list[int] = []
     captures: Captures | None = None
     max_prompt: int = 0

@@ -1,58 +1,91 @@
 """The seeded faults by name, and how one is planted into an engine that was just opened.
 
-Every policy brings the faults of its own; the faults of a device, which belong to no policy, are
-registered under the entry-point group `cachewitness.mutants`.
+They are registered under two entry-point groups. Under `cachewitness.mutants` a name is a policy's,
+into whose engine the faults are planted, or that of no policy: faults of a device. Under
+`cachewitness.engine_mutants` it is the name of an engine that has faults of its own beside those.
+What is registered is a sequence of `Mutant`s. Several distributions may register one name: most
+faults of this repository are in the distribution cachewitness-faults, and here are only those that
+the self-test and the documentation plant.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from importlib.metadata import EntryPoint
 from typing import Any
 
-from cachewitness._util import plugins
+from cachewitness._util import data, plugins
 from cachewitness._util.errors import UsageError
 from cachewitness._util.names import nearest
 from cachewitness.core.trace_format import TraceHeader
 from cachewitness.engines import policy as policies
 from cachewitness.engines.kind import EngineKind
 from cachewitness.engines.mutant import DEFAULT_POLICY, VLLM_SHAPE, Mutant
-from cachewitness.engines.policy import PolicyKind
 
 GROUP = "cachewitness.mutants"
+ENGINE_GROUP = "cachewitness.engine_mutants"
+_OWN = "cachewitness."
+"""How the registrations of this package begin."""
 
 
 def all_mutants() -> dict[str, Mutant]:
-    """Return every mutant by name: those of each policy, then those that belong to none.
+    """Return every mutant that is installed, by name: those of each policy, then those that belong
+    to none.
 
-    Raises UsageError for a policy that cannot be loaded: a list that left it out would be taken for
-    a whole one.
+    Raises UsageError for a policy, or for faults, that cannot be loaded: a list that left them out
+    would be taken for a whole one.
     """
-    return _of(policies.get(name) for name in policies.names()) | _of_devices()
+    names = policies.names()
+    for name in names:
+        policies.get(name)
+    entries = plugins.every(GROUP)
+    return _of(sorted(entries, key=lambda entry: _place(entry.name, names)))
+
+
+def need_all(what: str, policy: str = "") -> None:
+    """Raise EngineMissing, saying that `what` needs them, if the faults of this repository are not
+    installed, or those of one of its policies. Another package's policy brings its own.
+    """
+    another = policy and not plugins.registered(policies.GROUP)[policy].value.startswith(_OWN)
+    if not another and (missing := data.faults_missing(what)):
+        raise missing
 
 
 def fitting(policy: str) -> dict[str, Mutant]:
     """Return by name the mutants that an engine following a policy may take: its own, the default
     policy's, a device's.
 
-    No other policy is loaded for it. Raises UsageError for a policy that there is not.
+    No other policy's are loaded for it. Raises UsageError for a policy that there is not.
     """
-    return (
-        _of(policies.get(name) for name in dict.fromkeys((policy, DEFAULT_POLICY))) | _of_devices()
-    )
+    policies.get(policy)
+    asked = list(dict.fromkeys((policy, DEFAULT_POLICY)))
+    others = set(policies.names()).difference(asked)
+    entries = [entry for entry in plugins.every(GROUP) if entry.name not in others]
+    return _of(sorted(entries, key=lambda entry: _place(entry.name, asked)))
 
 
-def _of(kinds: Iterable[PolicyKind]) -> dict[str, Mutant]:
-    return _by_name(mutant for kind in kinds for mutant in kind.mutants())
+def of_engine(name: str) -> dict[str, Mutant]:
+    """Return by name the faults that an engine has of its own."""
+    return _of(entry for entry in plugins.every(ENGINE_GROUP) if entry.name == name)
 
 
-def _of_devices() -> dict[str, Mutant]:
-    return _by_name(
-        mutant for entry in plugins.registered(GROUP).values() for mutant in entry.load()
-    )
+def _place(name: str, names: list[str]) -> int:
+    return names.index(name) if name in names else len(names)
 
 
-def _by_name(mutants: Iterable[Mutant]) -> dict[str, Mutant]:
-    return {mutant.name: mutant for mutant in mutants}
+def _of(entries: Iterable[EntryPoint]) -> dict[str, Mutant]:
+    return {mutant.name: mutant for entry in entries for mutant in _loaded(entry)}
+
+
+def _loaded(entry: EntryPoint) -> Iterable[Mutant]:
+    try:
+        mutants: Iterable[Mutant] = entry.load()
+    except Exception as error:
+        raise UsageError(
+            f"--engine: the seeded faults of {entry.name} ({entry.value}) cannot be imported:"
+            f" {type(error).__name__}: {error}; install their package again"
+        ) from None
+    return mutants
 
 
 def misfit(name: str, kind: EngineKind, policy: str) -> str:
@@ -92,11 +125,17 @@ def plant(name: str, kind: EngineKind, engine: Any, header: TraceHeader) -> None
 
 
 def _named(name: str, kind: EngineKind, policy: str) -> Mutant:
-    mutants = fitting(policy) | dict(kind.faults())
+    mutants = fitting(policy) | of_engine(kind.name)
     if name not in mutants:
-        mutants |= _of(policies.loadable())
+        mutants |= _of(entry for entry in plugins.every(GROUP) if _has_policy(entry.name))
     if name not in mutants:
+        if missing := data.faults_missing(f"--engine: no mutant is called {name!r} here"):
+            raise missing
         raise UsageError(
             f"--engine: no mutant is called {name!r}{nearest(name, mutants, 'ls mutants')}"
         )
     return mutants[name]
+
+
+def _has_policy(name: str) -> bool:
+    return any(kind.name == name for kind in policies.loadable())

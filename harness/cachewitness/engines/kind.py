@@ -12,7 +12,6 @@ from cachewitness.engines.answers import Prompts
 from cachewitness.engines.answers_level import AnswersLevel, Controls
 from cachewitness.engines.export import Exporter
 from cachewitness.engines.known_findings import KnownFindings
-from cachewitness.engines.mutant import Mutant
 from cachewitness.engines.own_configurations import OwnConfigurations
 from cachewitness.engines.own_process import OwnProcess
 from cachewitness.engines.second_tier import SecondTier
@@ -58,8 +57,6 @@ class EngineKind:
     is_reference: bool = False
     computes: bool = False
     answers: Answers | None = None
-    faults: Callable[[], Mapping[str, Mutant]] = dict
-    """Seeded faults of its own, by name, beside those that `cachewitness.engines.faults` knows."""
     configurations: OwnConfigurations | None = None
     """The configurations that are its own; None: it runs on the policy's."""
     answers_level: AnswersLevel | None = None

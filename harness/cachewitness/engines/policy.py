@@ -2,10 +2,11 @@
 register.
 
 A policy is a package in `reference_impl`, in its own system's terms; what the harness needs of it
-(how it is built for a trace, on which configurations it is run, its plan, its mutants, its test
+(how it is built for a trace, on which configurations it is run, its plan, how it answers test
 vectors) is said in a `PolicyKind`, which is registered under the entry-point group
 `cachewitness.policies`. Those of this package are in `harness/cachewitness/systems`, in one folder
-each.
+each. Its seeded faults and the questions of its vectors have groups of their own, so that another
+distribution can bring them.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from cachewitness.engines.choices import Choices
 from cachewitness.engines.drawing import Drawing
 from cachewitness.engines.environment import Variable
 from cachewitness.engines.layout_rules import LayoutRules
-from cachewitness.engines.mutant import DEFAULT_POLICY, Mutant
+from cachewitness.engines.mutant import DEFAULT_POLICY
 from cachewitness.engines.on_tensors import OnTensors, Serving, served_plainly
 from cachewitness.engines.sizing import Sizing
 from cachewitness.workloads.configurations import Configuration
@@ -61,8 +62,8 @@ class PolicyKind:
     """A policy: what it is, where its rules come from, and how it is built and run. What only some
     policies have is a part of its own, left out by the others.
 
-    Registering is light: what opening an engine, planting, planning or asking needs is imported
-    when that is called.
+    Registering is light: what opening an engine, planning or asking needs is imported when that is
+    called.
 
     `open(header, options)` builds its engine for a trace, at the level that the trace names;
     options are those of the engine `reference` (`mutant`, `release`), and it raises UsageError for
@@ -84,10 +85,9 @@ class PolicyKind:
     plants_as: str = ""
     """What mutants name in `engines` that fit it beside its own: `reference` for caches of vLLM's
     shape; empty: no others."""
-    mutants: Callable[[], Sequence[Mutant]] = tuple
-    """The seeded faults that are planted into its engine."""
-    questions: Callable[[], Any] | None = None
-    """What it is asked for test vectors, a `cachewitness.vectors.case.Questions`; None: nothing."""
+    answers: Callable[[], Any] | None = None
+    """Who answers test vectors, a `cachewitness.vectors.case.PolicyAnswers`; None: nobody but the
+    engine that runs a trace."""
     steer: Callable[[Any, Choices], None] | None = None
     """Has somebody else make the free choices of an engine that `open` returned; None: the
     reference cannot follow any."""

@@ -25,8 +25,8 @@ def open_engine(header: TraceHeader, options: Mapping[str, str]) -> Engine:
 
 def answer_vectors(policy: str, options: Mapping[str, str]) -> Mapping[str, Answer]:
     """Return how the reference of a policy answers vectors, by kind of vector."""
-    asked = policies.get(policy).questions
-    return {} if asked is None else asked().answers(options)
+    asked = policies.get(policy).answers
+    return {} if asked is None else asked().reference(options)
 
 
 ENGINE = EngineKind(

@@ -17,5 +17,6 @@ arithmetic of the documents, without the policy.
 
 **Reading order.** `form` (the types, which are the schemas), `store` (files and their hashes),
 `lifecycle` (what of a trace must be equal), `fill`, `consume`; then
-`harness/cachewitness/systems/<policy>/vectors`: its questions, and how the reference answers them.
+`cachewitness.systems.<policy>.reference.vectors`: how the reference answers, and
+`cachewitness_faults.<policy>.reference.vectors`: what it is asked.
 """

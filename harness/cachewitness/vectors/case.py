@@ -43,19 +43,25 @@ def case(kind: Kind, name: str, comment: str, flags: str, asked: Any, **more: An
 
 @dataclass(frozen=True)
 class Questions:
-    """What a policy is asked: the cases of each kind, what the flags mean, and who answers for the
-    reference.
-
-    `answers(options)` maps a kind to a function from input to answer, `options` being those of the
-    engine `reference`. Lifecycles need none: a trace is run on the engine.
+    """What a policy is asked: the cases of each kind, and what the flags mean. It is registered by
+    the policy's name, under the entry-point group `cachewitness.questions`.
     """
 
     cases: Mapping[Kind, Callable[[], list[Case]]]
     flags: Mapping[str, Flag]
-    answers: Callable[[Mapping[str, str]], Mapping[str, Answer]] = lambda options: {}
-    answers_of: Callable[[Callable[[TraceHeader], Engine]], Mapping[str, Answer]] | None = None
+
+
+@dataclass(frozen=True)
+class PolicyAnswers:
+    """Who answers the questions about a policy: a function from input to answer, by kind of
+    question. Lifecycles need none: a trace is run on the engine.
+    """
+
+    reference: Callable[[Mapping[str, str]], Mapping[str, Answer]]
+    """Given the options of the engine `reference`: how the policy's reference answers."""
+    of_shape: Callable[[Callable[[TraceHeader], Engine]], Mapping[str, Answer]] | None = None
     """Given how an engine of the policy's shape is opened for a trace: how that engine answers."""
-    answers_derived: Callable[[Derived], Mapping[str, Answer]] | None = None
+    derived: Callable[[Derived], Mapping[str, Answer]] | None = None
     """Given what an engine makes of a configuration: how that engine answers."""
 
 

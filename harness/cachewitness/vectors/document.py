@@ -62,7 +62,7 @@ class Consumed(msgspec.Struct, kw_only=True):
     version: int = VERSION
 
 
-class Asked(NamedTuple):
+class AskedFile(NamedTuple):
     """A file of vectors that an engine was asked, and what came of it."""
 
     path: Path
@@ -70,7 +70,7 @@ class Asked(NamedTuple):
     came: Came
 
 
-def document(asked: Iterable[Asked], engine: str) -> Consumed:
+def document(asked: Iterable[AskedFile], engine: str) -> Consumed:
     """Return the document of files that an engine was asked."""
     files = [_entry(one) for one in asked]
     codes = {
@@ -86,7 +86,7 @@ def document(asked: Iterable[Asked], engine: str) -> Consumed:
 
 
 def keep(
-    whole: Consumed, asked: Iterable[Asked], spec: EngineSpec, folder: Path, most: int
+    whole: Consumed, asked: Iterable[AskedFile], spec: EngineSpec, folder: Path, most: int
 ) -> list[str]:
     """Run the traces of so many wrong answers again, keep them with their histories, and note in
     the document where.
@@ -110,7 +110,7 @@ def keep(
     return problems
 
 
-def _entry(asked: Asked) -> ConsumedFile:
+def _entry(asked: AskedFile) -> ConsumedFile:
     path, file, came = asked
     wrong = [
         WrongAnswer(

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from cachewitness._util import data, plugins
 from cachewitness._util.errors import UsageError
 from cachewitness.core.driving import drive
 from cachewitness.core.trace_format import Trace
@@ -30,21 +31,39 @@ from cachewitness.vectors.form import (
 )
 from cachewitness.vectors.lifecycle import Recorder
 
+GROUP = "cachewitness.questions"
+"""The entry-point group of what policies are asked, by a policy's name."""
+
 
 def asked_policies() -> list[str]:
-    """Return the policies that are asked anything, by name."""
-    return [name for name in policies.names() if policies.get(name).questions is not None]
+    """Return the policies that are asked anything, by name.
+
+    Raises UsageError for a policy that cannot be loaded, EngineMissing if the questions of this
+    repository are not installed: a list that left them out would be taken for a whole one.
+    """
+    if missing := data.faults_missing("--policy: the list of all would not be whole"):
+        raise missing
+    return _with_questions()
+
+
+def _with_questions() -> list[str]:
+    registered = plugins.registered(GROUP)
+    return [name for name in policies.names() if policies.get(name).name in registered]
 
 
 def questions(policy: str) -> Questions:
-    """Return what a policy is asked. Raises UsageError for a policy that there is not."""
-    asked = policies.get(policy).questions
-    if asked is None:
+    """Return what a policy is asked. Raises UsageError for a policy that there is not, and if it
+    has no questions, EngineMissing if they may be in what is not installed.
+    """
+    entry = plugins.registered(GROUP).get(policies.get(policy).name)
+    if entry is None:
+        if missing := data.faults_missing(f"--policy: no questions about {policy} are here"):
+            raise missing
         raise UsageError(
             f"--policy: there are no vectors of {policy}; there are of"
-            f" {', '.join(asked_policies())}"
+            f" {', '.join(_with_questions())}"
         )
-    found: Questions = asked()
+    found: Questions = entry.load()
     return found
 
 
@@ -53,7 +72,9 @@ def fill(policy: str) -> Iterator[tuple[Kind, File]]:
     asked = questions(policy)
     kind_of_policy = policies.get(policy)
     source = Source(kind_of_policy.source, kind_of_policy.pinned)
-    answers: dict[str, Answer] = {**asked.answers({}), "lifecycle": lifecycle}
+    answering = kind_of_policy.answers
+    answers: dict[str, Answer] = {} if answering is None else dict(answering().reference({}))
+    answers["lifecycle"] = lifecycle
     for kind, cases in asked.cases.items():
         vectors = [answered(kind, case, answers[kind]) for case in cases()]
         yield kind, store.file_of(kind, policy, source, dict(asked.flags), vectors)

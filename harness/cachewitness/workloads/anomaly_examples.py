@@ -55,7 +55,7 @@ and where it is found."""
 
 
 @dataclass(frozen=True)
-class Story:
+class AnomalyExample:
     """One look-alike and, if `anomalous` says what is different, its illegal baseline. `tempts` is
     the checker in question.
     """
@@ -87,7 +87,7 @@ class Story:
         return ("legal", "anomalous") if self.anomalous else ("legal",)
 
 
-def load(folder: Path | None = None) -> list[Story]:
+def load(folder: Path | None = None) -> list[AnomalyExample]:
     """Read every story, by name.
 
     Raises UsageError for a story without its fields, or about an anomaly or a checker that does not
@@ -96,14 +96,14 @@ def load(folder: Path | None = None) -> list[Story]:
     return [_read(path) for path in sorted((folder or _folder()).glob("*.txt"))]
 
 
-def files(stories: list[Story]) -> Iterator[tuple[str, bytes]]:
+def files(stories: list[AnomalyExample]) -> Iterator[tuple[str, bytes]]:
     """Yield the path, relative to the folder of histories, and the content of each history."""
     for story in stories:
         for kind in story.kinds:
             yield f"{kind}/{story.name}.jsonl", b"".join(dump(story.history(kind)))
 
 
-def document(stories: list[Story]) -> str:
+def document(stories: list[AnomalyExample]) -> str:
     """Return docs/reference/anomalies.md: a table of the anomalies, then the examples of each."""
     anomalies = []
     examples = []
@@ -124,7 +124,7 @@ def reported_by(anomaly: str) -> str:
     return checkers or ("differential" if anomaly == "divergence" else "engine")
 
 
-def _row(story: Story) -> list[str]:
+def _row(story: AnomalyExample) -> list[str]:
     folder = "../../fixtures/histories"
     said = {"legal": story.legal, "anomalous": story.anomalous}
     cells = [
@@ -138,7 +138,7 @@ def _folder() -> Path:
     return data.fixtures() / "histories"
 
 
-def _read(path: Path) -> Story:
+def _read(path: Path) -> AnomalyExample:
     lines = path.read_text(encoding="utf-8").splitlines()
     end = lines.index("") if "" in lines else len(lines)
     fields = dict(line.split(": ", 1) for line in lines[:end] if ": " in line)
@@ -157,7 +157,7 @@ def _read(path: Path) -> Story:
     if tempts not in [checker.name for checker in ALL]:
         raise UsageError(f"{path}: no checker is called {tempts!r}; say which one is tempted")
     text = "\n".join("" if number < end else line for number, line in enumerate(lines))
-    return Story(
+    return AnomalyExample(
         path.stem,
         anomaly,
         fields["legal"],

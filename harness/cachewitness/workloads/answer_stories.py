@@ -29,7 +29,7 @@ DEEP, DEEP_TOKENS = 13, 2048
 these."""
 
 
-class Story:
+class AnswerStory:
     """Writes one story."""
 
     def __init__(self, shape: Shape, name: str, seed: int) -> None:
@@ -67,7 +67,7 @@ class Story:
         self.script.ops += [Step() for _ in range(count)]
 
 
-def replays(s: Story) -> None:
+def replays(s: AnswerStory) -> None:
     """Ask the same twice, of every length around a boundary and one behind a far one; then once
     more with one token more.
     """
@@ -80,7 +80,7 @@ def replays(s: Story) -> None:
         s.serve(f"c{name}", f"{s.text(name, length)} {s.text('more', 1)}")
 
 
-def parting(s: Story) -> None:
+def parting(s: AnswerStory) -> None:
     """Let two prompts part at every place around a boundary, and inside a block."""
     for k in (1, 2):
         for off in (-1, 0, 1, s.unit // 2):
@@ -93,7 +93,7 @@ def parting(s: Story) -> None:
                 )
 
 
-def siblings(s: Story) -> None:
+def siblings(s: AnswerStory) -> None:
     """Let siblings of one prefix come at once: with its first asker, after it, and in turn."""
     shared = s.text("sys", 2 * s.unit + s.unit // 2)
     cold = [f"w{index}" for index in range(3)]
@@ -108,14 +108,14 @@ def siblings(s: Story) -> None:
         s.serve(f"y{index}", f"{shared} {s.text(f'y{index}', s.own())}")
 
 
-def single_tokens(s: Story) -> None:
+def single_tokens(s: AnswerStory) -> None:
     """Ask for one token: with a prompt of one, of a block, of what is cached, and one behind it."""
     for length in (1, s.unit, s.unit + 1, 2 * s.unit, 2 * s.unit + 1):
         for r in "ab":
             s.serve(f"{r}{length}", s.text("doc", length), 1)
 
 
-def answered_prompts(s: Story) -> None:
+def answered_prompts(s: AnswerStory) -> None:
     """Ask with an earlier prompt and its answer, whole, without its last token, and with a token
     more.
     """
@@ -128,7 +128,7 @@ def answered_prompts(s: Story) -> None:
         s.serve(f"d{length}", f"{prompt} @p{length}:{generate} {s.text('more', s.own())}")
 
 
-def cancelled(s: Story) -> None:
+def cancelled(s: AnswerStory) -> None:
     """Let clients go away: at once, in the middle of a prompt, in the middle of an answer;
     others then ask the same.
     """
@@ -141,7 +141,7 @@ def cancelled(s: Story) -> None:
         s.serve(f"d{index}", f"{prompt} {s.text(f'd{index}', s.own())}")
 
 
-def conversations(s: Story) -> None:
+def conversations(s: AnswerStory) -> None:
     """Hold two conversations in turn: every request is the one before, what it said, and
     something more.
     """
@@ -154,7 +154,7 @@ def conversations(s: Story) -> None:
             said[name] += f" @{r}:{generate} {s.text(f'more{name}{turn}', s.own())}"
 
 
-def pressure(s: Story) -> None:
+def pressure(s: AnswerStory) -> None:
     """Ask again and again for prefixes that a small pool keeps in part, several at a time."""
     prefixes = [s.text(f"doc{index}", 2 * s.unit + index) for index in range(4)]
     for turn in range(3):
@@ -168,7 +168,7 @@ def pressure(s: Story) -> None:
         s.serve(f"z{prefix.partition('.')[0]}", f"{prefix} {s.text('z', s.own())}")
 
 
-def idle(s: Story) -> None:
+def idle(s: AnswerStory) -> None:
     """Fill the cache, let the engine make steps with nothing to do, and come back to what was
     asked first.
     """
@@ -180,7 +180,7 @@ def idle(s: Story) -> None:
         s.serve(r, f"{s.text(f'doc{index}', 2 * s.unit + 1)} {s.text(r, s.own())}")
 
 
-def tenants(s: Story) -> None:
+def tenants(s: AnswerStory) -> None:
     """Let tenants with salts of their own ask what others asked; each of them finds what is its
     own.
     """
@@ -190,7 +190,7 @@ def tenants(s: Story) -> None:
             s.serve(f"r{turn}{salt}", f"{prompt} {s.text(f'{turn}{salt}', s.own())}", salt=salt)
 
 
-def taken_back(s: Story) -> None:
+def taken_back(s: AnswerStory) -> None:
     """Ask with ever less of an earlier prompt, another text behind it or none; then with the
     beginning of a much longer one.
     """
@@ -209,7 +209,7 @@ def taken_back(s: Story) -> None:
             s.serve(f"{r}{cut}", s.text(f"long{cut}", tokens))
 
 
-def newcomers(s: Story) -> None:
+def newcomers(s: AnswerStory) -> None:
     """Let requests come while others run, long prompts beside answers under way."""
     running = list[str]()
     for index in range(6):
@@ -221,7 +221,7 @@ def newcomers(s: Story) -> None:
     s.finish(*running)
 
 
-STORIES: Mapping[str, tuple[str, Callable[[Story], None]]] = {
+STORIES: Mapping[str, tuple[str, Callable[[AnswerStory], None]]] = {
     "replays": (
         "the same prompt again, at every length around a boundary, and once of many blocks",
         replays,
@@ -249,7 +249,7 @@ SMALL_POOL = ("pressure",)
 
 def write(shape: Shape, name: str, seed: int) -> Trace:
     """Return a story as a trace."""
-    story = Story(shape, name, seed)
+    story = AnswerStory(shape, name, seed)
     STORIES[name][1](story)
     tokens = [tokens_of(op) for op in story.script.ops]
     room = max(tokens) if name in SMALL_POOL else sum(tokens)

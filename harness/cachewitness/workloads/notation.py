@@ -3,12 +3,12 @@
 The header comes first::
 
     pool 0: 10 pages, null 0
-    pool 1: 8 pages, tier cpu, evicts lru     also `evicts lru-used above 80 %`, `lru-leaves together`, `lfu after 9 steps`
+    pool 1: 8 pages, tier cpu, evicts lru     also `evicts lru-used above 80 %`, `lru-leaves together`, `lru after 9 steps`
     group 0: full block 4
     group 1: sliding block 4 window 6         chunked block 4 chunk 8 | recurrent block 4 [every-block]
     group 2: full block 4 pool 1 of 0
-    rules: alignment 4, eagle-drop 4, drafts 2, retention 0 on 1, shared-prefix-boundary, stores-logits, no-caching, progress 4
-    rules: captures, reuse-distance 4, idle-resets, key-events, key-events-with-gaps, key-events-with-orphans, stats
+    rules: alignment 4, eagle-drop 4, drafts 2, retention 0 on 1, shared-prefix-boundary, no-caching, progress 4
+    rules: captures, idle-resets, key-events, key-events-with-gaps, key-events-with-orphans, stats
     rules: key-events-of-hits
 
 Events follow. Pages stand behind bars, group 0 first; what follows `#` is a comment::
@@ -111,7 +111,6 @@ from cachewitness.core.trace_format import Media, Vocabulary
 from cachewitness.core.worker import Worker
 
 PLAIN_RULES: dict[str, dict[str, Any]] = {
-    "stores-logits": {"stores_logits": True},
     "idle-resets": {"idle_resets": True},
     "no-caching": {"caching": False},
     "captures": {"captures": Captures("lru")},
@@ -253,7 +252,6 @@ class _Reader:
         plain = {
             "eagle-drop": "eagle_drop_tokens",
             "progress": "progress_steps",
-            "reuse-distance": "reuse_distance",
         }
         plain |= {word: word for word in ("alignment", "drafts")}
         for item in rest.split(","):

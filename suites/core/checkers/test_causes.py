@@ -47,8 +47,8 @@ def test_whoever_reads_the_copy_later_has_the_same_cause() -> None:
 
 def test_a_page_that_was_written_anew_has_that_cause_no_longer() -> None:
     anew = (
-        "finish b\nrelease b\nunpublish 0/3 evict\nsubmit c z:5\nacquire c | 3 5\npublish 0/3 c:4\nstep"  # noqa: E501
-        " 2: c 0..5 | 3 5\n"
+        "finish b\nrelease b\nunpublish 0/3 evict\nsubmit c z:5\nacquire c | 3 5\n"
+        "publish 0/3 c:4\nstep 2: c 0..5 | 3 5\n"
     )
     wrong = "submit d w:5\nhit d 4 | 3\nacquire d | 3 6\nstep 3: d 4..5 | 3 6\n"
     assert causes(EARLY + anew)[2:] == []

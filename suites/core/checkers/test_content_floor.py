@@ -159,7 +159,7 @@ def test_a_page_is_not_free_if_it_was_handed_out_in_the_same_operation() -> None
 HEADER = """
 pool 0: 9 pages, null 0
 group 0: full block 4
-rules: alignment 4{rules}
+rules: alignment 4
 submit r1 a:{tokens}
 hit r1 0
 acquire r1 | 1 2 3 4
@@ -170,8 +170,8 @@ counts 0: free 8 held 0 cached 0
 """
 
 
-def found(text: str, rules: str = "", tokens: int = 13) -> list[str]:
-    history = parse(HEADER.format(rules=rules, tokens=tokens) + text)
+def found(text: str, tokens: int = 13) -> list[str]:
+    history = parse(HEADER.format(tokens=tokens) + text)
     return [finding.sentence for finding in check(history, [ContentFloor()]).findings]
 
 
@@ -198,8 +198,8 @@ def test_what_somebody_else_was_given_in_the_same_operation_is_gone() -> None:
     r3 = "acquire r3 | 1"
     for lines in (f"{r3}\nhit r3 0\nhit r2 0", f"hit r2 0\nhit r3 0\n{r3}"):
         text = (
-            f"submit r2 a:13\nsubmit r3 b:3\n{lines}\nacquire r2 | 5 6 7 8\nstep 2: r2 0..13 | 5 6 7"  # noqa: E501
-            " 8; r3 0..3 | 1\n"
+            f"submit r2 a:13\nsubmit r3 b:3\n{lines}\nacquire r2 | 5 6 7 8\n"
+            "step 2: r2 0..13 | 5 6 7 8; r3 0..3 | 1\n"
         )
         assert found(text) == []
 
@@ -229,12 +229,6 @@ def test_nothing_is_owed(why: str) -> None:
 def test_a_block_that_a_prompt_fills_to_its_end_is_kept_by_some_caches_alone() -> None:
     longer = "submit r2 a:12 b:5\nhit r2 8 | 1 2\n"
     assert found(longer, tokens=12) == [] and found(longer, tokens=13)
-
-
-def test_an_engine_may_declare_how_much_earlier_it_resumes() -> None:
-    again = "submit r2 a:13\nhit r2 8 | 1 2\n"
-    assert found(again) and not found(again, ", reuse-distance 4")
-    assert found("submit r2 a:13\nhit r2 4 | 1\n", ", reuse-distance 4")
 
 
 # --- runs that end early --------------------------------------------------------------------------

@@ -141,8 +141,8 @@ def test_blocks_that_are_left_out_are_found_by_names_that_other_groups_told() ->
         "publish 0/1 a:4\npublish 0/2 a:8\npublish 0/9 b:12\npublish 1/5 a:8\npublish 1/13 b:12\n"
     )
     text += (
-        "stored 0 h1 h2 | x:8 by 4\nstored 0 h3 | x[8]:4 by 4 behind h2\nstored 1 h3 | x:12 by"
-        " 4\n{}"
+        "stored 0 h1 h2 | x:8 by 4\nstored 0 h3 | x[8]:4 by 4 behind h2\n"
+        "stored 1 h3 | x:12 by 4\n{}"
     )
     text += "step 1: a 0..9 | 1 2 3 | 4 5 6; b 0..13 | 7 8 9 10 | 11 12 13 14\n"
     findings, tally = judged(text.format("stored 1 h2 | x:8 by 4\n"))
@@ -155,9 +155,8 @@ def test_a_block_whose_parent_nobody_knows_is_not_guessed() -> None:
     for the other.
     """
     text = (
-        ORPHANS
-        + "submit a x:4 q:5\nsubmit b y:4 q:5\nacquire a | 1 2 3\nacquire b | 4 5 6\npublish 0/2"
-        " a:8\npublish 0/5 b:8\n"
+        ORPHANS + "submit a x:4 q:5\nsubmit b y:4 q:5\nacquire a | 1 2 3\nacquire b | 4 5 6\n"
+        "publish 0/2 a:8\npublish 0/5 b:8\n"
     )
     text += "stored 0 h1 | q:4 by 4 behind h8\nstored 0 h2 | q:4 by 4 behind h9\n"
     text += "step 1: a 0..9 | 1 2 3; b 0..9 | 4 5 6\nfinish a\nfinish b\nrelease a\nrelease b\n"
@@ -171,9 +170,8 @@ def test_a_block_whose_parent_nobody_knows_is_not_guessed() -> None:
 
 
 IMAGE_OR_NOT = (
-    ORPHANS
-    + "submit a x:9 media=3+4:cat\nsubmit b x:9\nacquire a | 1 2 3\nacquire b | 4 5 6\npublish 0/2"
-    " a:8\npublish 0/5 b:8\n"
+    ORPHANS + "submit a x:9 media=3+4:cat\nsubmit b x:9\nacquire a | 1 2 3\nacquire b | 4 5 6\n"
+    "publish 0/2 a:8\npublish 0/5 b:8\n"
     + "stored 0 h1 | x[4]:4 by 4 behind h8 media=cat@-1\nstored 0 h2 | x[4]:4 by 4 behind h9\n"
     + "step 1: a 0..9 | 1 2 3; b 0..9 | 4 5 6\n"
 )
@@ -192,18 +190,17 @@ def test_a_name_that_may_mean_two_blocks_takes_neither_from_the_other() -> None:
     same tokens.
     """
     text = (
-        ORPHANS
-        + "submit a x:4 q:5\nsubmit b y:4 q:5\nacquire a | 1 2 3\nacquire b | 4 5 6\npublish 0/2"
-        " a:8\npublish 0/5 b:8\n"
+        ORPHANS + "submit a x:4 q:5\nsubmit b y:4 q:5\nacquire a | 1 2 3\nacquire b | 4 5 6\n"
+        "publish 0/2 a:8\npublish 0/5 b:8\n"
     )
     text += "stored 0 h1 | q:4 by 4 behind h8\nstored 0 h2 | q:4 by 4 behind h9\n"
     text += (
-        "step 1: a 0..9 | 1 2 3; b 0..9 | 4 5 6\nsubmit c z:4 q:5\nacquire c | 7 8 9\npublish 0/8"
-        " c:8\n"
+        "step 1: a 0..9 | 1 2 3; b 0..9 | 4 5 6\nsubmit c z:4 q:5\nacquire c | 7 8 9\n"
+        "publish 0/8 c:8\n"
     )
     text += (
-        "removed 0 h1\nstored 0 h1 | q:4 by 4 behind h8\nstored 0 h3 | q:4 by 4 behind h7\nstep 2:"
-        " c 0..9 | 7 8 9\n"
+        "removed 0 h1\nstored 0 h1 | q:4 by 4 behind h8\nstored 0 h3 | q:4 by 4 behind h7\n"
+        "step 2: c 0..9 | 7 8 9\n"
     )
     assert found(text) == []
 
@@ -341,8 +338,8 @@ def test_a_page_more_of_a_prefix_is_told_whether_a_hit_of_it_comes_before_or_beh
 def test_a_page_that_goes_leaves_another_of_the_prefix_to_be_hit() -> None:
     """A router that was told so does not take the hit for a page more."""
     more = (
-        "submit c x:5\nacquire c | 5 6\npublish 0/5 c:4\nstep 2: c 0..5 | 5 6\nstored 0 h1 | x:4 by 4"  # noqa: E501
-        " @2\nfinish c\nrelease c\n"
+        "submit c x:5\nacquire c | 5 6\npublish 0/5 c:4\nstep 2: c 0..5 | 5 6\n"
+        "stored 0 h1 | x:4 by 4 @2\nfinish c\nrelease c\n"
     )
     lost = "submit d y:4\nacquire d | 5\nunpublish 0/5 evict\npublish 0/5 d:4\n"
     events = "removed 0 h1 @3\nstored 0 h1 h2 | x:8 by 4 @3\nstored 0 h8 | y:4 by 4 @3\n"

@@ -13,19 +13,19 @@ from cachewitness.core import validate
 from cachewitness.core.checkers.anomalies import CATALOGUE
 from cachewitness.core.driving import check
 from cachewitness.workloads import anomaly_examples
-from cachewitness.workloads.anomaly_examples import Story
+from cachewitness.workloads.anomaly_examples import AnomalyExample
 
 STORIES = anomaly_examples.load()
 TWINS = [story for story in STORIES if story.anomalous]
 FOLDER = data.fixtures() / "histories"
 
 
-def _name(story: Story) -> str:
+def _name(story: AnomalyExample) -> str:
     return story.name
 
 
 @pytest.mark.parametrize("story", STORIES, ids=_name)
-def test_a_lawful_look_alike_passes_and_tempts_its_checker(story: Story) -> None:
+def test_a_lawful_look_alike_passes_and_tempts_its_checker(story: AnomalyExample) -> None:
     """No finding, no crash, and the checker that answers for the anomaly had something to judge."""
     result = check(history.load(FOLDER / "legal" / f"{story.name}.jsonl"))
     assert [finding.sentence for finding in result.findings] == []
@@ -35,7 +35,7 @@ def test_a_lawful_look_alike_passes_and_tempts_its_checker(story: Story) -> None
 
 
 @pytest.mark.parametrize("story", TWINS, ids=_name)
-def test_the_anomaly_of_the_twin_is_what_is_found_first(story: Story) -> None:
+def test_the_anomaly_of_the_twin_is_what_is_found_first(story: AnomalyExample) -> None:
     """Exactly that anomaly, told in a sentence that says what contradicts what."""
     result = check(history.load(FOLDER / "anomalous" / f"{story.name}.jsonl"))
     assert result.outcome == "fail"
@@ -46,7 +46,7 @@ def test_the_anomaly_of_the_twin_is_what_is_found_first(story: Story) -> None:
 
 
 @pytest.mark.parametrize("story", TWINS, ids=_name)
-def test_the_twin_shows_one_fault(story: Story) -> None:
+def test_the_twin_shows_one_fault(story: AnomalyExample) -> None:
     """What else is found follows from the first fault: it concerns the same requests or the same
     pages' readers.
     """
@@ -60,7 +60,7 @@ def test_the_twin_shows_one_fault(story: Story) -> None:
 
 
 @pytest.mark.parametrize("story", STORIES, ids=_name)
-def test_the_stored_histories_make_sense(story: Story) -> None:
+def test_the_stored_histories_make_sense(story: AnomalyExample) -> None:
     """Lawful or not, they can be followed."""
     for kind in story.kinds:
         assert list(validate.problems(story.history(kind))) == []

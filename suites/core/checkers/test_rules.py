@@ -135,18 +135,18 @@ def test_who_has_no_place_is_not_preempted_once_more(withdraws: bool) -> None:
     stuck all the same.
     """
     lost = (
-        "preempt r1 @1\ndrop r1 @1\n"
+        "preempt r1 @1\nrelease r1 @1\n"
         + "step 2:\nstep 3:\npreempt r1 @3\nstep 4:\nstep 5:\npreempt r1 @5\n"
     )
     history = parse(
-        f"{FULL}submit r1 a:3\nhit r1 0 |\nacquire r1 | 1\nstep 1: r1 0..3 | 1\naccept r1 4"
-        f" @r1:1\n{lost}"
+        f"{FULL}submit r1 a:3\nhit r1 0 |\nacquire r1 | 1\nstep 1: r1 0..3 | 1\n"
+        f"accept r1 4 @r1:1\n{lost}"
     )
     history.header.capabilities.extend(["withdraw"] * withdraws)
     assert [finding.anomaly for finding in check(history).findings] == ["no-progress"]
 
 
-@pytest.mark.parametrize(("lost", "no-progress"), [(1, []), (2, ["no-progress"])])
+@pytest.mark.parametrize(("lost", "stuck"), [(1, []), (2, ["no-progress"])])
 def test_what_was_in_flight_is_computed_again_as_well(lost: int, stuck: list[str]) -> None:
     """r1 has two tokens. A step in flight had computed a third when r1 lost its pages and, with
     them, what it generated.
@@ -157,7 +157,7 @@ def test_what_was_in_flight_is_computed_again_as_well(lost: int, stuck: list[str
     patient = FULL.replace("progress 2", "progress 4")
     resumed = "hit r1 0 |\nacquire r1 | 1\n"
     text = f"{patient}submit r1 a:3\n{resumed}begin 1: r1 0..2 | 1\nbegin 2: r1 2..3 | 1\n"
-    text += "preempt r1 @2\ndrop r1 @2\nend 1\nend 2\n"
+    text += "preempt r1 @2\nrelease r1 @2\nend 1\nend 2\n"
     for step in range(3, 3 + lost):
         text += f"{resumed}step {step}: r1 0..2 | 1\npreempt r1\nrelease r1\n"
     history = parse(
@@ -197,8 +197,8 @@ def test_books_add_up_to_what_the_tables_say(counts: str, expected: list[str]) -
 def test_references_to_the_first_page_count_like_all_others() -> None:
     """Where page 0 is no null block, the engine may neither forget nor invent references to it."""
     text = (
-        "pool 0: 4 pages\ngroup 0: full block 4\nrules: alignment 4\nsubmit r1 a:3\nacquire r1 |"
-        " 0\nstep 1: r1 0..3 | 0\n"
+        "pool 0: 4 pages\ngroup 0: full block 4\nrules: alignment 4\nsubmit r1 a:3\n"
+        "acquire r1 | 0\nstep 1: r1 0..3 | 0\n"
     )
     counts = "counts 0: free 3 held 1 cached 0 refs 0="
     assert _found(f"{text}{counts}1\n") == []
@@ -246,8 +246,8 @@ def test_one_place_for_two_tokens_is_an_aliased_write() -> None:
 def test_a_state_may_move_on_in_its_page() -> None:
     """All columns of the recurrent table are one page: a batch row."""
     text = (
-        "pool 0: 4 pages\ngroup 0: recurrent block 4\nrules: no-caching\nsubmit r1 a:9\nacquire r1 | 3"  # noqa: E501
-        " 3 3\n"
+        "pool 0: 4 pages\ngroup 0: recurrent block 4\nrules: no-caching\nsubmit r1 a:9\n"
+        "acquire r1 | 3 3 3\n"
     )
     assert _found(text + "step 1: r1 0..4 | 3 3 3\nstep 2: r1 4..9 | 3 3 3\n") == []
 
@@ -255,9 +255,9 @@ def test_a_state_may_move_on_in_its_page() -> None:
 def test_another_holders_state_may_not_be_moved_on() -> None:
     """r2 was hit on the state that r1 resumes from, and advances it in place."""
     text = (
-        "pool 0: 4 pages\ngroup 0: recurrent block 16\nrules: alignment 4\nsubmit r1 a:9\nacquire r1 |"  # noqa: E501
-        " 3\npublish 0/3 r1:8\nstep 1: r1 0..8 | 3\nsubmit r2 a:8 b:1\nhit r2 8 | 3\nacquire r2 |"
-        " 3\nstep 2: r2 8..9 | 3\n"
+        "pool 0: 4 pages\ngroup 0: recurrent block 16\nrules: alignment 4\nsubmit r1 a:9\n"
+        "acquire r1 | 3\npublish 0/3 r1:8\nstep 1: r1 0..8 | 3\nsubmit r2 a:8 b:1\n"
+        "hit r2 8 | 3\nacquire r2 | 3\nstep 2: r2 8..9 | 3\n"
     )
     assert _found(text) == ["aliased-write"]
 
@@ -304,9 +304,8 @@ def test_a_request_resumes_where_every_group_can(
 def test_a_key_of_a_step_in_flight_counts_for_the_reuse_floor() -> None:
     """It may be hit, so whoever does not hit it loses something."""
     text = (
-        FULL
-        + "submit r1 a:5\nacquire r1 | 1 2\npublish 0/1 r1:4\nbegin 1: r1 0..5 | 1 2\nsubmit r2"
-        " a:5\nhit r2 0\n"
+        FULL + "submit r1 a:5\nacquire r1 | 1 2\npublish 0/1 r1:4\nbegin 1: r1 0..5 | 1 2\n"
+        "submit r2 a:5\nhit r2 0\n"
     )
     assert _found(text) == ["lost-hit"]
 
@@ -321,13 +320,12 @@ AGAIN = (
 def test_what_is_reported_as_cached_is_not_computed(reported: int, expected: list[str]) -> None:
     """All but the last token: of a prompt that is cached whole it is computed for its logits."""
     text = (
-        FULL
-        + "submit r1 a:9\nacquire r1 | 1 2 3\npublish 0/1 r1:4\nstep 1: r1 0..9 | 1 2 3\npublish 0/2"  # noqa: E501
-        " r1:8\n"
+        FULL + "submit r1 a:9\nacquire r1 | 1 2 3\npublish 0/1 r1:4\nstep 1: r1 0..9 | 1 2 3\n"
+        "publish 0/2 r1:8\n"
     )
     text += (
-        f"submit r2 a:4 b:5\nhit r2 {reported} resume 4 | 1\nacquire r2 | 1 4 5\nstep 2: r2 4..9 | 1"  # noqa: E501
-        " 4 5\n"
+        f"submit r2 a:4 b:5\nhit r2 {reported} resume 4 | 1\nacquire r2 | 1 4 5\n"
+        "step 2: r2 4..9 | 1 4 5\n"
     )
     assert [anomaly for anomaly in _found(text) if anomaly == "lost-hit"] == expected
 
@@ -417,10 +415,11 @@ def test_a_key_that_should_be_gone_makes_a_boundary_all_the_same(
     8, and keeps a state there.
     """
     text = (
-        f"{HYBRID}rules: alignment 4, retention 0 on 1, shared-prefix-boundary\nsubmit r1 a:9\ntake"
-        " r1 | 1 2 3 | 4 5 6\npublish 0/1 r1:4\npublish 0/2 r1:8\nstep 1: r1 0..9 | 1 2 3 | 0 0 6;"
-        f" withdraw r1\npreempt r1\nrelease r1\nsubmit r2 a:{shared} b:{17 - shared}\nhit r2 0\ntake"  # noqa: E501
-        " r2 | 7 8 9 | 10 11\npublish 1/11 r2:8\nstep 2: r2 0..8 | 7 8 | 0 11\n"
+        f"{HYBRID}rules: alignment 4, retention 0 on 1, shared-prefix-boundary\nsubmit r1 a:9\n"
+        "acquire r1 | 1 2 3 | 4 5 6\npublish 0/1 r1:4\npublish 0/2 r1:8\n"
+        "step 1: r1 0..9 | 1 2 3 | 0 0 6; withdraw r1\npreempt r1\nrelease r1\n"
+        f"submit r2 a:{shared} b:{17 - shared}\nhit r2 0\nacquire r2 | 7 8 9 | 10 11\n"
+        "publish 1/11 r2:8\nstep 2: r2 0..8 | 7 8 | 0 11\n"
     )
     assert _found(text) == expected
 
@@ -433,15 +432,17 @@ def test_with_eagle_a_window_parts_where_the_block_beyond_it_is_there_too(
     found at 12, so 8 is kept.
     """
     text = (
-        "pool 0: 60 pages, null 0\ngroup 0: sliding block 4 window 8\ngroup 1: recurrent block"
-        " 4\nrules: alignment 4, eagle-drop 4, retention 0 on 0 1, shared-prefix-boundary\nsubmit"
-        " r0 a:16\nhit r0 0\nacquire r0 | 1 2 3 4 | 5\npublish 0/1 r0:4\npublish 0/2 r0:8\npublish"
-        " 0/3 r0:12\nstep 1: r0 0..16 | 1 2 3 4 | 0 0 0 5\nfinish r0\nrelease r0\nsubmit r1 a:40\nhit"  # noqa: E501
-        " r1 0\nacquire r1 | 6 7 8 9 10 11 12 13 14 15 | 16\npublish 0/13 r1:32\npublish 0/14"
-        " r1:36\nstep 2: r1 0..40 | 6 7 8 9 10 11 12 13 14 15 | 0 0 0 0 0 0 0 0 0 16\nfinish"
-        " r1\nrelease r1\nsubmit r2 a:40 b:20\nhit r2 0\nacquire r2 | 20 21 22 23 24 25 26 27 28 29 |"  # noqa: E501
-        f" 30\npublish 1/30 r2:{at}\nstep 3: r2 0..{at} | 20 21 22 23 24 25 26 27 28 29 |"
-        f" {'0 ' * (at // 4 - 1)}30\n"
+        "pool 0: 60 pages, null 0\ngroup 0: sliding block 4 window 8\n"
+        "group 1: recurrent block 4\n"
+        "rules: alignment 4, eagle-drop 4, retention 0 on 0 1, shared-prefix-boundary\n"
+        "submit r0 a:16\nhit r0 0\nacquire r0 | 1 2 3 4 | 5\npublish 0/1 r0:4\n"
+        "publish 0/2 r0:8\npublish 0/3 r0:12\nstep 1: r0 0..16 | 1 2 3 4 | 0 0 0 5\nfinish r0\n"
+        "release r0\nsubmit r1 a:40\nhit r1 0\nacquire r1 | 6 7 8 9 10 11 12 13 14 15 | 16\n"
+        "publish 0/13 r1:32\npublish 0/14 r1:36\n"
+        "step 2: r1 0..40 | 6 7 8 9 10 11 12 13 14 15 | 0 0 0 0 0 0 0 0 0 16\nfinish r1\n"
+        "release r1\nsubmit r2 a:40 b:20\nhit r2 0\n"
+        f"acquire r2 | 20 21 22 23 24 25 26 27 28 29 | 30\npublish 1/30 r2:{at}\n"
+        f"step 3: r2 0..{at} | 20 21 22 23 24 25 26 27 28 29 | {'0 ' * (at // 4 - 1)}30\n"
     )
     assert _found(text) == expected
 
@@ -468,12 +469,9 @@ def test_a_group_of_another_tier_takes_no_part(rule: str) -> None:
 # --- hits -----------------------------------------------------------------------------------------
 
 
-def test_who_stores_logits_may_leave_nothing_to_compute() -> None:
-    """The declared exception."""
-    hit = "submit r2 a:4\nhit r2 4 | 1\n"
-    assert _found(HELD + hit) == ["nothing-to-compute"]
-    stores = HELD.replace("progress 2", "stores-logits")
-    assert _found(stores + hit) == []
+def test_a_hit_leaves_a_token_to_compute() -> None:
+    """Of a prompt that is cached whole, the last one."""
+    assert _found(HELD + "submit r2 a:4\nhit r2 4 | 1\n") == ["nothing-to-compute"]
 
 
 @pytest.mark.parametrize(
@@ -490,8 +488,8 @@ def test_a_hit_on_a_duplicate_that_still_counts_is_sound() -> None:
     beside it harms nobody.
     """
     again = (
-        "version 1\nunpublish 0/1 version\nsubmit r2 a:5\nacquire r2 | 3 4\npublish 0/3 r2:4\nstep 2:"  # noqa: E501
-        " r2 0..5 | 3 4\n"
+        "version 1\nunpublish 0/1 version\nsubmit r2 a:5\nacquire r2 | 3 4\npublish 0/3 r2:4\n"
+        "step 2: r2 0..5 | 3 4\n"
     )
     assert (
         _found(
@@ -540,9 +538,8 @@ def test_a_block_that_is_gone_is_found_where_no_group_has_a_window() -> None:
     reads it still.
     """
     computed = (
-        FULL
-        + "submit r1 a:5\nacquire r1 | 1 2\npublish 0/1 r1:4\nstep 1: r1 0..5 | 1 2\naccept r1 6"
-        " @r1:1\n"
+        FULL + "submit r1 a:5\nacquire r1 | 1 2\npublish 0/1 r1:4\nstep 1: r1 0..5 | 1 2\n"
+        "accept r1 6 @r1:1\n"
     )
     assert _found(computed + "step 2: r1 5..6 | 1 2\n") == []
     assert _found(computed + "step 2: r1 5..6 | 0 2\n") == ["use-after-free"]
@@ -565,8 +562,8 @@ def test_what_a_reset_ended_is_not_hit_under_another_key() -> None:
     """
     computed = (
         FULL
-        + "submit r1 a:5\nhit r1 0\nacquire r1 | 1 2\npublish 0/1 r1:4\nstep 1: r1 0..5 | 1 2\nfinish"  # noqa: E501
-        " r1\nrelease r1\n"
+        + "submit r1 a:5\nhit r1 0\nacquire r1 | 1 2\npublish 0/1 r1:4\nstep 1: r1 0..5 | 1 2\n"
+        "finish r1\nrelease r1\n"
     )
     hit = "submit r2 a:5\npublish 0/1 r2:4\nhit r2 4 | 1\nacquire r2 | 1 3\nstep 2: r2 4..5 | 1 3\n"
     anew = "submit r2 a:5\nhit r2 0\nacquire r2 | 1 3\npublish 0/1 r2:4\nstep 2: r2 0..5 | 1 3\n"

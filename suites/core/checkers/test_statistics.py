@@ -16,12 +16,12 @@ POOL = "pool 0: 9 pages, null 0\n"
 RULES = "group 0: full block 4\nrules: alignment 4, stats\n"
 HEADER = POOL + RULES
 TIERED = (
-    f"{POOL}pool 1: 8 pages, tier cpu\ngroup 0: full block 4\ngroup 1: full block 4 pool 1 of"
-    " 0\nrules: alignment 4, stats\n"
+    f"{POOL}pool 1: 8 pages, tier cpu\ngroup 0: full block 4\ngroup 1: full block 4 pool 1 of 0\n"
+    "rules: alignment 4, stats\n"
 )
 FIRST = (
-    "submit r1 a:9\nhit r1 0 |\nacquire r1 | 1 2 3\npublish 0/1 r1:4\npublish 0/2 r1:8\nstep 1: r1"
-    " 0..9 | 1 2 3\n"
+    "submit r1 a:9\nhit r1 0 |\nacquire r1 | 1 2 3\npublish 0/1 r1:4\npublish 0/2 r1:8\n"
+    "step 1: r1 0..9 | 1 2 3\n"
 )
 SECOND = "submit r2 a:9\nhit r2 8 | 1 2\nacquire r2 | 1 2 4\nstep 2: r2 8..9 | 1 2 4\n"
 TOLD_FIRST = "stats 0: usage 0.375 admitted 1 of 9 found 0 restored r1=0 @1\n"

@@ -79,13 +79,12 @@ def test_less_than_a_chunk_beside_what_the_device_has_is_not_owed_if_the_engine_
     of 8 leaves the last 4.
     """
     kept = (
-        "submit r3 a:9\nacquire r3 | 9 10 11\npublish 0/9 r3:4\npublish 0/10 r3:8\nstep 2: r3 0..9 | 9"  # noqa: E501
-        " 10 11\n"
+        "submit r3 a:9\nacquire r3 | 9 10 11\npublish 0/9 r3:4\npublish 0/10 r3:8\n"
+        "step 2: r3 0..9 | 9 10 11\n"
     )
     short = (
-        kept
-        + "submit r2 a:13\nhit r2 8 | 9 10 |\nacquire r2 | 9 10 5 6\npublish 0/5 r2:12\nstep 3: r2"
-        " 8..13 | 9 10 5 6\n"
+        kept + "submit r2 a:13\nhit r2 8 | 9 10 |\nacquire r2 | 9 10 5 6\npublish 0/5 r2:12\n"
+        "step 3: r2 8..13 | 9 10 5 6\n"
     )
     assert found(short, TierRules(chunk=4, least=8)) == []
     assert found(short, TierRules(chunk=4, least=4)) == ["lost-hit"]
@@ -180,8 +179,8 @@ def test_nothing_is_owed_behind_a_load_that_failed_if_a_request_is_looked_up_onc
     once: bool,
 ) -> None:
     loading = (
-        "submit r2 a:13\nhit r2 4 tier cpu | 5 | 0\nacquire r2 | 5 6 7 8\nstep 2: begun 7"
-        " 1/0>0/5\nstep 3: failed 7\n"
+        "submit r2 a:13\nhit r2 4 tier cpu | 5 | 0\nacquire r2 | 5 6 7 8\n"
+        "step 2: begun 7 1/0>0/5\nstep 3: failed 7\n"
     )
     again = (
         "preempt r2\nrelease r2\nhit r2 0 | |\nacquire r2 | 5 6 7 8\nstep 4: r2 0..13 | 5 6 7 8\n"

@@ -47,8 +47,8 @@ def test_an_asynchronous_copy_arrives_when_it_ends_and_its_source_stayed(
 def test_tokens_behind_those_that_were_there_do_not_disturb_a_copy() -> None:
     """What has arrived is what the source held at the begin, and no more."""
     grown = (
-        "submit r2 b:4\nacquire r2 | 4\nwrite 0 r2 0..2 | 4\ncopy 1 begin 4>5\nwrite 0 r2 2..4 |"
-        " 4\ncopy 1 end 4>5"
+        "submit r2 b:4\nacquire r2 | 4\nwrite 0 r2 0..2 | 4\ncopy 1 begin 4>5\n"
+        "write 0 r2 2..4 | 4\ncopy 1 end 4>5"
     )
     record = ledger_after(FULL + "acquire copy:1 | 5\n" + grown).records[0][5]
     assert (record.start, record.stop) == (0, 2)

@@ -37,8 +37,8 @@ def test_a_state_that_a_run_left_behind_is_not_the_requests() -> None:
     """
     left = "submit r1 a:9\nacquire r1 | 1 2 | 4 5\nbegin 1: r1 0..8 | 1 2 | 4 5\npreempt r1\nrelease r1\n"  # noqa: E501
     again = (
-        "hit r1 0\nacquire r1 | 6 7 8 | 9 10 11\npublish 0/6 r1:4\npublish 0/7 r1:8\nend 1\nstep 2: r1"  # noqa: E501
-        " 0..9 | 6 7 8 | 9 10 11\n"
+        "hit r1 0\nacquire r1 | 6 7 8 | 9 10 11\npublish 0/6 r1:4\npublish 0/7 r1:8\nend 1\n"
+        "step 2: r1 0..9 | 6 7 8 | 9 10 11\n"
     )
     assert found(HYBRID + left + again) == []
 
@@ -62,13 +62,13 @@ def test_what_a_run_left_behind_in_another_column_is_nobody_s_loss(
     Were it the first block of r3 as well, r2 in the wrong place would destroy what r3 reads.
     """
     writer = (
-        "submit r2 a:8\nacquire r2 | 2 1\npublish 0/2 r2:4\npublish 0/1 r2:8\nbegin 2: r2 0..8 | 2"
-        " 1\nend 1\n"
+        "submit r2 a:8\nacquire r2 | 2 1\npublish 0/2 r2:4\npublish 0/1 r2:8\n"
+        "begin 2: r2 0..8 | 2 1\nend 1\n"
     )
     first, second, _ = tables.split()
     reader = (
-        f"submit r3 a:9\nhit r3 8 | {first} {second}\nacquire r3 | {tables}\nbegin 3: r3 8..9 |"
-        f" {tables}\nend 2\n"
+        f"submit r3 a:9\nhit r3 8 | {first} {second}\nacquire r3 | {tables}\n"
+        f"begin 3: r3 8..9 | {tables}\nend 2\n"
     )
     assert [name for name in found(STRAY + writer + reader) if name == "aliased-write"] == anomalies
 
@@ -79,12 +79,12 @@ def test_a_state_that_two_runs_left_behind_in_another_column_is_nobody_s_loss() 
     """
     records = "pool 0: 9 pages, null 0\ngroup 0: recurrent block 4\n"
     both = (
-        "submit r1 a:6\nsubmit r2 a:6\nacquire r1 | 3\nacquire r2 | 4\nbegin 1: r1 0..3 | 3; r2 0..3"  # noqa: E501
-        " | 4\n"
+        "submit r1 a:6\nsubmit r2 a:6\nacquire r1 | 3\nacquire r2 | 4\n"
+        "begin 1: r1 0..3 | 3; r2 0..3 | 4\n"
     )
     again = (
-        "begin 2: r1 3..4 | 3; r2 3..4 | 4\nabort r1\nrelease r1\nacquire r2 | 3\nbegin 3: r2 4..5 |"  # noqa: E501
-        " 4 3\n"
+        "begin 2: r1 3..4 | 3; r2 3..4 | 4\nabort r1\nrelease r1\nacquire r2 | 3\n"
+        "begin 3: r2 4..5 | 4 3\n"
     )
     assert found(records + both + again + "end 1\nend 2\nend 3\n") == []
 
@@ -94,8 +94,8 @@ def test_what_a_copy_fills_before_its_reader_runs_is_nobody_s_loss() -> None:
     and it is filled anew.
     """
     records = (
-        "pool 0: 9 pages, null 0\ngroup 0: full block 4\nsubmit r0 a:4\nacquire r0 | 1\nstep 1: r0"
-        " 0..4 | 1\n"
+        "pool 0: 9 pages, null 0\ngroup 0: full block 4\nsubmit r0 a:4\nacquire r0 | 1\n"
+        "step 1: r0 0..4 | 1\n"
     )
     reader = "hit r2 4 | 2\nacquire r2 | 2 3\nbegin {}: r2 4..5 | 2 3; copy 1>2\n"
     between = "preempt r2\nrelease r2\nsubmit r1 b:4\nacquire r1 | 2\nbegin 3: r1 0..4 | 2\nabort r1\nrelease r1\n"  # noqa: E501

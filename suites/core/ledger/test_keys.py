@@ -45,8 +45,8 @@ def test_of_two_pages_with_one_key_either_is_left() -> None:
     went.
     """
     text = (
-        f"{FULL}{R1}submit r2 a:5\nacquire r2 | 3 4\npublish 0/3 r2:4\nstep 2: r2 0..5 | 3"
-        " 4\nunpublish 0/1 evict\n"
+        f"{FULL}{R1}submit r2 a:5\nacquire r2 | 3 4\npublish 0/3 r2:4\nstep 2: r2 0..5 | 3 4\n"
+        "unpublish 0/1 evict\n"
     )
     one = ledger_after(text)
     assert [key.page for key in keys_of(one)] == [3]
@@ -75,9 +75,8 @@ def test_a_step_in_flight_brings_back_no_key_that_has_ended(
     of it any more.
     """
     written = (
-        FULL
-        + "submit r1 a:8\nacquire r1 | 1 2\nstep 1: r1 0..4 | 1 2\npublish 0/1 r1:4\nbegin 2: r1 4..8"  # noqa: E501
-        " | 1 2\n"
+        FULL + "submit r1 a:8\nacquire r1 | 1 2\nstep 1: r1 0..4 | 1 2\npublish 0/1 r1:4\n"
+        "begin 2: r1 4..8 | 1 2\n"
     )
     ledger = ledger_after(f"{written}{end}\nend 2{withdraw}")
     assert [key.state for key in keys_of(ledger)] == [state]

@@ -26,10 +26,11 @@ def test_a_new_version_of_an_adapter_concerns_those_who_use_it() -> None:
     keys end by adapter.
     """
     text = (
-        FULL + "submit r1 a:8 adapter=one\nacquire r1 | 1 2\npublish 0/1 r1:4\nstep 1: r1 0..8 | 1"
-        " 2\nsubmit r2 a:8 adapter=two\nacquire r2 | 3 4\npublish 0/3 r2:4\nstep 2: r2 0..8 | 3"
-        " 4\nsubmit early a:8 adapter=one\nversion 1 adapter one\nsubmit late a:8"
-        " adapter=one\nsubmit same a:8 adapter=two\n"
+        FULL + "submit r1 a:8 adapter=one\nacquire r1 | 1 2\npublish 0/1 r1:4\n"
+        "step 1: r1 0..8 | 1 2\nsubmit r2 a:8 adapter=two\nacquire r2 | 3 4\n"
+        "publish 0/3 r2:4\nstep 2: r2 0..8 | 3 4\nsubmit early a:8 adapter=one\n"
+        "version 1 adapter one\nsubmit late a:8 adapter=one\n"
+        "submit same a:8 adapter=two\n"
     )
     ledger = ledger_after(text)
     assert {key.r: key.state for key in keys_of(ledger)} == {"r1": "outdated", "r2": "committed"}

@@ -54,8 +54,8 @@ def test_another_request_over_sound_pages_is_judged_as_ever() -> None:
 def test_a_request_that_starts_again_is_judged_again() -> None:
     """Preempted, it has lost its pages and its taint; the second fault is told as well."""
     again = (
-        "preempt r2\nrelease r2\nunpublish 0/3 evict\nhit r2 4 | 2\nacquire r2 | 2 6\nstep 3: r2 4..8"  # noqa: E501
-        " | 2 6"
+        "preempt r2\nrelease r2\nunpublish 0/3 evict\nhit r2 4 | 2\nacquire r2 | 2 6\n"
+        "step 3: r2 4..8 | 2 6"
     )
     assert found(FULL + FAULT + again) == ["stale-hit", "stale-hit"]
 

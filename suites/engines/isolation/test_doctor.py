@@ -19,8 +19,8 @@ from suites.support import second_environment
 from suites.support.foreign_engine import mortal  # noqa: F401
 
 GENAI = (
-    "import sys\n__version__ = '2026.4.1.0'\nclass SchedulerConfig: pass\ndef"
-    " ContinuousBatchingPipeline(*args):\n"
+    "import sys\n__version__ = '2026.4.1.0'\nclass SchedulerConfig: pass\n"
+    "def ContinuousBatchingPipeline(*args):\n"
 )
 GENAI += "    raise RuntimeError(f'there is no model, says {sys.prefix}')\n"
 MODULES = {
@@ -49,9 +49,9 @@ def _registered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Non
     monkeypatch.syspath_prepend(str(installed))
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("CACHEWITNESS_ENGINES", raising=False)
-    plugins.registered.cache_clear()
+    plugins.every.cache_clear()
     yield
-    plugins.registered.cache_clear()
+    plugins.every.cache_clear()
     sys.modules.pop("elsewhere_engine", None)
 
 

@@ -34,8 +34,8 @@ with open(os.environ["IMPORTS"], "a") as file:
 state = []
 """
 THREADED = (
-    "import threading, time\nthreading.Thread(target=time.sleep, args=(1000,),"
-    " daemon=True).start()\n"
+    "import threading, time\n"
+    "threading.Thread(target=time.sleep, args=(1000,), daemon=True).start()\n"
 )
 KILLED = """
 import sys

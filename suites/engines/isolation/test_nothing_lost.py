@@ -39,7 +39,7 @@ from cachewitness.parity.answers.compare import answered
 from cachewitness.report.summary import Failure
 from cachewitness.sessions.fuzz.campaign import Campaign
 from cachewitness.sessions.fuzz.draw import Restriction
-from cachewitness.sessions.fuzz.trial import Plan, Trial, Trials
+from cachewitness.sessions.fuzz.trial import FuzzTrial, FuzzTrials, Plan
 from cachewitness.sessions.run.minimize import smallest
 from cachewitness.sessions.run.runner import Runner
 from cachewitness.sessions.run.store import Keeper
@@ -286,20 +286,20 @@ def test_a_failure_stays_though_the_engine_cannot_be_started_again() -> None:
 
 def test_what_another_process_found_is_told_where_somebody_interrupts() -> None:
     """Its turn had not come, behind a trace that takes long."""
-    trial = Trials(
+    trial = FuzzTrials(
         parse(LEAK),
         Plan("vllm", ("manager",), Restriction([load("full")], {}, historic=False), 0),
         False,
     ).run(1)
     assert trial.judged and trial.judged.findings
 
-    class Interrupted(WorkerPool[int, Trial]):
+    class Interrupted(WorkerPool[int, FuzzTrial]):
         def in_order(self, items: object) -> Iterator[Any]:
             raise KeyboardInterrupt
             yield
 
-        def finished(self) -> list[tuple[int, Trial]]:
-            return [(0, Trial()), (1, trial)]
+        def finished(self) -> list[tuple[int, FuzzTrial]]:
+            return [(0, FuzzTrial()), (1, trial)]
 
     campaign = Campaign(parse(LEAK), Plan("vllm", ("manager",), Restriction(), 0))
     with pytest.MonkeyPatch.context() as patched:

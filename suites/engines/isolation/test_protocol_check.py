@@ -51,8 +51,8 @@ class Mistake(NamedTuple):
 
 READY = 'print(json.dumps({**READY, "layouts": LAYOUTS}), file=told, flush=True)'
 LOOP = (
-    "    for question in map(json.loads, asked):\n        print(json.dumps(answer(pools,"
-    " question)), file=told, flush=True)\n"
+    "    for question in map(json.loads, asked):\n"
+    "        print(json.dumps(answer(pools, question)), file=told, flush=True)\n"
 )
 ANSWERED = "print(json.dumps(answer(pools, question)), file=told, flush=True)"
 MISTAKES = {

@@ -34,8 +34,8 @@ from cachewitness.report.expected import Entry, Expectations
 from cachewitness.sessions.run.runner import Runner
 from cachewitness.sessions.run.suites import SUITES
 from cachewitness.systems.sample import engine as sample
-from cachewitness.systems.sample.server_faults import FAULTS
 from cachewitness.workloads.answer_stories import STORIES, write
+from cachewitness_faults.sample.server_faults import FAULTS
 from suites.support.foreign_engine import mortal  # noqa: F401
 from suites.support.sampled import chosen
 

@@ -5,9 +5,14 @@ chance; nothing buys a pass.
 from __future__ import annotations
 
 import itertools
+import math
 import random
+from fractions import Fraction
+from statistics import stdev
 
 import pytest
+
+pytest.importorskip("scipy", reason="scipy is missing: pip install 'cachewitness[score]'")
 
 from cachewitness.parity.scores.decision import (
     Counts,
@@ -39,23 +44,51 @@ def behind(*prefixes: Tally, repeated: bool = True) -> Decision:
     return one(whole, *prefixes, repeated=repeated)
 
 
-def test_tails_and_quantiles_are_those_of_scipy() -> None:
-    stats = pytest.importorskip("scipy.stats", reason="scipy is missing: pip install scipy")
+def exact_tail(at_least: int, n: int, chance: float) -> float:
+    """Add up the probabilities of so many successes and more as fractions."""
+    share = Fraction(chance)
+    return float(
+        sum(math.comb(n, k) * share**k * (1 - share) ** (n - k) for k in range(at_least, n + 1))
+    )
+
+
+def test_tails_of_the_binomial_are_sums() -> None:
     draw = random.Random(3)
-    for _ in range(300):
-        n = draw.randint(1, 1500)
+    for _ in range(60):
+        n = draw.randint(1, 60)
         chance = draw.random() ** 3
         k = draw.randint(0, n)
-        assert binomial_tail(k, n, chance) == pytest.approx(
-            stats.binom.sf(k - 1, n, chance), abs=1e-10
-        )
-        assert binomial_most(n, chance, 0.001) == stats.binom.isf(0.001, n, chance)
+        assert binomial_tail(k, n, chance) == pytest.approx(exact_tail(k, n, chance), abs=1e-12)
+        most = binomial_most(n, chance, 0.001)
+        assert exact_tail(most + 1, n, chance) <= 0.001
+        assert most == 0 or exact_tail(most, n, chance) > 0.001
         if k < n:
-            assert binomial_upper(k, n, 0.05) == pytest.approx(
-                stats.beta.isf(0.05, k + 1, n - k), abs=1e-9
-            )
-    for degrees, alpha in itertools.product((1, 2, 7, 8, 25), (0.01, 0.05, 0.2)):
-        assert student(degrees, alpha) == pytest.approx(stats.t.isf(alpha, degrees), abs=1e-7)
+            upper = binomial_upper(k, n, 0.05)
+            assert 1 - exact_tail(k + 1, n, upper) == pytest.approx(0.05, abs=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("at_least", "n", "chance", "tail"), [(0, 0, 0.1, 1), (0, 5, 0, 1), (1, 5, 0, 0), (5, 5, 1, 1)]
+)
+def test_tails_of_the_binomial_have_their_ends(
+    at_least: int, n: int, chance: float, tail: float
+) -> None:
+    assert binomial_tail(at_least, n, chance) == tail and binomial_upper(n, n, 0.05) == 1
+
+
+STUDENT = {
+    (1, 0.01): 31.820515953773963,
+    (2, 0.05): 2.9199855803537247,
+    (7, 0.05): 1.8945786050900062,
+    (8, 0.2): 0.8888895177670197,
+    (99, 0.001): 3.174603849755771,
+}
+"""By the finite sums of Abramowitz and Stegun, 26.7.3 and 26.7.4."""
+
+
+@pytest.mark.parametrize("asked", STUDENT)
+def test_quantiles_of_student_are_those_of_finite_sums(asked: tuple[int, float]) -> None:
+    assert student(*asked) == pytest.approx(STUDENT[asked], abs=1e-9)
 
 
 def test_sign_flips_count_all_signs_and_are_mcnemar_where_each_prefix_has_one_question() -> None:
@@ -69,11 +102,11 @@ def test_sign_flips_count_all_signs_and_are_mcnemar_where_each_prefix_has_one_qu
 
 
 def test_the_bound_of_prefixes_of_one_question_is_that_of_a_mean() -> None:
-    stats = pytest.importorskip("scipy.stats", reason="scipy is missing: pip install scipy")
     losses = [1] * 7 + [-1] * 3 + [0] * 90
     mean = -0.04
-    error = stats.sem(losses)
-    assert clustered_lower(losses, [1] * 100) == pytest.approx(mean - stats.t.isf(0.05, 99) * error)
+    error = stdev(losses) / math.sqrt(100)
+    quantile = 1.6603911560169902  # of Student's t with 99 degrees of freedom
+    assert clustered_lower(losses, [1] * 100) == pytest.approx(mean - quantile * error)
 
 
 def test_more_lost_than_gained_is_a_loss() -> None:

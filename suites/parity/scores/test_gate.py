@@ -9,6 +9,8 @@ from collections.abc import Callable, Sequence
 import msgspec
 import pytest
 
+pytest.importorskip("scipy", reason="scipy is missing: pip install 'cachewitness[score]'")
+
 from cachewitness.engines.answers import Answer
 from cachewitness.parity.scores.counting import counted
 from cachewitness.parity.scores.expected import with_expectations

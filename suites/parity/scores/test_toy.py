@@ -24,9 +24,9 @@ from cachewitness.cli import invoke
 from cachewitness.parity.scores.server import LocalServer
 from cachewitness.toy.problems.words import VOCABULARY
 from cachewitness.toy.service import ToyService
-from cachewitness.toy.train.recipes import RECIPES
 from cachewitness_reference.toy_model import checkpoint, weights
 from cachewitness_reference.toy_model.tokenizer import as_hugging_face
+from cachewitness_training.recipes import RECIPES
 from suites.support.gsm8k_rows import documented, rows_like_gsm8k
 from suites.support.sampled import fewer
 

@@ -52,7 +52,7 @@ class Whole(NamedTuple):
     """A campaign that nobody interrupted, and where it is kept."""
 
     made: Planned
-    kept: drivers.Settings
+    kept: drivers.CampaignSettings
     result: drivers.Result
 
 
@@ -69,7 +69,7 @@ class Killed(BaseException):
 
 
 def killed_now_and_then(chance: random.Random) -> object:
-    def told(progress: drivers.Progress) -> None:
+    def told(progress: drivers.CampaignProgress) -> None:
         if chance.random() < 0.2:
             raise Killed
 

@@ -16,7 +16,7 @@ import pytest
 from cachewitness.sessions.campaign import database as databases
 from cachewitness.sessions.campaign import driver as drivers
 from cachewitness.sessions.campaign.database import Database
-from cachewitness.sessions.campaign.driver import Progress
+from cachewitness.sessions.campaign.driver import CampaignProgress
 from cachewitness.sessions.campaign.queue import Leased, Queue
 from cachewitness.sessions.campaign.store import opened
 from cachewitness.sessions.campaign.unit import stored
@@ -76,7 +76,7 @@ def test_a_clock_that_is_set_hides_no_outcome(
     made = planned(SMALL, tmp_path)
     whole = came_to(driven(made, settings(tmp_path / "whole"), InTurn(remembered)))
 
-    def told(progress: Progress) -> None:
+    def told(progress: CampaignProgress) -> None:
         clock.ahead += step
 
     result = driven(made, settings(tmp_path, workers=1), InTurn(remembered), told)
@@ -122,7 +122,7 @@ def test_a_worker_that_lives_keeps_its_unit_when_the_clock_is_set_back(
     queue, leased = ahead
     began = renewed = time.monotonic()
 
-    def told(progress: Progress) -> None:
+    def told(progress: CampaignProgress) -> None:
         nonlocal renewed
         now = time.monotonic()
         if now - began > 3 * LEASE:

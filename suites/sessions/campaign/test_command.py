@@ -24,7 +24,7 @@ from cachewitness.core.result import EXIT_FAIL, EXIT_UNKNOWN
 from cachewitness.sessions.campaign import driver as drivers
 from cachewitness.sessions.campaign import worker as serving
 from cachewitness.sessions.campaign.database import Database
-from cachewitness.sessions.campaign.driver import Progress
+from cachewitness.sessions.campaign.driver import CampaignProgress
 from cachewitness.sessions.campaign.metrics import text, told_by
 from cachewitness.sessions.campaign.perform import perform
 from cachewitness.sessions.campaign.queue import Queue
@@ -224,10 +224,9 @@ def test_a_worker_whose_unit_takes_too_long_ends_itself(tmp_path: Path) -> None:
     campaign allows.
     """
     code = (
-        "import time; from cachewitness.sessions.campaign.queue import Leased; from"
-        " cachewitness.sessions.campaign.worker import Given, _Heart\ngiven ="
-        " Given(database='s.sqlite', traces='', campaign='', worker='', lease=9.0, deadline=0.1,"
-        " attempts=1)\nwith _Heart(Leased(0, 1, '', b''), given): time.sleep(60)"
+        "import time; from cachewitness.sessions.campaign.queue import Leased; from cachewitness.sessions.campaign.worker import Given, _Heart\n"  # noqa: E501
+        "given = Given(database='s.sqlite', traces='', campaign='', worker='', lease=9.0, deadline=0.1, attempts=1)\n"  # noqa: E501
+        "with _Heart(Leased(0, 1, '', b''), given): time.sleep(60)"
     )
     done = subprocess.run(
         [sys.executable, "-c", code],
@@ -240,7 +239,7 @@ def test_a_worker_whose_unit_takes_too_long_ends_itself(tmp_path: Path) -> None:
 
 def test_metrics_in_a_file_and_on_a_port(tmp_path: Path) -> None:
     """Names, types and values as Prometheus reads them; a name with a quote in it is escaped."""
-    progress = Progress(units=9, done=4, findings=2, classes={("a",)}, left=None)
+    progress = CampaignProgress(units=9, done=4, findings=2, classes={("a",)}, left=None)
     said = text(progress, 'x"y')
     assert (
         "# TYPE cachewitness_campaign_units"

@@ -11,7 +11,7 @@ from statistics import median
 import pytest
 
 from cachewitness.sessions.campaign.database import Database
-from cachewitness.sessions.campaign.driver import Driver, Progress
+from cachewitness.sessions.campaign.driver import CampaignProgress, Driver
 from cachewitness.sessions.campaign.queue import Queue
 from cachewitness.sessions.campaign.store import Store
 from cachewitness.sessions.campaign.unit import Outcome, Unit, stored
@@ -42,7 +42,7 @@ def cost_of_a_look(units: int, folder: Path) -> float:
         steps += 1
         return 0
 
-    def told(progress: Progress) -> None:
+    def told(progress: CampaignProgress) -> None:
         nonlocal steps
         costs.append(steps)
         steps = 0
@@ -77,7 +77,7 @@ def test_a_unit_that_is_done_out_of_its_order_is_seen(place: int, tmp_path: Path
         queue.enrol(made.name, kept.traces, made.entries)
         held = [queue.lease("elsewhere", 60) for _ in range(3)] if place == 2 else []
 
-        def told(progress: Progress) -> None:
+        def told(progress: CampaignProgress) -> None:
             dones.append(progress.done)
             if place == 2 and progress.done == len(made.units) - 3:
                 assert all(queue.complete(one, stored(Outcome(), one.key)) for one in held if one)

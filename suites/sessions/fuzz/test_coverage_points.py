@@ -215,8 +215,8 @@ def test_marks_of_drafts_and_of_steps_in_flight() -> None:
 def test_a_recorded_history_has_marks_too() -> None:
     """Nothing of an engine is asked."""
     history = parse(
-        "pool 0: 8 pages, null 0\ngroup 0: full block 4\nsubmit r1 a:5\nacquire r1 | 1 2\nstep 1: r1"  # noqa: E501
-        " 0..5 | 1 2\n"
+        "pool 0: 8 pages, null 0\ngroup 0: full block 4\nsubmit r1 a:5\nacquire r1 | 1 2\n"
+        "step 1: r1 0..5 | 1 2\n"
     )
     seen = Counter[str]()
     check(history, [Watch(history.header, seen)])

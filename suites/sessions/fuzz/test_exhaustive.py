@@ -607,7 +607,7 @@ def test_what_is_found_already_is_told_where_an_earlier_task_stops_the_search(
         def finished(self) -> list[tuple[int, Found]]:
             return [(0, Found(complete=True)), (1, failing)]
 
-    monkeypatch.setattr(exhaustive, "Crew", Stopping)
+    monkeypatch.setattr(exhaustive, "WorkerPool", Stopping)
     coverage = search(parse("reference"), SMALL, CONFIGURATIONS[:2])
     assert (
         coverage.failure is not None

@@ -11,8 +11,8 @@ from cachewitness._util import pages
 from cachewitness.sessions.mutants import heat_map
 
 HEAD = (
-    "| fault | group | named anomaly (checker) | invariants | differential | tensor | score | reuse"
-    " floor | seconds |\n|---|\n"
+    "| fault | group | named anomaly (checker) | invariants | differential | tensor | score | reuse floor | seconds |\n"  # noqa: E501
+    "|---|\n"
 )
 PAGE = (
     HEAD

@@ -19,7 +19,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from cachewitness._util.data import fixtures
+from cachewitness._util.data import fault_traces, fixtures
 from cachewitness.cli import invoke
 from cachewitness.core.checkers import ALL
 from cachewitness.core.checkers.anomalies import CATALOGUE, DISAGREEMENTS
@@ -28,10 +28,10 @@ from cachewitness.engines.faults import all_mutants
 from cachewitness.engines.mutant import GROUPS, Mutant
 from cachewitness.engines.policy import names
 from cachewitness.sessions.mutants.hunt import Hunt, hunt, judged, killed
-from cachewitness.sessions.mutants.minimal_trace import folder, path_of
-from cachewitness.systems.sample.server_faults import FAULTS
-from cachewitness.systems.vllm.faults import FAULTS as REAL_FAULTS
+from cachewitness.sessions.mutants.minimal_trace import path_of
 from cachewitness.workloads.anomaly_examples import NO_STORY
+from cachewitness_faults.sample.server_faults import FAULTS
+from cachewitness_faults.vllm.faults import FAULTS as REAL_FAULTS
 
 MUTANTS = all_mutants()
 ELSEWHERE = ("statistics",)
@@ -79,7 +79,7 @@ def test_witness_fails_with_the_fault_as_named_and_passes_without(name: str) -> 
 
 
 def test_every_witness_is_of_a_fault() -> None:
-    assert {path.stem for path in folder().glob("*")} == set(MUTANTS)
+    assert {path.stem for path in fault_traces().glob("*")} == set(MUTANTS)
 
 
 def test_witnesses_are_small() -> None:

@@ -13,7 +13,7 @@ from cachewitness.cli.run import _progress_text
 from cachewitness.cli.status_line import StatusLine, duration
 from cachewitness.engines.registry import parse
 from cachewitness.sessions.run import progress as progress_module
-from cachewitness.sessions.run.progress import Progress
+from cachewitness.sessions.run.progress import RunProgress
 from cachewitness.sessions.run.runner import Runner
 from cachewitness.sessions.run.suites import SUITES
 from cachewitness.workloads.configurations import Configuration
@@ -30,7 +30,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 def test_the_time_left_follows_the_pace_and_the_clock(clock: list[float]) -> None:
     """Two counted suites, 100 traces and 300; then two that take 20 seconds each."""
-    told = Progress({"a": 100, "b": 300, "c": None, "d": None}, {"c", "d"}, 20.0)
+    told = RunProgress({"a": 100, "b": 300, "c": None, "d": None}, {"c", "d"}, 20.0)
     told.enter("a")
     assert told.left is None
     told.begun, clock[0] = 50, 5.0
@@ -48,7 +48,7 @@ def test_the_time_left_follows_the_pace_and_the_clock(clock: list[float]) -> Non
 
 
 def test_nobody_guesses_at_a_suite_whose_traces_are_not_known(clock: list[float]) -> None:
-    told = Progress({"a": 1, "b": None}, set(), 0.0)
+    told = RunProgress({"a": 1, "b": None}, set(), 0.0)
     told.enter("a")
     told.begun, clock[0] = 1, 1.0
     assert told.left is None
@@ -70,7 +70,7 @@ def test_a_run_tells_every_trace_of_the_number_that_it_runs() -> None:
 
 
 def test_a_line_says_which_suite_of_how_many(clock: list[float]) -> None:
-    told = Progress({"suite": 999, "differential-scheduler": 1999}, set(), 0.0)
+    told = RunProgress({"suite": 999, "differential-scheduler": 1999}, set(), 0.0)
     told.enter("suite")
     told.enter("differential-scheduler")
     told.begun = 1234

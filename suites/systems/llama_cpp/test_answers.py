@@ -60,9 +60,9 @@ SERVERS = """
 import sys
 from pathlib import Path
 from cachewitness.systems.llama_cpp.server import Server
-from cachewitness.systems.llama_cpp.settings import NUMBERS, SWITCHES, Settings
+from cachewitness.systems.llama_cpp.settings import NUMBERS, SWITCHES, ServerSettings
 for size in map(int, sys.argv[2:]):
-    server = Server(Path(sys.argv[1]), Settings(512, 512, NUMBERS | {"n_ubatch": size}, SWITCHES), "")
+    server = Server(Path(sys.argv[1]), ServerSettings(512, 512, NUMBERS | {"n_ubatch": size}, SWITCHES), "")
     print("opened", file=sys.stderr, flush=True)
     server.ask("POST", "/completion", {"prompt": [index % 250 for index in range(200)], "n_predict": 1})
     server.close()

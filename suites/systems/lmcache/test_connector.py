@@ -24,11 +24,11 @@ from cachewitness.core.result import Activity, Result
 from cachewitness.core.trace_format import Finish, Op, Reset, Step, Submit, Trace, TraceHeader, load
 from cachewitness.engines.mutant import Mutant
 from cachewitness.engines.registry import parse
-from cachewitness.systems.lmcache.connector_faults import FAULTS
 from cachewitness.workloads import layouts
 from cachewitness.workloads.capabilities import fitting
 from cachewitness.workloads.configurations import Configuration
 from cachewitness.workloads.generate import random_trace
+from cachewitness_faults.lmcache.connector_faults import FAULTS
 from suites.support.real_vllm import REAL, SOURCE
 
 needs_lmcache = pytest.mark.skipif(

@@ -22,12 +22,12 @@ from cachewitness.engines.mutant import Mutant
 from cachewitness.engines.registry import parse
 from cachewitness.sessions.run.runner import Runner
 from cachewitness.sessions.run.suites import SUITES
-from cachewitness.systems.lmcache.faults import FAULTS, NAME
 from cachewitness.systems.lmcache.kind import configurations as further
 from cachewitness.systems.lmcache.reference import policy
 from cachewitness.workloads import layouts
 from cachewitness.workloads.configurations import Configuration
 from cachewitness.workloads.generate import random_trace
+from cachewitness_faults.lmcache.faults import FAULTS, NAME
 
 needs_lmcache = pytest.mark.skipif(
     find_spec("lmcache") is None or find_spec("torch") is None,

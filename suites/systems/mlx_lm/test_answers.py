@@ -17,9 +17,9 @@ from cachewitness.core.trace_format import Finish, GroupSpec, Layout, Op, Submit
 from cachewitness.engines.registry import EngineSpec, parse
 from cachewitness.parity.answers.compare import runs
 from cachewitness.systems.mlx_lm.architectures import ARCHITECTURES
-from cachewitness.systems.mlx_lm.cache_faults import FAULTS
 from cachewitness.systems.mlx_lm.kind import configurations
 from cachewitness.workloads.answer_stories import write
+from cachewitness_faults.mlx_lm.cache_faults import FAULTS
 
 installed = pytest.mark.skipif(not find_spec("mlx_lm"), reason="needs mlx-lm; ci/stage_mlx.sh")
 BATCHED_WRONGLY = "jamba"

@@ -26,11 +26,11 @@ from cachewitness.sessions.run.runner import Runner
 from cachewitness.sessions.run.suites import SUITES
 from cachewitness.systems.sample import engine as sample
 from cachewitness.systems.sample.engine import configurations
-from cachewitness.systems.sample.server_faults import FAULTS
 from cachewitness.workloads.answer_random import random_answers
 from cachewitness.workloads.answer_stories import STORIES, write
 from cachewitness.workloads.avoided import ROOMY
 from cachewitness.workloads.configurations import Configuration
+from cachewitness_faults.sample.server_faults import FAULTS
 from suites.support.sampled import fewer, sampled
 
 OF_ANSWERS = [suite for suite in SUITES if suite.level == "answers"]

@@ -28,12 +28,12 @@ from cachewitness.engines.mutant import Mutant
 from cachewitness.engines.registry import parse
 from cachewitness.systems.sglang import source
 from cachewitness.systems.sglang.configurations import configurations
-from cachewitness.systems.sglang.faults import FAULTS
 from cachewitness.systems.sglang.options import read
 from cachewitness.systems.sglang.room import Room
 from cachewitness.workloads.configurations import Configuration
 from cachewitness.workloads.generate import random_trace
 from cachewitness.workloads.scenarios import SCENARIOS
+from cachewitness_faults.sglang.faults import FAULTS
 
 SOURCE = os.environ.get("CACHEWITNESS_SGLANG_SOURCE", "")
 installed = pytest.mark.skipif(

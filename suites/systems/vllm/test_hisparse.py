@@ -21,11 +21,11 @@ from cachewitness.core.trace_format import Step, Submit, Trace, TraceHeader
 from cachewitness.engines.export import Failed
 from cachewitness.engines.mutant import Mutant
 from cachewitness.engines.registry import parse
-from cachewitness.systems.vllm.hisparse_faults import HISPARSE, WAY_OF
 from cachewitness.workloads import layouts
 from cachewitness.workloads.capabilities import fitting
 from cachewitness.workloads.configurations import Configuration
 from cachewitness.workloads.generate import random_trace
+from cachewitness_faults.vllm.hisparse_faults import HISPARSE, WAY_OF
 from suites.support.real_vllm import REAL, SOURCE
 
 pytestmark = REAL

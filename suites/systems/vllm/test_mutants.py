@@ -17,9 +17,9 @@ from cachewitness.engines.mutant import Mutant
 from cachewitness.engines.registry import parse
 from cachewitness.engines.source_patch import ACTIVE
 from cachewitness.sessions.run.lockstep import NAME as DIFFERENTIAL
-from cachewitness.systems.vllm.faults import FAULTS, kind_of
 from cachewitness.systems.vllm.reference.policy import default_configurations
 from cachewitness.workloads.generate import random_trace
+from cachewitness_faults.vllm.faults import FAULTS, kind_of
 from suites.support.real_vllm import REAL, SOURCE, needs_vllm
 
 SHARED = [mutant for mutant in all_mutants().values() if "vllm" in mutant.engines]

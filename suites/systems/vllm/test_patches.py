@@ -13,7 +13,7 @@ import pytest
 from cachewitness._util.errors import UsageError
 from cachewitness.engines.source_patch import Patches
 from cachewitness.engines.source_rewrite import original_source
-from cachewitness.systems.vllm.modules import SCHEDULER
+from cachewitness_faults.vllm.modules import SCHEDULER
 
 
 class Base:

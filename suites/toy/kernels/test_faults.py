@@ -14,7 +14,7 @@ import pytest
 from cachewitness.core.driving import drive
 from cachewitness.engines.fault_tools import wrap
 from cachewitness.engines.registry import parse
-from cachewitness.sessions.mutants import kernels as catalogue
+from cachewitness_faults.toy import kernels as catalogue
 from cachewitness_reference.toy_model.kernels import FlatKernels, named
 from suites.support.paged_by_hand import WITHOUT_MAMBA, Hand, far
 from suites.support.sampled import chosen, sampled

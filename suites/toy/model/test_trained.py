@@ -15,10 +15,10 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from cachewitness._util.data import fixtures
 from cachewitness.toy.problems.fixture import STOP, Item, generate, load
-from cachewitness.toy.train.recipes import RECIPES, as_data
 from cachewitness_reference.toy_model import checkpoint, export
 from cachewitness_reference.toy_model.paged import Chunk, step
 from cachewitness_reference.toy_model.tokenizer import Tokenizer
+from cachewitness_training.recipes import RECIPES, as_data
 
 pytestmark = pytest.mark.toy
 FOLDERS = {name: fixtures() / "checkpoints" / name for name in RECIPES}

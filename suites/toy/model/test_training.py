@@ -21,15 +21,15 @@ from cachewitness._util.data import fixtures
 from cachewitness._util.errors import UsageError
 from cachewitness.toy.problems import __main__ as problems
 from cachewitness.toy.problems.contexts import Size
-from cachewitness.toy.train import __main__ as command
-from cachewitness.toy.train import loop
-from cachewitness.toy.train import needs as held_out
-from cachewitness.toy.train.branches import IGNORED, Branches
-from cachewitness.toy.train.loop import train
-from cachewitness.toy.train.paths import ZERO, branch, carriers, draw_sources
-from cachewitness.toy.train.recipes import RECIPES, Recipe, Stage
 from cachewitness_reference.toy_model import checkpoint, dense
 from cachewitness_reference.toy_model.weights import random_weights
+from cachewitness_training import __main__ as command
+from cachewitness_training import loop
+from cachewitness_training import needs as held_out
+from cachewitness_training.branches import IGNORED, Branches
+from cachewitness_training.loop import train
+from cachewitness_training.paths import ZERO, branch, carriers, draw_sources
+from cachewitness_training.recipes import RECIPES, Recipe, Stage
 
 pytestmark = pytest.mark.toy
 torch.set_num_threads(1)  # as the command does: with more, sums are not rounded the same way twice

@@ -80,10 +80,10 @@ POLICY = PolicyKind(
     open=open_engine,
     configurations=configurations,
     not_applicable=NO_STATES,
-    mutants=lambda: (salt_left_out,),
     sizing=Sizing(lambda: plan),
-    questions=lambda: Questions(
-        {"lifecycle": lambda: replay_cases(*configurations(), "manager", (16, 17), ["last-token"])},
-        {"last-token": Flag("a whole prompt is taken from the cache")},
-    ),
+)
+MUTANTS = (salt_left_out,)
+QUESTIONS = Questions(
+    {"lifecycle": lambda: replay_cases(*configurations(), "manager", (16, 17), ["last-token"])},
+    {"last-token": Flag("a whole prompt is taken from the cache")},
 )

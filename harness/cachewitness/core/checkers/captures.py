@@ -154,7 +154,7 @@ class CapturesKept(Checker):
         if capture is None:
             return None
         self.opportunities += 1
-        short = max(ledger.header.rules.reuse_distance, AGAIN if capture.used == event.step else 0)
+        short = AGAIN if capture.used == event.step else 0
         return () if event.resume + short >= length else (_not_found(event, length, capture),)
 
     def _find(self, ledger: Ledger, node: int, length: int) -> Capture | None:

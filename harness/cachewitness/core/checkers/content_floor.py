@@ -313,19 +313,18 @@ class ContentFloor(Checker):
         keys.
         """
         there = self._untouched(ledger, event.r) if self._lying or self._taken else {}
-        distance = ledger.header.rules.reuse_distance
         if not there:
-            self.opportunities += event.resume > distance
+            self.opportunities += event.resume > 0
             return None
         lookup = ContentLookup(ledger, ledger.requests[event.r], there)
         floor = lookup.longest_common()
-        self.opportunities += floor > distance
+        self.opportunities += floor > 0
         needed = [
             lying
             for lying in lookup.found.values()
             if lying.length <= floor + ledger.header.rules.eagle_drop_tokens
         ]
-        if event.resume + distance >= floor or not needed:
+        if event.resume >= floor or not needed:
             return None
         finding = _forgotten(ledger, event, floor, needed)
         self.deferred.append(

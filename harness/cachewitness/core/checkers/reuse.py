@@ -95,7 +95,7 @@ class ReuseFloor(Checker):
         """Judge a first run that begins in front of what its look-up found on the device; what a
         tier has may fail to load.
         """
-        if hit.tier != "local" or run.start + ledger.header.rules.reuse_distance >= hit.resume:
+        if hit.tier != "local" or run.start >= hit.resume:
             return []
         sentence = (
             f"Let {run.r} resume at {hit.resume}, as its look-up in step {hit.step} says. However"
@@ -164,7 +164,7 @@ class ReuseFloor(Checker):
         nodes = ledger.requests[event.r].nodes
         rules = ledger.header.rules
         computed = self._computed
-        limit = len(nodes) - (1 if rules.stores_logits else 2)
+        limit = len(nodes) - 2
         length = bisect_left(range(1, limit + 1), True, key=lambda at: nodes[at] not in computed)
         owed = max(owed, event.resume)
         self.reuse.add(
@@ -181,18 +181,15 @@ class ReuseFloor(Checker):
         for run in begun.runs if begun is not None else ():
             if run.r == event.r and (again := self._computed_again(ledger, event, run)):
                 return again
-        distance = ledger.header.rules.reuse_distance
-        if event.reported > event.resume + max(distance, LAST_TOKEN):
+        if event.reported > event.resume + LAST_TOKEN:
             return (_counted(event),)
         floor = Lookup(ledger, ledger.requests[event.r]).longest_common()
-        short = event.resume + distance < floor
+        short = event.resume < floor
         acceptable = short and self._acceptable(ledger, event)
         self._failed.discard(event.r)
         self._dropped.discard(event.r)
         self._count(ledger, event, event.resume if acceptable else floor)
-        if event.resume < floor and not short:
-            self.excused[f"reuse_distance {distance}"] += 1
-        if floor <= distance:
+        if not floor:
             return None
         self.opportunities += 1
         self.acceptable += acceptable

@@ -47,7 +47,7 @@ class SafetyLaw(Checker):
 
     def on_hit(self, ledger: Ledger, event: Hit) -> Found:
         request = ledger.requests[event.r]
-        if event.resume >= len(request.tokens) and not ledger.header.rules.stores_logits:
+        if event.resume >= len(request.tokens):
             sentence = (
                 f"Let {event.r} have {count(len(request.tokens), 'token')}. The engine stores no"
                 f" logits, so one token must be left to compute; however {event.r} was told to"

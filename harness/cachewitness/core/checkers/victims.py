@@ -22,16 +22,13 @@ from cachewitness.core.ledger.records import Key, PageRecord
 
 
 class Times(msgspec.Struct, gc=False):
-    """The operations in which a page was used last, and how often it was hit, as in
-    `PageRecord`.
-    """
+    """The operations in which a page was used last, as in `PageRecord`."""
 
     taken: int
     restored: int
     released: int
     keyed: int
     asked_for: int
-    hits: int
 
 
 NOBODY: frozenset[str] = frozenset()
@@ -58,7 +55,6 @@ class Ended(msgspec.Struct, eq=False):
             record.released,
             record.keyed,
             record.asked_for,
-            record.hits,
         )
         holders = frozenset(record.holders) if record.holders else NOBODY
         return Ended(key, pool, record, holders, times, step - record.used_in)
@@ -79,13 +75,9 @@ TIMES: dict[
     "lru-used": (_used, _perhaps_used),
     "lru-leaves": (_used, _perhaps_used),
     "lru-restored": (lambda times: times.restored, lambda times: times.taken),
-    "lfu": (lambda times: times.hits, lambda times: times.hits),
-    "fifo": (lambda times: times.keyed, lambda times: times.keyed),
 }
 """By order: by when a page was certainly used, and after when it certainly was not. In the order
 `random` nobody is wrong.
-
-Of `lfu` it is not when, but how often.
 """
 
 
@@ -112,11 +104,7 @@ def spared_instead(
             return (
                 worst,
                 page,
-                (
-                    "was hit less often"
-                    if order == "lfu"
-                    else "was certainly not used after the other one was"
-                ),
+                "was certainly not used after the other one was",
             )
     if order == "lru":
         together = [

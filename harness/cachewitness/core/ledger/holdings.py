@@ -53,8 +53,6 @@ class Holdings:
         for page in event.pages:
             record = records[page]
             record.used_in = step
-            if record.keys:
-                record.hits += 1
             if not record.holders:
                 self.held[event.pool] += 1
                 record.taken = operation
@@ -137,8 +135,6 @@ class Holdings:
         record = self._records[pool][page]
         if not record.keys and not record.holders:
             self.idle[pool][page] = record
-        if not record.keys:
-            record.hits = 0
         record.keyed = self.operation
         record.used_in = max(record.used_in, key.step)
         record.keys.append(key)

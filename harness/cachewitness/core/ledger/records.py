@@ -137,9 +137,8 @@ class PageRecord(Content):
     `released` when it was last given up by the last holder (`released_by`), or lost its last key
     while nobody held it, `keyed` when it was last keyed, `asked_for` when the device last keyed the
     prefix that it keeps a copy of, or a request ended that begins with it: that may count as a use.
-    `used_in` is the step in which it was taken or keyed last, `hits` how often it was taken since
-    it was keyed. `left` is what lies there still since nobody had a claim to it any more, until it
-    is written again; a copy that is fenced may read it.
+    `used_in` is the step in which it was taken or keyed last. `left` is what lies there still since
+    nobody had a claim to it any more, until it is written again; a copy that is fenced may read it.
     """
 
     holders: dict[str, int] = field(default_factory=dict)
@@ -152,7 +151,6 @@ class PageRecord(Content):
     keyed: int = -1
     asked_for: int = -1
     used_in: int = 0
-    hits: int = 0
     left: Content | None = None
 
     def leave(self) -> None:

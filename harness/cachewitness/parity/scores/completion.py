@@ -20,6 +20,9 @@ from cachewitness.engines.answers import Answer, BackendError
 
 EXTRAS: Mapping[str, Any] = {"logprobs": 2, "return_tokens_as_token_ids": True}
 """What a request asks for beside its text."""
+HEADERS: Mapping[str, str] = {"Content-Type": "application/json"}
+ANSWER_MAX = 1 << 26
+"""Bytes of an answer that are read."""
 _PREFIX = "token_id:"
 _NUMBERED = re.compile(rf"{_PREFIX}[0-9]{{1,18}}")
 _NO_TIE = 1e9

@@ -13,19 +13,20 @@ from __future__ import annotations
 import asyncio
 import copy
 import itertools
+import json
 from collections.abc import Coroutine, Mapping, Sequence
 from typing import Any
 
 import msgspec
-from aiohttp import ClientError, ClientSession, ClientTimeout, TCPConnector
 from lm_eval.api.registry import register_model
 from lm_eval.models.openai_completions import LocalCompletionsAPI
 
+from cachewitness._util import http
 from cachewitness.engines.answers import Answer, Ask, BackendError
 from cachewitness.engines.retries import wait_s
 from cachewitness.engines.server_errors import error_text
 from cachewitness.parity.scores.asking import Asking
-from cachewitness.parity.scores.completion import EXTRAS, read
+from cachewitness.parity.scores.completion import ANSWER_MAX, EXTRAS, HEADERS, read
 from cachewitness.parity.scores.context import Offer
 from cachewitness.parity.scores.lm import asks_of, prefixes
 
@@ -152,31 +153,25 @@ class CompletionsLM(LocalCompletionsAPI):  # type: ignore[misc]
     async def _sent(self, ask: Ask, payload: Mapping[str, Any]) -> tuple[int, Any, str]:
         """Send a request once and return status, body and Retry-After; a broken connection is
         status 0, the body says how.
-
-        Each has a connection of its own: one that is kept may have been closed by the server
-        meanwhile, without a word.
         """
-        fresh = ClientSession(
-            connector=TCPConnector(force_close=True), timeout=ClientTimeout(total=self.timeout)
-        )
+        body = json.dumps(payload).encode()
+        # lm-eval sends `Bearer ` where there is no key, and a value may not end in a space.
+        headers = {**self.header, **HEADERS}
+        headers = {name: value.strip() for name, value in headers.items()}
         try:
-            async with (
-                fresh as session,
-                session.post(self.base_url, json=payload, headers=self.header) as response,
-            ):
-                if response.status != 200:
-                    return (
-                        response.status,
-                        error_text(await response.read()),
-                        response.headers.get("Retry-After", ""),
-                    )
-                return 200, await response.json(content_type=None), ""
-        except TimeoutError:
+            reply = await http.post(
+                self.base_url, body, headers, within=self.timeout, most=ANSWER_MAX
+            )
+            if reply.status != http.OK:
+                later = reply.headers.get("Retry-After", "")
+                return reply.status, error_text(reply.body), later
+            return http.OK, reply.json(), ""
+        except http.NoAnswer as error:
+            if not error.late:
+                return 0, str(error), ""
             raise BackendError(
                 f"question {ask.id}: {self.base_url} does not answer within {self.timeout} s"
             ) from None
-        except (ClientError, OSError) as error:
-            return 0, str(error) or type(error).__name__, ""
         except ValueError:
             raise BackendError(
                 f"question {ask.id}: the server answered 200, but its body is no JSON"

@@ -21,9 +21,9 @@ from cachewitness._util.errors import EngineMissing
 EXTRA = "cachewitness[score]"
 _OFFLINE = {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"}
 _QUIET = {"TOKENIZERS_PARALLELISM": "false", "HF_HUB_DISABLE_TELEMETRY": "1", "TQDM_DISABLE": "1"}
-_NEEDED = ("lm_eval", "datasets", "pandas")
+_NEEDED = ("lm_eval", "datasets", "pandas", "scipy")
 _NEEDED_BY_CLIENT = ("aiohttp", "requests", "tenacity", "tqdm")
-_LOUD = ("lm_eval", "datasets", "huggingface_hub", "asyncio")
+_LOUD = ("lm_eval", "datasets", "huggingface_hub", "asyncio", "httpx")
 _FOREIGN = r"(lm_eval|datasets|evaluate|multiprocess|dill|sacrebleu|rouge_score|sklearn|aiohttp|tqdm|huggingface_hub)\b"  # noqa: E501
 
 

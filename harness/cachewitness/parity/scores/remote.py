@@ -11,31 +11,27 @@ A server cannot be opened anew for every arm. Its cold arms give every request a
 
 from __future__ import annotations
 
-import http.client
 import itertools
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import msgspec
 
+from cachewitness._util import http
 from cachewitness._util.errors import UsageError
 from cachewitness.engines.answers import Answer, Ask, Backend, BackendError, Opening
 from cachewitness.engines.retries import wait_s
 from cachewitness.engines.server_errors import base_of, error_text
 from cachewitness.parity.scores.asking import Asking
-from cachewitness.parity.scores.completion import read
+from cachewitness.parity.scores.completion import ANSWER_MAX, HEADERS, read
 from cachewitness.parity.scores.context import TIMEOUT_S, Context, Offer
 
 LIST_TIMEOUT_S = 30
 """How long the list of models may take."""
 BODY_MAX = 1 << 16
 """Bytes of an error's body that are read."""
-ANSWER_MAX = 1 << 26
-"""Bytes of an answer that are read."""
 
 
 class RemoteBackend:
@@ -72,8 +68,8 @@ class RemoteBackend:
         """Return the server's model and, if it tells, its version."""
         found = {"server": self.url, "model": self.model}
         try:
-            told = _request(f"{self.url}/version", None, self.timeout)
-        except (OSError, http.client.HTTPException, ValueError):
+            told = _content(_asked(f"{self.url}/version", None, self.timeout))
+        except (http.NoAnswer, ValueError):
             return found
         return found | (
             {"engine": str(told["version"])} if isinstance(told, dict) and "version" in told else {}
@@ -99,22 +95,19 @@ class RemoteBackend:
         """
         for attempt in itertools.count(1):
             try:
-                return _request(f"{self.url}{path}", body, self.timeout)
-            except urllib.error.HTTPError as error:
-                with error:
-                    wait = wait_s(attempt, error.code, error.headers.get("Retry-After", ""))
-                    told = f"the server answered {error.code}: {error_text(error.read(BODY_MAX))}"
+                reply = _asked(f"{self.url}{path}", body, self.timeout)
+                if reply.status == http.OK:
+                    return _content(reply)
+                wait = wait_s(attempt, reply.status, reply.headers.get("Retry-After", ""))
+                told = f"the server answered {reply.status}: {error_text(reply.body[:BODY_MAX])}"
             except ValueError:
                 raise BackendError(
                     f"{what}: the server answered 200, but its body is no JSON"
                 ) from None
-            except (OSError, http.client.HTTPException) as error:
-                slow = isinstance(getattr(error, "reason", error), TimeoutError)
-                wait = None if slow else wait_s(attempt, 0)
-                told = (
-                    f"{self.url} does not answer"
-                    f" {f'within {self.timeout} s' if slow else f'({error})'}"
-                )
+            except http.NoAnswer as error:
+                wait = None if error.late else wait_s(attempt, 0)
+                how = f"within {self.timeout} s" if error.late else f"({error})"
+                told = f"{self.url} does not answer {how}"
             if wait is None:
                 raise BackendError(f"{what}: {told}")
             time.sleep(wait)
@@ -189,8 +182,9 @@ def _model(url: str, model: str, option: str) -> tuple[str, int]:
     context's length, 0: not told.
     """
     try:
-        listed = msgspec.convert(_request(f"{url}/v1/models", None, LIST_TIMEOUT_S), _Models).data
-    except (OSError, http.client.HTTPException, ValueError) as error:
+        found = _content(_asked(f"{url}/v1/models", None, LIST_TIMEOUT_S))
+        listed = msgspec.convert(found, _Models).data
+    except (http.NoAnswer, ValueError) as error:
         raise UsageError(
             f"{option}: {url} lists no models ({error}); is a server running there?"
         ) from None
@@ -212,19 +206,22 @@ class _Models(msgspec.Struct, frozen=True):
     data: list[_Entry]
 
 
-def _request(url: str, body: Mapping[str, Any] | None, timeout: int) -> Any:
-    """Return the decoded body of an answer, None if it is empty; without a body to send it is a
-    GET.
-
-    Raises what urllib does, and ValueError for a body that is no JSON, or larger than ANSWER_MAX.
-    """
+def _asked(url: str, body: Mapping[str, Any] | None, timeout: int) -> http.Reply:
+    """Return what the server answers; without a body to send it is a GET. Raises NoAnswer."""
+    method = "GET" if body is None else "POST"
     data = None if body is None else msgspec.json.encode(body)
-    request = urllib.request.Request(url, data=data, headers={"Content-Type": "application/json"})
-    with urllib.request.urlopen(request, timeout=timeout) as response:
-        content: bytes = response.read(ANSWER_MAX + 1)
-    if len(content) > ANSWER_MAX:
+    most = ANSWER_MAX + 1
+    return http.ask(method, url, data, HEADERS, within=timeout, most=most, follow=True)
+
+
+def _content(reply: http.Reply) -> Any:
+    """Return the decoded body of an answer, None if it is empty.
+
+    Raises ValueError for another status than 200, and for a body that is no JSON, or larger than
+    ANSWER_MAX.
+    """
+    if reply.status != http.OK:
+        raise ValueError(f"it answers {reply.status}: {error_text(reply.body[:BODY_MAX])}")
+    if len(reply.body) > ANSWER_MAX:
         raise ValueError(f"it sends more than {ANSWER_MAX:,} bytes")
-    try:
-        return msgspec.json.decode(content) if content.strip() else None
-    except RecursionError:
-        raise ValueError("it sends JSON that is nested without end") from None
+    return reply.json()

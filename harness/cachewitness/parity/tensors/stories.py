@@ -26,7 +26,7 @@ LATE_STEPS = 3
 over decodes."""
 
 
-class Story:
+class TensorStory:
     """Writes one story for one arm."""
 
     def __init__(self, shape: Shape, arm: Arm, where: str, seed: int) -> None:
@@ -99,7 +99,7 @@ class Story:
             self.script.reset(tier="local")
 
 
-def prefix_end(s: Story) -> None:
+def prefix_end(s: TensorStory) -> None:
     """Compare where prompts part: shared lengths around a boundary, of one token, and the whole
     of the second prompt.
     """
@@ -116,7 +116,7 @@ def prefix_end(s: Story) -> None:
     s.serve("c4", s.text("whole", k * u))
 
 
-def replay(s: Story) -> None:
+def replay(s: TensorStory) -> None:
     """Send the same prompt again, of lengths around a boundary and of one token."""
     k = s.blocks
     u = s.unit
@@ -128,7 +128,7 @@ def replay(s: Story) -> None:
         s.serve(f"c{index}", s.text(f"doc{index}", length))
 
 
-def together(s: Story) -> None:
+def together(s: TensorStory) -> None:
     """Let several consumers of one prefix run at once, in one batch."""
     k = s.blocks
     u = s.unit
@@ -161,7 +161,7 @@ def together(s: Story) -> None:
         s.script.finish(r)
 
 
-def siblings(s: Story) -> None:
+def siblings(s: TensorStory) -> None:
     """Let three requests part inside a block, and three at a boundary."""
     k = s.blocks
     u = s.unit
@@ -171,7 +171,7 @@ def siblings(s: Story) -> None:
             s.evict()
 
 
-def turns(s: Story) -> None:
+def turns(s: TensorStory) -> None:
     """Hold a conversation: every request is the one before, what it generated, and something
     more.
     """
@@ -184,7 +184,7 @@ def turns(s: Story) -> None:
         said += f" @t{turn}:{decode} {s.text(f'more{turn}', s.own)}"
 
 
-def alike(s: Story) -> None:
+def alike(s: TensorStory) -> None:
     """Send what looks like something else that is cached: behind other tokens, of an adapter, an
     image, other weights.
     """
@@ -208,7 +208,7 @@ def alike(s: Story) -> None:
             s.serve(f"{r}{version}", f"{s.text('weights', k * u)} {s.text(r, s.own)}")
 
 
-def pressure(s: Story) -> None:
+def pressure(s: TensorStory) -> None:
     """Ask again and again for prefixes that a small pool can only keep in part, two at a time,
     and for one twice in a row.
     """
@@ -231,7 +231,7 @@ def pressure(s: Story) -> None:
         s.serve(r, f"{prefixes[0]} {s.text(r, s.own)}")
 
 
-def guessed(s: Story) -> None:
+def guessed(s: TensorStory) -> None:
     """Let others go on as a drafter guessed, right up to a boundary and wrong from there or a
     little before.
     """
@@ -248,7 +248,7 @@ def guessed(s: Story) -> None:
     s.serve("r", f"{prompt} @g:5 {s.text('r', s.own)}")
 
 
-def interrupted(s: Story) -> None:
+def interrupted(s: TensorStory) -> None:
     """Let producers be aborted in the middle of a block and withdrawn from a step; others then
     send the same prompt.
     """
@@ -270,7 +270,7 @@ def interrupted(s: Story) -> None:
     s.serve("x", prompt)
 
 
-STORIES: Mapping[str, tuple[str, Callable[[Story], None]]] = {
+STORIES: Mapping[str, tuple[str, Callable[[TensorStory], None]]] = {
     "prefix-end": ("prompts part around a boundary", prefix_end),
     "replay": ("the same prompt again", replay),
     "together": ("several consumers of one prefix at once", together),
@@ -288,7 +288,7 @@ def write(shape: Shape, arm: Arm, where: str, seed: int) -> Trace:
     options = {**shape.options, **arm.options}
     if not options.get("enable_caching", True):
         options.pop("retention_interval", None)
-    story = Story(Shape(shape.layout, options, shape.level, shape.policy), arm, where, seed)
+    story = TensorStory(Shape(shape.layout, options, shape.level, shape.policy), arm, where, seed)
     STORIES[where][1](story)
     lengths = [
         length_of(op.prompt) + 4 * shape.unit for op in story.script.ops if isinstance(op, Submit)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 
+from cachewitness._util import chart
 from cachewitness.report.html.frames import Film, Sample
 
 WIDTH, HEIGHT, LEFT, TOP, BOTTOM = 640, 130, 56, 18, 20
@@ -47,9 +48,14 @@ def hits(film: Film) -> str:
     longest = max(1, *(tokens for _, _, tokens in film.hits))
     shown = film.hits[:: max(1, len(film.hits) // POINTS_MAX)]
     dots = [
-        f'<circle class="hit" cx="{_x(step - first, last - first):.1f}"'
-        f' cy="{_y(tokens, longest):.1f}" r="3"><title>{escape(r)}: {tokens} tokens in step'
-        f" {step}</title></circle>"
+        chart.element(
+            "circle",
+            chart.title(f"{r}: {tokens} tokens in step {step}"),
+            class_="hit",
+            cx=_x(step - first, last - first),
+            cy=_y(tokens, longest),
+            r=3,
+        )
         for step, r, tokens in shown
     ]
     found = sum(tokens > 0 for _, _, tokens in film.hits)
@@ -80,35 +86,30 @@ def _area(values: Sequence[int], most: int, style: str) -> str:
         for index, value in enumerate(values)
         for side in (0, 1)
     ]
-    path = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
-    return (
-        f'<polygon class="{style}" points="{LEFT},{HEIGHT - BOTTOM} {path}'
-        f' {points[-1][0]:.1f},{HEIGHT - BOTTOM}"/>'
-    )
+    base = HEIGHT - BOTTOM
+    return chart.polygon([(LEFT, base), *points, (points[-1][0], base)], class_=style)
 
 
 def _chart(title: str, most: int, unit: str, samples: Sequence[Sample], parts: list[str]) -> str:
     base = HEIGHT - BOTTOM
+    end = WIDTH - 8
     axes = [
-        f'<line class="axis" x1="{LEFT}" y1="{base}" x2="{WIDTH - 8}" y2="{base}"/>',
-        f'<text class="label" x="{LEFT - 6}" y="{TOP + 4}" text-anchor="end">{most}</text>',
-        f'<text class="label" x="{LEFT - 6}" y="{base}" text-anchor="end">0 {unit}</text>',
-        f'<text class="label" x="{LEFT}" y="{HEIGHT - 5}">step {samples[0].step}</text>',
-        (
-            f'<text class="label" x="{WIDTH - 8}" y="{HEIGHT - 5}" text-anchor="end">step'
-            f" {samples[-1].step}</text>"
-        ),
+        chart.line((LEFT, base), (end, base), "axis"),
+        _label(LEFT - 6, TOP + 4, f"{most}", text_anchor="end"),
+        _label(LEFT - 6, base, f"0 {unit}", text_anchor="end"),
+        _label(LEFT, HEIGHT - 5, f"step {samples[0].step}"),
+        _label(end, HEIGHT - 5, f"step {samples[-1].step}", text_anchor="end"),
     ]
-    opening = (
-        f'<svg class="chart" viewBox="0 0 {WIDTH} {HEIGHT}" role="img"'
-        f' aria-label="{escape(title)}">'
+    drawn = chart.element(
+        "svg",
+        "\n".join(["", *parts, *axes, ""]),
+        class_="chart",
+        viewBox=f"0 0 {WIDTH} {HEIGHT}",
+        role="img",
+        aria_label=title,
     )
-    return "\n".join(
-        [
-            f"<figure><figcaption>{escape(title)}</figcaption>",
-            opening,
-            *parts,
-            *axes,
-            "</svg></figure>",
-        ]
-    )
+    return f"<figure><figcaption>{escape(title)}</figcaption>\n{drawn}</figure>"
+
+
+def _label(x: int, y: int, words: str, **attributes: str) -> str:
+    return chart.text(x, y, words, "label", **attributes)

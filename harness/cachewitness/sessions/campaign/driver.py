@@ -42,7 +42,7 @@ FRUITLESS = 10
 campaign gives up."""
 
 
-class Settings(NamedTuple):
+class CampaignSettings(NamedTuple):
     """How a campaign is carried out, which does not change what comes of it. Times are in
     seconds; `seconds` 0: no end.
     """
@@ -71,7 +71,7 @@ class Settings(NamedTuple):
 
 
 @dataclass
-class Progress:
+class CampaignProgress:
     """How far a campaign is. `before`: units that were done when it began; `left`: seconds for
     the rest, if known.
     """
@@ -111,7 +111,7 @@ class Result(NamedTuple):
     """What came of a campaign: the totals, how it went, and a digest of all of it."""
 
     totals: Totals
-    progress: Progress
+    progress: CampaignProgress
     digest: str
 
 
@@ -133,9 +133,9 @@ class Driver:
     def __init__(
         self,
         planned: Planned,
-        settings: Settings,
+        settings: CampaignSettings,
         executor: Executor,
-        told: Callable[[Progress], None] | None = None,
+        told: Callable[[CampaignProgress], None] | None = None,
     ) -> None:
         self._planned = planned
         self._settings = settings
@@ -143,7 +143,7 @@ class Driver:
         self._told = told
         self._database = Database(settings.database)
         self._queue = Queue(self._database, planned.id, settings.attempts)
-        self._progress = Progress()
+        self._progress = CampaignProgress()
         self._units: dict[int, Unit] = {}
         """What is to be done, by place, in the order in which it counts."""
         self._keys: dict[int, str] = {}

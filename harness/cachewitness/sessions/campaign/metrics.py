@@ -12,13 +12,13 @@ from pathlib import Path
 
 from cachewitness._util import files
 from cachewitness._util.errors import UsageError
-from cachewitness.sessions.campaign.driver import Progress
+from cachewitness.sessions.campaign.driver import CampaignProgress
 
 PREFIX = "cachewitness_campaign"
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
-def text(progress: Progress, name: str) -> str:
+def text(progress: CampaignProgress, name: str) -> str:
     """Return the metrics of a campaign; those that only grow end in `_total`."""
     values: dict[str, tuple[str, float | None]] = {
         "units": ("units of work in all", progress.units),
@@ -53,7 +53,7 @@ def text(progress: Progress, name: str) -> str:
 
 
 @contextmanager
-def told_by(where: str | None, name: str) -> Iterator[Callable[[Progress], None]]:
+def told_by(where: str | None, name: str) -> Iterator[Callable[[CampaignProgress], None]]:
     """Yield what to call with how far a campaign is; `where` is a file, a port, or None.
 
     Raises UsageError if the file cannot be written or the port is taken.
@@ -69,8 +69,8 @@ def told_by(where: str | None, name: str) -> Iterator[Callable[[Progress], None]
 
 
 @contextmanager
-def _served(port: int, name: str) -> Iterator[Callable[[Progress], None]]:
-    latest = [text(Progress(), name).encode()]
+def _served(port: int, name: str) -> Iterator[Callable[[CampaignProgress], None]]:
+    latest = [text(CampaignProgress(), name).encode()]
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -90,7 +90,7 @@ def _served(port: int, name: str) -> Iterator[Callable[[Progress], None]]:
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
 
-    def tell(progress: Progress) -> None:
+    def tell(progress: CampaignProgress) -> None:
         latest[0] = text(progress, name).encode()
 
     try:

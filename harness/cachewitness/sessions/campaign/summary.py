@@ -16,7 +16,7 @@ from cachewitness.report.compared import NAME as COLD
 from cachewitness.report.summary import NotRun, Stored
 from cachewitness.sessions.campaign.build_digest import package
 from cachewitness.sessions.campaign.database import without_password
-from cachewitness.sessions.campaign.driver import Result, Settings
+from cachewitness.sessions.campaign.driver import CampaignSettings, Result
 from cachewitness.sessions.campaign.store import Store, opened
 from cachewitness.sessions.campaign.totals import Distinct, Subject
 from cachewitness.sessions.run.lockstep import NAME as DIFFERENTIAL
@@ -135,7 +135,7 @@ class Document(msgspec.Struct, kw_only=True):
     database: str
 
 
-def document(result: Result, settings: Settings) -> Document:
+def document(result: Result, settings: CampaignSettings) -> Document:
     """Return the summary of a campaign."""
     totals, progress, digest = result
     mutant = totals.planned.self_test.mutant
@@ -232,7 +232,9 @@ def _finding(one: Distinct, store: Store) -> FindingRow:
     )
 
 
-def keep(result: Result, settings: Settings, whole: Document, folder: Path, most: int) -> list[str]:
+def keep(
+    result: Result, settings: CampaignSettings, whole: Document, folder: Path, most: int
+) -> list[str]:
     """Run the minimal traces of so many findings again, keep them with their histories, and note in
     the document where.
 

@@ -24,7 +24,7 @@ from cachewitness.engines import policy as policies
 from cachewitness.engines.registry import EngineSpec
 from cachewitness.report.expected import Entry, Expectations
 from cachewitness.report.summary import DIED, UNFINISHED, Failure, NotRun, Report, SuiteReport
-from cachewitness.sessions.fuzz.trial import Judged, Plan, Trial, Trials
+from cachewitness.sessions.fuzz.trial import FuzzTrial, FuzzTrials, Judged, Plan
 from cachewitness.sessions.fuzz.watch import Watch
 from cachewitness.sessions.run.lockstep import NAME as DIFFERENTIAL
 from cachewitness.sessions.run.lockstep import lockstep
@@ -119,7 +119,7 @@ class Campaign:
         Raises UsageError if whatever is drawn is refused.
         """
         started = time.perf_counter()
-        trials = Trials(self.engine, self.plan, self.beside)
+        trials = FuzzTrials(self.engine, self.plan, self.beside)
         try:
             with WorkerPool(self.jobs, trials.run, self.on_died) as pool:
                 try:
@@ -138,7 +138,7 @@ class Campaign:
         Raises EngineBroken if the engine cannot be built, BadEvents if its header is none.
         """
         started = time.perf_counter()
-        trials = Trials(self.engine, self.plan, self.beside)
+        trials = FuzzTrials(self.engine, self.plan, self.beside)
         try:
             for number in range(first, last):
                 self._take(trials.run(number))
@@ -147,7 +147,7 @@ class Campaign:
             self._conclude()
 
     def _run(
-        self, pool: WorkerPool[int, Trial], started: float, seconds: float, operations: int
+        self, pool: WorkerPool[int, FuzzTrial], started: float, seconds: float, operations: int
     ) -> None:
         """Take in one trace after another, in the order of their numbers, while a few further
         ones are run.
@@ -168,7 +168,7 @@ class Campaign:
             if late or self.failed or (operations and self.operations >= operations):
                 return
 
-    def _take_failures(self, pool: WorkerPool[int, Trial]) -> None:
+    def _take_failures(self, pool: WorkerPool[int, FuzzTrial]) -> None:
         """Take in what was found already in traces whose turn has not come, as it was met."""
         self.shrinks = False
         for _, trial in pool.finished():
@@ -182,7 +182,7 @@ class Campaign:
         """
         return any(suite.outcome in ("fail", "bad events") for suite in self._suites.values())
 
-    def _take(self, trial: Trial) -> None:
+    def _take(self, trial: FuzzTrial) -> None:
         """Take in what came of one number."""
         for what, why in trial.left_out:
             self._left_out.setdefault((what, why), NotRun(what, why, 0)).count += 1

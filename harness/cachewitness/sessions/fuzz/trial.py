@@ -98,7 +98,7 @@ class Judged:
 
 
 @dataclass
-class Trial:
+class FuzzTrial:
     """What came of one number: `judged` is None if no trace ran, `left_out` says what was left
     out of it and why.
     """
@@ -115,7 +115,7 @@ class Trial:
 
 
 @dataclass(frozen=True)
-class Trials:
+class FuzzTrials:
     """Runs the traces of a plan on an engine, by their numbers; `beside`: with the reference in
     lock-step where that can be.
     """
@@ -128,11 +128,11 @@ class Trials:
     def _one_process_each(self) -> str:
         return incomparable(self.engine, self.plan.policy) if self.beside else ""
 
-    def run(self, number: int) -> Trial:
+    def run(self, number: int) -> FuzzTrial:
         """Run one trace. Raises EngineBroken if the engine cannot be built, BadEvents if its
         header is none.
         """
-        trial = Trial()
+        trial = FuzzTrial()
         began = time.perf_counter()
         try:
             configuration, trace = self.plan.draw(number)
@@ -185,7 +185,7 @@ class Trials:
         )
         return trial
 
-    def _paired(self, trace: Trace, header: Header, trial: Trial) -> bool:
+    def _paired(self, trace: Trace, header: Header, trial: FuzzTrial) -> bool:
         """Whether the reference runs beside the engine in a trace; note why if it was asked for
         and cannot.
         """

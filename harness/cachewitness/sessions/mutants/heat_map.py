@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 
+from cachewitness._util import chart
 from cachewitness.engines.mutant import GROUPS
 from cachewitness.sessions.mutants.detectors import DETECTORS, NO, NOT_RUN, SURVIVED
 from cachewitness.sessions.mutants.matrix import Row
@@ -21,7 +22,6 @@ rest is shown by hovering."""
 WIDTH_MIN = 460
 """What the headline needs."""
 SHADES = 8
-NAMESPACE = 'xmlns="http://www.w3.org/2000/svg"'
 LIGHT = ((226, 236, 246), (16, 66, 120))
 DARK = ((24, 44, 66), (126, 186, 245))
 """Where few and where all of a mechanism's faults are seen, on a white page and on a dark one."""
@@ -51,7 +51,7 @@ def of_rows(rows: Sequence[Row], *, inline: bool = False) -> str:
         for name in _seeing(row.detectors):
             seen.setdefault(row.group, {}).setdefault(name, []).append(row.mutant)
     made = _drawn(seen, of)
-    return made.replace(f" {NAMESPACE}", "", 1) if inline else made
+    return made.replace(f' xmlns="{chart.NAMESPACE}"', "", 1) if inline else made
 
 
 def _seeing(answers: Mapping[str, str]) -> list[str]:
@@ -79,24 +79,18 @@ def _drawn(seen: Faults, of: Mapping[str, Sequence[str]]) -> str:
         " checker or detector sees"
     )
     parts = [
-        (
-            f'<svg {NAMESPACE} width="{width}" height="{height}" viewBox="0 0 {width} {height}" '
-            f'role="img" aria-label="{escape(title)}" font-family="sans-serif" font-size="12">'
-        ),
-        f"<style>{_style()}</style>",
-        f'<rect class="page" width="{width}" height="{height}"/>',
+        chart.scheme(*_styles()),
+        chart.element("rect", class_="page", width=width, height=height),
         *(
-            f'<text x="16" y="{y}" font-size="14" font-weight="bold">{escape(line)}</text>'
+            chart.text(16, y, line, font_size=14, font_weight="bold")
             for y, line in _headline(title)
         ),
     ]
     for place, name in enumerate(columns):
-        x = LEFT + CELL_WIDTH * place + CELL_WIDTH / 2 + 4
+        x = LEFT + CELL_WIDTH * place + CELL_WIDTH // 2 + 4
+        turned = f"translate({x} {TOP - 8}) rotate(-60)"
         weight = "bold" if name in DETECTORS else "normal"
-        parts.append(
-            f'<text transform="translate({x:g} {TOP - 8}) rotate(-60)"'
-            f' font-weight="{weight}">{escape(name)}</text>'
-        )
+        parts.append(chart.element("text", escape(name), transform=turned, font_weight=weight))
     for place, letter in enumerate(rows):
         found = seen.get(letter, {})
         parts += _row(
@@ -106,7 +100,15 @@ def _drawn(seen: Faults, of: Mapping[str, Sequence[str]]) -> str:
             [found.get(name, ()) for name in columns],
             columns,
         )
-    return "\n".join([*parts, "</svg>", ""])
+    return chart.picture(
+        width,
+        height,
+        parts,
+        role="img",
+        aria_label=title,
+        font_family="sans-serif",
+        font_size=12,
+    )
 
 
 def _row(
@@ -119,8 +121,8 @@ def _row(
     words = f"{letter}: {GROUPS[letter]}"
     base = y + CELL_HEIGHT - 8
     parts = [
-        f'<text x="16" y="{base}">{escape(_short(words))}<title>{escape(words)}</title></text>',
-        f'<text class="soft" x="{LEFT - 8}" y="{base}" text-anchor="end">{len(faults)}</text>',
+        chart.text(16, base, _short(words), hover=words),
+        chart.text(LEFT - 8, base, f"{len(faults)}", "soft", text_anchor="end"),
     ]
     for place, (found, name) in enumerate(zip(cells, columns, strict=True)):
         x = LEFT + CELL_WIDTH * place
@@ -129,17 +131,12 @@ def _row(
             f"\n{fault}" for fault in found
         )
         shade = round(share * (SHADES - 1)) if found else "none"
-        parts.append(
-            f'<g><title>{escape(told)}</title><rect class="s{shade}" x="{x}" y="{y}"'
-            f' width="{CELL_WIDTH - 2}" height="{CELL_HEIGHT - 2}"/>'
-        )
+        cell = [chart.title(told), chart.rect(x, y, CELL_WIDTH - 2, CELL_HEIGHT - 2, f"s{shade}")]
         if found:
-            middle = x + CELL_WIDTH / 2 - 1
-            parts.append(
-                f'<text class="i{shade}" x="{middle:g}" y="{base}"'
-                f' text-anchor="middle">{len(found)}</text>'
-            )
-        parts.append("</g>")
+            middle = x + CELL_WIDTH // 2 - 1
+            count = f"{len(found)}"
+            cell.append(chart.text(middle, base, count, f"i{shade}", text_anchor="middle"))
+        parts.append(chart.element("g", *cell))
     return parts
 
 
@@ -158,11 +155,11 @@ def _headline(title: str) -> Iterator[tuple[int, str]]:
     yield 42, rest
 
 
-def _style() -> str:
-    """Return the colours: of a light page, and of a dark one for who prefers that."""
+def _styles() -> tuple[str, str]:
+    """Return the colours of a light page, and of a dark one for who prefers that."""
     light = _inks("#ffffff", "#1f2328", "#59636e", "#f3f4f6") + _shades(*LIGHT)
     dark = _inks("#0d1117", "#f0f6fc", "#9198a1", "#151b23") + _shades(*DARK)
-    return f"{light}@media (prefers-color-scheme: dark) {{ {dark}}}"
+    return light, dark
 
 
 def _inks(page: str, ink: str, soft: str, empty: str) -> str:

@@ -18,17 +18,10 @@ from cachewitness.engines.mutant import Mutant
 from cachewitness.sessions.mutants.hunt import judged, killed
 from cachewitness.workloads.shrink import shrink
 
-FOLDER = "mutants"
-
-
-def folder() -> Path:
-    """Return the folder of witnesses."""
-    return data.fixtures() / "traces" / FOLDER
-
 
 def path_of(mutant: Mutant) -> Path:
     """Return where a fault's witness is kept."""
-    return folder() / f"{mutant.name}.jsonl"
+    return data.fault_traces() / f"{mutant.name}.jsonl"
 
 
 def smallest(mutant: Mutant, trace: Trace) -> Trace:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from time import monotonic
 
 
-class Progress:
+class RunProgress:
     """What was begun of each suite, in the order in which they run.
 
     `planned` has the traces of each suite, None where nobody can tell. `timed` names those that end

@@ -30,10 +30,10 @@ from cachewitness.report.control_row import ControlRow, merge_controls
 from cachewitness.report.expected import Expectations
 from cachewitness.report.summary import DIED, UNFINISHED, Failure, NotRun, Report, SuiteReport
 from cachewitness.sessions.run.minimize import smallest
-from cachewitness.sessions.run.progress import Progress
+from cachewitness.sessions.run.progress import RunProgress
 from cachewitness.sessions.run.selection import ANSWERS, Sample, controls, random_traces, why_not
 from cachewitness.sessions.run.suites import Stream, Suite
-from cachewitness.sessions.run.trial import Asked, InTurn, Trial, Trials, judged
+from cachewitness.sessions.run.trial import InTurn, SuiteTrace, SuiteTrial, SuiteTrials, judged
 from cachewitness.workloads.avoided import AVOID
 from cachewitness.workloads.configurations import Configuration
 from cachewitness.workloads.shrink import SHORT
@@ -91,7 +91,7 @@ class Runner:
     `engine.one_at_a_time`."""
     on_died: Callable[[str], None] | None = None
     """Told of each process that died and was replaced."""
-    on_trace: Callable[[Progress], None] | None = None
+    on_trace: Callable[[RunProgress], None] | None = None
     """Told of each trace that is begun."""
     on_failure: OnFailure | None = None
     """Told of a failure when it was met, and again when it is as small as it gets."""
@@ -125,7 +125,7 @@ class Runner:
         self.changed: list[str] = []
         """Configurations that the engine ran, and then refused; stories of which what they are
         about was not asked."""
-        trials = Trials({suite.name: suite for suite in suites}, self.engine)
+        trials = SuiteTrials({suite.name: suite for suite in suites}, self.engine)
         try:
             # Where one failure is enough, it mostly comes of the first traces, and is shrunk on
             # processes that are there then.
@@ -282,7 +282,7 @@ class Runner:
             rounds += 1
         return True
 
-    def _planned(self, suites: list[Suite]) -> Progress:
+    def _planned(self, suites: list[Suite]) -> RunProgress:
         """Return what is to be done; nobody can tell of what compares tensors, or runs beside
         controls, or is a sample.
         """
@@ -301,7 +301,7 @@ class Runner:
                     )
                     for one in fitting
                 )
-        return Progress(planned, timed, self.seconds / max(len(timed), 1))
+        return RunProgress(planned, timed, self.seconds / max(len(timed), 1))
 
     @property
     def _most(self) -> int:
@@ -416,7 +416,7 @@ class Runner:
         suite: Suite,
         stream: Stream,
         trace: Trace,
-        begun: Task[Asked, Trial],
+        begun: Task[SuiteTrace, SuiteTrial],
         report: SuiteReport,
     ) -> Result | None:
         """Take in what came of one trace; None if it was not run. Raises WorkerDied if it ends

@@ -25,12 +25,12 @@ from cachewitness.sessions.run.suites import Stream, Suite
 from cachewitness.workloads.capabilities import fitting, lacking
 
 Until = Callable[[Finding], bool]
-Asked = tuple[str, Mapping[str, str], Trace]
+SuiteTrace = tuple[str, Mapping[str, str], Trace]
 """The name of a suite, the engine's options if they are not the run's, and the trace."""
 
 
 @dataclass
-class Trial:
+class SuiteTrial:
     """What came of one trace: `result` is None if it was not run, `skipped` says what was left
     out and why.
     """
@@ -54,13 +54,13 @@ class Trial:
 
 
 @dataclass(frozen=True)
-class Trials:
+class SuiteTrials:
     """Runs traces of suites, by their names, on an engine."""
 
     suites: Mapping[str, Suite]
     engine: EngineSpec
 
-    def run(self, asked: Asked) -> Trial:
+    def run(self, asked: SuiteTrace) -> SuiteTrial:
         """Run one trace. Raises EngineBroken if the engine cannot be built, BadEvents if its
         header is none.
         """
@@ -70,17 +70,17 @@ class Trials:
         )
 
 
-def tried(suite: Suite, spec: EngineSpec, trace: Trace) -> Trial:
-    """Open an engine for a trace, and run it if the engine can. Raises as `Trials.run`."""
+def tried(suite: Suite, spec: EngineSpec, trace: Trace) -> SuiteTrial:
+    """Open an engine for a trace, and run it if the engine can. Raises as `SuiteTrials.run`."""
     began = time.perf_counter()
     try:
         engine = spec.open(trace.header)
     except EngineBroken:
         raise
     except UsageError as error:
-        return Trial(refusal=error, startup_seconds=time.perf_counter() - began)
+        return SuiteTrial(refusal=error, startup_seconds=time.perf_counter() - began)
     header = described(engine, trace.header)
-    trial = Trial(version=header.engine_version, startup_seconds=time.perf_counter() - began)
+    trial = SuiteTrial(version=header.engine_version, startup_seconds=time.perf_counter() - began)
     if suite.paired and (why := header.not_applicable.get(DIFFERENTIAL) or refused(trace, header)):
         trial.unpaired = why
         return trial
@@ -104,7 +104,9 @@ def tried(suite: Suite, spec: EngineSpec, trace: Trace) -> Trial:
     return trial
 
 
-def _fitting(suite: Suite, trace: Trace, header: Header, spec: EngineSpec, trial: Trial) -> Trace:
+def _fitting(
+    suite: Suite, trace: Trace, header: Header, spec: EngineSpec, trial: SuiteTrial
+) -> Trace:
     """Return the trace without what the engine does not declare, and list what that is."""
     missing = lacking(trace, header.capabilities)
     for need in missing:
@@ -131,7 +133,7 @@ class InTurn:
 
     def __init__(
         self,
-        pool: WorkerPool[Asked, Trial],
+        pool: WorkerPool[SuiteTrace, SuiteTrial],
         suite: Suite,
         engine: EngineSpec,
         streams: Sequence[Stream],
@@ -139,12 +141,12 @@ class InTurn:
         self._crew = pool
         self._suite = suite
         self._engine = engine
-        self._begun: dict[int, deque[tuple[Trace, Task[Asked, Trial]]]] = {
+        self._begun: dict[int, deque[tuple[Trace, Task[SuiteTrace, SuiteTrial]]]] = {
             id(stream): deque() for stream in streams
         }
         self._next = deque(streams)
 
-    def take(self, stream: Stream) -> tuple[Trace, Task[Asked, Trial]] | None:
+    def take(self, stream: Stream) -> tuple[Trace, Task[SuiteTrace, SuiteTrial]] | None:
         """Return the next trace of a stream, whose turn it is, and what will come of it; None if
         there is no more.
         """

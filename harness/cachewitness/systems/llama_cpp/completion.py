@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import http.client
 import json
-import socket
-from collections.abc import Callable, Mapping
-from contextlib import suppress
-from threading import Thread
+from collections.abc import Callable, Iterator, Mapping
+from threading import Event, Thread
 from typing import Any
 
+from cachewitness._util import http
 from cachewitness.core.events import Answer, Ended
 from cachewitness.core.trace_format import Submit
 
@@ -51,30 +49,26 @@ class Completion:
         self._restored, self._full, self._gone = -1, False, False
         self._failed = ""
         body = json.dumps({**_body(asked, caching=caching), **(marked or {})}).encode()
-        self._last = body[-1:]
-        self._connection = http.client.HTTPConnection(address)
-        self._connection.putrequest("POST", "/completion")
-        for name, value in {**HEADERS, "Content-Length": str(len(body))}.items():
-            self._connection.putheader(name, value)
-        self._connection.endheaders(body[:-1])
-        self._socket = (
-            self._connection.sock
-        )  # the connection forgets it when an answer begins that ends it
+        self._waits = Event()
+        self._go = Event()
+        headers = {**HEADERS, "Content-Length": str(len(body))}
+        url = f"{address}/completion"
+        self._exchange = http.Exchange("POST", url, self._pieces(body), headers)
         self._thread = Thread(target=self._listen, daemon=True)
+        self._thread.start()
+        self._waits.wait()
 
     def send(self) -> None:
         """Send the last byte, upon which the server takes the request in."""
-        self._connection.send(self._last)
-        self._thread.start()
+        self._go.set()
+        self._exchange.sent.wait()
 
     def leave(self) -> None:
         """Go away without waiting for the answer."""
         self._gone = True
-        with suppress(OSError):
-            self._socket.shutdown(socket.SHUT_RDWR)
-        if self._thread.ident is not None:
-            self._thread.join()
-        self._connection.close()
+        self._exchange.leave()
+        self._go.set()
+        self._thread.join()
 
     def answer(self, *, cancelled: bool = False) -> Answer:
         """Return the answer so far. Raises ServerFailed if what came is none."""
@@ -91,25 +85,30 @@ class Completion:
 
     # --- what comes -------------------------------------------------------------------------------
 
+    def _pieces(self, body: bytes) -> Iterator[bytes]:
+        """Yield a body, its last byte only when it is to be sent."""
+        yield body[:-1]
+        self._waits.set()
+        self._go.wait()
+        yield body[-1:]
+
     def _listen(self) -> None:
         try:
-            self._read()
-        except (OSError, http.client.HTTPException, *NO_ANSWER) as error:
+            with self._exchange as exchange:
+                self._follow(exchange)
+        except (http.NoAnswer, *NO_ANSWER) as error:
             self._failed = f"its answer cannot be read: {error!r}"
-        self._connection.close()
         self.over = True
+        self._waits.set()
+        self._exchange.sent.set()
         self._heard()
 
-    def _read(self) -> None:
-        with self._connection.getresponse() as response:
-            self._follow(response)
-
-    def _follow(self, response: http.client.HTTPResponse) -> None:
-        if response.status != http.client.OK:
-            self._refused(json.loads(response.read(LINE_MAX))["error"])
+    def _follow(self, exchange: http.Exchange) -> None:
+        if exchange.status != http.OK:
+            self._refused(json.loads(exchange.read(LINE_MAX))["error"])
             return
         ended = False
-        while line := response.readline(LINE_MAX):
+        for line in exchange.lines(LINE_MAX):
             name, _, text = line.partition(b": ")
             if name == b"error":
                 self._refused(json.loads(text))

@@ -6,7 +6,6 @@ not come back.
 
 from __future__ import annotations
 
-import http.client
 import json
 import time
 from pathlib import Path
@@ -14,11 +13,14 @@ from typing import Any
 
 import xllamacpp
 
+from cachewitness._util import http
 from cachewitness.systems.llama_cpp.completion import HEADERS, LINE_MAX, ServerFailed
-from cachewitness.systems.llama_cpp.settings import Settings
+from cachewitness.systems.llama_cpp.settings import ServerSettings
 
 HTTP_THREADS = 16
 """Requests that are heard at once; each one under way takes a thread."""
+ASKED_S = 60.0
+"""Seconds in which it must answer what is asked beside the prompts."""
 POLL = 0.001
 """Seconds between two questions."""
 VERBOSE = 4
@@ -38,15 +40,15 @@ NAMES = {
 class Server:
     """A server for one trace; `files` is a folder for the files of its slots."""
 
-    def __init__(self, model: Path, settings: Settings, files: str) -> None:
+    def __init__(self, model: Path, settings: ServerSettings, files: str) -> None:
         self._server: Any = xllamacpp.Server(_parameters(model, settings, files))
-        self.address = self._server.listening_address.removeprefix("http://")
+        self.address = self._server.listening_address
         self.slots()
 
     def slots(self) -> list[dict[str, Any]]:
         """Return what the server says of its slots."""
         status, said = self.ask("GET", "/slots")
-        if status != http.client.OK or not isinstance(said, list):
+        if status != http.OK or not isinstance(said, list):
             raise ServerFailed(f"/slots answers {status}, {str(said)[:80]!r}")
         return said
 
@@ -68,7 +70,7 @@ class Server:
                 status, said = self.ask(
                     "POST", f"/slots/{number}?action={action}", {"filename": f"slot{number}"}
                 )
-                if status != http.client.OK:
+                if status != http.OK:
                     raise ServerFailed(
                         f"to {action} slot {number} answers {status}, {str(said)[:200]!r}"
                     )
@@ -79,15 +81,14 @@ class Server:
         """Return the status and the JSON that the server answers. Raises ServerFailed if it is
         none.
         """
-        connection = http.client.HTTPConnection(self.address)
+        content = None if body is None else json.dumps(body).encode()
         try:
-            connection.request(method, path, None if body is None else json.dumps(body), HEADERS)
-            response = connection.getresponse()
-            return response.status, json.loads(response.read(LINE_MAX))
-        except (OSError, http.client.HTTPException, ValueError, RecursionError) as error:
+            reply = http.ask(
+                method, f"{self.address}{path}", content, HEADERS, within=ASKED_S, most=LINE_MAX
+            )
+            return reply.status, reply.json()
+        except (http.NoAnswer, ValueError) as error:
             raise ServerFailed(f"{method} {path}: {error!r}") from None
-        finally:
-            connection.close()
 
     def close(self) -> None:
         """End the server."""
@@ -99,7 +100,7 @@ def version() -> str:
     return f"xllamacpp {xllamacpp.__version__}"
 
 
-def _parameters(model: Path, settings: Settings, files: str) -> Any:
+def _parameters(model: Path, settings: ServerSettings, files: str) -> Any:
     """Return the parameters: one thread, and 32-bit numbers without flash attention, so that
     little is rounded.
     """

@@ -22,7 +22,7 @@ UNSPLIT = 2048
 """Tokens of a batch if a trace does not limit them, as llama.cpp's own default."""
 
 
-class Settings(NamedTuple):
+class ServerSettings(NamedTuple):
     """How a server is started: what a trace sets, by name, and the sizes; `n_ctx` tokens are for
     all slots together.
     """
@@ -47,7 +47,7 @@ and restored."""
 FROM_ZERO = ("ctx_checkpoints", "checkpoint_min_step", "cache_ram")
 
 
-def settings_of(header: TraceHeader, caching: str) -> Settings:
+def settings_of(header: TraceHeader, caching: str) -> ServerSettings:
     """Return how a server is started for a trace; unless `caching` is on it keeps nothing, and if
     it is alone it has one slot.
 
@@ -64,7 +64,7 @@ def settings_of(header: TraceHeader, caching: str) -> Settings:
         numbers["n_parallel"] = 1
     numbers["n_ubatch"] = min(numbers["n_ubatch"], batch)
     slots = 1 if switches["kv_unified"] else numbers["n_parallel"]
-    return Settings(_tokens(header) * slots, batch, numbers, switches)
+    return ServerSettings(_tokens(header) * slots, batch, numbers, switches)
 
 
 def _tokens(header: TraceHeader) -> int:

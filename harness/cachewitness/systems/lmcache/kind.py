@@ -33,10 +33,8 @@ from cachewitness import (
 from cachewitness.engines.adapter import Driven
 from cachewitness.engines.answering import chosen
 from cachewitness.engines.known_findings import KnownFindings, by_release
-from cachewitness.engines.mutant import Mutant
 from cachewitness.engines.observe_tier import TIER
-from cachewitness.systems.lmcache.faults import FAULTS, NAME, PATCHES
-from cachewitness.systems.lmcache.modules import part
+from cachewitness.systems.lmcache.modules import PATCHES, part
 from cachewitness.systems.lmcache.pages import Pages
 from cachewitness.systems.lmcache.reference.engine import assemble
 from cachewitness.systems.lmcache.reference.options import configure
@@ -45,6 +43,7 @@ from cachewitness.workloads import layouts
 from cachewitness_reference.lmcache import spec
 from cachewitness_reference.vllm_extended.config import options_of
 
+NAME = "real-lmcache"
 NOT_DRIVEN = {"async_depth": 0, "num_speculative_tokens": 0, "enable_caching": True}
 """vLLM's options that have to be as they are by default."""
 OWN: Mapping[str, tuple[Any, str]] = {
@@ -172,10 +171,6 @@ def _declared(header: Header, release: str, *, pads: bool) -> Header:
     )
 
 
-def _faults() -> Mapping[str, Mutant]:
-    return {fault.name: fault for fault in FAULTS}
-
-
 ENGINE = EngineKind(
     name=NAME,
     summary=(
@@ -199,5 +194,4 @@ ENGINE = EngineKind(
     process=OwnProcess(),
     written_for=WrittenFor("LMCache", "lmcache", spec.NEWEST, spec.NEWEST),
     known=KnownFindings(by_release({"0.5": "lmcache-0.5.txt"})),
-    faults=_faults,
 )

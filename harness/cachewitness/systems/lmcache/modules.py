@@ -14,6 +14,7 @@ import os
 from typing import Any, NamedTuple
 
 from cachewitness._util.errors import EngineMissing
+from cachewitness.engines.source_patch import Patches
 
 PAGE_BYTES = 4096
 """What LMCache rounds an object up to, in bytes. A block is as large here, so an object of n blocks
@@ -26,6 +27,8 @@ QUIET = {
     "LMCACHE_LOG_LEVEL": "ERROR",
 }
 INSTALL = "ci/stage_lmcache.sh"
+PATCHES = Patches("lmcache")
+"""What is planted into the LMCache of the engine that is open."""
 
 
 class InPlace(NamedTuple):

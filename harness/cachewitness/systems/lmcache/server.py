@@ -48,7 +48,7 @@ class Brought(NamedTuple):
     numbers: tuple[int, ...]
 
 
-class Asked(NamedTuple):
+class StoreRequest(NamedTuple):
     """A store that was asked for: the key, the blocks by group, and by object the blocks of it."""
 
     key: Any
@@ -182,7 +182,7 @@ class RealServer:
         self._tokens: dict[str, list[int]] = {}
         self._locked: dict[str, range] = {}
         """By request: the chunks that its look-up holds."""
-        self._asked: dict[int, Asked] = {}
+        self._asked: dict[int, StoreRequest] = {}
         """By store that was asked for; its request may have ended when it is made."""
         self._unsettled: list[Transfer] = []
         """The stores of the step that has run."""
@@ -297,7 +297,7 @@ class RealServer:
                 transfer.copies += [
                     PageCopy(page, *block) for page, block in pairs if page != NOWHERE
                 ]
-        self._asked[id(transfer)] = Asked(
+        self._asked[id(transfer)] = StoreRequest(
             self._key(request_id, chunks), [[*row] for row in block_ids], whole
         )
         return transfer
@@ -411,7 +411,7 @@ class RealServer:
                 self._store(asked, share)
         self._unsettled.append(transfer)
 
-    def _store(self, asked: Asked, share: int) -> None:
+    def _store(self, asked: StoreRequest, share: int) -> None:
         """Have a worker store what a step has written, and note what is in the objects that were
         not there before.
         """

@@ -20,7 +20,6 @@ from cachewitness import (
 )
 from cachewitness.engines.answering import chosen, chunk_of, needs, takes
 from cachewitness.engines.known_findings import KnownFindings, by_release
-from cachewitness.engines.mutant import Mutant
 from cachewitness.systems.mlx_lm.architectures import ARCHITECTURES, CONTROL
 
 NAME, INSTALL = "mlx-lm", "pip install 'cachewitness[mlx]'"
@@ -71,13 +70,6 @@ def _layout(system: int) -> Layout:
     return Layout(f"mlx-{system}", groups, story, "mlx-lm 0.32 server.py, _generate")
 
 
-def faults() -> Mapping[str, Mutant]:
-    """Return the seeded faults of this engine."""
-    from cachewitness.systems.mlx_lm.cache_faults import FAULTS
-
-    return FAULTS
-
-
 ENGINE = EngineKind(
     name=NAME,
     summary="the installed mlx-lm's continuous batching and prompt cache on tiny hybrid models",
@@ -91,7 +83,6 @@ ENGINE = EngineKind(
     policies=None,
     replays=False,
     configurations=OwnConfigurations(lambda options: configurations()),
-    faults=faults,
     answers_level=AnswersLevel(uncached={"caching": "off"}, shrinking=SHRINKING),
     controls=Controls({"uncached": {"caching": "off"}, "attention-only": {"model": CONTROL}}),
     process=OwnProcess(imports=("cachewitness.systems.mlx_lm.engine",)),

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import http.client
-import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from threading import Event
 from typing import Any
 from urllib.parse import urlsplit
 
+from cachewitness._util import http
 from cachewitness._util.errors import UsageError
 from cachewitness.engines.server_errors import base_of, error_text
 
 NAME = "openai-server"
 BODY_MAX = 1 << 20
 """Bytes that are read of a body which is no answer to a prompt."""
-CONNECT_S = 20
-"""Seconds in which a server must be reached."""
 
 
 class ServerFailed(Exception):
@@ -31,46 +29,23 @@ class Address:
     base: str
     key: str = field(default="", repr=False)
 
-    def connection(self, seconds: float | None = None) -> http.client.HTTPConnection:
-        """Return a connection that is not open yet; reading from it may take so many seconds, or
-        for ever.
-        """
-        parts = urlsplit(self.base)
-        kind = (
-            http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
-        )
-        return kind(parts.hostname or "", parts.port, timeout=seconds)
-
-    def request(
-        self,
-        connection: http.client.HTTPConnection,
-        method: str,
-        path: str,
-        body: bytes | None = None,
-    ) -> None:
-        """Send a request over a connection."""
-        connection.request(method, f"{urlsplit(self.base).path}{path}", body, self._headers())
+    def exchange(self, path: str, body: bytes, sent: Event) -> http.Exchange:
+        """Return a POST that is not sent yet; it takes as long as it takes, unless it is left."""
+        return http.Exchange("POST", f"{self.base}{path}", body, self._headers(), sent=sent)
 
     def ask(self, path: str, seconds: float) -> Any:
         """Return the JSON that a GET answers. Raises ServerFailed if there is none."""
-        connection = self.connection(seconds)
+        url = f"{self.base}{path}"
         try:
-            self.request(connection, "GET", path)
-            response = connection.getresponse()
-            content = response.read(BODY_MAX)
-            if response.status != http.client.OK:
-                raise ServerFailed(
-                    f"{path} answers {response.status}: {self.told(error_text(content))}"
-                )
-            return json.loads(content)
-        except (OSError, http.client.HTTPException) as error:
-            raise ServerFailed(
-                f"{self.base} does not answer ({self.told(str(error) or type(error).__name__)})"
-            ) from None
-        except (ValueError, RecursionError):
+            reply = http.ask("GET", url, headers=self._headers(), within=seconds, most=BODY_MAX)
+            if reply.status != http.OK:
+                words = self.told(error_text(reply.body))
+                raise ServerFailed(f"{path} answers {reply.status}: {words}")
+            return reply.json()
+        except http.NoAnswer as error:
+            raise ServerFailed(f"{self.base} does not answer ({self.told(str(error))})") from None
+        except ValueError:
             raise ServerFailed(f"{path} answers 200, but its body is no JSON") from None
-        finally:
-            connection.close()
 
     def told(self, text: str) -> str:
         """Return a text in which the key is not repeated."""

@@ -29,7 +29,7 @@ from cachewitness.systems.openai_server.completion import body
 from cachewitness.systems.openai_server.request import NotSent, Request
 
 
-class Settings(NamedTuple):
+class ServerChoice(NamedTuple):
     """What the engine's name says of a server: `cold` is a second one without a cache, `block`
     in tokens.
     """
@@ -52,10 +52,10 @@ class Known(NamedTuple):
     manner: Manner
 
 
-_KNOWN: dict[Settings, Known] = {}
+_KNOWN: dict[ServerChoice, Known] = {}
 
 
-def known(settings: Settings) -> Known:
+def known(settings: ServerChoice) -> Known:
     """Return what is known of a server; it is asked once for a process.
 
     Raises UsageError if it cannot be judged, ServerFailed if it was there and is not any more.
@@ -81,7 +81,7 @@ class OpenAiServer(StreamingEngine[Request | NotSent]):
     restored for it.
     """
 
-    def __init__(self, header: TraceHeader, settings: Settings, *, caching: bool) -> None:
+    def __init__(self, header: TraceHeader, settings: ServerChoice, *, caching: bool) -> None:
         self._known = known(settings)
         self._stream = settings.stream
         self._caching = caching

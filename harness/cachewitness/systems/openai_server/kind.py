@@ -23,7 +23,7 @@ from cachewitness import (
 )
 from cachewitness.engines.answering import chosen, takes
 from cachewitness.systems.openai_server.address import NAME, address_of
-from cachewitness.systems.openai_server.engine import OpenAiServer, Settings
+from cachewitness.systems.openai_server.engine import OpenAiServer, ServerChoice
 
 BLOCK, VOCABULARY = 16, 256
 DTYPES = ("bfloat16", "float16", "float32")
@@ -44,7 +44,7 @@ def open_engine(header: TraceHeader, options: Mapping[str, str]) -> Engine:
     caching = chosen(NAME, options, "caching", ("on", "off")) == "on"
     stream = chosen(NAME, options, "stream", ("yes", "no")) == "yes"
     cold = address_of(options, "cold_url") if options.get("cold_url") else None
-    settings = Settings(
+    settings = ServerChoice(
         warm=address_of(options, "url"),
         cold=cold,
         model=options.get("model", ""),

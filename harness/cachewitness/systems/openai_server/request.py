@@ -8,20 +8,18 @@ is not followed: the key would go with it.
 
 from __future__ import annotations
 
-import http.client
 import itertools
-import socket
 from collections.abc import Callable
-from contextlib import suppress
 from threading import Event, Thread
 
+from cachewitness._util import http
 from cachewitness.core.engine_failure import OwnMistake, describe_error
 from cachewitness.core.events import Answer, Ended
 from cachewitness.core.intake import BadEvents
 from cachewitness.core.trace_format import Submit
 from cachewitness.engines.retries import Absences, wait_s
 from cachewitness.engines.server_errors import error_text as said
-from cachewitness.systems.openai_server.address import BODY_MAX, CONNECT_S, Address, ServerFailed
+from cachewitness.systems.openai_server.address import BODY_MAX, Address, ServerFailed
 from cachewitness.systems.openai_server.completion import Part, PartialAnswer, Unreadable, part_of
 
 ANSWER_MAX = 8 << 20
@@ -94,7 +92,7 @@ class Request:
         self._heard = heard
         self._sent = Event()
         self._gone = Event()
-        self._connection = address.connection()
+        self._exchange: http.Exchange | None = None
         self._failed: Exception | None = None
         self._refused = ""
         self.again = 0
@@ -109,10 +107,8 @@ class Request:
     def leave(self) -> None:
         """Go away without waiting for the answer."""
         self._gone.set()
-        sock = self._connection.sock
-        if sock is not None:
-            with suppress(OSError):
-                sock.shutdown(socket.SHUT_RDWR)
+        if self._exchange is not None:
+            self._exchange.leave()
 
     def answer(self, *, cancelled: bool = False) -> Answer:
         """Return the answer so far. Raises BadEvents for what cannot be read, ServerFailed for a
@@ -169,7 +165,6 @@ class Request:
         except Exception as error:
             self._failed = OwnMistake(describe_error(error))
         finally:
-            self._connection.close()
             self.over = True
             self._sent.set()
             self._heard()
@@ -180,7 +175,7 @@ class Request:
         self._absences.asked()
         for attempt in itertools.count(1):
             status, words, later = self._attempt()
-            if status == http.client.OK or self._gone.is_set():
+            if status == http.OK or self._gone.is_set():
                 return
             if status in REFUSED:
                 self._refused = words
@@ -195,71 +190,63 @@ class Request:
             waited, self.again = waited + wait, self.again + 1
             if self._gone.wait(wait):
                 return
-            self._connection = self._address.connection()
 
     def _fell_over(self, status: int) -> bool:
         """Whether the server failed over the request, which it has: a cache that it fails on is
         not to be asked again.
         """
-        return status == http.client.INTERNAL_SERVER_ERROR or (not status and self._sent.is_set())
+        return status == http.SERVER_ERROR or (not status and self._sent.is_set())
 
     def _attempt(self) -> tuple[int, str, str]:
         """Send it once; return the status, the server's words and when it says to come back. An
         answer has been read.
         """
-        connection = self._connection
+        exchange = self._address.exchange("/v1/completions", self._body, self._sent)
+        self._exchange = exchange
+        if self._gone.is_set():  # whoever left meanwhile left the one before
+            return 0, "", ""
         try:
-            connection.timeout = CONNECT_S
-            connection.connect()
-            connection.sock.settimeout(None)
-            if self._gone.is_set():
-                return 0, "", ""
-            self._address.request(connection, "POST", "/v1/completions", self._body)
-            self._sent.set()
-            response = connection.getresponse()
-        except (OSError, http.client.HTTPException) as error:
-            return 0, str(error) or type(error).__name__, ""
-        with response:
-            if response.status == http.client.OK:
-                self._follow(response)
-                return http.client.OK, "", ""
-            where = response.headers.get("Location", "")
-            words = f"go to {where[:100]}" if where else said(_words(response))
-            return response.status, words, response.headers.get("Retry-After", "")
+            with exchange:
+                if exchange.status == http.OK:
+                    self._follow(exchange)
+                    return http.OK, "", ""
+                where = exchange.headers.get("Location", "")
+                words = f"go to {where[:100]}" if where else said(_words(exchange))
+                return exchange.status, words, exchange.headers.get("Retry-After", "")
+        except http.NoAnswer as error:
+            return 0, str(error), ""
 
     def _failure(self, status: int, words: str) -> Exception:
         if not status:
             return ServerFailed(self._error(f"does not answer ({words})"))
         line = self._error(f"answers {status}: {words}")
-        judged = status >= http.client.INTERNAL_SERVER_ERROR and status not in TURNED_AWAY
+        judged = status >= http.SERVER_ERROR and status not in TURNED_AWAY
         return ServerFailed(line) if judged else BadEvents(line)
 
     def _error(self, what: str) -> str:
         return self._address.told(f"{self.r}: the server {what}")
 
-    def _follow(self, response: http.client.HTTPResponse) -> None:
+    def _follow(self, exchange: http.Exchange) -> None:
         """Read an answer, whole or in parts. Raises Unreadable, and ServerFailed if it ends in
         the middle.
         """
         try:
-            if "event-stream" in response.headers.get("Content-Type", ""):
-                self._parts(response)
+            if "event-stream" in exchange.headers.get("Content-Type", ""):
+                self._parts(exchange)
             else:
-                self._take(part_of(_read(response, ANSWER_MAX)))
-        except (OSError, http.client.HTTPException) as error:
+                self._take(part_of(_whole(exchange)))
+        except http.NoAnswer as error:
             if not self._gone.is_set():
-                raise ServerFailed(
-                    self._error(f"breaks its answer off ({type(error).__name__})")
-                ) from None
+                raise ServerFailed(self._error(f"breaks its answer off ({error})")) from None
         if self.said.finished and not self.said.tokens:
             raise Unreadable("tells no token of its answer; `logprobs` of a completion are missing")
         if not self.said.finished and not self._gone.is_set() and not self._refused:
             raise ServerFailed(self._error(f"ends its answer after {len(self.said.tokens)} tokens"))
 
-    def _parts(self, response: http.client.HTTPResponse) -> None:
+    def _parts(self, exchange: http.Exchange) -> None:
         size = 0
-        while line := response.readline(ANSWER_MAX):
-            size += len(line)
+        for line in exchange.lines(ANSWER_MAX - 1):
+            size += len(line) + 1
             if size > ANSWER_MAX:
                 raise Unreadable(f"sends more than {ANSWER_MAX:,} bytes")
             name, _, text = line.partition(b":")
@@ -281,18 +268,17 @@ class Request:
         raise ServerFailed(self._error(f"breaks its answer off: {words}"))
 
 
-def _words(response: http.client.HTTPResponse) -> bytes:
-    """Return what comes of the body of an error."""
+def _words(exchange: http.Exchange) -> bytes:
+    """Return the body of an error, nothing if it does not come."""
     try:
-        return response.read(BODY_MAX)
-    except (OSError, http.client.HTTPException):
+        return exchange.read(BODY_MAX)
+    except http.NoAnswer:
         return b""
 
 
-def _read(response: http.client.HTTPResponse, most: int) -> bytes:
-    content = response.read(most + 1)
-    if len(content) > most:
-        raise Unreadable(f"sends more than {most:,} bytes")
-    if response.length:
-        raise http.client.IncompleteRead(content, response.length)
+def _whole(exchange: http.Exchange) -> bytes:
+    """Return the body of an answer. Raises Unreadable if it has no end."""
+    content = exchange.read(ANSWER_MAX + 1)
+    if len(content) > ANSWER_MAX:
+        raise Unreadable(f"sends more than {ANSWER_MAX:,} bytes")
     return content

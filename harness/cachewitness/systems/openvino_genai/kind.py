@@ -91,12 +91,12 @@ def answer_vectors(policy: str, options: Mapping[str, str]) -> Mapping[str, Answ
     """Return how the engine answers vectors: by what a pipeline derives from a configuration.
     Raises EngineMissing.
     """
-    asked = policies.get(policy).questions
+    asked = policies.get(policy).answers
     if policy != POLICY or asked is None:
         return {}
     path = _made(chosen(NAME, options, "model", KNOWN), options)
     needs(NAME, ["openvino_genai"], INSTALL)
-    answers: Mapping[str, Answer] = asked().answers_derived(derives(path))
+    answers: Mapping[str, Answer] = asked().derived(derives(path))
     return answers
 
 

@@ -19,7 +19,7 @@ import numpy as np
 import openvino
 import openvino_genai as genai
 
-from cachewitness.systems.openvino_genai.pipeline import FLOAT32, VOCABULARY, Asked
+from cachewitness.systems.openvino_genai.pipeline import FLOAT32, VOCABULARY, LiveRequest
 
 LONG, GENERATED = 700, 2
 """Tokens of the second prompt, with which pools grow that grow on demand, and tokens of each
@@ -92,7 +92,7 @@ def _ask(pipeline: Any, prompt: list[int], steps: int = 1 << 16) -> int:
     how.logprobs = 1
     how.echo = True
     ids = openvino.Tensor(np.asarray([prompt], dtype=np.int64) % VOCABULARY)
-    asked = Asked(pipeline.add_request(next(NUMBERS), ids, how), len(prompt))
+    asked = LiveRequest(pipeline.add_request(next(NUMBERS), ids, how), len(prompt))
     while steps and pipeline.has_non_finished_requests():
         pipeline.step()
         steps -= 1

@@ -19,7 +19,7 @@ from cachewitness.core.engine_failure import native
 from cachewitness.core.events import Answer, Answering, Ended, Event, Header, Rules
 from cachewitness.core.trace_format import Abort, Finish, Op, Step, Submit, TraceHeader
 from cachewitness.engines.answering import declared
-from cachewitness.systems.openvino_genai.settings import NAME, Settings
+from cachewitness.systems.openvino_genai.settings import NAME, PipelineSettings
 
 VOCABULARY = 256
 """Ids below the special ones."""
@@ -27,7 +27,7 @@ FLOAT32 = {"INFERENCE_PRECISION_HINT": "f32", "KV_CACHE_PRECISION": "f32"}
 
 
 @dataclass
-class Asked:
+class LiveRequest:
     """A request under way: its handle, the length of its prompt, and what was read from the
     handle so far.
     """
@@ -71,7 +71,13 @@ class Pipeline:
     """
 
     def __init__(
-        self, header: TraceHeader, model: Path, settings: Settings, *, caching: bool, hybrid: bool
+        self,
+        header: TraceHeader,
+        model: Path,
+        settings: PipelineSettings,
+        *,
+        caching: bool,
+        hybrid: bool,
     ) -> None:
         config = genai.SchedulerConfig()
         config.num_kv_blocks = settings.kv_blocks
@@ -84,7 +90,7 @@ class Pipeline:
         if caching and hybrid:
             config.num_linear_attention_blocks = settings.states
         self._pipeline = genai.ContinuousBatchingPipeline(str(model), config, "CPU", FLOAT32)
-        self._asked: dict[str, Asked] = {}
+        self._asked: dict[str, LiveRequest] = {}
         self._count = 0
         rules = Rules(caching=caching, answering=Answering("float32", VOCABULARY))
         self._header = declared(NAME, header, rules, version=genai.__version__)
@@ -128,7 +134,7 @@ class Pipeline:
         asked.logprobs, asked.echo = 1, True
         self._count += 1
         ids = openvino.Tensor(np.asarray([op.tokens], dtype=np.int64))
-        self._asked[op.r] = Asked(
+        self._asked[op.r] = LiveRequest(
             self._pipeline.add_request(self._count, ids, asked), len(op.tokens)
         )
 

@@ -27,7 +27,7 @@ MULTIPLIER, STATES, MAX_SEQUENCES = (
 OPTIONS = (CHUNK, SPLIT_FUSE, MULTIPLIER, STATES, MAX_SEQUENCES, POOLS)
 
 
-class Settings(NamedTuple):
+class PipelineSettings(NamedTuple):
     """How a pipeline is opened. `multiplier` 0: left unset. `states` 0: derived. `kv_blocks` 0:
     both pools grow on demand.
     """
@@ -40,7 +40,7 @@ class Settings(NamedTuple):
     sequences: int
 
 
-def settings_of(header: TraceHeader) -> Settings:
+def settings_of(header: TraceHeader) -> PipelineSettings:
     """Return how a pipeline is opened for a trace.
 
     Raises UsageError for an option that is not OpenVINO's, a value that it does not take, and a
@@ -64,7 +64,7 @@ def settings_of(header: TraceHeader) -> Settings:
             f"--engine {NAME}: pools that grow have no number of states; leave {STATES} or"
             f" {POOLS} out"
         )
-    return Settings(
+    return PipelineSettings(
         kv_blocks=0 if grow else header.pages,
         chunk=chunk_of(NAME, header, UNSPLIT),
         split_fuse=split_fuse,

@@ -19,7 +19,6 @@ from cachewitness import (
 )
 from cachewitness.core.events import Answering, Resumes
 from cachewitness.engines.answering import SteppedEngine, chosen, chunk_of, declared, takes
-from cachewitness.engines.mutant import Mutant
 from cachewitness.systems.sample.cache import Cache
 from cachewitness.systems.sample.model import VOCABULARY, Model
 from cachewitness.systems.sample.server import Server
@@ -85,13 +84,6 @@ def _layout(block: int) -> Layout:
     )
 
 
-def faults() -> Mapping[str, Mutant]:
-    """Return the seeded faults of this engine."""
-    from cachewitness.systems.sample.server_faults import FAULTS
-
-    return FAULTS
-
-
 ENGINE = EngineKind(
     name="sample",
     summary="a small server that tells nothing but its answers; needs nothing installed",
@@ -107,7 +99,6 @@ ENGINE = EngineKind(
     policies=None,
     replays=False,
     configurations=OwnConfigurations(lambda options: configurations()),
-    faults=faults,
     answers_level=AnswersLevel(uncached={"caching": "off"}),
     controls=Controls({"uncached": {"caching": "off"}, "attention-only": {"model": "attention"}}),
 )

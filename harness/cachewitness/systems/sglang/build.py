@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
-from cachewitness.systems.sglang.options import Asked
+from cachewitness.systems.sglang.options import PoolSizes
 from cachewitness.systems.sglang.source import SETTINGS, Source
 
 CORE = "python"
@@ -44,10 +44,10 @@ class Built:
     """`ReqToTokenPool`: a row of token slots for each request."""
     allocator: Any
     states: StatePool | None
-    asked: Asked
+    asked: PoolSizes
 
 
-def build(source: Source, asked: Asked, *, caching: bool = True) -> Built:
+def build(source: Source, asked: PoolSizes, *, caching: bool = True) -> Built:
     """Return SGLang's cache for what a trace asks, all its pools empty; without `caching` as
     `--disable-radix-cache` has it.
     """
@@ -81,7 +81,7 @@ def build(source: Source, asked: Asked, *, caching: bool = True) -> Built:
     return Built(tree, requests, allocator, states, asked)
 
 
-def _requests(source: Source, asked: Asked, states: StatePool | None) -> Any:
+def _requests(source: Source, asked: PoolSizes, states: StatePool | None) -> Any:
     if states is None:
         return source.part("mem_cache.memory_pool", "ReqToTokenPool")(
             size=MAX_REQUESTS,
@@ -102,7 +102,7 @@ def _requests(source: Source, asked: Asked, states: StatePool | None) -> Any:
     )
 
 
-def _hybrid(source: Source, asked: Asked, states: StatePool) -> Any:
+def _hybrid(source: Source, asked: PoolSizes, states: StatePool) -> Any:
     """Return SGLang's table of requests of a hybrid model, whose states are the stand-in's."""
     import torch
 
@@ -121,7 +121,7 @@ def _hybrid(source: Source, asked: Asked, states: StatePool) -> Any:
     return Hybrid
 
 
-def _allocator(source: Source, asked: Asked, requests: Any, torch: Any) -> Any:
+def _allocator(source: Source, asked: PoolSizes, requests: Any, torch: Any) -> Any:
     tokens = asked.pages * asked.page_size
     if asked.window:
         return source.part("mem_cache.allocator.swa", "SWATokenToKVPoolAllocator")(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from cachewitness.core.events import Eviction, Group, Header, Pool, Rules
 from cachewitness.core.trace_format import TraceHeader
 from cachewitness.systems.sglang.observed import FULL, RECURRENT, SLIDING
-from cachewitness.systems.sglang.options import Asked
+from cachewitness.systems.sglang.options import PoolSizes
 
 PROGRESS_STEPS = 4
 AHEAD = 1e-6
@@ -20,14 +20,14 @@ NOT_APPLICABLE = {
 }
 
 
-def groups_of(asked: Asked) -> dict[str, int]:
+def groups_of(asked: PoolSizes) -> dict[str, int]:
     """Return the groups by kind, numbered; each has a pool of its number."""
     kinds = [FULL, *([SLIDING] if asked.window else []), *([RECURRENT] if asked.states else [])]
     return {kind: number for number, kind in enumerate(kinds)}
 
 
 def describe(
-    trace: TraceHeader, asked: Asked, groups: dict[str, int], version: str, *, caching: bool
+    trace: TraceHeader, asked: PoolSizes, groups: dict[str, int], version: str, *, caching: bool
 ) -> Header:
     """Return the header of a history: a pool for each kind of group, whose page or slot 0 nobody
     owns.
@@ -65,7 +65,7 @@ def _reserved(states: int) -> int:
     return (states + 3) // 2
 
 
-def _group(kind: str, number: int, asked: Asked) -> Group:
+def _group(kind: str, number: int, asked: PoolSizes) -> Group:
     if kind == RECURRENT:
         return Group(id=number, kind="recurrent", block_size=asked.max_model_len, pool=number)
     if kind == SLIDING:

@@ -20,15 +20,13 @@ from cachewitness.core.events import Event
 from cachewitness.core.trace_format import Op
 from cachewitness.engines.answering import chosen
 from cachewitness.engines.known_findings import KnownFindings, by_release
-from cachewitness.engines.mutant import Mutant
 from cachewitness.engines.version_check import Drift, drift
 from cachewitness.systems.sglang.build import build
 from cachewitness.systems.sglang.cache import SglangCache
 from cachewitness.systems.sglang.configurations import configurations
 from cachewitness.systems.sglang.declared import describe, groups_of
-from cachewitness.systems.sglang.faults import FAULTS, PATCHES
 from cachewitness.systems.sglang.options import read
-from cachewitness.systems.sglang.source import KNOWN, load
+from cachewitness.systems.sglang.source import KNOWN, PATCHES, load
 from cachewitness.systems.sglang.stubs import StandInCalled
 
 
@@ -71,16 +69,11 @@ def open_engine(header: TraceHeader, options: Mapping[str, str]) -> Engine:
     return SglangEngine(told, SglangCache(source, build(source, asked, caching=caching), groups))
 
 
-def _faults() -> Mapping[str, Mutant]:
-    return {fault.name: fault for fault in FAULTS}
-
-
 ENGINE = EngineKind(
     name="sglang",
     summary="the installed SGLang's own unified radix cache and its allocators, on CPU",
     levels=("manager",),
     open=open_engine,
-    faults=_faults,
     configurations=OwnConfigurations(lambda options: configurations(), alone=True),
     policies=None,
     replays=False,

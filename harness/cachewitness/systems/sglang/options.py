@@ -16,7 +16,7 @@ STATES_LEAST = 12
 
 
 @dataclass(frozen=True)
-class Asked:
+class PoolSizes:
     """What is built: sizes of pages and spans in tokens, pools in pages without the null page.
 
     `window` is 0 without a sliding group, `states` without a recurrent one. `max_states_per_path`
@@ -32,7 +32,7 @@ class Asked:
     max_model_len: int
 
 
-def read(header: TraceHeader) -> Asked:
+def read(header: TraceHeader) -> PoolSizes:
     """Return what a trace asks for. Raises UsageError for what SGLang's cache has not."""
     options = dict(header.options)
     groups = {kind: _one(header, kind) for kind in ("full", "sliding", "recurrent")}
@@ -50,7 +50,7 @@ def read(header: TraceHeader) -> Asked:
             " blocks equal"
         )
     pages = header.pages - 1
-    asked = Asked(
+    asked = PoolSizes(
         page_size=full.block_size,
         pages=pages,
         window=sliding.window if sliding else 0,

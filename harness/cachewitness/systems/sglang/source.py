@@ -18,6 +18,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from cachewitness._util.errors import EngineMissing, UsageError
+from cachewitness.engines.source_patch import Patches
 from cachewitness.systems.sglang import stubs
 
 KNOWN = "0.5.23"
@@ -26,6 +27,8 @@ MADE_BY = "ci/stage_sglang.sh"
 """Makes an environment with that release and what its cache imports."""
 UTILS = ("ceil_div", "ceil_align", "next_power_of_2", "get_num_new_pages", "async_h2d")
 GRIDS = ("mamba_checkpoint_grid",)
+PATCHES = Patches("sglang.srt")
+"""What is planted into the engine that is open."""
 SETTINGS = SimpleNamespace()
 """What SGLang's server arguments are for the engine that is open: `mamba`, and `chunk`, the
 recurrent chunk in tokens."""

@@ -20,7 +20,6 @@ from cachewitness import (
 )
 from cachewitness.engines.answering import chosen, chunk_of, needs, takes
 from cachewitness.engines.known_findings import KnownFindings, by_release
-from cachewitness.engines.mutant import Mutant
 from cachewitness.systems.transformers.architectures import ARCHITECTURES, CONTROL, UNSPLIT
 
 NAME = "transformers"
@@ -79,13 +78,6 @@ def _layout(interval: int) -> Layout:
     return Layout(f"resumed-{interval}", groups, story, "harness/cachewitness/systems/transformers")
 
 
-def faults() -> Mapping[str, Mutant]:
-    """Return the seeded faults of this engine."""
-    from cachewitness.systems.transformers.cache_faults import FAULTS
-
-    return FAULTS
-
-
 _LISTED = by_release({one: f"transformers-{one}.txt" for one in ("5.23", "5.24")})
 _LOSE_STATES = ("mamba", "jamba", "recurrent_gemma", "nemotron_h-small-steps", "zamba2-small-steps")
 """The architectures whose state is lost where several tokens follow a cache."""
@@ -117,7 +109,6 @@ ENGINE = EngineKind(
     policies=None,
     replays=False,
     configurations=OwnConfigurations(lambda options: configurations()),
-    faults=faults,
     answers_level=AnswersLevel(uncached={"caching": "off"}, shrinking=SHRINKING),
     controls=Controls({"uncached": {"caching": "off"}, "attention-only": {"model": CONTROL}}),
     process=OwnProcess(

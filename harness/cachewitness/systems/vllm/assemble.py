@@ -28,7 +28,7 @@ from cachewitness.systems.vllm.build import (
 from cachewitness.systems.vllm.clock import Clock, TimedManager
 from cachewitness.systems.vllm.connectors.build import (
     LMCACHE,
-    Asked,
+    ConnectorChoice,
     configure,
     connected_header,
     connector_of,
@@ -105,7 +105,7 @@ def scheduler_engine(
     header: TraceHeader,
     options: Options,
     source: Source,
-    connector: Asked | None = None,
+    connector: ConnectorChoice | None = None,
     sized: str = "",
     *,
     full: bool = False,
@@ -199,7 +199,9 @@ def described_by(
     return replace(described, groups=groups)
 
 
-def _refuse(header: TraceHeader, options: Options, source: Source, connector: Asked | None) -> None:
+def _refuse(
+    header: TraceHeader, options: Options, source: Source, connector: ConnectorChoice | None
+) -> None:
     """Raise UsageError for what vLLM's scheduler is not driven with."""
     if source.is_before(SCHEDULERS_SINCE):
         since = "{}.{}".format(*SCHEDULERS_SINCE)

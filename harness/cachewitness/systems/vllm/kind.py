@@ -30,7 +30,6 @@ from cachewitness.engines.driver import Driver
 from cachewitness.engines.export import Exported, Failed
 from cachewitness.engines.kind import Answer, EngineKind
 from cachewitness.engines.known_findings import KnownFindings
-from cachewitness.engines.mutant import Mutant
 from cachewitness.engines.own_configurations import OwnConfigurations
 from cachewitness.engines.own_process import OwnProcess
 from cachewitness.engines.registry import EngineSpec
@@ -38,7 +37,7 @@ from cachewitness.engines.second_tier import SecondTier
 from cachewitness.engines.source_patch import ACTIVE
 from cachewitness.engines.version_check import drift
 from cachewitness.engines.written_for import WrittenFor
-from cachewitness.systems.lmcache.connector_faults import LMCACHE
+from cachewitness.systems.lmcache.modules import PATCHES as LMCACHE
 from cachewitness.systems.vllm.assemble import manager_engine, scheduler_engine
 from cachewitness.systems.vllm.clock import Clock
 from cachewitness.systems.vllm.connectors.build import asked_for
@@ -242,11 +241,11 @@ def _out_of_step(trace: TraceHeader, release: str) -> str:
 
 def answer_vectors(policy: str, options: Mapping[str, str]) -> Mapping[str, Answer]:
     """Return how vLLM's own classes answer vectors, by kind of vector."""
-    asked = policies.get(policy).questions
+    asked = policies.get(policy).answers
     return (
         {}
         if asked is None
-        else asked().answers_of(EngineSpec(ENGINE, dict(options), ENGINE.name).open)
+        else asked().of_shape(EngineSpec(ENGINE, dict(options), ENGINE.name).open)
     )
 
 
@@ -256,12 +255,6 @@ def _as_test(
     from cachewitness.systems.vllm.as_test.write import as_test
 
     return as_test(trace, history, failed, options)
-
-
-def _faults() -> Mapping[str, Mutant]:
-    from cachewitness.systems.vllm.faults import FAULTS, IN_HISPARSE, IN_LMCACHE
-
-    return {**FAULTS, **IN_HISPARSE, **IN_LMCACHE}
 
 
 def _configurations() -> list[Configuration]:
@@ -276,7 +269,6 @@ ENGINE = EngineKind(
     levels=("manager", "scheduler"),
     open=open_engine,
     answers=answer_vectors,
-    faults=_faults,
     configurations=OwnConfigurations(lambda options: _configurations()),
     tier=SecondTier(option="connector"),
     process=OwnProcess(),

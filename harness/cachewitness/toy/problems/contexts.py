@@ -1,7 +1,7 @@
 """Contexts: the long prefix that the questions of one tenant share, and what is asked behind it.
 
 What a question needs is said where one cache alone is trained to carry it
-(`harness/cachewitness/toy/train`): prices once, at the very start; what people have and owe all
+(`harness/cachewitness_training`): prices once, at the very start; what people have and owe all
 along, the latest statement holding, and never again without a change; the rules in the last
 sentence, within the last 20 tokens, where a window still sees them from the answer.
 """

@@ -327,9 +327,9 @@ def test_a_published_layout_fits() -> None:
 def test_running_the_policy_needs_no_torch() -> None:
     """Neither the policy nor its engine imports it."""
     code = (
-        "import sys; sys.modules['torch'] = None\nfrom cachewitness.cli import main\nwords ="
-        " 'cachewitness run --policy tensorrt_edge --suite scheduler --layout full-mamba"
-        " --quiet'\nsys.argv = words.split()\nmain()\n"
+        "import sys; sys.modules['torch'] = None\nfrom cachewitness.cli import main\n"
+        "words = 'cachewitness run --policy tensorrt_edge --suite scheduler --layout full-mamba --quiet'\n"  # noqa: E501
+        "sys.argv = words.split()\nmain()\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr

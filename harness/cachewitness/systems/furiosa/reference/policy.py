@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import click
@@ -12,12 +12,11 @@ from cachewitness.core.engine import Engine
 from cachewitness.core.trace_format import Layout, TraceHeader
 from cachewitness.engines.choices import Choices
 from cachewitness.engines.layout_rules import LayoutRules
-from cachewitness.engines.mutant import Mutant
 from cachewitness.engines.on_tensors import OnTensors, Serving, served_plainly
 from cachewitness.engines.policy import PolicyKind, Rule
 from cachewitness.engines.sizing import Sizing
 from cachewitness.systems.furiosa.reference import EXPECTED_LENGTH, NOT_APPLICABLE
-from cachewitness.vectors.case import Questions
+from cachewitness.vectors.case import PolicyAnswers
 from cachewitness.workloads import layouts
 from cachewitness.workloads.configurations import Configuration
 from cachewitness_reference.furiosa.spec import AXES, PINNED_RELEASE, REPOSITORY, RULES
@@ -86,16 +85,10 @@ def _open(header: TraceHeader, options: Mapping[str, str]) -> Engine:
     return open_engine(header, options)
 
 
-def _mutants() -> Sequence[Mutant]:
-    from cachewitness.systems.furiosa.reference import mutants, near_miss
+def _answers() -> PolicyAnswers:
+    from cachewitness.systems.furiosa.reference.vectors.answers import ANSWERS
 
-    return (*mutants.MUTANTS, *near_miss.MUTANTS)
-
-
-def _questions() -> Questions:
-    from cachewitness.systems.furiosa.reference.vectors.answers import QUESTIONS
-
-    return QUESTIONS
+    return ANSWERS
 
 
 def _plan() -> click.Command:
@@ -118,8 +111,7 @@ POLICY = PolicyKind(
     tensors=OnTensors(cold_configurations, serve, checkpoint="window"),
     layouts=LayoutRules(variants, least_pages=least_pages),
     not_applicable=NOT_APPLICABLE,
-    mutants=_mutants,
-    questions=_questions,
+    answers=_answers,
     variables=(EXPECTED_LENGTH,),
     sizing=Sizing(_plan, aliases=("furiosa_llm",)),
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -14,14 +14,13 @@ from cachewitness.core.engine import Engine
 from cachewitness.core.trace_format import Layout, TraceHeader
 from cachewitness.engines.choices import Choices
 from cachewitness.engines.layout_rules import LayoutRules
-from cachewitness.engines.mutant import Mutant
 from cachewitness.engines.on_tensors import OnTensors, Serving
 from cachewitness.engines.policy import PolicyKind, Rule
 from cachewitness.engines.sizing import Sizing
 from cachewitness.systems.lmcache.reference import FEATURE_VARIABLES
 from cachewitness.systems.vllm.reference import RETENTION_INTERVAL
 from cachewitness.systems.vllm.reference import policy as of_vllm
-from cachewitness.vectors.case import Questions
+from cachewitness.vectors.case import PolicyAnswers
 from cachewitness.workloads import layouts
 from cachewitness.workloads.configurations import Configuration
 from cachewitness_reference.lmcache import spec
@@ -114,16 +113,10 @@ def _open(header: TraceHeader, options: Mapping[str, str]) -> Engine:
     return open_engine(header, options)
 
 
-def _mutants() -> Sequence[Mutant]:
-    from cachewitness.systems.lmcache.reference import mutants, near_miss
+def _answers() -> PolicyAnswers:
+    from cachewitness.systems.lmcache.reference.vectors.answers import ANSWERS
 
-    return (*mutants.MUTANTS, *near_miss.MUTANTS)
-
-
-def _questions() -> Questions:
-    from cachewitness.systems.lmcache.reference.vectors.answers import QUESTIONS
-
-    return QUESTIONS
+    return ANSWERS
 
 
 def _plan() -> click.Command:
@@ -147,8 +140,7 @@ POLICY = PolicyKind(
     layouts=LayoutRules(variants),
     levels=("scheduler",),
     plants_as="reference",
-    mutants=_mutants,
-    questions=_questions,
+    answers=_answers,
     variables=(RETENTION_INTERVAL, *FEATURE_VARIABLES),
     sizing=Sizing(_plan),
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -11,12 +11,11 @@ import click
 from cachewitness.core.engine import Engine
 from cachewitness.core.trace_format import Layout, TraceHeader
 from cachewitness.engines.choices import Choices
-from cachewitness.engines.mutant import Mutant
 from cachewitness.engines.on_tensors import OnTensors, Serving, served_plainly
 from cachewitness.engines.policy import PolicyKind, Rule
 from cachewitness.engines.sizing import Sizing
 from cachewitness.systems.tensorrt_edge.reference import NOT_APPLICABLE
-from cachewitness.vectors.case import Questions
+from cachewitness.vectors.case import PolicyAnswers
 from cachewitness.workloads import layouts
 from cachewitness.workloads.configurations import Configuration
 from cachewitness_reference.tensorrt_edge import spec
@@ -86,16 +85,10 @@ def _open(header: TraceHeader, options: Mapping[str, str]) -> Engine:
     return open_engine(header, options)
 
 
-def _mutants() -> Sequence[Mutant]:
-    from cachewitness.systems.tensorrt_edge.reference import mutants, near_miss
+def _answers() -> PolicyAnswers:
+    from cachewitness.systems.tensorrt_edge.reference.vectors.answers import ANSWERS
 
-    return (*mutants.MUTANTS, *near_miss.MUTANTS)
-
-
-def _questions() -> Questions:
-    from cachewitness.systems.tensorrt_edge.reference.vectors.answers import QUESTIONS
-
-    return QUESTIONS
+    return ANSWERS
 
 
 def _plan() -> click.Command:
@@ -120,7 +113,6 @@ POLICY = PolicyKind(
     configurations=configurations,
     tensors=OnTensors(cold_configurations, serve),
     not_applicable=NOT_APPLICABLE,
-    mutants=_mutants,
-    questions=_questions,
+    answers=_answers,
     sizing=Sizing(_plan, aliases=("tensorrt_edge_llm",)),
 )

@@ -67,7 +67,7 @@ class Kind(NamedTuple):
     patient: bool = False
 
 
-class Asked(NamedTuple):
+class ConnectorChoice(NamedTuple):
     """The connector that was asked for, and what becomes of requests whose load fails
     (`kv_load_failure_policy`).
     """
@@ -128,7 +128,7 @@ KINDS: Mapping[str, Kind] = {
 """The connectors that can be named in the engine's option `connector`."""
 
 
-def asked_for(name: str, load_failure: str, source: Source) -> Asked | None:
+def asked_for(name: str, load_failure: str, source: Source) -> ConnectorChoice | None:
     """Return a connector by name, None for none.
 
     Raises UsageError if it is unknown, or this release is too old for it.
@@ -141,7 +141,7 @@ def asked_for(name: str, load_failure: str, source: Source) -> Asked | None:
         raise UsageError(
             f"vLLM {source.version}: its connectors are driven from {SINCE[0]}.{SINCE[1]} on"
         )
-    return Asked(KINDS[name], load_failure)
+    return ConnectorChoice(KINDS[name], load_failure)
 
 
 def pages_of(header: TraceHeader, options: Options, kind: Kind) -> int:
@@ -153,7 +153,9 @@ def pages_of(header: TraceHeader, options: Options, kind: Kind) -> int:
     return kind.pages or max((options.tier_pages or header.pages) // kind.blocks, 1) * kind.blocks
 
 
-def configure(source: Source, config: Any, kv_cache_config: Any, asked: Asked, pages: int) -> Any:
+def configure(
+    source: Source, config: Any, kv_cache_config: Any, asked: ConnectorChoice, pages: int
+) -> Any:
     """Name the connector in vLLM's configuration; return the cache's, which says where its pages
     lie.
     """

@@ -8,7 +8,7 @@ a second tier as well.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import click
@@ -18,12 +18,11 @@ from cachewitness.core.trace_format import Layout, Level, TraceHeader
 from cachewitness.engines.choices import Choices
 from cachewitness.engines.drawing import Drawing
 from cachewitness.engines.layout_rules import LayoutRules
-from cachewitness.engines.mutant import Mutant
 from cachewitness.engines.on_tensors import OnTensors, Serving
 from cachewitness.engines.policy import PolicyKind, Rule
 from cachewitness.engines.sizing import Sizing
 from cachewitness.systems.vllm.reference import RETENTION_INTERVAL
-from cachewitness.vectors.case import Questions
+from cachewitness.vectors.case import PolicyAnswers
 from cachewitness.workloads import layouts
 from cachewitness.workloads.configurations import Configuration
 from cachewitness.workloads.scenarios.shape import Shape
@@ -160,16 +159,10 @@ def _steer(engine: Any, choices: Choices) -> None:
     steer(engine, choices)
 
 
-def _mutants() -> Sequence[Mutant]:
-    from cachewitness.systems.vllm.reference import mutants
+def _answers() -> PolicyAnswers:
+    from cachewitness.systems.vllm.reference.vectors.answers import ANSWERS
 
-    return mutants.all_of_them()
-
-
-def _questions() -> Questions:
-    from cachewitness.systems.vllm.reference.vectors.answers import QUESTIONS
-
-    return QUESTIONS
+    return ANSWERS
 
 
 def _plan() -> click.Command:
@@ -210,8 +203,7 @@ POLICY = PolicyKind(
     tensors=OnTensors(cold_configurations, serve),
     layouts=LayoutRules(variants),
     plants_as="reference",
-    mutants=_mutants,
-    questions=_questions,
+    answers=_answers,
     variables=(RETENTION_INTERVAL,),
     sizing=Sizing(_plan),
     drawing=Drawing(_draw, _refuse),

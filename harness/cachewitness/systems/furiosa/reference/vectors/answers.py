@@ -1,4 +1,4 @@
-"""What Furiosa-LLM is asked, and how its reference answers: through its own split and its own
+"""How the reference of Furiosa-LLM answers test vectors: through its own split and its own
 cache manager.
 """
 
@@ -9,8 +9,7 @@ from collections.abc import Mapping
 from cachewitness._util.errors import UsageError
 from cachewitness.core.trace_format import GroupSpec
 from cachewitness.engines.kind import Answer
-from cachewitness.systems.furiosa.reference.vectors import cases
-from cachewitness.vectors.case import Questions, rules_alone
+from cachewitness.vectors.case import PolicyAnswers, rules_alone
 from cachewitness.vectors.form import (
     LookupExpected,
     LookupInput,
@@ -109,13 +108,4 @@ def answers(options: Mapping[str, str]) -> Mapping[str, Answer]:
     )
 
 
-QUESTIONS = Questions(
-    cases={
-        "sizing": cases.sizing_cases,
-        "lookup": cases.lookup_cases,
-        "retention": cases.retention_cases,
-        "lifecycle": cases.lifecycle_cases,
-    },
-    flags=cases.FLAGS,
-    answers=answers,
-)
+ANSWERS = PolicyAnswers(reference=answers)

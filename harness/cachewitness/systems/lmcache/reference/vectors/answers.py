@@ -1,4 +1,4 @@
-"""What LMCache is asked, and how its reference answers: through its own checks, groups, server
+"""How the reference of LMCache answers test vectors: through its own checks, groups, server
 and connector.
 """
 
@@ -11,8 +11,7 @@ from cachewitness._util.errors import UsageError
 from cachewitness.core.trace_format import GroupSpec, Layout
 from cachewitness.engines.kind import Answer
 from cachewitness.systems.lmcache.reference.engine import layer_specs
-from cachewitness.systems.lmcache.reference.vectors import cases
-from cachewitness.vectors.case import Questions, rules_alone
+from cachewitness.vectors.case import PolicyAnswers, rules_alone
 from cachewitness.vectors.form import (
     LookupExpected,
     LookupInput,
@@ -148,13 +147,4 @@ def answers(options: Mapping[str, str]) -> Mapping[str, Answer]:
     return rules_alone(known, options, by_release=("sizing", "lookup"))
 
 
-QUESTIONS = Questions(
-    cases={
-        "sizing": cases.sizing_cases,
-        "lookup": cases.lookup_cases,
-        "retention": cases.retention_cases,
-        "lifecycle": cases.lifecycle_cases,
-    },
-    flags=cases.FLAGS,
-    answers=answers,
-)
+ANSWERS = PolicyAnswers(reference=answers)

@@ -1,4 +1,4 @@
-"""What OpenVINO GenAI is asked, and how its reference answers: through its own sizing and its
+"""How the reference of OpenVINO GenAI answers test vectors: through its own sizing and its
 own orchestrator.
 """
 
@@ -8,8 +8,7 @@ from collections.abc import Mapping
 
 from cachewitness._util.errors import UsageError
 from cachewitness.engines.kind import Answer, Derived
-from cachewitness.systems.openvino_genai.reference.vectors import cases
-from cachewitness.vectors.case import Questions, rules_alone
+from cachewitness.vectors.case import PolicyAnswers, rules_alone
 from cachewitness.vectors.form import (
     LookupExpected,
     LookupInput,
@@ -114,14 +113,4 @@ def answers_derived(derived: Derived) -> Mapping[str, Answer]:
     return {"sizing": answered}
 
 
-QUESTIONS = Questions(
-    cases={
-        "sizing": cases.sizing_cases,
-        "lookup": cases.lookup_cases,
-        "split": cases.split_cases,
-        "lifecycle": cases.lifecycle_cases,
-    },
-    flags=cases.FLAGS,
-    answers=answers,
-    answers_derived=answers_derived,
-)
+ANSWERS = PolicyAnswers(reference=answers, derived=answers_derived)

@@ -1,4 +1,4 @@
-"""What TensorRT-Edge-LLM is asked, and how its reference answers: through its own manager's
+"""How the reference of TensorRT-Edge-LLM answers test vectors: through its own manager's
 books and its own runtime.
 """
 
@@ -9,8 +9,7 @@ from typing import Any
 
 from cachewitness._util.errors import UsageError
 from cachewitness.engines.kind import Answer
-from cachewitness.systems.tensorrt_edge.reference.vectors import cases
-from cachewitness.vectors.case import Questions, rules_alone
+from cachewitness.vectors.case import PolicyAnswers, rules_alone
 from cachewitness.vectors.form import (
     CompactionExpected,
     CompactionInput,
@@ -151,13 +150,4 @@ def answers(options: Mapping[str, str]) -> Mapping[str, Answer]:
     return rules_alone(known, options)
 
 
-QUESTIONS = Questions(
-    cases={
-        "sizing": cases.sizing_cases,
-        "lookup": cases.lookup_cases,
-        "compaction": cases.compaction_cases,
-        "lifecycle": cases.lifecycle_cases,
-    },
-    flags=cases.FLAGS,
-    answers=answers,
-)
+ANSWERS = PolicyAnswers(reference=answers)

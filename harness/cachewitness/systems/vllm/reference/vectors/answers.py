@@ -23,9 +23,7 @@ from cachewitness.engines.fault_tools import adapter, core
 from cachewitness.engines.kind import Answer, CannotAsk
 from cachewitness.engines.registry import EngineSpec, kinds
 from cachewitness.engines.version_check import takes
-from cachewitness.systems.vllm.reference.vectors import cases
-from cachewitness.systems.vllm.reference.vectors.lookup_cases import lookup_cases
-from cachewitness.vectors.case import Questions
+from cachewitness.vectors.case import PolicyAnswers
 from cachewitness.vectors.form import (
     LookupExpected,
     LookupInput,
@@ -218,15 +216,4 @@ def _reference(options: Mapping[str, str]) -> Mapping[str, Answer]:
     return answers(EngineSpec(kinds()["reference"], dict(options), "reference").open)
 
 
-QUESTIONS = Questions(
-    cases={
-        "sizing": cases.sizing_cases,
-        "lookup": lookup_cases,
-        "retention": cases.retention_cases,
-        "split": cases.split_cases,
-        "lifecycle": cases.lifecycle_cases,
-    },
-    flags=cases.FLAGS,
-    answers=_reference,
-    answers_of=partial(answers, one_release=True),
-)
+ANSWERS = PolicyAnswers(reference=_reference, of_shape=partial(answers, one_release=True))

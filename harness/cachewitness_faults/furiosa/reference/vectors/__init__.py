@@ -1,0 +1,1 @@
+"""The questions that Furiosa-LLM is asked for test vectors."""

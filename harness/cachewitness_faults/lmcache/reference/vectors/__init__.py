@@ -1,0 +1,1 @@
+"""The questions that LMCache is asked for test vectors."""

@@ -1,0 +1,81 @@
+"""Seeded faults of the loop over mlx-lm: what is done wrong to the library's caches when they
+are kept or found.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from cachewitness.engines.fault_tools import wrap
+from cachewitness.engines.mutant import declared, mutant
+
+_OWN: dict[str, Any] = {
+    "checker": "answers",
+    "engines": ("mlx-lm",),
+    "level": "answers",
+    "anomaly": "answer-differs",
+}
+
+
+def _arrays(cache: list[Any]) -> Iterator[Any]:
+    """Yield the caches of recurrent and convolution states, also those inside of others."""
+    for layer in cache:
+        if hasattr(layer, "caches"):
+            yield from _arrays(layer.caches)
+        elif isinstance(getattr(layer, "cache", None), list):
+            yield layer
+
+
+def _when_found(engine: Any, change: Callable[[list[Any]], None]) -> None:
+    """Have `change` done to every cache that is found for a request."""
+    store = engine.server.store
+    if store is None:
+        return
+
+    def fetch(original: Any, model: str, tokens: list[int]) -> Any:
+        cache, rest = original(model, tokens)
+        if cache is not None:
+            change(cache)
+        return cache, rest
+
+    wrap(store, "fetch_nearest_cache", fetch)
+
+
+@mutant(name="mlx-resumed-without-its-state", mirrors="mlx-lm#1162", group="A", **_OWN)
+def _stateless(engine: Any) -> None:
+    """A request that resumes starts from empty recurrent states."""
+
+    def emptied(cache: list[Any]) -> None:
+        for layer in _arrays(cache):
+            layer.cache = [None if state is None else state * 0 for state in layer.cache]
+
+    _when_found(engine, emptied)
+
+
+@mutant(name="mlx-convolution-one-token-off", mirrors="sglang#33450", group="A", **_OWN)
+def _shifted(engine: Any) -> None:
+    """The convolution state of a request that resumes ends a token early."""
+    import mlx.core as mx
+
+    def shifted(cache: list[Any]) -> None:
+        for layer in _arrays(cache):
+            convolved, *others = layer.cache
+            layer.cache = [None if convolved is None else mx.roll(convolved, 1, axis=1), *others]
+
+    _when_found(engine, shifted)
+
+
+@mutant(name="mlx-kept-a-token-late", mirrors="vllm-mlx#683", group="A", **_OWN)
+def _late(engine: Any) -> None:
+    """What is kept at the end of a segment is named by one token less than it has seen."""
+    keep = engine.server.keep
+
+    def named(tokens: list[int], cache: list[Any], kind: str) -> None:
+        keep(tokens[:-1] if kind != "assistant" else tokens, cache, kind)
+
+    engine.server.keep = named
+
+
+MUTANTS = declared(globals())
+FAULTS = {fault.name: fault for fault in MUTANTS}

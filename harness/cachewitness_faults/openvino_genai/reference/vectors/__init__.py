@@ -1,0 +1,1 @@
+"""The questions that OpenVINO GenAI is asked for test vectors."""

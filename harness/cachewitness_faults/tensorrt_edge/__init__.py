@@ -1,0 +1,1 @@
+"""TensorRT-Edge-LLM."""

@@ -1,0 +1,1 @@
+"""The questions that TensorRT-Edge-LLM is asked for test vectors."""

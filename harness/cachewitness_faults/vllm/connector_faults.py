@@ -1,0 +1,147 @@
+"""Faults in vLLM's connectors, and in what its scheduler does with them: one piece of the source is
+taken out again.
+
+Each is shown with the connector that has it (`CONNECTOR_OF`); without one there is nothing to
+plant.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+
+from cachewitness.engines.mutant import Mutant
+from cachewitness.engines.source_edits import Edit, edited
+from cachewitness_faults.vllm.modules import SCHEDULER
+
+OWNER = "Scheduler"
+SIMPLE, SIMPLE_WORKER = "v1.simple_kv_offload.manager", "v1.simple_kv_offload.worker"
+OFFLOADING = "distributed.kv_transfer.kv_connector.v1.offloading.scheduler"
+
+fault = partial(edited, level="scheduler", group="K")
+
+CONNECTED: tuple[Mutant, ...] = (
+    fault(
+        Edit(
+            SCHEDULER,
+            OWNER,
+            "_handle_blocked_waiting_request",
+            "if request_id not in self.finished_recving_kv_req_ids:",
+            "if request_id is None:",
+        ),
+        Edit(
+            SCHEDULER,
+            OWNER,
+            "_update_waiting_for_remote_kv",
+            "self.finished_recving_kv_req_ids.remove(request.request_id)",
+            "self.finished_recving_kv_req_ids.discard(None)",
+        ),
+        Edit(
+            SCHEDULER,
+            OWNER,
+            "_update_from_kv_xfer_finished",
+            "assert RequestStatus.is_finished(req.status)",
+            "continue",
+        ),
+        name="vllm-load-not-waited-for",
+        what="A request goes on behind its hit while the connector still loads it.",
+        anomaly="stale-hit",
+        checker="safety-law",
+    ),
+    fault(
+        Edit(
+            SCHEDULER,
+            OWNER,
+            "_update_requests_with_invalid_blocks",
+            "request.num_computed_tokens = idx * self.block_size",
+            "pass",
+        ),
+        name="vllm-failed-block-not-computed",
+        what="A request goes on behind blocks that could not be loaded.",
+        anomaly="stale-hit",
+        checker="safety-law",
+    ),
+    fault(
+        Edit(
+            SCHEDULER,
+            OWNER,
+            "_handle_failed_recving",
+            "request.num_computed_tokens = 0 self.failed_recving_kv_req_ids.add(req_id)",
+            "pass",
+        ),
+        name="vllm-failed-load-not-computed",
+        what="A request of a hybrid model goes on behind a load that failed.",
+        anomaly="stale-hit",
+        checker="safety-law",
+    ),
+    fault(
+        Edit(
+            SIMPLE_WORKER,
+            "SimpleCPUOffloadWorker",
+            "_poll_stream_events",
+            "if not event.query(): break",
+            "",
+        ),
+        name="vllm-simple-load-reported-early",
+        what="The worker reports a load as done when it has asked for it.",
+        anomaly="stale-hit",
+        checker="safety-law",
+    ),
+    fault(
+        Edit(
+            SIMPLE,
+            "SimpleCPUOffloadScheduler",
+            "update_state_after_alloc",
+            "group_gpu_ids[gpu_ext_start + i]",
+            "group_gpu_ids[i]",
+        ),
+        name="vllm-simple-load-forgets-its-place",
+        what=(
+            "What the memory has beyond the device's hit is loaded into the request's first blocks."
+        ),
+        anomaly="stale-hit",
+        checker="safety-law",
+    ),
+    fault(
+        Edit(
+            OFFLOADING,
+            "OffloadingConnectorScheduler",
+            "_build_connector_meta",
+            "jid for bid in self._current_batch_allocated_block_ids if bid in"
+            " self._block_id_to_pending_jobs",
+            "jid for bid in () if bid in self._block_id_to_pending_jobs",
+        ),
+        name="vllm-offload-store-not-fenced",
+        what=(
+            "A block is given to somebody else while it is still stored, and nobody waits for the"
+            " store."
+        ),
+        anomaly="partial-commit",
+        checker="commit-order",
+    ),
+    fault(
+        Edit(
+            SCHEDULER,
+            OWNER,
+            "_handle_invalid_blocks",
+            "self.kv_cache_manager.evict_blocks(sync_blocks_to_evict)",
+            "pass",
+        ),
+        name="vllm-failed-load-keeps-its-keys",
+        what=(
+            "Blocks that a load was to fill, within the step that failed, stay keyed when their"
+            " request is given up."
+        ),
+        anomaly="uncommitted-hit",
+        checker="commit-order",
+    ),
+)
+
+OFFLOADED = ("vllm-offload-store-not-fenced",)
+"""What is shown on `OffloadingConnector`; the others are on `SimpleCPUOffloadConnector`."""
+
+CONNECTOR_OF: Mapping[str, str] = {
+    **{fault.name: "offloading" if fault.name in OFFLOADED else "simple" for fault in CONNECTED},
+    "vllm-failed-load-keeps-its-keys": "offloading-sync,load_failure=fail,sync_failures=yes",
+}
+"""The connector on which each is shown, with the engine's options that it takes."""

@@ -1,0 +1,1 @@
+"""Faults in the policy of vLLM, and its questions."""

@@ -1,0 +1,77 @@
+"""Faults in what is kept."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from cachewitness.engines.driver import Driver
+from cachewitness.engines.fault_tools import REFERENCE, core, groups, wrap
+from cachewitness.engines.mutant import declared, mutant
+
+
+@mutant(
+    name="boundary-kept-too-high",
+    mirrors="vllm-project/vllm#53504",
+    anomaly="lost-replay-boundary",
+    checker="replay-boundary-retained",
+    group="N",
+    engines=REFERENCE,
+)
+def boundary_kept_too_high(engine: Driver) -> None:
+    """The state that is kept for a replay lies above what a speculative look-up may use.
+
+    Keep the boundary of a plain replay, which a speculative look-up gives back.
+    """
+    coordinator = core(engine).coordinator
+
+    def plant(manager: Any) -> None:
+        def cache_blocks(original: Any, request: Any, num_tokens: int, replay: Any) -> Any:
+            plain = (
+                (request.num_prompt_tokens - 1)
+                // coordinator.scheduler_block_size
+                * coordinator.scheduler_block_size
+            )
+            return original(request, num_tokens, (plain,))
+
+        wrap(manager, "cache_blocks", cache_blocks)
+
+    for manager in groups(engine, "Mamba") + groups(engine, "SlidingWindow"):
+        plant(manager)
+
+
+@mutant(
+    name="interval-in-anothers-units",
+    mirrors="vllm-project/vllm#45845",
+    anomaly="over-dense-retention",
+    checker="interval-sparsity",
+    group="M",
+    engines=REFERENCE,
+)
+def interval_in_anothers_units(engine: Driver) -> None:
+    """A retention interval is counted in units of half its own.
+
+    Take the retention interval, which is in tokens, for one of half its length.
+    """
+
+    def plant(manager: Any) -> None:
+        def reachable_block_mask(original: Any, columns: range, reachable: Any) -> Any:
+            config = manager.config
+            interval = manager.config.prefix_cache_retention_interval
+            manager.config = (
+                replace(config, prefix_cache_retention_interval=interval // 2)
+                if interval
+                else config
+            )
+            try:
+                return original(columns, reachable)
+            finally:
+                manager.config = config
+
+        wrap(manager, "reachable_block_mask", reachable_block_mask)
+
+    for manager in groups(engine, "Mamba") + groups(engine, "SlidingWindow"):
+        plant(manager)
+
+
+MUTANTS = declared(globals())

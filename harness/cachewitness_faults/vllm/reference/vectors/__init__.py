@@ -1,0 +1,1 @@
+"""The questions that vLLM is asked for test vectors."""

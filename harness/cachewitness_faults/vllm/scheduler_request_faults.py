@@ -1,0 +1,93 @@
+"""Faults in what vLLM's own scheduler does with requests of special kinds: drafts, grammars,
+adapters, states within a chunk.
+
+Each is the source of vLLM 0.33.0 with one piece changed, as in `scheduler_faults`.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from cachewitness.engines.mutant import Mutant
+from cachewitness.engines.source_edits import Edit, edited
+from cachewitness_faults.vllm.modules import SCHEDULER, SINGLE
+
+OWNER = "Scheduler"
+
+fault = partial(edited, level="scheduler")
+
+REQUESTED: tuple[Mutant, ...] = (
+    fault(
+        Edit(
+            SCHEDULER,
+            OWNER,
+            "update_from_output",
+            "request.num_output_placeholders -= num_rejected",
+            "pass",
+        ),
+        name="vllm-rejected-drafts-keep-their-placeholders",
+        what="Drafts that were rejected while a step was in flight are still awaited.",
+        anomaly="engine-crashed",
+        checker="engine",
+        group="D",
+    ),
+    fault(
+        Edit(SCHEDULER, OWNER, "_preempt_request", "request.num_output_placeholders = 0", "pass"),
+        name="vllm-placeholders-of-a-preempted-request",
+        what="A preempted request still awaits the tokens of its steps in flight.",
+        anomaly="engine-crashed",
+        checker="engine",
+        group="D",
+    ),
+    fault(
+        Edit(
+            SINGLE,
+            "MambaManager",
+            "_relocate_speculative_block",
+            "req_blocks[block_idx] = self._null_block",
+            "pass",
+        ),
+        name="vllm-scratch-of-drafts-in-two-columns",
+        what=(
+            "A block for states after drafts that is moved to the end of the table stays in its old"
+            " column too."
+        ),
+        anomaly="double-free",
+        checker="ownership",
+        group="H",
+    ),
+    fault(
+        Edit(
+            SINGLE,
+            "MambaManager",
+            "get_num_blocks_to_allocate",
+            "checkpoint_idx = cdiv(num_tokens, self.block_size) - 2",
+            "checkpoint_idx = cdiv(num_tokens, self.block_size) - 1",
+        ),
+        name="vllm-checkpoint-keyed-at-the-last-block",
+        what=(
+            "The key of a state that is saved within a chunk names the block of the state at the"
+            " chunk's end."
+        ),
+        anomaly="fabricated-snapshot",
+        checker="no-fabricated-snapshots",
+        group="A",
+    ),
+    fault(
+        Edit(
+            SCHEDULER,
+            OWNER,
+            "schedule",
+            "self.waiting.prepend_requests(step_skipped_waiting)",
+            "pass",
+        ),
+        name="vllm-waiting-for-a-grammar-is-forgotten",
+        what=(
+            "A request that is passed over, since its grammar is not compiled or too many adapters"
+            " run, never gets another turn."
+        ),
+        anomaly="no-progress",
+        checker="progress",
+        group="O",
+    ),
+)

@@ -1,0 +1,73 @@
+"""Measures which cache a model needs for which question, on held-out prefixes, by the dense
+execution.
+
+Behind the prefix what one kind of layer left behind is put to zero, or is another prefix's; then
+every answer is compared with the right one, token by token.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from random import Random
+
+import torch
+from torch import Tensor
+
+from cachewitness.toy.problems.families import GROUPS
+from cachewitness_reference.toy_model import dense
+from cachewitness_reference.toy_model.config import ToyConfig
+from cachewitness_training.branches import IGNORED, Batch, Branches
+from cachewitness_training.paths import ZERO, branch, dropped, kinds
+from cachewitness_training.recipes import Stage
+
+Needs = dict[str, dict[str, float]]
+"""The share of right answers per group of questions, by what was damaged; under `nothing`:
+undamaged."""
+HELD_OUT_SEED = "held-out"
+QUESTIONS, TOKENS = 24, 6000
+
+
+def needs(parameters: Mapping[str, Tensor], config: ToyConfig, batches: int, stage: Stage) -> Needs:
+    """Return the share of right answers per group, undamaged and with each kind of cache zeroed
+    or exchanged.
+    """
+    branches, stage = (
+        Branches(config, 0.0),
+        replace(stage, questions=QUESTIONS, recitals=0.0, same=0.5),
+    )
+    right: dict[str, dict[str, list[bool]]] = {}
+    for index in range(batches):
+        batch = branches.batch(Random(f"{HELD_OUT_SEED}/{index}"), stage, TOKENS)
+        with torch.no_grad():
+            _, left = dense.resume(
+                batch.prefixes, parameters, config, 0, [None] * len(config.layer_types)
+            )
+            for name, sources in _damages(batch, config).items():
+                logits, _ = dense.resume(
+                    batch.tokens,
+                    parameters,
+                    config,
+                    batch.prefixes.shape[1],
+                    branch(left, sources, config),
+                )
+                correct = ((logits.argmax(-1) == batch.targets) | (batch.targets == IGNORED)).all(1)
+                for group, found in zip(batch.groups, correct.tolist(), strict=True):
+                    right.setdefault(name, {}).setdefault(group, []).append(found)
+    return {
+        name: {group: sum(found[group]) / len(found[group]) for group in GROUPS if group in found}
+        for name, found in right.items()
+    }
+
+
+def _damages(batch: Batch, config: ToyConfig) -> dict[str, Tensor]:
+    rows = len(batch.prefixes)
+    found = {"nothing": dropped(config, "", batch.rows, {})}
+    for kind in kinds(config):
+        found[f"{kind} zeroed"] = dropped(
+            config, kind, batch.rows, dict.fromkeys(range(rows), ZERO)
+        )
+        found[f"{kind} of another"] = dropped(
+            config, kind, batch.rows, {row: (row + 1) % rows for row in range(rows)}
+        )
+    return {name: torch.tensor(sources) for name, sources in found.items()}
