@@ -292,6 +292,7 @@ def test_a_run_with_a_report_has_a_page_that_shows_its_failure(folder: Path) -> 
         r"\s+", " ", shown.text
     )
     assert " ".join(failure["sentence"].split()) in " ".join(shown.text.split())
+    assert failure["line"] and failure["line"] in shown.text
     (film,) = [
         json.loads(one)
         for one in re.findall(r'<script type="application/json">(.*?)</script>', text, re.DOTALL)

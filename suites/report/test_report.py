@@ -29,7 +29,7 @@ from cachewitness.core.trace_format import (
 )
 from cachewitness.engines.isolation.engine import Isolation
 from cachewitness.engines.registry import parse
-from cachewitness.report import badge, github, junit, sarif
+from cachewitness.report import badge, github, jsonreport, junit, sarif
 from cachewitness.report import counterexample as witness
 from cachewitness.report.summary import Failure, NotRun, Report, Stored, SuiteReport
 from cachewitness.sessions.run import store
@@ -117,6 +117,27 @@ def test_annotations_are_escaped_as_the_runner_reads_them() -> None:
         " contradiction."
     )
     assert "progress" in crash and "identity" in idle
+
+
+def test_what_happened_stands_above_the_sentence_in_every_form() -> None:
+    """A finding of an older report has no line, and nothing is put in its place."""
+    report = _report()
+    happened = "request a ended and still holds page 1"
+    for failure in report.suites[0].failures:
+        failure.finding = msgspec.structs.replace(FINDING, line=happened)
+    (failed,) = ElementTree.fromstring(junit.render(report, {})).iter("failure")
+    assert failed.get("message", "").startswith(f"leak: {happened}\nLet a? be")
+    assert next(github.commands(report, {})).endswith(
+        f"::{happened}%0ALet a\x00 be 100%25 wrong;%0Ahowever: a contradiction."
+    )
+    logged = json.loads(sarif.render(report, {}))
+    assert logged["runs"][0]["results"][0]["message"]["text"].startswith(f"{happened}\nLet a")
+    failure = report.suites[0].failures[0]
+    entry = jsonreport.entry(failure, None)
+    assert entry.line == happened and entry.sentence == FINDING.sentence
+    headline, line = witness.witness(failure.finding, failure.shrunk)[:2]
+    assert headline.startswith("FAIL  leak") and line == f"  {happened}"
+    assert happened not in "\n".join(witness.witness(FINDING, failure.shrunk))
 
 
 def test_a_witness_reads_as_it_ran() -> None:

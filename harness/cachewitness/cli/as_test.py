@@ -49,7 +49,7 @@ def ready(spec: EngineSpec, trace: Trace, output: Path | None) -> Path:
 
 
 def export(spec: EngineSpec, result: Result, path: Path) -> list[str]:
-    """Write the first finding of a result as a test, run it, and return what came of it in lines.
+    """Write the first finding of a result as a test, run it, and return the outcome in lines.
 
     That it cannot be written, or not be told so, is one of these lines: what was found stays what
     was found.

@@ -105,7 +105,7 @@ def _print_finding(finding: FindingRow, out: Console) -> None:
         f"{finding.operations} operations" if finding.operations else "a trace that cannot be read"
     )
     told = f"{length}, groups {' '.join(finding.kinds)}, on {', '.join(finding.engines)}{more}"
-    for text in (told, finding.sentence, finding.why_long, finding.unread):
+    for text in (told, finding.line, finding.sentence, finding.why_long, finding.unread):
         terminal.print_lines(wrapped(text, "  ") if text else [], out)
     if finding.replay:
         _print(f"  replay: {finding.replay}", out)

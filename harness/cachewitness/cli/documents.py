@@ -24,7 +24,7 @@ class Judged(msgspec.Struct, kw_only=True):
 
     `expected` is the reason why its failure is on the list of expected ones, `bad_events` what of
     the engine's events cannot be followed, `not_run` what the engine cannot do, `replay` the
-    command that runs it again, and `export` what came of a test that was asked for; each is empty
+    command that runs it again, and `export` the outcome of a test that was asked for; each is empty
     if there is none.
     """
 

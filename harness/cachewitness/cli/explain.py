@@ -109,6 +109,7 @@ def _found(result: Result) -> list[str]:
     listed = [*marked(operations, finding.op), ""] if operations else []
     return [
         *listed,
+        *wrapped(finding.line),
         *wrapped(finding.sentence),
         "",
         *moment(film(result.history.header, result.history.events, finding)),

@@ -43,8 +43,8 @@ def seldom_collected() -> Iterator[None]:
 
 
 class Weighed(NamedTuple):
-    """What came of a history by the list of expected failures: its exit code alone, and the reasons
-    of it.
+    """The verdict on a history by the list of expected failures: its exit code alone, and the
+    reasons of it.
 
     `finding` is what is reported, `entry` what excuses it. `bad` says where the history cannot be
     read or followed, if it shows nothing until then; there is no `result` if it could not be judged
@@ -102,7 +102,7 @@ def judged(file: Path) -> tuple[Result | None, str]:
 
 
 def weighed(file: Path, result: Result | None, bad: str, known: Expectations) -> Weighed:
-    """Hold what came of a history against the list. What breaks off and shows nothing new before
+    """Compare the findings of a history with the list. What breaks off and shows nothing new before
     it does is no verdict.
     """
     findings = result.findings if result is not None else []

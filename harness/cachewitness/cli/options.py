@@ -396,6 +396,8 @@ def engine_of(
     policies = policy_registry.names()
     if policy and policy not in policies:
         raise UsageError(f"--policy: no policy is called {policy!r}{nearest(policy, policies)}")
+    # A name that does not exist comes first: what an engine follows is no help against a typing
+    # error.
     if policy and not spec.kind.follows(policy):
         raise UsageError(
             f"--policy: engine {spec.kind.name} follows {', '.join(spec.kind.policies or ())}, not"
@@ -475,6 +477,8 @@ def _isolated(spec: EngineSpec, isolate: Isolate) -> EngineSpec:
             f"--isolate no: {spec.kind.name} is a program, which has a process of its own; leave"
             " it out"
         )
+    # Without a process of its own nothing can enforce these limits, and an option without effect is
+    # refused rather than ignored.
     if not apart:
         if isolate.memory_gib is not None:
             raise UsageError(
@@ -566,6 +570,8 @@ def configurations_of(
     kind = policies.get(policy)
     chosen = options_of(options)
     own = engine.configurations if engine else []
+    # Before the layouts of the policy: an engine whose configurations are its own is asked those
+    # alone.
     if (
         engine
         and own

@@ -120,6 +120,7 @@ def replay(file: Path, how: How, to: Output) -> int:
                 else f"engine {spec.kind.name} computes no tensors"
             )
         )
+    # Before anything is written: a trace that this engine cannot run leaves no report and no test.
     header = _described(spec, asked, file)
     if missing := _missing(spec, asked, header):
         click.echo(one_line(f"cachewitness: {file}: not run: {missing}"), err=True)
@@ -138,6 +139,7 @@ def replay(file: Path, how: How, to: Output) -> int:
         smaller = _smaller(asked, run, result.findings[0].anomaly)
         second, stopped = attempt(lambda: run(smaller))
         explain(second, spec)
+        # A failure that does not repeat cannot be shrunk; then the first run is what is reported.
         if second.findings:
             asked, file, result, bad = smaller, _write_smaller(smaller, file), second, stopped
     if to.recorded:
@@ -181,7 +183,7 @@ def _ready(spec: EngineSpec, asked: Trace, to: Output) -> Path | None:
 
 
 class _Outcome(NamedTuple):
-    """What came of a replay."""
+    """The result of a replay."""
 
     spec: EngineSpec
     trace: Trace

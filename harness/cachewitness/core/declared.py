@@ -18,7 +18,7 @@ STEPS_MAX, DRAFTS_MAX = 1024, 64
 """The most `progress_steps` and `drafts` that a header may declare; beyond them nothing is left to
 be judged."""
 PAGES_FACTOR, PAGES_BESIDE = 64, 4096
-"""A pool has at most so many times the pages that the trace gives, and so many beside them; what a
+"""A pool has at most 64 times the pages that the trace gives, and 4,096 more; what a
 trace fills is far less."""
 ALIGNMENT_FACTOR = 8
 """Hits are multiples of at most so many times what the block sizes have in common; beyond it hardly
@@ -62,6 +62,8 @@ def _check_line(text: str, field: str) -> None:
 
 
 def _check_rules(header: Header) -> None:
+    # What an engine declares excuses it, so a value that no engine can mean is refused here:
+    # otherwise a checker would be switched off by nonsense.
     rules = header.rules
     interval = rules.retention.interval
     if (
@@ -152,6 +154,8 @@ def check_fit(header: Header, trace: TraceHeader) -> None:
         )
     windows = _least(group.window for group in groups), _least(spec.window for spec in wanted)
     chunks = _least(group.chunk for group in groups), _least(spec.chunk for spec in wanted)
+    # With many more pages than the trace gives, no key ever ends for want of room, and what is
+    # wrong with eviction would not show.
     most = PAGES_FACTOR * trace.pages + PAGES_BESIDE
     for pool in header.pools:
         if pool.pages > most:
@@ -167,6 +171,7 @@ def check_fit(header: Header, trace: TraceHeader) -> None:
                 f"answer_window {group.answer_window} - at `$.groups`; the trace's option"
                 f" rswa_window is {asked_for}"
             )
+    # A narrower window needs less than the model does: reads would be right by declaration.
     for field, (span, least) in (("window", windows), ("chunk", chunks)):
         if span < least:
             raise MalformedHistory(

@@ -72,7 +72,7 @@ loop would push the others out of the caches."""
 
 
 class Stopped(BadEvents):
-    """A trace was stopped by events that cannot be followed. `result` is what came of it until
+    """A trace was stopped by events that cannot be followed. `result` is its result until
     then.
     """
 
@@ -165,7 +165,7 @@ class Observer:
         self.operation_over(op)
 
     def operation_over(self, op: int) -> None:
-        """Judge what can be judged only when the engine has said all of an operation."""
+        """Judge what can be judged only when the engine has reported all of an operation."""
         self._found(self.panel.operation_over(), op)
 
     def _found(self, findings: Sequence[Finding], op: int) -> None:
@@ -272,6 +272,7 @@ class BatchedRun:
         """Judge the operations that wait for it. Raises BadEvents, when those before are judged,
         if one cannot be followed.
         """
+        # Emptied first, so that no operation is judged twice if one of them raises.
         waiting, self._waiting = self._waiting, []
         observer = self._observer
         followed = 0
@@ -281,6 +282,7 @@ class BatchedRun:
                 observer.intake.follow(events, op, index)
                 followed += 1
         finally:
+            # Also when one cannot be followed: what is found in the operations before it counts.
             executed = [
                 (self._worker.extend(events), index) for index, _, events in waiting[:followed]
             ]
@@ -311,6 +313,8 @@ def drive(
     header = described(engine, trace.header)
     observer = Observer(header, checkers, keep=keep)
     applicable = LiveRequests()
+    # One at a time if somebody looks on: the differential follows the engine's choices at once, and
+    # `until` has to stop it before it is carried further.
     ahead = BatchedRun(engine, header, observer, 1 if until or beside else PORTION)
     with letting_go(trace, engine, observer):
         for index, asked in enumerate(trace.ops):
@@ -485,7 +489,7 @@ def judge(
 
 
 def _settled(observer: Observer) -> Result:
-    """Return what came of a history, without what only its engine could tell to be a
+    """Return the result of a history, without what only its engine could tell to be a
     contradiction.
     """
     result = observer.close(None)
@@ -500,6 +504,8 @@ def _by_operations(events: Iterable[Event], observer: Observer) -> Iterator[Even
     latest = 0
     for event in events:
         kind = type(event)
+        # A later step is certain to be behind the operation, the beginning of something is not:
+        # there only checks without ground are dropped, and none is decided.
         if event.step > latest:
             observer.operation_over(-1)
             latest = event.step
@@ -520,6 +526,12 @@ def _by_operations(events: Iterable[Event], observer: Observer) -> Iterator[Even
 
 
 def _ended(index: int, says: str, anomaly: str, seq: int) -> Finding:
+    what = "did not return from" if anomaly == "hung" else "failed in"
     return Finding(
-        anomaly=anomaly, checker="engine", sentence=f"{says}: a contradiction.", seq=seq, op=index
+        anomaly=anomaly,
+        checker="engine",
+        sentence=f"{says}: a contradiction.",
+        line=f"the engine {what} operation {index + 1}",
+        seq=seq,
+        op=index,
     )

@@ -32,7 +32,7 @@ class EngineFailure(Exception):
 
 
 class NoAnswer(UsageError):
-    """An engine's process said what is no answer of the protocol. One line; exit code 4."""
+    """An engine's process wrote what is no answer of the protocol. One line; exit code 4."""
 
 
 class OwnMistake(Exception):

@@ -74,6 +74,8 @@ class OperationCheck:
                     said[kind].append(event)
                 else:
                     said[kind] = [event]
+        # The order matters: texts learn a submit before the tokens that follow it, and ends are
+        # marked last, when it is known what the operation asked for.
         submits = said.get(Submitted, [])
         sense = self._sense
         if isinstance(op, Submit):
@@ -105,6 +107,8 @@ class OperationCheck:
                     f"{event.r!r} gets more input - at `$.r`; nobody gave it any"
                 )
             self._texts.extend(waiting.popleft(), event)
+        # Set here and not by the engine: an engine that could say that its aborts were asked for
+        # would never be found to give a request up.
         for event in said.get(Aborted, ()):
             event.by_engine = event.r not in _let_go(op) and not self._outgrows(op)
         for event in said.get(Preempted, ()):

@@ -110,7 +110,7 @@ class Result(msgspec.Struct, kw_only=True):
     tallies: list[Tally]
     activity: Activity
     counted: bool = True
-    """Whether the engine ever said how many pages it counts as free."""
+    """Whether the engine ever reported how many pages it counts as free."""
 
     @property
     def outcome(self) -> Outcome:

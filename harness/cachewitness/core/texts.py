@@ -39,7 +39,7 @@ class Runs:
         )
 
     def follows(self, start: int, value: int, count: int) -> bool:
-        """Whether so many numbers share an entry, and stand for so many values from this one on."""
+        """Whether `count` numbers share an entry, and stand for the values from `value` on."""
         at = bisect_right(self._starts, start) - 1
         return (
             at >= 0
@@ -48,8 +48,8 @@ class Runs:
         )
 
     def put(self, start: int, value: int, count: int = 1) -> bool:
-        """Let so many numbers stand for so many values, and return whether that was done: not if
-        one of them does already.
+        """Let `count` numbers stand for as many values; return False, and do nothing, if one of
+        them stands for a value already.
         """
         starts = self._starts
         stops = self._stops

@@ -170,6 +170,7 @@ def load_trace(path: Path) -> Trace:
             raise UsageError(
                 f"{path}:1: too many pages - at `$.options.{name}`; at most {PAGES_MAX}"
             )
+    # A refusal names the line: whoever writes a trace by hand has to find it.
     known: set[str] = set()
     for number, op in zip(entries, asked.ops, strict=True):
         if (
@@ -217,6 +218,8 @@ def _op_problem(op: Op) -> str:
 
 def _level_problem(op: Op, level: Level) -> str:
     """Return what an operation asks for that there is not at a level."""
+    # Who ends a request differs by level: the trace at manager level, the engine's own scheduler
+    # for sessions, the engine at answers level. So `generate` means something in two of them only.
     if isinstance(op, Submit):
         if op.tokens:
             return "ids - at `$.tokens`; the harness fills them in, a trace has `prompt` alone"

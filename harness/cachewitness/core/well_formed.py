@@ -241,6 +241,7 @@ class WellFormedness:
                 f"step {step} - at `$.step`; events of step {expected} came already, so step"
                 f" {expected} begins first"
             )
+        # Before the state moves on: what the step before left unexplained belongs to that step.
         self._check_explained()
         self._forgets = False
         self.begun = step
@@ -258,6 +259,7 @@ class WellFormedness:
                 )
             self._check_run(run)
             runs[run.r] = run.stop, len(run.drafts)
+        # Only after every run was checked: a refused step is not in flight.
         self._in_flight[step] = runs
         if event.copies or event.stores:
             self._moves(event.copies, "copies")

@@ -100,6 +100,9 @@ class Worker:
         runs = settled.runs_of(begun)
         if withdrawn:
             runs = [run for run in runs if run.r not in withdrawn]
+        # The order is that of a device: pages are cleared and copied, states are read before any
+        # run of the step overwrites them, all tokens are written before any is read (a token
+        # attends to itself), and stores leave when the step is done.
         later = self._move_before(begun, settled, out)
         for run in runs if self._recurrent else ():
             if run.start > 0:

@@ -62,6 +62,8 @@ class KeyEventReader:
             tokens=list(event.token_ids),
             block_size=event.block_size,
             parent="" if event.parent_block_hash is None else self._name(event.parent_block_hash),
+            # The salt is part of the first block alone (vLLM 0.33.0,
+            # `generate_block_hash_extra_keys`), so most blocks have none.
             salt=next((salt for salt, _ in said if salt), ""),
             adapter=adapter,
             media=[items for _, items in said] if any(items for _, items in said) else [],

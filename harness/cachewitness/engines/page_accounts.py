@@ -187,6 +187,8 @@ class DirtyAccounts:
             had = all_keys[page]
             if several or key != had:
                 why = reason
+                # A page that was held cannot have been evicted unless the call took it; otherwise
+                # its key was replaced in place.
                 if why == "evict" and was > 0:
                     taken = _taken_by(served, moves) if taken is None else taken
                     why = "evict" if page in taken else "replace"
@@ -202,6 +204,8 @@ class DirtyAccounts:
             if ref != was:
                 all_refs[page] = ref
                 refs.append((page, ref))
+        # Keys that ended come before the moves and keys that began behind them: a page loses its
+        # key before another request gets it.
         events += self._arranged(moves, begun) if begun else moves
         if counted:
             free = self._state.num_free() - self._cached

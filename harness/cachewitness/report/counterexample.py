@@ -129,12 +129,22 @@ def _around(seq: int, events: Iterable[tuple[int, Event]]) -> list[tuple[int, in
     return list(islice(counted, max(0, seq - EVENTS_BEFORE), seq + EVENTS_AFTER + 1))
 
 
+def message(finding: Finding) -> str:
+    """Return the one line of a finding with its sentence below; the sentence alone if there is
+    none.
+    """
+    return f"{finding.line}\n{finding.sentence}" if finding.line else finding.sentence
+
+
 def headline(finding: Finding, name: str) -> list[str]:
-    """Return the anomaly by name, the rule that it contradicts and what follows from it."""
+    """Return the anomaly by name, what happened in one line, the rule that it contradicts and
+    what follows from it.
+    """
     anomaly = BY_NAME.get(finding.anomaly)
     lines = [
         f"FAIL  {finding.anomaly}  found by {finding.checker}" + (f" in {name}" if name else "")
     ]
+    lines += wrapped(finding.line, _INDENT)
     if anomaly:
         lines += wrapped(f"the rule: {anomaly.invariant}", _INDENT)
         lines += wrapped(f"what it implies: {anomaly.implies}", _INDENT)
@@ -182,29 +192,37 @@ def compact(op: Op) -> str:
     """Return an operation as people write it: `step r1+16 r2+1`."""
     word = op.__struct_config__.tag
     if isinstance(op, Step):
-        run = " ".join(f"{r}+{tokens}" for r, tokens in op.run)
-        budget = f"budget {op.budget or 'default'}" if not op.run else ""
-        withdraw = f"withdraw {' '.join(op.withdraw)}" if op.withdraw else ""
-        cancel = f"cancel {' '.join(op.cancel)}" if op.cancel else ""
-        fail = f"fail {' '.join(map(str, op.fail))}" if op.fail else ""
-        return "  ".join(filter(None, (f"{word} {run}{budget}", withdraw, cancel, fail)))
+        return _compact_step(op, str(word))
     if isinstance(op, Extend):
         return f"{word} {op.r}  {op.prompt}  generate {op.generate}"
     if isinstance(op, Submit):
-        extras = ["session"] if op.session else []
-        extras += [f"generate {op.generate}"] if op.generate else []
-        extras += [
-            f"{field}={getattr(op, field)}"
-            for field in ("salt", "adapter", "kernels", "stream")
-            if getattr(op, field)
-        ]
-        extras += [f"media={item.hash}@{item.at}+{item.length}" for item in op.media]
-        return "  ".join([f"{word} {op.r}  {op.prompt}", *extras])
+        return _compact_submit(op, str(word))
     if isinstance(op, Reset):
         return f"{word} running" if op.running else str(word)
     if isinstance(op, UpdateWeights):
         return f"{word} {op.version}{f' of {op.adapter}' if op.adapter else ''}"
     return f"{word} {op.r}"
+
+
+def _compact_step(op: Step, word: str) -> str:
+    run = " ".join(f"{r}+{tokens}" for r, tokens in op.run)
+    budget = f"budget {op.budget or 'default'}" if not op.run else ""
+    withdraw = f"withdraw {' '.join(op.withdraw)}" if op.withdraw else ""
+    cancel = f"cancel {' '.join(op.cancel)}" if op.cancel else ""
+    fail = f"fail {' '.join(map(str, op.fail))}" if op.fail else ""
+    return "  ".join(filter(None, (f"{word} {run}{budget}", withdraw, cancel, fail)))
+
+
+def _compact_submit(op: Submit, word: str) -> str:
+    extras = ["session"] if op.session else []
+    extras += [f"generate {op.generate}"] if op.generate else []
+    extras += [
+        f"{field}={getattr(op, field)}"
+        for field in ("salt", "adapter", "kernels", "stream")
+        if getattr(op, field)
+    ]
+    extras += [f"media={item.hash}@{item.at}+{item.length}" for item in op.media]
+    return "  ".join([f"{word} {op.r}  {op.prompt}", *extras])
 
 
 def marked(operations: list[str], at: int) -> list[str]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from cachewitness.report.counterexample import message
 from cachewitness.report.summary import Report, Stored
 
 
@@ -18,7 +19,7 @@ def commands(report: Report, stored: Mapping[str, Stored]) -> Iterator[str]:
         for failure in suite.failures:
             if not failure.expected:
                 kept = stored.get(failure.id)
-                text = failure.finding.sentence + (f"\n{kept.replay}" if kept else "")
+                text = message(failure.finding) + (f"\n{kept.replay}" if kept else "")
                 yield (
                     "::error"
                     f" title={_property(f'{failure.finding.anomaly} in {failure.id}')}::{_data(text)}"  # noqa: E501

@@ -22,8 +22,10 @@ class FailureEntry(msgspec.Struct, kw_only=True):
     """A failing trace. `operation` counts from 1 in the shrunk trace, 0 if the finding belongs to
     none.
 
-    `expected` is the listed reason, empty if the failure was not expected; `known` the file of the
-    release's list that has it, empty if none does; `stored` is missing if nothing was written.
+    `line` is what happened in one line, `sentence` the contradiction in full; reports of earlier
+    releases have no line. `expected` is the listed reason, empty if the failure was not expected;
+    `known` the file of the release's list that has it, empty if none does; `stored` is missing if
+    nothing was written.
     """
 
     id: str
@@ -39,6 +41,7 @@ class FailureEntry(msgspec.Struct, kw_only=True):
     expected: str
     known: str
     stored: Stored | None
+    line: str = ""
 
 
 class SuiteEntry(msgspec.Struct, kw_only=True):
@@ -174,6 +177,7 @@ def entry(failure: Failure, stored: Stored | None) -> FailureEntry:
         rule=anomaly.invariant if anomaly else "",
         implies=anomaly.implies if anomaly else "",
         sentence=finding.sentence,
+        line=finding.line,
         operation=finding.op + 1,
         operations=len(failure.shrunk.ops),
         operations_before_shrinking=len(failure.trace.ops),

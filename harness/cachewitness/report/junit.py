@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from xml.etree import ElementTree
 
 from cachewitness.core.checkers.finding import Tally
-from cachewitness.report.counterexample import witness_of
+from cachewitness.report.counterexample import message, witness_of
 from cachewitness.report.summary import Failure, Report, Stored, SuiteReport
 
 _UNPRINTABLE = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd]")
@@ -75,7 +75,7 @@ def _failure(
         _append(case, "skipped", f"{listed} {finding.anomaly}: {failure.expected}")
         return
     lines = witness_of(failure, stored)
-    told = _append(case, "failure", f"{finding.anomaly}: {finding.sentence}")
+    told = _append(case, "failure", f"{finding.anomaly}: {message(finding)}")
     told.set("type", finding.anomaly)
     told.text = _clean("\n".join(lines))
 

@@ -21,6 +21,7 @@ from cachewitness import __version__
 from cachewitness._util.indented import indented
 from cachewitness.core.checkers.anomalies import BY_NAME
 from cachewitness.core.trace_format import Trace
+from cachewitness.report.counterexample import message
 from cachewitness.report.summary import Failure, Report, Stored
 
 SCHEMA = (
@@ -84,7 +85,7 @@ def _result(failure: Failure, stored: Stored | None) -> dict[str, Any]:
         "ruleId": finding.anomaly,
         "level": "note" if failure.expected else "error",
         "message": {
-            "text": finding.sentence + (f"\n{stored.replay}" if stored and stored.replay else "")
+            "text": message(finding) + (f"\n{stored.replay}" if stored and stored.replay else "")
         },
         "locations": [location],
         "partialFingerprints": {FINGERPRINT: fingerprint(finding.anomaly, failure.shrunk)},

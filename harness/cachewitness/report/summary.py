@@ -94,7 +94,7 @@ class KnownList(msgspec.Struct, kw_only=True):
 
 
 class SuiteReport(msgspec.Struct, kw_only=True):
-    """What came of one suite; `arms` are the lines of cold against cached, `controls` what ran
+    """The result of one suite; `arms` are the lines of cold against cached, `controls` what ran
     beside an engine that answers.
 
     `crashed` has a line for each checker that crashed, and for a trace that ended every process
@@ -126,7 +126,7 @@ class SuiteReport(msgspec.Struct, kw_only=True):
 
 
 class Report(msgspec.Struct, kw_only=True):
-    """What came of a run. `vacuous` names rules that apply and had no opportunity, and suites that
+    """The result of a run. `vacuous` names rules that apply and had no opportunity, and suites that
     ran nothing.
 
     Of the list of expected failures, nothing failed as `unexpected_passes` say, `unmatched` fit no

@@ -189,6 +189,7 @@ def print_tallies(tallies: list[Tally], out: Console) -> None:
         if count >= ALIKE_MIN:
             table.add_row(f"{count} checkers", "-", "-", f"not applicable: {why}")
     for tally in tallies:
+        # These stand in one line above, so that the rules that apply are not lost among them.
         if alike[tally.not_applicable] >= ALIKE_MIN:
             continue
         note = f"not applicable: {tally.not_applicable}" if tally.not_applicable else ""
@@ -499,6 +500,8 @@ def reasons(report: Report) -> list[str]:
     release = report.known_list
     met = [release.line] if release is not None and release.findings else []
     known = [*filter(None, [listed(report.failures)]), *met]
+    # In the order of the codes: an interrupted run says so before what it found, as its findings
+    # may not be all.
     if report.exit_code == EXIT_INTERRUPTED:
         return [
             "stopped before its end",

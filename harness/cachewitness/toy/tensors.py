@@ -112,6 +112,8 @@ class Tensors:
         `tokens[r]` are the model's tokens of r from 0 on. Without `every_position`, logits are of
         the last known token and of the drafts behind it.
         """
+        # In the order of the ledger's worker (`core/worker.py`): the two detectors are compared
+        # step by step.
         self._poison(self._freed.pop(begin.step, []))
         for pool, pages in begin.zeros:
             self.pools.zero([self._place((pool, page))[1] for page in pages])

@@ -82,6 +82,8 @@ class Recorder:
                     runs += [(run.r, run.start, run.stop) for run in event.runs]
                 case Preempted():
                     preempted.append(event.r)
+                    # Whom to preempt is the engine's choice unless the operation named somebody; an
+                    # answer with another victim is then right too.
                     if not isinstance(
                         op, Preempt | Reset | UpdateWeights
                     ) and event.r not in getattr(op, "withdraw", ()):

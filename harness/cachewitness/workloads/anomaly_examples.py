@@ -156,6 +156,7 @@ def _read(path: Path) -> AnomalyExample:
     tempts = fields.get("tempts", checkers[0] if checkers else "")
     if tempts not in [checker.name for checker in ALL]:
         raise UsageError(f"{path}: no checker is called {tempts!r}; say which one is tempted")
+    # Blank lines in place of the fields, so that an error names the line of the file.
     text = "\n".join("" if number < end else line for number, line in enumerate(lines))
     return AnomalyExample(
         path.stem,

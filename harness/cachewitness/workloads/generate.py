@@ -378,6 +378,7 @@ class _Workload:
                 if self._cancels and r not in withdraw and source.chance(_CANCELLED)
             ]
             self._script.step(*run, withdraw=withdraw, cancel=cancel, fail=self._failing())
+            # Once only: a script that withdraws a request in every step never gets it on.
             withdraw, run = (), [entry for entry in run if entry[0] not in cancel]
             self._live = [r for r in self._live if r not in cancel]
             if not run:

@@ -264,6 +264,8 @@ def _check(model: Model) -> None:
             if isinstance(value, int):
                 _check_count(value, f"{where}.{field}")
         if isinstance(cache, Recurrent):
+            # A short convolution keeps its inputs alone; every other recurrent layer has a state
+            # beside them.
             if bool(cache.state_shape) == (cache.family == "short_conv"):
                 wrong = "out of place" if cache.state_shape else "empty"
                 raise msgspec.ValidationError(

@@ -152,6 +152,8 @@ def layers_of(groups: Sequence[Mapping[str, Any]]) -> Layers:
             )
     block_sizes = {g["block_size"] for g in groups}
     windows = {g["window"] for g in sliding}
+    # Blocks of different sizes are no difference if they weigh the same: an engine pads them to
+    # make pages equal.
     if (
         len(block_sizes) > 1
         and len({g["block_size"] * g.get("token_bytes", 1) for g in groups}) > 1

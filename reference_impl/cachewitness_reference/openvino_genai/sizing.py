@@ -121,6 +121,7 @@ def derive(
     if kv == 0 and config.cache_size > 0:
         kv, la = _split(config, layout, la, interval, total_memory_bytes)
     elif kv > 0:
+        # One state for each checkpoint of the tokens that the attention blocks hold.
         if interval is not None and la == 0:
             la = _ceil(kv * layout.kv_block_size, interval)
         if (

@@ -124,6 +124,7 @@ def plan(
         parts += planner.attention(g, laid, width) if width else planner.states(g, laid, cuts)
     longest = max(len(chunk.tokens) for chunk in laid)
     shape = Shape(stops[-1], len(laid), segments[-1], len(parts[2]), longest, columns)
+    # One buffer for all parts, so that a step costs one transfer to the device.
     numbers = array("i")
     for part in parts:
         numbers += array("i", part)

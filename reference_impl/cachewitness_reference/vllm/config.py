@@ -236,6 +236,7 @@ def _block_sizes(groups: Sequence[KVCacheGroupSpec], options: Options) -> tuple[
                 f" block size ({sizes[0]})"
             )
         return scheduler_block_size, scheduler_block_size
+    # Only hits need hashes, so without caching their granularity decides nothing.
     if not options.enable_caching:
         return scheduler_block_size, scheduler_block_size
     if any(

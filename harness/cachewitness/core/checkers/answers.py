@@ -20,7 +20,7 @@ from cachewitness.core.checkers.divergence import Blind
 from cachewitness.core.checkers.finding import Finding, Measured, merge_measured
 from cachewitness.core.checkers.protocol import Checker, Found, Handler
 from cachewitness.core.checkers.resumes import shared_tokens
-from cachewitness.core.checkers.wording import count
+from cachewitness.core.checkers.wording import count, named
 from cachewitness.core.events import Aborted, Answer, Cold, Finished, Header, Submitted
 from cachewitness.core.ledger.ledger import Ledger
 
@@ -206,18 +206,22 @@ class AnswersAgree(Checker):
         """Judge whether whoever waits for an answer has one."""
         answer = self._answers.get(event.r)
         if answer is None:
-            return [self._missing(event.r, "none comes")]
+            return [self._missing(event.r, "none comes", "finished without an answer")]
         for_room = self._engine_aborts and event.r in self._crowded
         if answer.ended == "refused" and not for_room and event.r not in self._excused:
             return [
                 self._missing(
-                    event.r, "the engine gives it up, which it answers alone in a pool of that size"
+                    event.r,
+                    "the engine gives it up, which it answers alone in a pool of that size",
+                    "was aborted by the engine, which answers it alone",
                 )
             ]
         if answer.ended == "cancelled":
             return [
                 self._missing(
-                    event.r, f"the engine cancels it after {count(len(answer.tokens), 'token')}"
+                    event.r,
+                    f"the engine cancels it after {count(len(answer.tokens), 'token')}",
+                    f"was cancelled by the engine after {count(len(answer.tokens), 'token')}",
                 )
             ]
         return None
@@ -264,16 +268,20 @@ class AnswersAgree(Checker):
             f" {count(answer.restored, 'token')} of it, which nobody of its identity computed: a"
             " contradiction."
         )
-        return Finding(anomaly=FOREIGN, r=answer.r, sentence=sentence)
+        line = (
+            f"{named(answer.r)} restored {count(answer.restored, 'token')}; other requests share"
+            f" {reach} with its prompt"
+        )
+        return Finding(anomaly=FOREIGN, r=answer.r, sentence=sentence, line=line)
 
-    def _missing(self, r: str, how: str) -> Finding:
+    def _missing(self, r: str, how: str, outcome: str) -> Finding:
         asked = self._requests[r]
         sentence = (
             f"Let {r} ask for {count(asked.generate, 'token')} after a prompt of"
             f" {count(len(asked.tokens), 'token')}, and wait for its answer. However {how}: a"
             " contradiction."
         )
-        return Finding(anomaly=MISSING, r=r, sentence=sentence)
+        return Finding(anomaly=MISSING, r=r, sentence=sentence, line=f"{named(r)} {outcome}")
 
     def _differs(self, answer: Answer, cold: Cold, compared: Comparison) -> Finding:
         asked = self._requests[answer.r]
@@ -287,7 +295,13 @@ class AnswersAgree(Checker):
             f" {_format_tokens(cold.tokens, cold.logprobs, at - cold.start)}; however it is"
             f" {_format_tokens(answer.tokens, answer.logprobs, at)}{_by(compared, cold)}: a contradiction."  # noqa: E501
         )
-        return Finding(anomaly=DIFFERS, r=answer.r, sentence=sentence, cause=cold.cause)
+        return Finding(
+            anomaly=DIFFERS,
+            r=answer.r,
+            sentence=sentence,
+            line=_differing(answer, cold, compared),
+            cause=cold.cause,
+        )
 
 
 def _identity(request: Submitted) -> tuple[str, str, object]:
@@ -302,6 +316,26 @@ def _format_tokens(tokens: Sequence[int], logprobs: Sequence[float | None], at: 
     logprob = logprobs[at]
     number = f"{logprob:.6f}" if is_number(logprob) else "no number"
     return f"{tokens[at]} with the logprob {number}"
+
+
+def _differing(answer: Answer, cold: Cold, compared: Comparison) -> str:
+    """Say in one line which token, or which logprob, is another one without the cache."""
+    at = compared.at
+    with_cache = _token(answer.tokens, at)
+    without = _token(cold.tokens, at - cold.start)
+    if with_cache != without:
+        return (
+            f"request {answer.r} answered token {at + 1} as {with_cache}; without the cache it is"
+            f" {without}"
+        )
+    return (
+        f"request {answer.r} answered token {at + 1} with a logprob that is off by"
+        f" {compared.largest:.1e}"
+    )
+
+
+def _token(tokens: Sequence[int], at: int) -> str:
+    return str(tokens[at]) if at < len(tokens) else "missing"
 
 
 def _by(compared: Comparison, cold: Cold) -> str:

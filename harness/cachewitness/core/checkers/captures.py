@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from cachewitness.core.attention_span import first_needed
 from cachewitness.core.checkers.finding import Finding
 from cachewitness.core.checkers.protocol import Checker, Found, Handler
-from cachewitness.core.checkers.wording import count
+from cachewitness.core.checkers.wording import count, named, page_list
 from cachewitness.core.events import (
     Acquire,
     Header,
@@ -261,7 +261,8 @@ def _not_captured(r: str, length: int, event: StepEnd, in_use: int, places: int)
         f" with others, and let that step use {in_use} of {count(places, 'place')} for captures."
         " However there is no capture of them: a contradiction."
     )
-    return Finding(anomaly="lost-capture", r=r, sentence=sentence, seq=event.seq)
+    line = f"{named(r)} computed its shared tokens [0,{length}); they were not captured"
+    return Finding(anomaly="lost-capture", r=r, sentence=sentence, line=line, seq=event.seq)
 
 
 def _not_found(event: Hit, length: int, capture: Capture) -> Finding:
@@ -272,7 +273,11 @@ def _not_found(event: Hit, length: int, capture: Capture) -> Finding:
         f" resumes at {event.resume} and computes {count(length - event.resume, 'token')} again: a"
         " contradiction."
     )
-    return Finding(anomaly="lost-capture", r=event.r, sentence=sentence)
+    line = (
+        f"{named(event.r)} resumed at {event.resume}; its tokens [0,{length}) are captured in"
+        f" {page_list(set(capture.pages.values()))}"
+    )
+    return Finding(anomaly="lost-capture", r=event.r, sentence=sentence, line=line)
 
 
 def _needless(ledger: Ledger, capture: Capture, pool: Pool, event: Release) -> Finding:
@@ -281,7 +286,11 @@ def _needless(ledger: Ledger, capture: Capture, pool: Pool, event: Release) -> F
         f"Let {count(free, 'place')} of pool {pool.id} be free in step {event.step}. However"
         f" {capture.holder} was given up, which nobody asked for: a contradiction."
     )
-    return Finding(anomaly="lost-capture", sentence=sentence, seq=event.seq)
+    line = (
+        f"{page_list(event.pages)} of {capture.holder} was released while {count(free, 'page')} of"
+        f" pool {pool.id} were free"
+    )
+    return Finding(anomaly="lost-capture", sentence=sentence, line=line, seq=event.seq)
 
 
 def _wrong(capture: Capture, other: Capture, pool: Pool, event: Release) -> Finding:
@@ -290,4 +299,8 @@ def _wrong(capture: Capture, other: Capture, pool: Pool, event: Release) -> Find
         f" order lru, used last in steps {other.used} and {capture.used}. However {capture.holder}"
         f" was given up in step {event.step}: a contradiction."
     )
-    return Finding(anomaly="lost-capture", sentence=sentence, seq=event.seq)
+    line = (
+        f"{page_list(event.pages)} of {capture.holder} was released before {other.holder}, which"
+        " was used longer ago"
+    )
+    return Finding(anomaly="lost-capture", sentence=sentence, line=line, seq=event.seq)

@@ -37,8 +37,9 @@ class Circles:
 
     def step(
         self, ledger: Ledger, event: StepBegin, fits: Callable[[str], bool]
-    ) -> tuple[str, str] | None:
-        """Take note of who runs; return who got no further, and what it did instead.
+    ) -> tuple[str, str, str] | None:
+        """Take note of who runs; return who got no further, what it did instead, and the same in
+        one line.
 
         Who does not fit into the pools alone, and whoever is live beside it, may lose its pages in
         every step: `fits` tells.
@@ -65,12 +66,13 @@ class Circles:
                     f"computed its last token in {steps} up to step {event.step} and generated"
                     " nothing behind it"
                 ),
+                f"request {stuck} computed its last token in {steps} and generated nothing",
             )
         return self._round(ledger, event, fits) if self._again else None
 
     def _round(
         self, ledger: Ledger, event: StepBegin, fits: Callable[[str], bool]
-    ) -> tuple[str, str] | None:
+    ) -> tuple[str, str, str] | None:
         live = [request for request in ledger.requests.values() if request.live]
         drafts = ledger.header.rules.drafts * IN_FLIGHT
         tokens = [max(len(request.tokens), self._furthest.get(request.r, 0)) for request in live]
@@ -83,6 +85,7 @@ class Circles:
         return (
             event.runs[0].r,
             f"runs in step {event.step}, up to which it and the other requests computed {again}",
+            f"request {event.runs[0].r} and the other requests computed {again}",
         )
 
     def preempted(self, ledger: Ledger, event: Preempted) -> bool:

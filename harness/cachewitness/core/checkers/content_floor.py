@@ -21,7 +21,7 @@ from cachewitness.core.checkers.finding import Finding
 from cachewitness.core.checkers.lookup import Lookup
 from cachewitness.core.checkers.protocol import Checker, Found, Handler
 from cachewitness.core.checkers.room import goes_with_its_step, spare_pages
-from cachewitness.core.checkers.wording import count
+from cachewitness.core.checkers.wording import count, named, page_list
 from cachewitness.core.events import (
     Acquire,
     Counts,
@@ -127,6 +127,7 @@ class ContentFloor(Checker):
         records = ledger.records[event.pool].usable
         for page in event.pages:
             record = records.get(page)
+            # With a key it is the first floor's to judge; with another holder it is not let go.
             if record is None or record.keys or record.holders != {event.holder: 1}:
                 continue
             if not _whole_block_of_prompt(record, group, request):
@@ -139,6 +140,8 @@ class ContentFloor(Checker):
             lying = Lying(
                 event.group, record.node, record.stop, event.pool, page, event.holder, operation
             )
+            # Whether a request finished or was aborted may be reported behind its releases, and
+            # only what a finished one computed is owed.
             if event.holder in self._finished:
                 self._keep(lying)
             else:
@@ -181,7 +184,9 @@ class ContentFloor(Checker):
                 or event.length not in (0, key.length)
             ):
                 continue
+            # First, whatever ended it: a reset or new weights make the engine owe nothing.
             self._forget((key.group, key.node))
+            # A pending key names content that is not written, so nothing is lost with it.
             wanted = key.state == "committed" and _for_room(event, record)
             self._note_stripped(
                 key,
@@ -191,6 +196,8 @@ class ContentFloor(Checker):
                 and bool(record.holders),
             )
             declared = ledger.pools[pool].eviction is not None
+            # Of a pool that declares how keys end, `eviction` judges this; two findings of one
+            # fault would be counted twice.
             if (
                 wanted
                 and not declared
@@ -216,6 +223,8 @@ class ContentFloor(Checker):
         for key, record in ended:
             pool = ledger.groups[key.group].pool
             untouched = not record.holders and not record.keys and record.node == NOTHING
+            # An engine may keep pages without a key out of use, so a page is free only if the
+            # ledger and the engine's own count agree.
             spare = self._unclaimed(pool) and spare_pages(ledger, pool)
             if untouched and not _keyed(ledger, key.group, key.node) and spare:
                 operation = ledger.holdings.operation
@@ -327,6 +336,8 @@ class ContentFloor(Checker):
         if event.resume >= floor or not needed:
             return None
         finding = _forgotten(ledger, event, floor, needed)
+        # The engine may have given a page to somebody else in this very operation, and report that
+        # after the look-up.
         self.deferred.append(
             lambda _: finding if all(lying.taker in ("", event.r) for lying in needed) else None
         )
@@ -427,4 +438,11 @@ def _forgotten(ledger: Ledger, event: Hit, floor: int, needed: list[Lying]) -> F
         f" {event.resume} and computes {count(floor - event.resume, 'token')} again: a"
         " contradiction."
     )
-    return Finding(anomaly="forgotten-prefix", r=event.r, sentence=sentence, seq=event.seq)
+    lying = {lying.page for lying in needed if lying.pool == first.pool}
+    line = (
+        f"{named(event.r)} resumed at {event.resume}; {page_list(lying)} still"
+        f" hold{'s' if len(lying) == 1 else ''} what it needs to resume at {floor}"
+    )
+    return Finding(
+        anomaly="forgotten-prefix", r=event.r, sentence=sentence, line=line, seq=event.seq
+    )

@@ -10,7 +10,7 @@ from __future__ import annotations
 from cachewitness.core.attention_span import has_window
 from cachewitness.core.checkers.difference import difference
 from cachewitness.core.checkers.finding import EARLY_COPY, Finding
-from cachewitness.core.checkers.wording import count
+from cachewitness.core.checkers.wording import all_named, count, named, with_detail
 from cachewitness.core.events import Group, Read
 from cachewitness.core.ledger.ledger import Ledger
 from cachewitness.core.ledger.reads import span_of
@@ -28,7 +28,13 @@ def diagnose(ledger: Ledger, read: Read) -> Finding | None:
         return None
     case = _Case(ledger, read, invalid[0])
     cause = EARLY_COPY if case.record is not None and case.record.early else ""
-    return Finding(anomaly=case.anomaly(), r=read.r, sentence=case.sentence(), cause=cause)
+    return Finding(
+        anomaly=case.anomaly(),
+        r=read.r,
+        sentence=case.sentence(),
+        line=case.line(),
+        cause=cause,
+    )
 
 
 class _Case:
@@ -139,6 +145,30 @@ class _Case:
             f" {want}{self._difference()}: a contradiction."
         )
 
+    def line(self) -> str:
+        """Say in one line what was read, and what is there."""
+        state = self.group.kind == "recurrent"
+        want = (
+            f"the state after {count(self.stop, 'token')}"
+            if state
+            else f"tokens [{self.start},{self.stop})"
+        )
+        name = named(self.request.r)
+        if self.page < 0:
+            return f"{name} read {want}; its block table of group {self.group.id} has no page there"
+        read = f"{name} read page {self.page} as {want}"
+        record = self.record
+        if record is None:
+            return f"{read}; the page is the null block"
+        if not self._holds(record):
+            return f"{read}; {all_named(record.holders)} holds the page"
+        other = f" for group {record.group}" if record.group not in (NOTHING, self.group.id) else ""
+        there = short_content(record)
+        if state:
+            there = there.replace("the state", "that")
+        line = f"{read}; the page holds {there}{other}"
+        return with_detail(line, self._difference().removeprefix(", whose "))
+
     def _difference(self) -> str:
         """Name the first token, or the part of the identity, that the page does not have."""
         record = self.record
@@ -169,6 +199,20 @@ class _Case:
             else ""
         )
         return f"holds {content_of(record)}{other}"
+
+
+def short_content(record: Content) -> str:
+    """Say in a few words what a page holds."""
+    if record.zeroed:
+        return "zeros"
+    if record.node == NOTHING:
+        return "nothing"
+    what = (
+        f"the state after {count(record.stop, 'token')}"
+        if record.state
+        else f"[{record.start},{record.stop})"
+    )
+    return f"{what} of {record.writer}"
 
 
 def content_of(record: Content) -> str:

@@ -1,4 +1,4 @@
-"""How a difference between logits and those of the definition is told: which token, which layer,
+"""Describes a difference between logits and those of the definition: which token, which layer,
 which block.
 """
 
@@ -7,11 +7,11 @@ from __future__ import annotations
 from cachewitness.core.events import Compare, Culprit
 
 STATE = {"memory": "memory", "conv": "convolution's state"}
-"""How the parts of a recurrent state are told."""
+"""The parts of a recurrent state, in words."""
 
 
 class Blind(Exception):
-    """A comparison whose tolerance exceeds its ceiling: nothing can be said of the engine."""
+    """A comparison whose tolerance exceeds its ceiling: the engine cannot be judged."""
 
 
 def sighted(event: Compare) -> None:

@@ -12,6 +12,7 @@ from cachewitness.core.checkers.finding import Finding
 from cachewitness.core.checkers.protocol import Checker, Found, Handler
 from cachewitness.core.checkers.room import any_free, goes_with_its_step, spare_pages
 from cachewitness.core.checkers.victims import Ended, spared_instead
+from cachewitness.core.checkers.wording import named
 from cachewitness.core.events import Copy, Counts, Eviction, Header, Pool, StepBegin, Unpublish
 from cachewitness.core.ledger.ledger import Ledger
 from cachewitness.core.ledger.records import Key, PageRecord
@@ -56,6 +57,8 @@ class EvictionOrder(Checker):
         if event.reason in ("evict", "replace", "withdraw") or (
             event.reason == "retention" and not _pruned(ledger, event)
         ):
+            # The record is read now: when the operation is over it says who got the page, not who
+            # had it.
             record = ledger.record(event.group, event.page)
             for key in record.keys if record is not None else ():
                 assert record is not None
@@ -88,6 +91,7 @@ class EvictionOrder(Checker):
 
     def at_rest(self, ledger: Ledger) -> Found:
         """Judge the last operation."""
+        # The run may go on after this, and the next event judges the same keys: they stay noted.
         ended = self._ended
         found = self._judge_operation(ledger)
         self._ended = ended
@@ -102,6 +106,8 @@ class EvictionOrder(Checker):
             if not gone or pool.eviction is None:
                 continue
             if pool.eviction.together:
+                # Only the key that was chosen is this pool's decision. One whose prefix ended in
+                # another pool too, or continues a prefix that ended, went along with it.
                 elsewhere = {one.key.node for one in ended if one.pool != pool.id}
                 behind = (
                     _behind_others(ledger, {one.key.node for one in ended})
@@ -123,6 +129,7 @@ class EvictionOrder(Checker):
         """
         ended = one.key
         ancestor = ledger.trie.ancestor
+        # A page that a copy failed to read may hold anything: its key may end, room or no room.
         if self._failed and (one.pool, ended.page) in self._failed:
             return True
         return bool(one.record.keys) and any(
@@ -135,36 +142,58 @@ class EvictionOrder(Checker):
         self, ledger: Ledger, pool: Pool, eviction: Eviction, ended: list[Ended]
     ) -> Finding | None:
         self.opportunities += 1
+        # First, because nothing that an engine declares excuses a victim that is in use.
         for one in ended:
             if come := _given_to_others(one):
                 return _victim_is_held(one, come)
-        lost = [one for one in ended if one.key.node not in ledger.keys.published[one.key.group]]
-        expired = [one for one in lost if _expired(one, eviction)]
-        if expired:
-            self.excused[f"ttl {eviction.ttl}"] += len(expired)
-            lost = [one for one in lost if one not in expired]
+        lost = self._without_expired(ledger, eviction, ended)
+        # The order binds only what nobody held when the operation began: another page was no
+        # candidate, however long ago it was used.
         idle = [one for one in lost if not one.holders]
+        # A page that was held all the while gave nobody room, so its key did not end for room.
         lost = [one for one in lost if not one.holders or not one.record.holders]
-        if lost and any_free(ledger, pool.id):
-            spare = spare_pages(ledger, pool.id)
-            used = ledger.records[pool.id].capacity - len(spare)
-            if (
-                spare
-                and eviction.free_first
-                and used < eviction.watermark * ledger.records[pool.id].capacity
-            ):
-                return _needless(ledger, eviction, lost[0], spare[0], used)
-            if spare:
-                self.excused[
-                    f"watermark {eviction.watermark}" if eviction.free_first else "free_first false"
-                ] += len(lost)
-            unused = [one for one in lost if _nobody_got(ledger, one)]
-            if unused and eviction.watermark == 1 and not eviction.together:
-                return _for_nobody(ledger, unused[0])
+        # Before the order: while a page is free there is to be no victim, whoever goes first.
+        room = lost and any_free(ledger, pool.id)
+        if room and (finding := self._needless_eviction(ledger, pool, eviction, lost)):
+            return finding
         if eviction.order == "random" and idle and ledger.holdings.idle[pool.id]:
             self.excused["order random"] += len(idle)
         pair = spared_instead(ledger, pool.id, eviction, idle)
         return None if pair is None else _wrong(ledger, eviction, *pair)
+
+    def _without_expired(
+        self, ledger: Ledger, eviction: Eviction, ended: list[Ended]
+    ) -> list[Ended]:
+        """Return the keys that are lost, without those that the declared time to live ended."""
+        # A prefix that another page still has can be hit as before: its key moved, nothing is lost.
+        lost = [one for one in ended if one.key.node not in ledger.keys.published[one.key.group]]
+        expired = [one for one in lost if _expired(one, eviction)]
+        if not expired:
+            return lost
+        self.excused[f"ttl {eviction.ttl}"] += len(expired)
+        return [one for one in lost if one not in expired]
+
+    def _needless_eviction(
+        self, ledger: Ledger, pool: Pool, eviction: Eviction, lost: list[Ended]
+    ) -> Finding | None:
+        """Judge keys that ended while a page of the pool was free when the operation was over."""
+        # `spare` was free all the while. A page that became free within the operation proves
+        # nothing: the key may have ended before it did.
+        spare = spare_pages(ledger, pool.id)
+        capacity = ledger.records[pool.id].capacity
+        used = capacity - len(spare)
+        if spare and eviction.free_first and used < eviction.watermark * capacity:
+            return _needless(ledger, eviction, lost[0], spare[0], used)
+        if spare:
+            self.excused[
+                f"watermark {eviction.watermark}" if eviction.free_first else "free_first false"
+            ] += len(lost)
+        # Below a watermark, or with the keys of another pool, a key may end before anybody asks for
+        # its page.
+        unused = [one for one in lost if _nobody_got(ledger, one)]
+        if unused and eviction.watermark == 1 and not eviction.together:
+            return _for_nobody(ledger, unused[0])
+        return None
 
 
 def _behind_others(ledger: Ledger, nodes: set[int]) -> set[int]:
@@ -236,7 +265,8 @@ def _needless(ledger: Ledger, eviction: Eviction, one: Ended, spare: int, used: 
         f" names it{ahead if eviction.watermark < 1 else ''}. However page {one.key.page} lost its"
         f" key, of {_prefix(ledger, one)}: a contradiction."
     )
-    return Finding(anomaly="needless-eviction", r=one.key.r, sentence=sentence)
+    line = f"page {one.key.page} lost its key while page {spare} was free"
+    return Finding(anomaly="needless-eviction", r=one.key.r, sentence=sentence, line=line)
 
 
 def _for_nobody(ledger: Ledger, one: Ended) -> Finding:
@@ -245,16 +275,19 @@ def _for_nobody(ledger: Ledger, one: Ended) -> Finding:
         f" However it lost its key, of {_prefix(ledger, one)}, and nobody was given the page for"
         " it: a contradiction."
     )
-    return Finding(anomaly="needless-eviction", r=one.key.r, sentence=sentence)
+    line = f"page {one.key.page} lost its key and no request was given the page"
+    return Finding(anomaly="needless-eviction", r=one.key.r, sentence=sentence, line=line)
 
 
 def _victim_is_held(one: Ended, r: str) -> Finding:
+    holders = sorted(one.holders & one.record.holders.keys())
     sentence = (
         f"Let page {one.key.page} of pool {one.pool} be held by"
-        f" {', '.join(sorted(one.holders & one.record.holders.keys()))}. However its key was ended,"
+        f" {', '.join(holders)}. However its key was ended,"
         f" and the page given to {r}: a contradiction."
     )
-    return Finding(anomaly="wrong-victim", r=one.key.r, sentence=sentence)
+    line = f"page {one.key.page} was evicted for {named(r)} while {named(holders[0])} holds it"
+    return Finding(anomaly="wrong-victim", r=one.key.r, sentence=sentence, line=line)
 
 
 def _wrong(ledger: Ledger, eviction: Eviction, one: Ended, other: int, why: str) -> Finding:
@@ -263,4 +296,8 @@ def _wrong(ledger: Ledger, eviction: Eviction, one: Ended, other: int, why: str)
         f" evicted in the order {eviction.order}: page {other} {why}. However page {one.key.page}"
         f" lost its key, of {_prefix(ledger, one)}, and page {other} kept its own: a contradiction."
     )
-    return Finding(anomaly="wrong-victim", r=one.key.r, sentence=sentence)
+    line = (
+        f"page {one.key.page} was evicted before page {other}, which goes first in the order"
+        f" {eviction.order}"
+    )
+    return Finding(anomaly="wrong-victim", r=one.key.r, sentence=sentence, line=line)

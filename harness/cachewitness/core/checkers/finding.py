@@ -15,6 +15,11 @@ class Finding(msgspec.Struct, kw_only=True, omit_defaults=True):
     """One contradiction: which anomaly, seen by which checker, at which event of the history and
     operation of the trace.
 
+    `line` is what happened in one line of the field's words, as in `request r3 read page 5 as
+    tokens [0,16); the page holds [12,16)`; `sentence` is the contradiction in full. Every checker
+    of this package gives both. `line` may be empty in checkers of other packages and in findings
+    that were stored before there was one.
+
     `cause` is one word for what is behind it where the checker can tell, such as the fact in which
     a divergence lies. `output` is the end of what an engine in a process of its own had printed
     when it failed. `owed` is how many tokens `r` could have hit, where it hits fewer.
@@ -22,6 +27,7 @@ class Finding(msgspec.Struct, kw_only=True, omit_defaults=True):
 
     anomaly: str
     sentence: str
+    line: str = ""
     checker: str = ""
     cause: str = ""
     r: str = ""

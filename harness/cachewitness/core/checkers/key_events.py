@@ -22,7 +22,7 @@ from functools import partial
 from cachewitness.core.checkers.finding import Finding
 from cachewitness.core.checkers.protocol import Checker, Found, Handler
 from cachewitness.core.checkers.router_view import ANYWHERE, Meant, RouterView, Untold, UntoldKeys
-from cachewitness.core.checkers.wording import count
+from cachewitness.core.checkers.wording import count, with_detail
 from cachewitness.core.events import (
     Header,
     KeyEvents,
@@ -42,7 +42,7 @@ NO_GROUP = -1
 
 
 class KeyEventsTrue(Checker):
-    """Routers are told what the engine can hit."""
+    """Events report to routers what the engine can hit."""
 
     name = "key-events"
     summary = (
@@ -59,7 +59,7 @@ class KeyEventsTrue(Checker):
         self._perhaps: set[tuple[int, int]] = set()
         """(group, prefix) of which a page is taken for untold that perhaps never lost its key."""
         self._misled = False
-        """Whether a false event was found since everything was told last: what it does to the view
+        """Whether a false event was found since all keys were reported: what it does to the view
         is not found again."""
 
     def not_applicable(self, header: Header) -> str:
@@ -86,7 +86,7 @@ class KeyEventsTrue(Checker):
     # --- keys -------------------------------------------------------------------------------------
 
     def on_publish(self, ledger: Ledger, event: Publish) -> Found:
-        """Note a key that is to be told."""
+        """Note a key that an event must report."""
         request = ledger.requests[event.r]
         node = request.node_of(event.length)
         if node != UNKNOWN and event.group in self._groups:
@@ -106,7 +106,7 @@ class KeyEventsTrue(Checker):
     # --- what is told -----------------------------------------------------------------------------
 
     def on_stored(self, ledger: Ledger, event: KvStored) -> Iterator[Finding]:
-        """Find the key of each block that is told."""
+        """Find the key of each block that the event reports."""
         self.opportunities += 1
         group = self._group(event.group)
         problems = [
@@ -153,7 +153,7 @@ class KeyEventsTrue(Checker):
 
     def _is_told(self, ledger: Ledger, group: int, name: str) -> bool:
         """Whether routers know of a page that has the prefix of a name, and no page with it is
-        yet to be told.
+        still unreported.
         """
         pages = self._view.pages(group, name)
         node = self._view.prefix(name)
@@ -193,7 +193,7 @@ class KeyEventsTrue(Checker):
         )
 
     def _told_again(self, ledger: Ledger, group: int, event: KvStored, place: int) -> str:
-        """Return what is wrong with a block that is hit and was told before: it is no page more."""
+        """Return what is wrong with a block that was hit and reported before; it adds no page."""
         name = event.hashes[place]
         tokens = event.tokens[: (place + 1) * event.block_size]
         for key in list(ledger.keys.published[group].get(self._view.prefix(name), {}).values())[:1]:
@@ -220,6 +220,7 @@ class KeyEventsTrue(Checker):
                     "false-key-event",
                     f"that {name!r} of group {group} is gone",
                     "no event told that it was there",
+                    f"no event stored {name!r}",
                 )
             elif self._view.remove(group, name):
                 self._may_be_stored_again(ledger, group, self._view.prefix(name))
@@ -229,10 +230,11 @@ class KeyEventsTrue(Checker):
                     "false-key-event",
                     f"that {name!r} of group {group} is gone",
                     "every page of it was told to be",
+                    f"{name!r} was removed from every page before",
                 )
 
     def _may_be_stored_again(self, ledger: Ledger, group: int, node: int) -> None:
-        """Note a key that stands although it is told to be gone: in one call it may have ended
+        """Note a key that stands although an event removed it: in one call it may have ended
         and begun on the same page.
         """
         for key in list(ledger.keys.published[group].get(node, {}).values())[:1]:
@@ -303,7 +305,7 @@ class KeyEventsTrue(Checker):
     # --- what is not told -------------------------------------------------------------------------
 
     def on_step_end(self, ledger: Ledger, event: StepEnd) -> Found:
-        """Ask, when this operation is over, whether everything was told."""
+        """Check at the end of this operation that events reported every key."""
         self.deferred = [partial(self._difference, event=event)]
         return None
 
@@ -334,7 +336,11 @@ class KeyEventsTrue(Checker):
             f"Let step {event.step} end. {count(there, 'page')} of group {group} can be hit as one"
             f" prefix of {prefix}; however routers were told of {told}{more}: a contradiction."
         )
-        return Finding(anomaly="lost-key-event", sentence=sentence, seq=event.seq)
+        line = (
+            f"{count(there, 'page')} of group {group} can be hit as a prefix of {prefix}; routers"
+            f" know {told}"
+        )
+        return Finding(anomaly="lost-key-event", sentence=sentence, line=line, seq=event.seq)
 
     def _settle(self, ledger: Ledger) -> None:
         self._view.settle(ledger)
@@ -353,10 +359,15 @@ def _stored(event: KvStored) -> str:
     return f"that group {event.group} has stored {count(len(event.tokens), 'token')} {behind}"
 
 
-def _finding_of(event: KvStored | KvRemoved, anomaly: str, what: str, why: str) -> Finding:
+def _finding_of(
+    event: KvStored | KvRemoved, anomaly: str, what: str, why: str, brief: str = ""
+) -> Finding:
+    group = f", group {event.group}" if event.group != NO_GROUP else ""
+    line = f"wrong {event.__struct_config__.tag} event, step {event.step}{group}"
     return Finding(
         anomaly=anomaly,
         sentence=(
             f"Let routers be told in step {event.step} {what}; however {why}: a contradiction."
         ),
+        line=with_detail(line, brief or why),
     )

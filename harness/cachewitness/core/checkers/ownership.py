@@ -9,6 +9,7 @@ from itertools import pairwise
 from cachewitness.core.attention_span import first_needed
 from cachewitness.core.checkers.finding import Finding
 from cachewitness.core.checkers.protocol import Checker, Found, Handler
+from cachewitness.core.checkers.wording import all_named, named, page_list
 from cachewitness.core.checkers.wording import count as told
 from cachewitness.core.events import (
     Aborted,
@@ -79,7 +80,8 @@ class Ownership(Checker):
             f"Let page {null} be the null block of pool {event.pool}, which all tables share;"
             f" however {event.holder} took it as its own: a contradiction."
         )
-        return (Finding(anomaly="aliased-write", r=event.holder, sentence=sentence),)
+        line = f"{named(event.holder)} was given page {null}, the null block"
+        return (Finding(anomaly="aliased-write", r=event.holder, sentence=sentence, line=line),)
 
     def on_release(self, ledger: Ledger, event: Release) -> Found:
         """Refuse what the holder does not hold, or not so often."""
@@ -95,7 +97,8 @@ class Ownership(Checker):
                     f"Let {holder} give page {page} back in step {event.step}; however by its"
                     " tables it does not hold it any more: a contradiction."
                 )
-                return (Finding(anomaly="double-free", r=holder, sentence=sentence),)
+                line = f"{named(holder)} released page {page} more often than it acquired it"
+                return (Finding(anomaly="double-free", r=holder, sentence=sentence, line=line),)
         return None
 
     def on_write(self, ledger: Ledger, event: Write) -> Found:
@@ -107,12 +110,14 @@ class Ownership(Checker):
                 return (_null_write(event, page),)
             record = records[page]
             times = record.holders.get(r, 0)
+            # Nearly every write: nothing below can be wrong of a page that r alone holds once.
             if times == 1 and len(record.holders) == 1:
                 continue
             others_hold = len(record.holders) > (times > 0)
             self.opportunities += others_hold or times > 1
             if (event.pool, page) in ledger.contents.filling:
                 return (_filled_meanwhile(event, page, record),)
+            # A step that its request does not outlive still writes into pages given back meanwhile.
             if not times and (event.step, r) not in ledger.requests.ended_in_flight:
                 return (_unheld_write(event, page, record),)
             doubled = times > 1 and _stands_twice(ledger, event, page)
@@ -127,6 +132,8 @@ class Ownership(Checker):
         """
         self.opportunities += 1
         self._told[event.pool] = event
+        # An engine may count before it reports what it took, so a difference is judged again when
+        # all of the operation was reported.
         if _miscounts(ledger, event):
             self.deferred.append(lambda ledger: _miscounts(ledger, event))
         return None
@@ -141,6 +148,8 @@ class Ownership(Checker):
         def judge(ledger: Ledger) -> Finding | None:
             told = self._told[pool]
             held = ledger.holdings.held[pool]
+            # A count of the step before is not stale yet: engines count once in a step, some of
+            # them before they have moved its pages.
             if told.step + 1 < event.step and told.held != held:
                 return _counts_no_more(told, held, event)
             self._moved.discard(pool)
@@ -160,6 +169,8 @@ class Ownership(Checker):
         """Remember who has to give everything back, and the last step in flight: until it ends
         an engine may wait with that.
         """
+        # A device that runs behind may still write into its pages: until the last step in flight
+        # ends it is right to keep them.
         self._ended[event.r] = max([event.step, *ledger.open_steps])
         return None
 
@@ -237,7 +248,8 @@ def _leak(ledger: Ledger, r: str) -> Finding:
         f"Let {r} have ended. Nobody can use its pages any more; however pages {pages} are still"
         " held by it: a contradiction."
     )
-    return Finding(anomaly="leak", r=r, sentence=sentence)
+    line = f"{named(r)} ended and still holds {page_list(pages)}"
+    return Finding(anomaly="leak", r=r, sentence=sentence, line=line)
 
 
 def _counted(event: Counts) -> str:
@@ -258,7 +270,8 @@ def _wrong_sum(event: Counts, total: int) -> Finding:
         f"Let pool {event.pool} have {total} pages. The engine, which reports {_counted(event)},"
         f" {what}: a contradiction."
     )
-    return Finding(anomaly="double-free" if twice else "leak", sentence=sentence)
+    line = f"pool {event.pool} has {told(total, 'page')}; the engine counts {_counted(event)}"
+    return Finding(anomaly="double-free" if twice else "leak", sentence=sentence, line=line)
 
 
 def _wrong_held(event: Counts, held: int, cached: int) -> Finding:
@@ -266,7 +279,13 @@ def _wrong_held(event: Counts, held: int, cached: int) -> Finding:
         f"Let pool {event.pool} be as the tables say: {held} pages held, {cached} cached. However"
         f" the engine counts {_counted(event)}: a contradiction."
     )
-    return Finding(anomaly="leak" if event.held > held else "double-free", sentence=sentence)
+    line = (
+        f"pool {event.pool} has {held} held and {cached} cached pages; the engine counts"
+        f" {event.held} and {event.cached}"
+    )
+    return Finding(
+        anomaly="leak" if event.held > held else "double-free", sentence=sentence, line=line
+    )
 
 
 def _counts_no_more(told: Counts, held: int, event: Acquire | Release) -> Finding:
@@ -275,8 +294,15 @@ def _counts_no_more(told: Counts, held: int, event: Acquire | Release) -> Findin
         f" engine counted it last in step {told.step}, as {_counted(told)}, and what it counts"
         " stands until it counts again: a contradiction."
     )
+    line = (
+        f"pool {told.pool} has {held} held pages after step {event.step}; the engine counted"
+        f" {told.held} in step {told.step}"
+    )
     return Finding(
-        anomaly="leak" if told.held > held else "double-free", sentence=sentence, seq=event.seq
+        anomaly="leak" if told.held > held else "double-free",
+        sentence=sentence,
+        line=line,
+        seq=event.seq,
     )
 
 
@@ -287,8 +313,14 @@ def _miscounted(page: int, count: int, holders: dict[str, int], step: int) -> Fi
         f" {told(sum(holders.values()), 'reference')}; however the engine counts"
         f" {told(count, 'reference')}: a contradiction."
     )
+    line = (
+        f"page {page} has {told(sum(holders.values()), 'reference')} after step {step}; the engine"
+        f" counts {count}"
+    )
     return Finding(
-        anomaly="leak" if count > sum(holders.values()) else "double-free", sentence=sentence
+        anomaly="leak" if count > sum(holders.values()) else "double-free",
+        sentence=sentence,
+        line=line,
     )
 
 
@@ -302,7 +334,9 @@ def _null_write(event: Write, page: int) -> Finding:
         f"Let {event.r} compute tokens [{event.start}, {event.stop}) in step {event.step}; however"
         f" group {event.group} was to write them into {where}: a contradiction."
     )
-    return Finding(anomaly="aliased-write", r=event.r, sentence=sentence)
+    into = f"page {page}, the null block" if page >= 0 else "no column of its block table"
+    line = f"{named(event.r)} wrote tokens [{event.start},{event.stop}) into {into}"
+    return Finding(anomaly="aliased-write", r=event.r, sentence=sentence, line=line)
 
 
 def _still_filled(event: Acquire, page: int) -> Finding:
@@ -311,7 +345,8 @@ def _still_filled(event: Acquire, page: int) -> Finding:
         f" page since; however {event.holder} was given it in step {event.step}, and the copy"
         f" writes over whatever {event.holder} puts there: a contradiction."
     )
-    return Finding(anomaly="aliased-write", r=event.holder, sentence=sentence)
+    line = f"{named(event.holder)} was given page {page} while a copy still fills it"
+    return Finding(anomaly="aliased-write", r=event.holder, sentence=sentence, line=line)
 
 
 def _filled_meanwhile(event: Write, page: int, record: PageRecord) -> Finding:
@@ -321,7 +356,8 @@ def _filled_meanwhile(event: Write, page: int, record: PageRecord) -> Finding:
         f" wrote into it in step {event.step} (group {event.group}), and nothing says which of the"
         " two comes last: a contradiction."
     )
-    return Finding(anomaly="aliased-write", r=event.r, sentence=sentence)
+    line = f"{named(event.r)} wrote into page {page} while a copy fills it"
+    return Finding(anomaly="aliased-write", r=event.r, sentence=sentence, line=line)
 
 
 def _unheld_write(event: Write, page: int, record: PageRecord) -> Finding:
@@ -330,19 +366,26 @@ def _unheld_write(event: Write, page: int, record: PageRecord) -> Finding:
         f"Let page {page} be held by {owner}; however {event.r} wrote into it in step {event.step}"
         f" (group {event.group}): a contradiction."
     )
-    return Finding(anomaly="aliased-write", r=event.r, sentence=sentence)
+    line = (
+        f"{named(event.r)} wrote into page {page} without holding it; {all_named(record.holders)}"
+        " holds it"
+    )
+    return Finding(anomaly="aliased-write", r=event.r, sentence=sentence, line=line)
 
 
 def _aliased(event: Write, page: int, record: PageRecord, harmed: str) -> Finding:
     if harmed == event.r:
         why = f"stand twice in {event.r}'s tables, each time for tokens of its own"
+        other = "its block tables name the page twice"
     else:
         why = f"be held by {', '.join(record.holders)}, and hold what {harmed} still needs"
+        other = f"{named(harmed)} still needs what it held"
     sentence = (
         f"Let page {page} {why}; however {event.r} wrote tokens [{event.start}, {event.stop}) over"
         f" it in step {event.step} (group {event.group}): a contradiction."
     )
-    return Finding(anomaly="aliased-write", r=event.r, sentence=sentence)
+    line = f"{named(event.r)} wrote tokens [{event.start},{event.stop}) over page {page}; {other}"
+    return Finding(anomaly="aliased-write", r=event.r, sentence=sentence, line=line)
 
 
 def _harmed(ledger: Ledger, page: int, record: PageRecord, event: Write, index: int) -> str:
@@ -354,6 +397,7 @@ def _harmed(ledger: Ledger, page: int, record: PageRecord, event: Write, index: 
     lost = ledger.before(event).destroyed(
         record, max(event.start, column * size), min(event.stop, (column + 1) * size)
     )
+    # What a copy is about to replace is not read any more, so to overwrite it harms nobody.
     if lost and _filled_later(ledger, page, event):
         return ""
     for holder in record.holders if lost else ():
@@ -374,6 +418,8 @@ def _needed(
     of the lost content.
     """
     upto = request.computed
+    # A state is needed only where the request goes on: one taken earlier cannot be resumed from
+    # once the request has moved past it.
     if record.state:
         same = upto == record.stop and request.nodes[upto] == record.node
         return same and _in_place(ledger, page, record, request.r, upto)

@@ -72,6 +72,7 @@ class Progress(Checker):
         """Count how long each feasible request has been refused in a row, and how long nobody
         ran at all.
         """
+        # Before the wait: who runs in circles is scheduled in every step, so it never waits.
         if circle := self._circles.step(ledger, event, lambda r: _fits_alone(ledger, r)):
             return (_stuck(*circle),)
         ran = {run.r for run in event.runs}
@@ -86,18 +87,21 @@ class Progress(Checker):
             if r in ran:
                 self.opportunities += 1
                 continue
+            # No opportunity either: an engine that has no room for it decided nothing.
             if not _feasible(
                 ledger, r, tokens, ledger.header.rules.reserved_pages
             ) or _state_under_way(ledger, r, event.step):
                 continue
             self.opportunities += 1
             waited = self._waited[r] = self._waited.get(r, 0) + 1
+            # Equal, not more: a request that goes on waiting is found once.
             if waited == limit + 1:
                 return (
                     _stuck(
                         r,
                         f"was asked for, with room in the pool, in {waited} steps up to step"
                         f" {event.step}",
+                        f"request {r} could run and was not scheduled for {count(waited, 'step')}",
                     ),
                 )
         return self._nobody(ledger, event, ran, limit) if not event.asked else None
@@ -163,6 +167,7 @@ class Progress(Checker):
         to what stands in its way.
         """
         self._begin_anew()
+        # Busy pages may be in use by the device; to refuse then is what keeps the reset safe.
         if _busy(ledger):
             return None
         self.opportunities += 1
@@ -178,7 +183,8 @@ class Progress(Checker):
             f" step {event.step}. Nothing stands in the way of a reset of tier {event.tier};"
             " however it was refused: a contradiction."
         )
-        return (Finding(anomaly="refused-reset", sentence=sentence),)
+        line = f"the reset of tier {event.tier} was refused; no request holds a page"
+        return (Finding(anomaly="refused-reset", sentence=sentence, line=line),)
 
     def on_copy(self, ledger: Ledger, event: Copy) -> Found:
         """Count no wait for what then failed, and note whom it was for if it may be given up."""
@@ -206,13 +212,19 @@ class Progress(Checker):
         if ledger.header.rules.engine_aborts:
             self.excused["engine_aborts"] += 1
             return None
+        # An engine may refuse a prompt longer than it declares; any other one that fits is owed an
+        # answer.
         limit = f"prompts of up to {count(most, 'token')}" if most else "prompts of any length"
         sentence = (
             f"Let {event.r} be a request with a prompt of {count(prompt, 'token')}, which alone"
             f" would fit the pool; the engine declares that it takes {limit}. However it gave"
             f" {event.r} up, which nobody had asked for: a contradiction."
         )
-        return (Finding(anomaly="no-progress", r=event.r, sentence=sentence),)
+        line = (
+            f"request {event.r} was aborted by the engine; its prompt of {count(prompt, 'token')}"
+            " fits the pool"
+        )
+        return (Finding(anomaly="no-progress", r=event.r, sentence=sentence, line=line),)
 
     def _nobody(self, ledger: Ledger, event: StepBegin, ran: set[str], limit: int) -> Found:
         waiting = self._could_run(ledger)
@@ -226,6 +238,8 @@ class Progress(Checker):
             _stuck(
                 late[0],
                 f"could run alone, but nobody ran in {limit + 1} steps up to step {event.step}",
+                f"request {late[0]} could run and no request was scheduled for"
+                f" {count(limit + 1, 'step')}",
             ),
         )
 
@@ -275,11 +289,12 @@ def _does_something(step: StepBegin) -> bool:
     )
 
 
-def _stuck(r: str, what: str) -> Finding:
+def _stuck(r: str, what: str, line: str) -> Finding:
     return Finding(
         anomaly="no-progress",
         r=r,
         sentence=f"Let {r} be a request that {what}; however it did not advance: a contradiction.",
+        line=line,
     )
 
 

@@ -68,7 +68,7 @@ class Checker:
         """Take note of an invalid read, whoever answers for it; valid reads are not shown here."""
 
     def operation_over(self, ledger: Ledger) -> Found:
-        """Judge what is in doubt: the engine has said all that it has to say of the operation."""
+        """Ask the deferred checks: the engine has reported all of the operation."""
         deferred, self.deferred = self.deferred, []
         return [finding for doubt in deferred if (finding := doubt(ledger)) is not None]
 
@@ -123,7 +123,7 @@ class CheckerSet:
                     self._handlers.setdefault(kind, []).append((checker, handler))
 
     def show_after(self, handlers: Mapping[type[Event], Callable[[Any], None]]) -> None:
-        """Show events of some kinds to somebody when the ledger is past them; to be said before
+        """Show events of some kinds to handlers when the ledger is past them; call it before
         the first event.
         """
         self._after = handlers
@@ -159,7 +159,7 @@ class CheckerSet:
         return watch
 
     def reconsider(self) -> None:
-        """Let go of doubts that have no ground any more, where an operation may be over."""
+        """Drop deferred checks that find nothing any more, where an operation may be over."""
         for checker in self._active:
             if checker.deferred:
                 checker.deferred = [
@@ -167,8 +167,8 @@ class CheckerSet:
                 ]
 
     def operation_over(self) -> list[Finding]:
-        """Let every checker judge what it left in doubt, forget what is over, and return what
-        was found.
+        """Let every checker ask its deferred checks, forget what is over, and return what was
+        found.
         """
         findings: list[Finding] = []
         for checker in [checker for checker in self._active if checker.deferred]:

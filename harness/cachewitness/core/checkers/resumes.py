@@ -101,7 +101,29 @@ class ResumesRight(Checker):
             f"{asked}, and go on behind {event.at} of them from a state that is kept. However"
             f" {said}: a contradiction."
         )
-        return Finding(anomaly=anomaly, r=event.r, sentence=sentence)
+        return Finding(
+            anomaly=anomaly, r=event.r, sentence=sentence, line=self._line(anomaly, event)
+        )
+
+    def _line(self, anomaly: str, event: Resumed) -> str:
+        """Say in one line from which state a request goes on."""
+        head = f"request {event.r} resumed at {event.at}"
+        if not event.of:
+            return f"{head} from a state that the engine never kept"
+        if anomaly == HOLE:
+            window = f"its window of {self._answering.window} tokens"
+            return f"{head}; the state begins at {event.first}, inside {window}"
+        if anomaly == STALE:
+            return f"{head} from a state of {event.of}, whose token {self._same(event) + 1} differs"
+        line = f"{head} from a state of {event.of} after {count(event.taken, 'token')}"
+        return f"{line} before it computed any" if event.of == event.r else line
+
+    def _same(self, event: Resumed) -> int:
+        """Return with how many tokens the prompt and what the state has seen begin alike."""
+        return shared_tokens(self._prompts[event.r][: event.at], self._seen(event))
+
+    def _seen(self, event: Resumed) -> list[int]:
+        return [*self._prompts[event.of], *self._said.get(event.of, ())][: event.taken]
 
     def _unmade(self, event: Resumed) -> str:
         """Say so if nobody kept such a state, or the one that was kept has seen fewer tokens, or
@@ -126,9 +148,9 @@ class ResumesRight(Checker):
         """Say where the tokens that the state has seen part from the prompt; what is not known
         of an answer is not compared.
         """
-        seen = [*self._prompts[event.of], *self._said.get(event.of, ())][: event.taken]
+        seen = self._seen(event)
         own = self._prompts[event.r][: event.at]
-        same = shared_tokens(own, seen)
+        same = self._same(event)
         if same == min(len(own), len(seen)):
             return ""
         return (

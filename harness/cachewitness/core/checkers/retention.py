@@ -14,7 +14,7 @@ from cachewitness.core.attention_span import needed_lengths
 from cachewitness.core.checkers.finding import OFF_GRID, Finding
 from cachewitness.core.checkers.lookup import Lookup
 from cachewitness.core.checkers.protocol import Checker, Found, Handler
-from cachewitness.core.checkers.wording import count, describe_retention
+from cachewitness.core.checkers.wording import count, describe_retention, key_of
 from cachewitness.core.events import Group, Header, Hit, Publish, StepEnd, Unpublish
 from cachewitness.core.ledger.ledger import Ledger
 from cachewitness.core.ledger.requests import RequestRecord
@@ -290,8 +290,17 @@ class IntervalSparsity(Checker):
             " a contradiction."
         )
         cause = OFF_GRID if off_grid else ""
+        line = (
+            f"{key_of(event.r, event.length)} was kept in page {event.page}; the retention interval"
+            f" is {interval}"
+        )
         return Finding(
-            anomaly="over-dense-retention", r=event.r, sentence=sentence, seq=event.seq, cause=cause
+            anomaly="over-dense-retention",
+            r=event.r,
+            sentence=sentence,
+            line=line,
+            seq=event.seq,
+            cause=cause,
         )
 
     def _needed_of(self, ledger: Ledger, request: RequestRecord, group: Group) -> set[int]:
@@ -469,7 +478,14 @@ def _lost(r: str, boundary: int, group: int, why: str, seq: int = -1) -> Finding
         f"Let {r} be prefilled. Everything that a replay needs to resume at {boundary} was written;"
         f" however in group {group} {why}: a contradiction."
     )
-    return Finding(anomaly="lost-replay-boundary", r=r, sentence=sentence, seq=seq, owed=boundary)
+    return Finding(
+        anomaly="lost-replay-boundary",
+        r=r,
+        sentence=sentence,
+        line=f"a replay of request {r} cannot resume at {boundary}: in group {group} {why}",
+        seq=seq,
+        owed=boundary,
+    )
 
 
 def _lost_shared_prefix_boundary(r: str, length: int, group: int, why: str) -> Finding:
@@ -478,4 +494,5 @@ def _lost_shared_prefix_boundary(r: str, length: int, group: int, why: str) -> F
         " shared-prefix boundary, which the engine declares that it keeps. The state there was"
         f" written; however in group {group} {why}: a contradiction."
     )
-    return Finding(anomaly="lost-shared-prefix-boundary", r=r, sentence=sentence)
+    line = f"request {r} left a shared prefix at {length}: in group {group} {why}"
+    return Finding(anomaly="lost-shared-prefix-boundary", r=r, sentence=sentence, line=line)

@@ -11,7 +11,7 @@ from cachewitness.core.checkers.finding import Finding, Reuse
 from cachewitness.core.checkers.lookup import Lookup
 from cachewitness.core.checkers.protocol import Checker, Found, Handler
 from cachewitness.core.checkers.tier_floor import ANY_TIME, NO_TIME, longest_apart
-from cachewitness.core.checkers.wording import count
+from cachewitness.core.checkers.wording import count, named
 from cachewitness.core.events import (
     Aborted,
     Copy,
@@ -102,7 +102,8 @@ class ReuseFloor(Checker):
             f" its first run begins at {run.start} and computes"
             f" {count(hit.resume - run.start, 'token')} again: a contradiction."
         )
-        return [Finding(anomaly="lost-hit", r=run.r, sentence=sentence, owed=hit.resume)]
+        line = f"{named(run.r)} hit tokens [0,{hit.resume}) and computes from {run.start} on"
+        return [Finding(anomaly="lost-hit", r=run.r, sentence=sentence, line=line, owed=hit.resume)]
 
     def on_come(self, ledger: Ledger, event: Submitted | Preempted) -> Found:
         """Note when a request came that is looked up in the tier once."""
@@ -200,7 +201,11 @@ class ReuseFloor(Checker):
             f" holds its first {count(floor, 'token')}; however it resumes at {event.resume} and"
             f" computes {count(floor - event.resume, 'token')} again: a contradiction."
         )
-        return (Finding(anomaly="lost-hit", r=event.r, sentence=sentence, owed=floor),)
+        line = (
+            f"{named(event.r)} resumed at {event.resume}; every group has the keys of its tokens"
+            f" [0,{floor})"
+        )
+        return (Finding(anomaly="lost-hit", r=event.r, sentence=sentence, line=line, owed=floor),)
 
 
 def _counted(hit: Hit) -> Finding:
@@ -209,4 +214,8 @@ def _counted(hit: Hit) -> Finding:
         f" cached. However it resumes at {hit.resume} and computes"
         f" {count(hit.reported - hit.resume, 'token')} of them again: a contradiction."
     )
-    return Finding(anomaly="lost-hit", r=hit.r, sentence=sentence, owed=hit.reported)
+    line = (
+        f"{named(hit.r)} resumed at {hit.resume}; the engine reports"
+        f" {count(hit.reported, 'cached token')}"
+    )
+    return Finding(anomaly="lost-hit", r=hit.r, sentence=sentence, line=line, owed=hit.reported)

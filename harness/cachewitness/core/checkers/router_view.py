@@ -1,8 +1,8 @@
-"""What a router knows of an engine's keys from events alone, and which keys it has not been told of
+"""What a router knows of an engine's keys from events alone, and which keys no event has reported
 yet.
 
-A router knows names (hashes); which prefix a name stands for is found where it is told, by the
-tokens, the parent and the key that the engine has put there.
+A router knows names (hashes); which prefix a name stands for is found in the event that reports
+it, by the tokens, the parent and the key that the engine has put there.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from cachewitness.core.ledger.requests import RequestRecord
 
 BEGINNING, ANYWHERE = -1, -2
 """In place of the prefix behind which blocks are stored: the beginning of a prompt, and a prefix
-that nobody told."""
+that no event reported."""
 
 
 class RouterView:
@@ -26,10 +26,10 @@ class RouterView:
     def __init__(self) -> None:
         self._told: Counter[tuple[int, int]] = Counter()
         self._prefix_of: dict[str, int] = {}
-        """The prefix that each name was told for; below ANYWHERE if nothing stands for it any more.
+        """The prefix that each name was reported for; below ANYWHERE if nothing stands for it.
         """
         self._touched: set[tuple[int, int]] = set()
-        """(group, prefix) of which a key began or ended, or something was told, since the view was
+        """(group, prefix) of which a key began or ended, or an event came, since the view was
         last right."""
         self._unclear: set[tuple[int, int]] = set()
         """(group, prefix) of which it cannot be said whether an event told of it or of another."""
@@ -58,7 +58,7 @@ class RouterView:
         )
 
     def is_unclear(self, name: str) -> bool:
-        """Whether it cannot be said any more for which prefix a name stands."""
+        """Whether the prefix that a name stands for is not known any more."""
         return self._prefix_of.get(name, BEGINNING) < ANYWHERE
 
     def pages(self, group: int, name: str) -> int:
@@ -72,7 +72,7 @@ class RouterView:
         self._touched.add((group, node))
 
     def store_unclear(self, name: str, group: int, nodes: Iterable[int]) -> None:
-        """Note a name of which it cannot be said for which of some prefixes it stands; nothing
+        """Note a name that stands for one of some prefixes, without saying which; nothing
         is held against them.
         """
         self._prefix_of[name] = self._another()
@@ -97,7 +97,7 @@ class RouterView:
         self._prefix_of.clear()
 
     def differences(self, ledger: Ledger) -> list[tuple[int, int, int, int]]:
-        """Return (group, prefix, pages told, pages that have the key) where these differ."""
+        """Return (group, prefix, pages reported, pages that have the key) where these differ."""
         found = []
         for group, node in sorted(self._touched - self._unclear):
             told = self._told[group, node]
@@ -107,7 +107,7 @@ class RouterView:
         return found
 
     def settle(self, ledger: Ledger) -> None:
-        """Take the engine's keys for told, so that what was found is not found again."""
+        """Take the engine's keys as reported, so that no difference is found twice."""
         for group, node, _, there in self.differences(ledger):
             self._told[group, node] = there
         for place in self._touched:
@@ -117,7 +117,7 @@ class RouterView:
 
     def forget(self, gone: Collection[int]) -> None:
         """Give prefixes whose nodes stand for others now a number that is nobody's; forget names
-        of what is not told.
+        that no event reports.
         """
         there = {node for _, node in self._told}
         renamed = {
@@ -143,7 +143,7 @@ class RouterView:
 
 @dataclass(slots=True)
 class Untold:
-    """A key that no event has told: the first `length` tokens of a request, on so many pages."""
+    """A key that no event has reported: `length` tokens of a request, on `pages` pages."""
 
     request: RequestRecord
     length: int
@@ -198,7 +198,7 @@ class Meant:
 
 
 class UntoldKeys:
-    """The keys that began since everything was told, by group, length and prefix."""
+    """The keys that began since all keys were reported, by group, length and prefix."""
 
     def __init__(self) -> None:
         self._keys: dict[int, dict[int, dict[int, Untold]]] = {}
@@ -209,7 +209,7 @@ class UntoldKeys:
         self._of(group, request, length).pages += 1
 
     def expect(self, group: int, request: RequestRecord, length: int, pages: int) -> None:
-        """Note that so many pages that have a key are yet to be told, at least."""
+        """Note that events must still report at least this number of pages with a key."""
         untold = self._of(group, request, length)
         untold.pages = max(untold.pages, pages)
 
@@ -222,14 +222,14 @@ class UntoldKeys:
         )
 
     def has(self, group: int, length: int, node: int) -> bool:
-        """Whether a page that has a key of a prefix was not told."""
+        """Whether no event has reported some page that has a key of a prefix."""
         return node in self._keys.get(group, {}).get(length, {})
 
     def take(
         self, group: int, event: KvStored, behind: int, start: int, view: RouterView
     ) -> Iterator[Meant]:
         """Yield for each hash of an event the keys that it may mean; a key that is surely meant is
-        told with that.
+        reported with that.
 
         `behind` is the prefix that its parent names, of `start` tokens; `view` says for which
         prefix a name stood before.
@@ -267,12 +267,15 @@ class UntoldKeys:
         ended and begun on the same page. Then no other key is told by it, and of the names beside
         it nobody can say which keys are theirs.
         """
+        # A name that is known keeps its meaning, so it is resolved before the others share what is
+        # left.
         left = self._candidates(group, event, behind, start)
         by_name = {
             name: key for name in event.hashes for key in left if key.node == view.prefix(name)
         }
         left = [key for key in left if key not in by_name.values()]
         others = [name for name in event.hashes if name not in by_name]
+        # No more keys than names, and no name ambiguous: whichever key a name means, all are told.
         exact = len(left) <= len(others) and not any(view.is_unclear(name) for name in others)
         for name in event.hashes:
             if name in by_name:
@@ -301,14 +304,14 @@ class UntoldKeys:
         return bool(self._find(group, event, (last, last), ANYWHERE, 0))
 
     def was_forgotten(self, group: int) -> bool:
-        """Whether a key of the group ended and was forgotten before it was told; it is told now."""
+        """Whether a key of the group ended before an event reported it; one reports it now."""
         if not self._forgotten[group]:
             return False
         self._forgotten[group] -= 1
         return True
 
     def clear(self) -> None:
-        """Take everything for told."""
+        """Take all keys as reported."""
         self._keys.clear()
         self._forgotten.clear()
 

@@ -8,11 +8,11 @@ and gives the finding to the checker that answers for its anomaly.
 from __future__ import annotations
 
 from cachewitness.core.attention_span import has_window
-from cachewitness.core.checkers.diagnose import content_of
+from cachewitness.core.checkers.diagnose import content_of, short_content
 from cachewitness.core.checkers.difference import difference
 from cachewitness.core.checkers.finding import EARLY_COPY, Finding
 from cachewitness.core.checkers.protocol import Checker, Found, Handler
-from cachewitness.core.checkers.wording import count
+from cachewitness.core.checkers.wording import count, key_of, named, with_detail
 from cachewitness.core.events import Header, Hit, Publish, Read, StepEnd, Submitted
 from cachewitness.core.ledger.ledger import Ledger
 from cachewitness.core.ledger.records import NOTHING, Content, Key
@@ -53,7 +53,11 @@ class SafetyLaw(Checker):
                 f" logits, so one token must be left to compute; however {event.r} was told to"
                 f" resume at {event.resume}: a contradiction."
             )
-            return (Finding(anomaly="nothing-to-compute", r=event.r, sentence=sentence),)
+            line = (
+                f"{named(event.r)} resumed at {event.resume} of {len(request.tokens)} tokens; none"
+                " is left to compute"
+            )
+            return (Finding(anomaly="nothing-to-compute", r=event.r, sentence=sentence, line=line),)
         key = _invalidated(ledger, event, "reset")
         if key is None:
             return None
@@ -62,7 +66,8 @@ class SafetyLaw(Checker):
             f" A reset that returned success ended that key; however {event.r} hit it in step"
             f" {event.step}: a contradiction."
         )
-        return (Finding(anomaly="stale-hit", r=event.r, sentence=sentence),)
+        line = _hit_line(event, key, "which a reset ended")
+        return (Finding(anomaly="stale-hit", r=event.r, sentence=sentence, line=line),)
 
 
 class WindowLiveness(Checker):
@@ -127,7 +132,8 @@ class NoFabricatedSnapshots(Checker):
             f" says that page {event.page} is the null block, where nothing is ever stored; however"
             " it can now be hit: a contradiction."
         )
-        return (Finding(anomaly="fabricated-snapshot", r=event.r, sentence=sentence),)
+        line = f"{key_of(event.r, event.length)} names page {event.page}, the null block"
+        return (Finding(anomaly="fabricated-snapshot", r=event.r, sentence=sentence, line=line),)
 
     def on_step_end(self, ledger: Ledger, event: StepEnd) -> Found:
         before = ledger.before(event)
@@ -188,7 +194,8 @@ class CommitOrder(Checker):
             f" {_first(key)} into page {key.page} of group {key.group}. It was withdrawn before it"
             f" ran; however {event.r} hit that key in step {event.step}: a contradiction."
         )
-        return (Finding(anomaly="uncommitted-hit", r=event.r, sentence=sentence),)
+        line = _hit_line(event, key, f"although step {key.step} was withdrawn")
+        return (Finding(anomaly="uncommitted-hit", r=event.r, sentence=sentence, line=line),)
 
 
 class Identity(Checker):
@@ -226,7 +233,13 @@ class Identity(Checker):
             f" New weights or a new version of its adapter ended that key; however {event.r} hit it"
             f" in step {event.step}: a contradiction."
         )
-        return (Finding(anomaly="cross-identity-hit", r=event.r, sentence=sentence),)
+        line = _hit_line(event, key, "which new weights ended")
+        return (Finding(anomaly="cross-identity-hit", r=event.r, sentence=sentence, line=line),)
+
+
+def _hit_line(hit: Hit, key: Key, why: str) -> str:
+    """Say in one line who hit a key that does not count any more."""
+    return f"{named(hit.r)} hit page {key.page} by the {key_of(key.r, key.length)}, {why}"
 
 
 def _invalidated(ledger: Ledger, event: Hit, state: str) -> Key | None:
@@ -281,6 +294,16 @@ def _committed(ledger: Ledger, key: Key | Publish, anomaly: str, step: int) -> F
         f" {key.group}. Step {step} committed it; however the ledger says that the page holds"
         f" {content_of(record)}{short}: a contradiction."
     )
+    named_page = f"{key_of(key.r, key.length)} names page {key.page}"
+    line = (
+        f"{named_page}, whose state is after {count(record.stop, 'token')}"
+        if record.state and not record.zeroed and record.node != NOTHING
+        else f"{named_page}, which holds {short_content(record)}"
+    )
     return Finding(
-        anomaly=anomaly, r=key.r, sentence=sentence, cause=EARLY_COPY if record.early else ""
+        anomaly=anomaly,
+        r=key.r,
+        sentence=sentence,
+        line=with_detail(line, short.strip(" (),").removeprefix(f"of {key.r}, ")),
+        cause=EARLY_COPY if record.early else "",
     )

@@ -20,14 +20,14 @@ from typing import NamedTuple
 
 from cachewitness.core.checkers.finding import Finding
 from cachewitness.core.checkers.protocol import Checker, Found, Handler
-from cachewitness.core.checkers.wording import count
+from cachewitness.core.checkers.wording import count, named
 from cachewitness.core.events import Extended, Header, Hit, Preempted, Stats, StepEnd, Submitted
 from cachewitness.core.ledger.ledger import Ledger
 
 NEARLY = 1e-6
 """By how much a share may differ from the quotient that it is, for rounding."""
 STEPS_MAX = 8
-"""In so many steps in which somebody runs operators are told something."""
+"""An engine reports statistics at least once in this number of steps in which requests run."""
 
 
 class LookUps(NamedTuple):
@@ -51,7 +51,7 @@ NONE = LookUps(0, 0, 0)
 
 
 class StatisticsTrue(Checker):
-    """Operators and clients are told what happened."""
+    """Statistics for operators and clients say what happened."""
 
     name = "statistics"
     summary = (
@@ -67,12 +67,12 @@ class StatisticsTrue(Checker):
         """Requests that lost their place since they came."""
         self._first = NONE
         self._again = NONE
-        """Look-ups of requests admitted since operators were told last: of those that had not lost
+        """Look-ups of requests admitted since the last statistics: of those that had not lost
         their place, of others."""
         self._hits: dict[str, list[int]] = {}
-        """What each request hit, of what its client may be told."""
+        """What each request hit; its client may be given one of these numbers."""
         self._silent = 0
-        """How many steps in which somebody ran have ended since operators were told anything."""
+        """How many steps with a run have ended since the last statistics."""
 
     def not_applicable(self, header: Header) -> str:
         if why := super().not_applicable(header):
@@ -96,7 +96,7 @@ class StatisticsTrue(Checker):
         self._hits = {r: hits for r, hits in self._hits.items() if r in ledger.requests}
 
     def on_submit(self, ledger: Ledger, event: Submitted | Extended) -> Found:
-        """Note a request whose client has been told nothing yet."""
+        """Note a request whose client has no number yet."""
         self._hits[event.r] = []
         return None
 
@@ -129,10 +129,14 @@ class StatisticsTrue(Checker):
                 f" {self._silent} steps in which somebody ran, up to step {event.step}, it told"
                 " nothing: a contradiction."
             )
-            yield Finding(anomaly="false-statistics", sentence=sentence)
+            line = (
+                f"requests ran in {count(self._silent, 'step')} up to step {event.step}; the engine"
+                " reported no statistics"
+            )
+            yield Finding(anomaly="false-statistics", sentence=sentence, line=line)
 
     def on_stats(self, ledger: Ledger, event: Stats) -> Iterator[Finding]:
-        """Compare what is told with what is held and was admitted."""
+        """Compare the statistics with the pages held and the requests admitted."""
         self.opportunities += 1
         self._silent = 0
         pages = sum(
@@ -144,7 +148,11 @@ class StatisticsTrue(Checker):
                 f"that {event.usage:.4f} of the pool is in use, {event.usage * pages:.2f} of"
                 f" {count(pages, 'page')}"
             )
-            yield _wrong("operators", event, told, f"{held} of them are held")
+            line = (
+                f"{held} of {count(pages, 'page')} are held in step {event.step}; the engine"
+                f" reports {event.usage * pages:.2f} in use"
+            )
+            yield _wrong("operators", event, told, f"{held} of them are held", line)
         if event.requests >= 0:
             yield from self._look_ups(event)
         self._first = NONE
@@ -164,7 +172,14 @@ class StatisticsTrue(Checker):
                 said[:2] != happened[:2]
                 or not (0 if self._tiered else happened.found) <= said.found <= happened.found
             ):
-                yield _wrong("operators", event, f"of {said}{whose}", f"there were {happened}")
+                line = (
+                    f"requests hit {happened.found} of {happened.tokens} tokens in"
+                    f" {count(happened.requests, 'look-up')}; the engine reports {said.found} of"
+                    f" {said.tokens} in {said.requests}"
+                )
+                yield _wrong(
+                    "operators", event, f"of {said}{whose}", f"there were {happened}", line
+                )
 
     def _restored(self, event: Stats, r: str, tokens: int) -> Iterator[Finding]:
         """Compare what the client of a request is told with its last admission before it lost
@@ -179,10 +194,11 @@ class StatisticsTrue(Checker):
                 event,
                 told,
                 f"it was admitted with {' and '.join(map(str, hits))}",
+                f"{named(r)} hit {count(hits[-1], 'token')}; its client was told {tokens}",
                 r,
             )
 
 
-def _wrong(who: str, event: Stats, what: str, why: str, r: str = "") -> Finding:
+def _wrong(who: str, event: Stats, what: str, why: str, line: str, r: str = "") -> Finding:
     sentence = f"Let {who} be told in step {event.step} {what}; however {why}: a contradiction."
-    return Finding(anomaly="false-statistics", r=r, sentence=sentence)
+    return Finding(anomaly="false-statistics", r=r, sentence=sentence, line=line)

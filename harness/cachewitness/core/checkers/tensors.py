@@ -121,6 +121,8 @@ def unfelt(ledger: Ledger, read: Read, given_back: GivenBack) -> str:
         for i in invalid
         if read.step not in given_back.get((read.pool, read.pages[i], read.r), ())
     ]
+    # First, because in flight even a page that was given to another holder still has its old
+    # content: steps are carried out in the order in which they were scheduled.
     if not bad:
         return "freed-in-flight"
     records = [ledger.record(read.group, read.pages[index]) for index in bad]
@@ -128,6 +130,8 @@ def unfelt(ledger: Ledger, read: Read, given_back: GivenBack) -> str:
         record is None or record.node == NOTHING or record.group != read.group for record in records
     ):
         return ""
+    # One column without content, or with that of another group, changes the numbers, whatever the
+    # others hold.
     spans = [span_of(group, read, index) for index in bad]
     held = [record for record in records if record is not None]
     if all(
@@ -136,6 +140,7 @@ def unfelt(ledger: Ledger, read: Read, given_back: GivenBack) -> str:
         return (
             "not-held" if all(read.r not in record.holders for record in held) else "same-content"
         )
+    # Only full attention sums over a set; a window or a state depends on the place.
     exchanged = all(
         any(_has(ledger, record, read, span, group) for record in held) for span in spans
     )
@@ -198,12 +203,17 @@ def measured(event: Compare, restored_rows: int) -> Measured:
 
 def _silent(event: Compare, resume: int) -> Finding:
     how = f"after a hit of {resume} tokens" if resume else "without a hit"
+    rows = event.stop - event.start
     sentence = (
         f"Let {event.r} compute tokens [{event.start}, {event.stop}) in step {event.step}, {how}."
         f" Its block tables name the right pages wherever it reads; however {divergence(event)}: a"
         " contradiction."
     )
-    return Finding(anomaly=SILENT, r=event.r, sentence=sentence)
+    line = (
+        f"request {event.r} read the right pages; {event.beyond} of {rows} rows of its logits are"
+        f" wrong, first at {event.at}"
+    )
+    return Finding(anomaly=SILENT, r=event.r, sentence=sentence, line=line)
 
 
 def _unfelt(event: Compare, where: str) -> Finding:
@@ -213,4 +223,7 @@ def _unfelt(event: Compare, where: str) -> Finding:
         "however its logits are those of the definition within the tolerance "
         f"{event.tolerance:.1e} (largest difference {event.largest:.1e}): a contradiction."
     )
-    return Finding(anomaly=UNFELT, r=event.r, sentence=sentence)
+    line = (
+        f"request {event.r} read wrong pages of {where} in step {event.step}; its logits are right"
+    )
+    return Finding(anomaly=UNFELT, r=event.r, sentence=sentence, line=line)

@@ -95,9 +95,13 @@ def spared_instead(
     if not victims or not idle or order == "random":
         return None
     certain, possible = TIMES[order]
+    # The victim that was used last is the hardest to defend. Keys that go together have one
+    # decision, that of the oldest; the others followed it.
     worst = (min if eviction.together else max)(victims, key=lambda one: certain(one.times))
     latest = certain(worst.times)
     for page, record in _older(idle, latest, possible, in_order=order == "lru"):
+        # A page without a usable key is no candidate; one that a live request begins with may have
+        # been used by a look-up that nobody reports.
         if any(key.usable for key in record.keys) and not (
             order != "lru" and _asked_for(ledger, record)
         ):
@@ -106,6 +110,8 @@ def spared_instead(
                 page,
                 "was certainly not used after the other one was",
             )
+    # In `lru` pages let go in one operation are of one age. vLLM gives a request's blocks back from
+    # the end of its table, so the longer prefix is queued first.
     if order == "lru":
         together = [
             one for one in victims if one.times.released == latest and _by_request(one.record)
@@ -171,6 +177,8 @@ def _longer_stays(
     parent = ledger.trie.parent
     depth = ledger.trie.depth
     full = [one for one in victims if ledger.groups[one.key.group].kind == "full"]
+    # Nothing shorter than the shortest victim can be needed by a page that stays, so neither keys
+    # nor the walk towards the root go below it.
     shortest = min((one.key.length for one in full), default=0)
     gone: dict[int, dict[int, Ended]] = {one.key.group: {} for one in full}
     for one in full:
@@ -183,6 +191,7 @@ def _longer_stays(
             ended = gone[key.group]
             passed = seen[key.group]
             node = parent[key.node]
+            # `passed` keeps the walk linear: pages of one long prompt share their way to the root.
             while node >= 0 and depth[node] >= shortest and node not in passed:
                 if node in ended:
                     return ended[node], page, "keeps a longer prefix, which goes first"

@@ -16,7 +16,7 @@ from cachewitness.core.ledger.ledger import Ledger
 from cachewitness.core.ledger.records import NOTHING, Content
 
 PREFIXES = 1 << 17
-"""Nothing is forgotten before so many prefixes have come."""
+"""Nothing is forgotten before this number of prefixes has come."""
 
 
 class Collector:
@@ -39,6 +39,7 @@ class Collector:
         """
         ledger = self._ledger
         self._forget_requests()
+        # Requests first, because the prefix of each of them would keep its nodes.
         live = {
             node
             for content in self._contents()
@@ -48,11 +49,14 @@ class Collector:
         live.update(request.nodes[-1] for request in ledger.requests.values())
         live.update(nodes[-1] for nodes in ledger.requests.draft_prefixes.values())
         gone = ledger.trie.collect(node for node in live if node >= 0)
+        # A node that is gone will be given to another prefix, so nothing may refer to it by number.
         for records in ledger.records.values():
             records.verified.clear()
         for ended in ledger.keys.ended:
             for node in [node for node in ended if node in gone]:
                 del ended[node]
+        # The limit grows with what is live, so that collecting costs a constant share of the work;
+        # requests that go next time are not counted as live.
         waiting = sum(len(ledger.requests[r].tokens) for r in self._over)
         self.limit = len(ledger.trie) + max(self._least, len(ledger.trie) - waiting)
         return gone
@@ -80,6 +84,8 @@ class Collector:
             for r, request in ledger.requests.items()
             if not (request.live or pages_of.get(r) or r in named)
         }
+        # Only who was over at the last collection too: an engine may report the last of a request
+        # a little after its end.
         for r in over & self._over:
             del ledger.requests[r]
             pages_of.pop(r, None)

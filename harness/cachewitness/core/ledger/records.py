@@ -195,7 +195,7 @@ class PoolRecords(dict[int, PageRecord]):
         """The operation in which the pool grew last, and how many pages it had before."""
 
     def grow(self, pages: int, operation: int) -> None:
-        """Add so many pages, which hold nothing, in an operation."""
+        """Add `pages` pages, which hold nothing, in an operation."""
         if self._grown[0] != operation:
             self._grown = operation, self.pages
         self.pages += pages

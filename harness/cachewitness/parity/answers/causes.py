@@ -82,6 +82,8 @@ def find(trace: Trace, spec: EngineSpec, findings: Sequence[Finding]) -> None:
         found = [
             name for name, still in without.items() if still is not None and place not in still
         ]
+        # The batch first: what differs without the cache as well is no fault of the cache, whatever
+        # else makes it go away.
         finding.cause = (
             BATCH if uncached is not None and place in uncached else "+".join(found) or CACHE
         )

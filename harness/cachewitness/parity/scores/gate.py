@@ -165,6 +165,8 @@ def judge(
     """
     repeated = _primary(pair_up(cold, again), rules) if again else None
     noise = _noise(cold, again, repeated, rules) if again and repeated is not None else Noise()
+    # A cold arm that hit its cache makes every comparison with it worthless, so its shortfall is
+    # one of every arm.
     warm = [
         f"arm {arm.arm}: {line}"
         for arm in (cold, again)
@@ -173,6 +175,8 @@ def judge(
     ]
     seen = [_look(cold, repeated, scores, need, rules) for scores, need in others]
     short = [[*warm, *look.short] for look in seen]
+    # Decided together, because several tests share one error rate; an arm that is not judged must
+    # not use up any of it.
     tested = [index for index, lines in enumerate(short) if not lines]
     decided = dict(
         zip(tested, decide([seen[index].counts for index in tested], rules), strict=True)
@@ -280,6 +284,9 @@ def _judge(look: _Look, short: list[str], noise: Noise, decided: Decision, rules
 def _verdict(
     look: _Look, short: list[str], noise: Noise, decided: Decision, rules: Rules
 ) -> tuple[Verdict, list[str]]:
+    # The order is that of the evidence: nothing to judge, a proven loss, then what makes a pass
+    # worthless, and only then a pass. A loss outweighs few questions, since too few can hide a loss
+    # and not make one.
     if short or not look.pairs:
         return "nothing checked", short or [f"no question under filter {rules.primary}"]
     if _by_tokens(noise, rules) and look.hard:

@@ -158,6 +158,8 @@ class _Judge:
                 piece,
                 f"{divergence(event)}; {near + hard} sampled tokens change, {hard} of them by more"
                 " than a near-tie",
+                f"{event.beyond} of {event.stop - event.start} rows of its logits are wrong, first"
+                f" at {event.at}",
             )
 
     def _flips(self, life: RequestLifetime, piece: ComputedChunk, right: Tensor) -> tuple[int, int]:
@@ -200,6 +202,7 @@ class _Judge:
                 f"after {piece.known} tokens the {part} of layer {layer}"
                 f" ({self.model.config.layer_types[layer]}) must be that of the definition within"
                 f" {noise.tolerance:.1e} (noise floor {noise.floor:.1e}); however it {how}",
+                f"the {part} of layer {layer} after {piece.known} tokens {how}",
             )
 
     def _part(
@@ -271,6 +274,7 @@ class _Judge:
                     life,
                     piece,
                     f"its logits must be those of {of}, bit by bit; however {how}",
+                    f"its logits are not those of {of}",
                 )
         last = life.pieces[-1]
         pairs = [
@@ -284,10 +288,13 @@ class _Judge:
                 life,
                 last,
                 f"its recurrent state must be that of {of}, bit by bit; however it is not",
+                f"its recurrent state is not that of {of}",
             )
 
-    def _find(self, anomaly: str, life: RequestLifetime, piece: ComputedChunk, says: str) -> None:
-        """Report a request's first difference of a kind."""
+    def _find(
+        self, anomaly: str, life: RequestLifetime, piece: ComputedChunk, says: str, brief: str
+    ) -> None:
+        """Report a request's first difference of a kind; `brief` is it in a few words."""
         if any(finding.r == life.r and finding.anomaly == anomaly for finding in self.findings):
             return
         resumed = f", which resumed at {life.resume}," if life.resume else ""
@@ -296,7 +303,14 @@ class _Judge:
             f" {piece.step}: {says}: a contradiction."
         )
         self.findings.append(
-            Finding(anomaly=anomaly, checker=NAME, r=life.r, sentence=sentence, op=piece.op)
+            Finding(
+                anomaly=anomaly,
+                checker=NAME,
+                r=life.r,
+                sentence=sentence,
+                line=f"request {life.r} in step {piece.step}: {brief}",
+                op=piece.op,
+            )
         )
 
 

@@ -282,6 +282,8 @@ class _Projector:
         wrong, unread = (
             [found for found in cells if found[1].looks == looks] for looks in ("wrong", "unread")
         )
+        # A failing read names many pages and one of them is at fault. Where none is known to be,
+        # all are marked rather than none.
         for _, cell in wrong or unread or cells:
             cell.marked = True
         at_fault = {place for place, _ in wrong} or places

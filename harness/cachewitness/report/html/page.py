@@ -44,6 +44,7 @@ class Picture(msgspec.Struct):
     rule: str
     implies: str
     sentence: str
+    line: str = ""
     replay: str = ""
     trace: str = ""
     operations: list[str] = []
@@ -114,7 +115,9 @@ def verdict(code: int) -> tuple[str, int, str]:
 def _describe(finding: Finding, name: str) -> Picture:
     anomaly = BY_NAME.get(finding.anomaly)
     rule, implies = (anomaly.invariant, anomaly.implies) if anomaly else ("", "")
-    return Picture(name, finding.anomaly, finding.checker, rule, implies, finding.sentence)
+    picture = Picture(name, finding.anomaly, finding.checker, rule, implies, finding.sentence)
+    picture.line = finding.line
+    return picture
 
 
 def _picture(failure: jsonreport.FailureEntry, folder: Path) -> Picture:
@@ -127,6 +130,7 @@ def _picture(failure: jsonreport.FailureEntry, folder: Path) -> Picture:
         failure.implies,
         failure.sentence,
     )
+    picture.line = failure.line
     picture.operation = failure.operation
     picture.cause = caused(failure.cause)
     return filmed(picture, failure.stored, folder)

@@ -29,6 +29,8 @@ def moment(film: Film) -> list[str]:
     marked = [
         lane for lane in frame.lanes if any(cell.marked for row in lane.rows for cell in row.cells)
     ]
+    # A finding about a page that no request has in its tables, as a needless eviction, marks no
+    # lane.
     shown = marked or [lane for lane in frame.lanes if lane.rows]
     lines = [line for lane in shown for line in _lane(lane, film)] + (
         [] if marked else _pages(frame, film)

@@ -43,6 +43,7 @@ def _picture(row: FindingRow, folder: Path) -> Picture:
     anomaly = BY_NAME.get(row.anomaly)
     rule, implies = (anomaly.invariant, anomaly.implies) if anomaly else ("", "")
     picture = Picture(row.signature, row.anomaly, row.checker, rule, implies, row.sentence)
+    picture.line = row.line
     picture.operation = row.offending
     picture.cause = caused(row.cause)
     picture = filmed(picture, row.stored, folder)

@@ -69,9 +69,10 @@ class FindingRow(msgspec.Struct, kw_only=True):
     """A finding whose trace was made small; the command replays it. `traces` minimal traces have
     this signature.
 
-    `offending` is the operation of it that fails, counted from 1; `stored` where the trace and its
-    history were put for a page. `unread` says why the trace cannot be read or run; then the
-    operations are 0, or the command is empty.
+    `line` is what happened in one line, `sentence` the contradiction in full. `offending` is the
+    operation of it that fails, counted from 1; `stored` where the trace and its history were put
+    for a page. `unread` says why the trace cannot be read or run; then the operations are 0, or the
+    command is empty.
     """
 
     signature: str
@@ -90,6 +91,7 @@ class FindingRow(msgspec.Struct, kw_only=True):
     cause: str = ""
     stored: Stored | None = None
     unread: str = ""
+    line: str = ""
 
 
 class ClassRow(msgspec.Struct, kw_only=True):
@@ -220,6 +222,7 @@ def _finding(one: Distinct, store: Store) -> FindingRow:
         level=small.level,
         kinds=small.kinds,
         sentence=finding.sentence,
+        line=finding.line,
         operations=operations,
         engines=[engine.text for engine in one.engines],
         traces=one.traces,

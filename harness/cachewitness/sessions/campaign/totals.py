@@ -161,6 +161,8 @@ class Subject(msgspec.Struct, kw_only=True):
         ]
         if not any(suite.traces for suite in report.suites):
             lines.append("no trace ran")
+        # A suite that was left out is listed as not run, with its reason; to call it vacuous too
+        # would count it twice.
         left_out = {entry.what for entry in self.not_run}
         silent = [
             name

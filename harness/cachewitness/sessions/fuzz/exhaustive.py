@@ -234,6 +234,8 @@ def search(
             _search(pool, tasks, coverage, left, told)
         if coverage.failure:
             shrink(coverage.failure, engine)
+    # What was searched until then stands in every case: a failure that is known is reported,
+    # however the search ended.
     except KeyboardInterrupt:
         coverage.interrupted = True
     except WorkerDied as died:

@@ -42,6 +42,8 @@ def of_hunt(hunt: Hunt) -> bytes:
     """Return the page of a hunt."""
     made = Matrix(rows=hunt.rows, interrupted=hunt.interrupted)
     known = [row for row in hunt.rows if row.group in GROUPS and not row.not_run]
+    # A detector that ran on no mutant caught nothing, which must not read as if it had missed all
+    # of them.
     unasked = [
         name
         for name in DETECTORS

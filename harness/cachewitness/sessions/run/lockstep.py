@@ -26,6 +26,7 @@ import msgspec
 
 from cachewitness._util.errors import UsageError
 from cachewitness.core.checkers.finding import EARLY_COPY, Finding, Tally
+from cachewitness.core.checkers.wording import with_detail
 from cachewitness.core.driving import Stopped, described, drive
 from cachewitness.core.engine import Engine
 from cachewitness.core.events import (
@@ -126,8 +127,10 @@ def lockstep(
         if not difference:
             return None
         tally.findings = 1
-        cause, sentence = difference
-        return Finding(anomaly="divergence", checker=NAME, cause=cause, sentence=sentence)
+        cause, line, sentence = difference
+        return Finding(
+            anomaly="divergence", checker=NAME, cause=cause, line=line, sentence=sentence
+        )
 
     try:
         result = drive(trace, engine, until=until, beside=compare, keep=keep, **driven)
@@ -158,16 +161,25 @@ class _Facts:
         self._theirs = _Books(self._prefixes)
         self._ours = _Books(self._prefixes)
 
-    def difference(self, theirs: Sequence[Event], ours: Sequence[Event]) -> tuple[str, str] | None:
-        """Return the name of the fact that differs first, and a sentence; None if nothing does."""
+    def difference(
+        self, theirs: Sequence[Event], ours: Sequence[Event]
+    ) -> tuple[str, str, str] | None:
+        """Return the name of the fact that differs first, a line and a sentence; None if nothing
+        does.
+        """
         self._prefixes.learn(theirs)
         engine = _facts(theirs, self._null, self._theirs)
         reference = _facts(ours, self._null, self._ours)
         for (what, a), (_, b) in zip(engine, reference, strict=True):
             if a != b:
-                return what.partition(" (")[0].replace(" ", "-"), _sentence(
-                    what, _surplus(a, b), _surplus(b, a)
+                fact = what.partition(" (")[0]
+                mine = _surplus(a, b)
+                its = _surplus(b, a)
+                line = with_detail(
+                    f"engine and reference differ in the {fact} of this operation",
+                    f"{mine} and {its}",
                 )
+                return fact.replace(" ", "-"), line, _sentence(what, mine, its)
         return None
 
 
@@ -207,6 +219,8 @@ def _facts(events: Sequence[Event], null: Sequence[set[int]], books: _Books) -> 
     for event in events:
         if isinstance(event, Acquire):
             taken[event.group, event.holder.partition(":")[0]] += len(event.pages)
+    # Causes come before effects, since the first difference names the finding: another hit makes
+    # other runs, and those other tables, keys and counts.
     return [
         ("resets (tier, done)", resets),
         ("hits (request, tier, reported, resume)", hits),

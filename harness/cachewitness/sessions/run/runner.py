@@ -196,6 +196,7 @@ class Runner:
                 except WorkerDied as died:
                     report.crashed.append(str(died))
                     raise
+                # Also when a worker died: what the suite did until then is in the report.
                 finally:
                     report.arms = merge_rows(report.arms)
                     report.controls = merge_controls(report.controls)
@@ -246,6 +247,8 @@ class Runner:
         while streams:
             for stream in list(streams):
                 begun = turns.take(stream)
+                # Every stream gets its first traces even behind the deadline: a configuration that
+                # never ran would make the run vacuous.
                 late = deadline and time.perf_counter() > deadline
                 if begun is None or (late and (stream.ran or rounds >= self._most)):
                     streams.remove(stream)
@@ -256,6 +259,8 @@ class Runner:
                     stream.ran += 1
                     report.controls.append(ControlRow.of(stream.control, result))
                     self._judge(suite, stream, result, report)
+                    # What the checkers judge of a control is no evidence about the cache; of their
+                    # tallies only crashes count.
                     tallies += (
                         []
                         if self.engine.exact_batches
@@ -293,6 +298,8 @@ class Runner:
                 suite.tensors or self._short or self._has_controls(suite)
             ):
                 fitting = [one for one in self.configurations if one.runs_at(suite.level)]
+                # Counted by drawing the traces: how many a configuration has depends on what the
+                # suite leaves out of it.
                 planned[suite.name] = sum(
                     (
                         self._most
@@ -566,6 +573,7 @@ class Runner:
         ]
         if not any(suite.traces for suite in report.suites):
             report.vacuous.append("no suite ran")
+        # A suite that the user chose must run even where leaving it out would be lawful otherwise.
         ran = {suite.name for suite in report.suites if suite.traces}
         if self.chosen_suites:
             report.vacuous += [

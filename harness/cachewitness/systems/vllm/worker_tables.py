@@ -52,6 +52,8 @@ class WorkerTables:
         for r, told, start in zip(
             cached.req_ids, cached.new_block_ids, cached.num_computed_tokens, strict=True
         ):
+            # A request that resumes gets its whole table anew, any other one only what was added to
+            # it.
             if r in cached.resumed_req_ids:
                 self._rows[r] = [[*ids] for ids in told]
             elif told is not None and r in self._rows:

@@ -86,6 +86,7 @@ def _checked(own: StoreOptions) -> StoreOptions:
             f"option 'separate_object_groups': LMCache {own.release} has no such flag; it came with"
             " 0.5.1"
         )
+    # `bool` is an `int` to Python, and `true` is no number of tokens to LMCache.
     for name in ("chunk_size", "tier_pages", "engines"):
         value = getattr(own, name)
         if value is not None and (

@@ -394,6 +394,7 @@ def _remark(answer: Plan, request: Request, config: SchedulerConfig, capacity: C
         )
     if config.num_kv_blocks and config.cache_size:
         answer.notes.append("--kv-blocks wins: the budget of --cache-size-gib is not used")
+    # A number of blocks outweighs a size in OpenVINO, so the budget is shared only without one.
     split = config.cache_size and not config.num_kv_blocks
     if config.num_linear_attention_blocks and split and config.enable_prefix_caching:
         answer.notes.append(

@@ -145,6 +145,7 @@ def weights(layout: Layout, options: Mapping[str, Any], kv_block_size: int) -> L
         group.state_bytes for group in recurrent
     )
     named = [name for name in BYTES if options.get(name) is not None]
+    # Two sources of one number may disagree, and nothing says which of them is right.
     if known and named:
         raise UsageError(
             f"policy openvino_genai: {named[0]}: layout {layout.name!r} gives the bytes of blocks;"

@@ -81,6 +81,8 @@ class HoldingsDiff(BlockTableDiff):
         )
         taken = _moves(Acquire, come, self.step)
         pinned = [move for move in taken if move.holder.startswith("copy:")]
+        # A copy pins its pages before the request lets go of them; in another order they would seem
+        # free in between.
         moves: list[Event] = [
             *pinned,
             *_moves(Release, gone, self.step),

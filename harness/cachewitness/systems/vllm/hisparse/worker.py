@@ -227,6 +227,7 @@ class HiSparseWorker(WorkerTables):
             raise EngineFailure(
                 "engine-crashed", "had its worker restore a block that was never loaded"
             )
+        # Kept until the next step begins, because these copies run behind the runs of this one.
         self._post_forward = [*transfers]
         self.counts["transfers"] += len(transfers)
         self.stores = (

@@ -81,6 +81,8 @@ def _options(source: Source, layout: Layout, level: Level, *, historic: bool) ->
     sizes = [group.block_size for group in layout.groups]
     unit = lcm(*sizes)
     common = gcd(*sizes)
+    # The order of the draws is part of every stored seed: to move one changes the traces of all
+    # seeds.
     older = historic and source.chance(20)
     if older:
         yield source.choice(_OLDER)
