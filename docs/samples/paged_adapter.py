@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from itertools import takewhile
 
 from cachewitness import (
+    Accepts,
     Claim,
     Count,
     Driver,
@@ -184,4 +185,11 @@ def open_engine(header: TraceHeader, options: Mapping[str, str]) -> Driver:
 
 
 SUMMARY = "a sample: a paged prefix cache"
-ENGINE = EngineKind("paged", SUMMARY, ("manager", "scheduler"), open_engine, replays=False)
+ENGINE = EngineKind(
+    "paged",
+    SUMMARY,
+    ("manager", "scheduler"),
+    open_engine,
+    replays=False,
+    accepts=Accepts(kinds=("full",), groups_max=1, options=dict.fromkeys(OPTIONS, ())),
+)

@@ -11,6 +11,7 @@ from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from cachewitness import (
+    Accepts,
     Adapter,
     Asked,
     Claim,
@@ -193,4 +194,11 @@ def open_engine(header: TraceHeader, options: Mapping[str, str]) -> Driver:
     return Driver(described, RadixAdapter(described.pools[0].pages))
 
 
-ENGINE = EngineKind("radix", "a sample: a radix tree", ("manager",), open_engine, replays=False)
+ENGINE = EngineKind(
+    "radix",
+    "a sample: a radix tree",
+    ("manager",),
+    open_engine,
+    replays=False,
+    accepts=Accepts(kinds=("full",), groups_max=1, options={"retention_interval": ()}),
+)

@@ -6,16 +6,17 @@ are called. `python -m cachewitness` is the command line.
   or with a `Result`, its `Finding`s, `Tally` and `Activity`.
 * What is asked: a `Trace` (`random_trace` draws one) of operations such as `Submit` and `Step`,
   under a `TraceHeader`; a `Configuration` of a `Layout` of `GroupSpec`s (`load_layout`).
-* What happened: a `History` (`parse_history` reads one as text) of a `Header`, with its `Rules` and
-  `Eviction`, and of events such as `Acquire` and `Release`. A `Checker` of your own sees these.
+* What happened: a `History` (`parse_history` reads one as text) of a `Header`, with its `Pool`s,
+  `Group`s, `Rules` and `Eviction`, and of events such as `Acquire` and `Release`. A `Checker` of
+  your own sees these.
 * An engine: an `EngineKind` opens an `Engine`. A `Driver` is one over an adapter, which is written
   from `Adapter` or `FirstCome` (requests are served in the order in which they came) in terms of
   `Asked`, `Scheduled`, `Refused`, `Tables`, `KeyId`, `Claim`, `Count` and `UnpublishReason`;
-  `ManagerAdapter` and `ObservedManager` fit a cache manager of vLLM's shape. `NO_STATES`,
-  `describe_full_attention`, `describe_vllm` and `vllm_retention` make its header. What it refuses
-  is a `UsageError`, what it misses an `EngineMissing`.
-* Parts that an `EngineKind` may have: `AnswersLevel`, `Controls`, `OwnConfigurations`,
-  `KnownFindings`, `OwnProcess`, `Prompts`, `SecondTier`, `WrittenFor`.
+  `ManagerAdapter` and `ObservedManager` fit a cache manager of vLLM's shape. `CAPABILITIES`,
+  `NO_STATES`, `describe_full_attention`, `describe_vllm` and `vllm_retention` make its header. What
+  it refuses is a `UsageError`, what it misses an `EngineMissing`.
+* Parts that an `EngineKind` may have: `Accepts`, `AnswersLevel`, `Controls`, `KnownFindings`,
+  `OwnConfigurations`, `OwnProcess`, `Prompts`, `SecondTier`, `WrittenFor`.
 * A policy with a reference: a `PolicyKind` with its `Rule`s and where it stands on the `AXES`;
   `load_policy` finds one by name. Its parts: `Choices`, `Drawing`, `LayoutRules`, `OnTensors`,
   `Sizing` (a command that shows a `Plan`: `plan_as_json`, `show_plan`) and `PolicyAnswers`.
@@ -42,15 +43,18 @@ if TYPE_CHECKING:
     from cachewitness.core.events import (
         Acquire,
         Eviction,
+        Group,
         Header,
         History,
+        Pool,
         Release,
         Rules,
         UnpublishReason,
     )
     from cachewitness.core.result import Activity, Result
     from cachewitness.core.trace_format import GroupSpec, Layout, Step, Submit, Trace, TraceHeader
-    from cachewitness.engines.adapter import Adapter, Asked, Refused, Scheduled
+    from cachewitness.engines.accepts import Accepts
+    from cachewitness.engines.adapter import CAPABILITIES, Adapter, Asked, Refused, Scheduled
     from cachewitness.engines.answers import Prompts
     from cachewitness.engines.answers_level import AnswersLevel, Controls
     from cachewitness.engines.cache_state import Claim, Count, KeyId, Tables
@@ -105,15 +109,18 @@ _HOMES = {
     "core.events": (
         "Acquire",
         "Eviction",
+        "Group",
         "Header",
         "History",
+        "Pool",
         "Release",
         "Rules",
         "UnpublishReason",
     ),
     "core.result": ("Activity", "Result"),
     "core.trace_format": ("GroupSpec", "Layout", "Step", "Submit", "Trace", "TraceHeader"),
-    "engines.adapter": ("Adapter", "Asked", "Refused", "Scheduled"),
+    "engines.accepts": ("Accepts",),
+    "engines.adapter": ("CAPABILITIES", "Adapter", "Asked", "Refused", "Scheduled"),
     "engines.answers": ("Prompts",),
     "engines.answers_level": ("AnswersLevel", "Controls"),
     "engines.cache_state": ("Claim", "Count", "KeyId", "Tables"),
@@ -158,7 +165,9 @@ _HOME = {
 }
 __all__ = [
     "AXES",
+    "CAPABILITIES",
     "NO_STATES",
+    "Accepts",
     "Acquire",
     "Activity",
     "Adapter",
@@ -180,6 +189,7 @@ __all__ = [
     "Finding",
     "FirstCome",
     "Flag",
+    "Group",
     "GroupSpec",
     "Header",
     "History",
@@ -196,6 +206,7 @@ __all__ = [
     "Plan",
     "PolicyAnswers",
     "PolicyKind",
+    "Pool",
     "Prompts",
     "Questions",
     "Refused",

@@ -5,6 +5,7 @@ nothing.
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import tomllib
@@ -14,6 +15,8 @@ import pytest
 import yaml
 
 from cachewitness.cli import invoke
+from cachewitness.cli.new import SHAPES
+from suites.support import consoles
 from suites.support.checkout import PYTHONPATH
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -59,6 +62,19 @@ def test_what_is_written_names_the_engine_alike(folder: Path) -> None:
     commands = [step["run"] for step in workflow["jobs"]["gate"]["steps"] if "run" in step]
     assert commands[-1].startswith("cachewitness run --engine my-cache ")
     assert '"my-cache"' in (folder / "my_cache.py").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_the_commands_of_its_readme_end_with_0(shape: str, tmp_path: Path) -> None:
+    """Every command that the README shows, as it stands there, on the engine as it is written."""
+    made = tmp_path / "made"
+    assert invoke(["new", "engine", str(made), "--name", "my-cache", "--shape", shape]) == 0
+    (block,) = re.findall(r"```sh\n(.*?)```", (made / "README.md").read_text(), re.DOTALL)
+    shown = [line.partition(" #")[0].rstrip() for line in block.splitlines()]
+    assert {line.split()[0] for line in shown} == {"pip", "cachewitness", "pytest"}
+    commands = [consoles.Command(line, ["…"]) for line in [f"cd {made}", *shown]]
+    commands[0].shown.clear()
+    assert consoles.run(consoles.Session("README", "", commands), tmp_path) == []
 
 
 @pytest.mark.parametrize(

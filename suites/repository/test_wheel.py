@@ -15,6 +15,8 @@ from pathlib import Path
 
 import pytest
 
+from cachewitness.cli.new import SHAPES
+
 pytest.importorskip("hatchling", reason="hatchling is missing: pip install -e '.[dev]'")
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -161,7 +163,7 @@ def test_every_module_is_in_it(names: list[str]) -> None:
 def test_the_data_is_what_commands_read(names: list[str]) -> None:
     """All of each folder that is carried, and nothing of the others."""
     carried = {DATA + name for folder in CARRIED for name in tracked(f"fixtures/{folder}")}
-    carried.add(f"{DATA}samples/paged_adapter.py")
+    carried |= {f"{DATA}samples/{shape}_adapter.py" for shape in SHAPES}
     assert {name for name in names if name.startswith(DATA)} == carried
 
 

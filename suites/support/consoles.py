@@ -123,7 +123,7 @@ def run(session: Session, folder: Path) -> list[str]:
 
 
 def _tools(folder: Path) -> Path:
-    """Make the commands `cachewitness`, `python` and `pip`: those that run the tests.
+    """Make the commands `cachewitness`, `python`, `pytest` and `pip`: those that run the tests.
 
     `pip install -e .` installs into a folder of the session's own, with links to the modules, and
     needs no network.
@@ -137,6 +137,7 @@ def _tools(folder: Path) -> Path:
     tools = {
         "cachewitness": f'exec "{python}" -m cachewitness.cli "$@"',
         "python": f'exec "{python}" "$@"',
+        "pytest": f'exec "{python}" -m pytest "$@"',
         "pip": (
             f'[ "$*" = "install -e ." ] && "{python}" {install} "{site}" . && ln -sf "$PWD"/*.py'
             f' "{site}"'

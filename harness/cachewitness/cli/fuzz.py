@@ -280,7 +280,11 @@ def plan_of(
     fixed = named[0].options if named else chosen
     of_layouts = [configuration.layout for configuration in named]
     chosen_of = Restriction(
-        of_layouts, fixed, historic=not spec.kind.replays, whole=spec.own_layouts
+        of_layouts,
+        fixed,
+        historic=not spec.kind.replays,
+        whole=spec.own_layouts,
+        accepts=spec.kind.accepts,
     )
     return Plan(policy, levels, chosen_of, seed)
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib.util
 import keyword
+import re
+from dataclasses import dataclass
 from pathlib import Path
 
 import click
@@ -22,14 +24,47 @@ FILES = {
 """What is written beside the engine itself, and from what."""
 
 
+@dataclass(frozen=True)
+class Shape:
+    """A sample to begin with, `docs/samples/SHAPE_adapter.py`: its class that stands for the
+    cache, the one that drives it, and what the cache is.
+    """
+
+    cache: str
+    adapter: str
+    what: str
+
+
+SHAPES = {
+    "paged": Shape("PagedCache", "PagedAdapter", "a small paged prefix cache"),
+    "hybrid": Shape(
+        "HybridCache", "HybridAdapter", "full attention and recurrent states in one pool of pages"
+    ),
+    "slots": Shape(
+        "SlotCache", "SlotAdapter", "a few slots that keep what a request leaves at its end"
+    ),
+    "radix": Shape("RadixCache", "RadixAdapter", "a radix tree over places for one token each"),
+}
+
+
 @click.command()
 @click.argument("what", type=click.Choice(["engine"]))
 @click.argument("folder", type=click.Path(path_type=Path, file_okay=False))
 @click.option(
     "--name", default="", metavar="NAME", help="The engine's name; default: the folder's."
 )
+@click.option(
+    "--shape",
+    type=click.Choice([*SHAPES]),
+    default="paged",
+    show_default=True,
+    help=(
+        "What the cache is like: pages of a prefix (paged); attention and recurrent states by pages"
+        " (hybrid); states kept where a request ends (slots); a tree of tokens (radix)."
+    ),
+)
 @json_option("written")
-def new(what: str, folder: Path, name: str, as_json: bool) -> int:
+def new(what: str, folder: Path, name: str, shape: str, as_json: bool) -> int:
     """Write a folder with an engine that works, its tests and a workflow: put your cache in its
     place.
     """
@@ -53,10 +88,11 @@ def new(what: str, folder: Path, name: str, as_json: bool) -> int:
         raise UsageError(
             f"new {what}: {folder} is not empty; name a folder that does not exist yet"
         )
-    adapter = (data.samples() / "paged_adapter.py").read_text(encoding="utf-8")
-    texts = {f"{module}.py": _named(adapter, name)}
+    adapter = (data.samples() / f"{shape}_adapter.py").read_text(encoding="utf-8")
+    texts = {f"{module}.py": _named(adapter, shape, name)}
+    names = {"name": name, "module": module, "shape": shape, "sample": SHAPES[shape]}
     for path, template in FILES.items():
-        texts[path.format(module=module)] = _rendered(template, name=name, module=module)
+        texts[path.format(module=module)] = _rendered(template, **names)
     for path, text in texts.items():
         try:
             (folder / path).parent.mkdir(parents=True, exist_ok=True)
@@ -65,10 +101,7 @@ def new(what: str, folder: Path, name: str, as_json: bool) -> int:
                 f"new {what}: {folder / path}: its folder cannot be made ({error.strerror})"
             ) from None
         files.write(folder / path, [text.encode()])
-    after = (
-        f"cd {folder} && pip install -e . && cachewitness run --engine {name} --layout full &&"
-        " pytest"
-    )
+    after = f"cd {folder} && pip install -e . && cachewitness run --engine {name} && pytest"
     say_written([folder / path for path in texts], as_json=as_json, next=after)
     if not as_json:
         output.echo(f"next: {after}")
@@ -89,21 +122,13 @@ def _taken(name: str, module: str) -> str:
     )
 
 
-def _named(adapter: str, name: str) -> str:
-    """Return the sample with another name."""
-    changes = {
-        '"""A paged prefix cache under cachewitness: a sample to copy.': (
-            f'"""The engine {name} under cachewitness.'
-        ),
-        '"a sample: a paged prefix cache"': '"a paged prefix cache"',
-        '"paged"': f'"{name}"',
-    }
-    for was, becomes in changes.items():
-        adapter = adapter.replace(was, becomes)
-    return adapter
+def _named(adapter: str, shape: str, name: str) -> str:
+    """Return a sample with another name, and as no sample."""
+    adapter = re.sub(r'\A""".*', f'"""The engine {name} under cachewitness.', adapter)
+    return adapter.replace('"a sample: ', '"').replace(f'"{shape}"', f'"{name}"')
 
 
-def _rendered(template: str, **names: str) -> str:
+def _rendered(template: str, **names: object) -> str:
     import jinja2
 
     environment = jinja2.Environment(

@@ -560,7 +560,8 @@ def configurations_of(
     are an engine's own.
 
     A layout alone stands for the kinds of retention that it has; what an engine refuses of these is
-    left out and told. Options without a layout apply to the layouts of a default run; those that
+    left out and told. What the engine says that it does not take is not tried, unless it was named.
+    Options without a layout apply to the layouts of a default run; those that
     refuse them are left out and told, since an option such as a retention interval has no effect on
     some layouts.
     """
@@ -585,19 +586,48 @@ def configurations_of(
                 [fitted(policy, name, chosen, release) for name in names], named=True, exact=True
             )
         return Chosen(
-            [
-                configuration
-                for name in names
-                for configuration in kind.layouts.variants(load(name))
-            ],
+            _taken(
+                engine,
+                [
+                    configuration
+                    for name in names
+                    for configuration in kind.layouts.variants(load(name))
+                ],
+            ),
             named=True,
         )
     if not chosen:
-        return Chosen([*kind.configurations(), *own])
+        return Chosen([*_tried(engine, policy, kind.configurations()), *own])
     known = {
         configuration.layout.name: configuration.layout for configuration in kind.configurations()
     }
-    return Chosen([fitted(policy, layout, chosen, release) for layout in known.values()])
+    return Chosen(
+        _taken(engine, [fitted(policy, layout, chosen, release) for layout in known.values()])
+    )
+
+
+def _taken(engine: EngineSpec | None, asked: list[Configuration]) -> list[Configuration]:
+    """Return what the engine takes of what was asked for; all of it if it takes none, so that it
+    says why.
+    """
+    accepts = engine.kind.accepts if engine else None
+    return asked if accepts is None else accepts.within(asked) or asked
+
+
+def _tried(
+    engine: EngineSpec | None, policy: str, configurations: list[Configuration]
+) -> list[Configuration]:
+    """Return what a run tries in which the user chose nothing: what the engine takes of the
+    policy's configurations, or layouts that are made up of what it takes.
+    """
+    from cachewitness.workloads.configurations import Configuration
+
+    accepts = engine.kind.accepts if engine else None
+    if accepts is None:
+        return configurations
+    return accepts.within(configurations) or [
+        Configuration(layout, policy=policy) for layout in accepts.made_up()
+    ]
 
 
 def _own(

@@ -244,4 +244,5 @@ class Adapter(CacheState, Driven, Protocol):
             self,
             [group.pool for group in header.groups],
             {pool.id: pool.null for pool in header.pools},
+            {pool.id: pool.pages for pool in header.pools},
         )

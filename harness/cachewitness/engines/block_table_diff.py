@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import zip_longest
 
 from cachewitness.core.events import Acquire, Event, Grow, Hit, Release, UnpublishReason
+from cachewitness.core.intake import BadEvents
 from cachewitness.engines.cache_state import ABSENT, CacheState, DirtyCacheState, Tables
 from cachewitness.engines.page_accounts import Call, DirtyAccounts, WholeAccounts
 
@@ -25,7 +26,9 @@ Further = Callable[[], list[Event]]
 class BlockTableDiff:
     """Compares what a cache shows and gathers `events`, stamped with `step`.
 
-    `pools` is the pool of each group, `null` are the pages of each pool that nobody owns.
+    `pools` is the pool of each group, `null` are the pages of each pool that nobody owns. `sizes`
+    are the pages of each pool, where they are known: then what a cache of an adapter shows is
+    checked against them, and `settle` raises BadEvents in words of the adapter's calls.
     """
 
     def __init__(
@@ -33,11 +36,13 @@ class BlockTableDiff:
         state: CacheState | DirtyCacheState,
         pools: Sequence[int],
         null: Mapping[int, Iterable[int]],
+        sizes: Mapping[int, int] | None = None,
     ) -> None:
         self.events: list[Event] = []
         self.step = 0
         self._state = state
         self._pools = pools
+        self._sizes = dict(sizes or {})
         self._null = {pool: {ABSENT, *nobodys} for pool, nobodys in null.items()}
         self._no_tables: Tables = [[] for _ in pools]
         self._tables: dict[str, Tables] = {}
@@ -48,7 +53,7 @@ class BlockTableDiff:
             self._dirty = state
             self._accounts = DirtyAccounts(state, pools[0], self._null[pools[0]])
         else:
-            self._accounts = WholeAccounts(state, pools)
+            self._accounts = WholeAccounts(state, pools, self._sizes)
 
     # --- what an adapter says ---------------------------------------------------------------------
 
@@ -69,6 +74,8 @@ class BlockTableDiff:
 
     def grow(self, pool: int, pages: int) -> None:
         """Report that so many pages were added to a pool."""
+        if pool in self._sizes:
+            self._sizes[pool] += pages
         self.events.append(Grow(step=self.step, pool=pool, pages=pages))
 
     def hold(self, group: int, pages: Iterable[int], holder: str) -> None:
@@ -171,18 +178,36 @@ class BlockTableDiff:
         if after is before:
             return
         if dirty is None:
+            self._check_rows(r, after)
             after = [*map(list, after), *self._no_tables[len(after) :]]
         self._tables[r] = after
         for group, (pool, old, new) in enumerate(zip(self._pools, before, after, strict=True)):
             if old is new or old == new:
                 continue
             gone, got = _difference(old, new, self._null[pool])
+            self._check_pages(r, group, pool, got)
             touched += [(pool, page) for page in gone + got]
             if gone:
                 pages = gone if dirty is None else dirty.untied(gone)
                 drops.append(Release(step=self.step, pool=pool, group=group, pages=pages, holder=r))
             if got:
                 come.append((r, group, got))
+
+    def _check_rows(self, r: str, tables: Tables) -> None:
+        if len(tables) > len(self._pools):
+            raise BadEvents(
+                f"tables({r!r}) has {len(tables)} rows; the header declares {len(self._pools)}"
+                " groups, and a row is the pages of one group, in their order"
+            )
+
+    def _check_pages(self, r: str, group: int, pool: int, pages: list[int]) -> None:
+        size = self._sizes.get(pool)
+        wrong = [page for page in pages if size is not None and not 0 <= page < size]
+        if wrong:
+            raise BadEvents(
+                f"tables({r!r}) has page {wrong[0]} for group {group}; pool {pool} has pages 0 to"
+                f" {(size or 0) - 1}, and {ABSENT} stands for a column that is not there"
+            )
 
     def _compare_scratch(
         self, r: str, after: Tables, drops: list[Event], come: list[tuple[str, int, list[int]]]

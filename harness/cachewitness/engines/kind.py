@@ -8,6 +8,7 @@ from typing import Any
 
 from cachewitness.core.engine import Engine
 from cachewitness.core.trace_format import Level, TraceHeader
+from cachewitness.engines.accepts import Accepts
 from cachewitness.engines.answers import Prompts
 from cachewitness.engines.answers_level import AnswersLevel, Controls
 from cachewitness.engines.export import Exporter
@@ -59,6 +60,9 @@ class EngineKind:
     answers: Answers | None = None
     configurations: OwnConfigurations | None = None
     """The configurations that are its own; None: it runs on the policy's."""
+    accepts: Accepts | None = None
+    """Which of the policy's configurations it takes, so that only such are tried; None: it says
+    nothing, and what it refuses is listed as not run."""
     answers_level: AnswersLevel | None = None
     """How its answers are compared with those of its uncached baseline; None: it has none."""
     controls: Controls | None = None

@@ -12,7 +12,16 @@ from collections import Counter
 from collections.abc import Container, Hashable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 
-from cachewitness.core.events import Acquire, Counts, Event, Publish, Unpublish, UnpublishReason
+from cachewitness.core.events import (
+    Acquire,
+    Counts,
+    Event,
+    Publish,
+    Release,
+    Unpublish,
+    UnpublishReason,
+)
+from cachewitness.core.intake import BadEvents
 from cachewitness.engines.cache_state import (
     CacheState,
     Claim,
@@ -43,11 +52,16 @@ def _beyond(
 
 
 class WholeAccounts:
-    """Compares everything. `pools` is the pool of each group."""
+    """Compares everything. `pools` is the pool of each group, `sizes` are the pages of each pool
+    where they are known. What an adapter shows that cannot be is a BadEvents in words of its calls.
+    """
 
-    def __init__(self, state: CacheState, pools: Sequence[int]) -> None:
+    def __init__(
+        self, state: CacheState, pools: Sequence[int], sizes: Mapping[int, int] | None = None
+    ) -> None:
         self._state = state
         self._pools = pools
+        self._sizes = {} if sizes is None else sizes
         self._keys = state.keys()
         self._times = (
             Counter(chain.from_iterable(self._keys.values()))
@@ -69,6 +83,8 @@ class WholeAccounts:
         if now is before or now == before:
             return
         lost, come = self._between(before, now)
+        for key, claim in come.items():
+            self._check_key(key, claim, served)
         held = self._pages_held(lost, tables) if reason == "evict" else set()
         for (group, page, _), claim in lost.items():
             why: UnpublishReason = "replace" if (self._pools[group], page) in held else reason
@@ -80,6 +96,25 @@ class WholeAccounts:
         ]
         self._begun.sort(key=lambda event: (event.group, event.length, event.page))
         self._keys = now
+
+    def _check_key(self, key: KeyId, claim: Claim, served: str) -> None:
+        group, page, _ = key
+        if not 0 <= group < len(self._pools):
+            raise BadEvents(
+                f"keys() has a key of group {group}; the header declares groups 0 to"
+                f" {len(self._pools) - 1}"
+            )
+        size = self._sizes.get(self._pools[group])
+        if size is not None and not 0 <= page < size:
+            raise BadEvents(
+                f"keys() has a key of page {page} in group {group}; pool {self._pools[group]} has"
+                f" pages 0 to {size - 1}"
+            )
+        if not (claim.r or served):
+            raise BadEvents(
+                f"keys() has a new key of page {page} in group {group}, and nobody is named whose"
+                " tokens it is of; name the request by settle(served=r), or in Claim(length, r)"
+            )
 
     def _between(self, before: Keys, now: Keys) -> tuple[dict[KeyId, Claim], dict[KeyId, Claim]]:
         """Return the keys that ended and those that began."""
@@ -111,11 +146,20 @@ class WholeAccounts:
         """Return the moves of the call between the keys that ended and those that began, then the
         counts that changed.
 
-        `touched` are the pages, with their pools, that joined or left a table.
+        A page that was keyed and given back in one call was keyed first: what nobody holds and no
+        key names has no content any more. `touched` are the pages, with their pools, that joined or
+        left a table.
         """
-        events = [*self._ended, *moves, *self._begun]
+        left = _given_back(moves)
+        early = [event for event in self._begun if (self._pools[event.group], event.page) in left]
+        late = [event for event in self._begun if event not in early] if early else self._begun
+        events = [*self._ended, *early, *moves, *late]
         now = self._state.counts()
         for pool, count in now.items():
+            if self._sizes and pool not in self._sizes:
+                raise BadEvents(
+                    f"counts() has pool {pool}; the header declares {sorted(self._sizes)}"
+                )
             refs = self._references(pool, touched)
             if count != self._counts.get(pool) or refs:
                 events.append(Counts(step=call[0], pool=pool, refs=refs, **count._asdict()))
@@ -144,6 +188,17 @@ class WholeAccounts:
             for page in row
             if (place := (pool, page)) in asked
         }
+
+
+def _given_back(moves: list[Event]) -> set[tuple[int, int]]:
+    """Return the pages, with their pools, that were given back and that nobody took after that."""
+    left: set[tuple[int, int]] = set()
+    for move in moves:
+        if isinstance(move, Release):
+            left.update((move.pool, page) for page in move.pages)
+        elif isinstance(move, Acquire):
+            left.difference_update((move.pool, page) for page in move.pages)
+    return left
 
 
 class DirtyAccounts:

@@ -33,6 +33,7 @@ from cachewitness.workloads.source import Seeded, Source
 OPERATIONS = 60
 _BLOCKS_MAX = 7
 _DECODED_MAX = 12
+_CHATTED_MAX = 24
 _CROWDS = (*[4] * 30, *[8] * 6, *[16] * 3, 64)
 """How many requests may be live at a time; the more, the shorter their prompts."""
 _MANY = 16
@@ -71,6 +72,9 @@ block does; in front of so many of a hundred steps one of them gets more input."
 _CANCELLING, _CANCELLED = 40, 8
 """In so many of a hundred traces clients go away while a step is scheduled: in so many of a hundred
 steps of theirs."""
+_CHATS, _MOVED = 20, 30
+"""So many of a hundred traces end in a conversation; in front of so many of a hundred turns its
+template moves, so that the prompt does not go on from the last one."""
 _FIFTHS_OF_POOL: dict[str, tuple[int, ...]] = {
     "manager": (3, 4, 5, 5, 6, 7, 8, 10, 12),
     "scheduler": (5, 5, 6, 7, 8, 9, 10, 11, 12),
@@ -106,12 +110,10 @@ def write(shape: Shape, source: Source, *, withdraw: bool, operations: int, name
     workload = _Workload(script, source, live_max, withdraw=withdraw)
     workload.run(operations if live_max < _MANY else operations + 2 * live_max)
     longest = workload.longest + (4 if shape.level == "scheduler" else 1) * shape.unit
-    return script.trace(
-        max(
-            shape.pages(longest) * source.choice(_FIFTHS_OF_POOL[shape.level]) * live_max // 20 + 1,
-            4,
-        )
-    )
+    fifths = source.choice(_FIFTHS_OF_POOL[shape.level])
+    if source.chance(_CHATS):
+        workload.chat()
+    return script.trace(max(shape.pages(longest) * fifths * live_max // 20 + 1, 4))
 
 
 def write_gallery(shape: Shape, source: Source, *, name: str) -> Trace:
@@ -194,6 +196,24 @@ class _Workload:
             self._script.finish(r)
         if any(op.cancel for op in self._script.steps()):
             self._script.needs.append("cancel")
+
+    def chat(self) -> None:
+        """Hold a conversation when all others have ended: each prompt is the last one, the whole
+        answer and more, as long as there is room.
+
+        It comes last, so that what is drawn before it does not depend on it.
+        """
+        source = self._source
+        unit = self._script.shape.unit
+        said = joined(f"{source.choice('AB')}:{unit}", f"chat:{source.integer(1, unit)}")
+        for turn in range(4):
+            header = f"header{turn}:{source.integer(1, unit)}" if source.chance(_MOVED) else ""
+            prompt = f"{said} {header}".strip()
+            steps = min(source.integer(1, unit + 1), _CHATTED_MAX)
+            if length_of(prompt) + steps > self._talk.longest:
+                return
+            answer = self._script.converse(f"chat{turn}", prompt, steps)
+            said = f"{said} {answer} more{turn}:{source.integer(1, unit)}"
 
     def _one(self) -> None:
         if self._talk.said and self._script.shape.tier_pages and self._source.chance(_LOST):

@@ -69,7 +69,8 @@ CATALOGUE: tuple[Anomaly, ...] = (
     ),
     Anomaly(
         "lost-replay-boundary",
-        "retention never drops the state at the latest aligned boundary of a prefilled prompt",
+        "of a prefilled prompt everything is kept that a replay needs to resume at its last aligned"
+        " boundary: blocks of attention, and the state of a recurrent group",
         "an exact replay computes everything again",
     ),
     Anomaly(
@@ -93,6 +94,11 @@ CATALOGUE: tuple[Anomaly, ...] = (
         "double-free",
         "a page is given back once by each of its holders",
         "two requests get the same page",
+    ),
+    Anomaly(
+        "reference-count",
+        "the reference count of a page rises with each holder that takes it",
+        "a page that a request reads counts as free, and the next request is given it",
     ),
     Anomaly(
         "aliased-write",

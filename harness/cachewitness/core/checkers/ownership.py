@@ -26,6 +26,14 @@ from cachewitness.core.ledger.ledger import Ledger
 from cachewitness.core.ledger.records import PageRecord, PoolRecords, Span
 from cachewitness.core.ledger.requests import RequestRecord
 
+_TOTALS = " be as the tables say"
+"""What sentences about the totals of a pool have in common."""
+_UNCHANGED = ", and has not changed that since"
+"""What sentences about one page that is counted as before have in common."""
+_NOT_COUNTED = "not counted"
+"""The cause of a wrong reference count in an operation in which the engine counts nothing: that is
+no finding. A count may still come while the operation lasts, so the doubt stays until its end."""
+
 
 class Ownership(Checker):
     """Leaks, double frees, aliased writes, and counts that do not add up."""
@@ -35,7 +43,7 @@ class Ownership(Checker):
         "reference counts equal holders; free + held + cached = total; nobody overwrites what"
         " another holder needs"
     )
-    anomalies = ("leak", "double-free", "aliased-write")
+    anomalies = ("leak", "double-free", "aliased-write", "reference-count")
 
     def __init__(self) -> None:
         super().__init__()
@@ -44,6 +52,12 @@ class Ownership(Checker):
         """By pool: what the engine counted last; it stands until it counts again."""
         self._moved: set[int] = set()
         """Pools of which pages were taken or given back in the operation at hand."""
+        self._references: dict[tuple[int, int], tuple[int, int]] = {}
+        """By pool and page: how often the engine counted it to be held last, and in which step."""
+        self._counted: Counter[int] = Counter()
+        """By pool: how often the engine counted it."""
+        self._changes: Counter[tuple[int, int]] = Counter()
+        """By pool and page whose count is known: how often its holders changed."""
 
     def handlers(self) -> dict[type, Handler]:
         return {
@@ -62,6 +76,7 @@ class Ownership(Checker):
         takes pages is not at an end.
         """
         self._ended.pop(event.holder, None)
+        self._expect_references(event)
         if event.pool in self._told and event.pool not in self._moved:
             self._expect_counts(event)
         records = ledger.records[event.pool]
@@ -85,6 +100,7 @@ class Ownership(Checker):
 
     def on_release(self, ledger: Ledger, event: Release) -> Found:
         """Refuse what the holder does not hold, or not so often."""
+        self._expect_references(event)
         if event.pool in self._told and event.pool not in self._moved:
             self._expect_counts(event)
         records = ledger.records[event.pool]
@@ -132,11 +148,43 @@ class Ownership(Checker):
         """
         self.opportunities += 1
         self._told[event.pool] = event
+        self._counted[event.pool] += 1
+        for page, count in event.refs:
+            self._references[event.pool, page] = (count, event.step)
         # An engine may count before it reports what it took, so a difference is judged again when
         # all of the operation was reported.
         if _miscounts(ledger, event):
             self.deferred.append(lambda ledger: _miscounts(ledger, event))
         return None
+
+    def _expect_references(self, event: Acquire | Release) -> None:
+        """Expect that pages whose holders change, and whose counts are known, are counted anew when
+        the operation is over, if the engine counts the pool in it at all.
+        """
+        pool = event.pool
+        known = [page for page in event.pages if (pool, page) in self._references]
+        if not known:
+            return
+        self.opportunities += 1
+        before = self._counted[pool]
+        self._changes.update((pool, page) for page in known)
+        changes = [self._changes[pool, page] for page in known]
+
+        def judge(ledger: Ledger) -> Finding | None:
+            counted = self._counted[pool] > before
+            for page, change in zip(known, changes, strict=True):
+                if self._changes[pool, page] > change:
+                    continue  # whoever took it or gave it back since answers for its count
+                count, step = self._references[pool, page]
+                record = ledger.records[pool].get(page)
+                holders = record.holders if record is not None else {}
+                if count != sum(holders.values()):
+                    found = _not_counted(page, count, step, holders, event)
+                    found.cause = "" if counted else _NOT_COUNTED
+                    return found
+            return None
+
+        self.deferred.append(judge)
 
     def _expect_counts(self, event: Acquire | Release) -> None:
         """Expect that what was counted some steps ago is still so, or counted anew, when the
@@ -158,8 +206,15 @@ class Ownership(Checker):
         self.deferred.append(judge)
 
     def operation_over(self, ledger: Ledger) -> Found:
-        """Judge what is in doubt; who counts no more is found once."""
-        found = super().operation_over(ledger)
+        """Judge what is in doubt; who counts no more is found once.
+
+        A page that is counted wrong says more than the totals of its pool, which it makes wrong
+        too.
+        """
+        said = {one.sentence: one for one in super().operation_over(ledger) or ()}
+        found = [one for one in said.values() if one.cause != _NOT_COUNTED]
+        if any(_UNCHANGED in one.sentence for one in found):
+            found = [one for one in found if _TOTALS not in one.sentence]
         for pool in self._moved:
             del self._told[pool]
         self._moved.clear()
@@ -276,7 +331,7 @@ def _wrong_sum(event: Counts, total: int) -> Finding:
 
 def _wrong_held(event: Counts, held: int, cached: int) -> Finding:
     sentence = (
-        f"Let pool {event.pool} be as the tables say: {held} pages held, {cached} cached. However"
+        f"Let pool {event.pool}{_TOTALS}: {held} pages held, {cached} cached. However"
         f" the engine counts {_counted(event)}: a contradiction."
     )
     line = (
@@ -290,7 +345,7 @@ def _wrong_held(event: Counts, held: int, cached: int) -> Finding:
 
 def _counts_no_more(told: Counts, held: int, event: Acquire | Release) -> Finding:
     sentence = (
-        f"Let pool {told.pool} be as the tables say after step {event.step}: {held} pages held. The"
+        f"Let pool {told.pool}{_TOTALS} after step {event.step}: {held} pages held. The"
         f" engine counted it last in step {told.step}, as {_counted(told)}, and what it counts"
         " stands until it counts again: a contradiction."
     )
@@ -322,6 +377,24 @@ def _miscounted(page: int, count: int, holders: dict[str, int], step: int) -> Fi
         sentence=sentence,
         line=line,
     )
+
+
+def _not_counted(
+    page: int, count: int, counted: int, holders: dict[str, int], event: Acquire | Release
+) -> Finding:
+    names = ", ".join(holders) or "nobody"
+    anomaly = "leak" if count > sum(holders.values()) else "reference-count"
+    sentence = (
+        f"Let page {page} be held by {names} after step {event.step}, which makes"
+        f" {told(sum(holders.values()), 'reference')}; however the engine counted"
+        f" {told(count, 'reference')} in step {counted}{_UNCHANGED}: a contradiction."
+    )
+    r = next(iter(holders), event.holder)
+    line = (
+        f"page {page} is held by {names}: {told(sum(holders.values()), 'reference')}; the engine"
+        f" counts {count}"
+    )
+    return Finding(anomaly=anomaly, r=r, sentence=sentence, line=line, seq=event.seq)
 
 
 def _null_write(event: Write, page: int) -> Finding:

@@ -23,6 +23,7 @@ from cachewitness.core.trace_format import Level, Trace
 from cachewitness.engines import policy as policies
 from cachewitness.engines.registry import EngineSpec
 from cachewitness.report.expected import Entry, Expectations
+from cachewitness.report.refusals import without_layout
 from cachewitness.report.summary import DIED, UNFINISHED, Failure, NotRun, Report, SuiteReport
 from cachewitness.sessions.fuzz.trial import FuzzTrial, FuzzTrials, Judged, Plan
 from cachewitness.sessions.fuzz.watch import Watch
@@ -185,6 +186,7 @@ class Campaign:
     def _take(self, trial: FuzzTrial) -> None:
         """Take in what came of one number."""
         for what, why in trial.left_out:
+            why = without_layout(why)
             self._left_out.setdefault((what, why), NotRun(what, why, 0)).count += 1
         self.refused += trial.refused
         self._refused_last = 0 if trial.judged else self._refused_last + trial.refused

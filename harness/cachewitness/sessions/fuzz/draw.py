@@ -4,6 +4,9 @@ A policy may define how its layouts and options are drawn
 (`cachewitness.engines.policy.PolicyKind.draw`). For a policy that does not, one of its own
 configurations is drawn, with options of its other configurations.
 
+An engine may say what it takes (`cachewitness.engines.accepts.Accepts`): then the layout is drawn
+within that, and options that it does not take are left out.
+
 An option that the policy refuses beside those drawn before is left out, so the policy's own checks
 decide which options go together, and the rules are not repeated here.
 """
@@ -12,16 +15,22 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import lcm
 from typing import Any
 
 from cachewitness._util.errors import UsageError
 from cachewitness.core.trace_format import Layout, Level, TraceHeader
 from cachewitness.engines import policy as policies
+from cachewitness.engines.accepts import DEFAULT_KINDS, GROUPS_MAX, Accepts, group_of, layout_of
 from cachewitness.workloads.configurations import Configuration
 from cachewitness.workloads.source import Source
 
 _PAGES = 512
 """A pool in which every configuration can be tried, whatever the pool it is run with."""
+_SIZES = (2, 3, 4, 6, 8, 12, 16)
+"""Block sizes, in tokens, for an engine that takes any."""
+_UNIT_MAX = 48
+"""The longest scheduler block of unequal block sizes, in tokens."""
 Options = dict[str, Any]
 
 
@@ -32,13 +41,14 @@ class Restriction:
 
     `historic`: releases of the policy's system may be drawn too; the installed engine is of one
     release and cannot follow. `whole`: the engine has these layouts with these options, and no
-    others.
+    others. `accepts`: which layouts and options the engine takes; None: it does not say.
     """
 
     layouts: Sequence[Layout] = ()
     options: Mapping[str, Any] = field(default_factory=dict)
     historic: bool = True
     whole: bool = False
+    accepts: Accepts | None = None
 
 
 def draw(source: Source, policy: str, level: Level, chosen: Restriction) -> Configuration:
@@ -49,13 +59,18 @@ def draw(source: Source, policy: str, level: Level, chosen: Restriction) -> Conf
     kind = policies.get(policy)
     drawn: Options = {}
     wanted: Iterable[Options]
+    accepts = chosen.accepts
     if kind.drawing is not None:
         given = source.choice(chosen.layouts) if chosen.layouts else None
+        if given is None and accepts is not None:
+            given = _layout_within(source, accepts)
         layout, wanted = kind.drawing.draw(source, given, level, historic=chosen.historic)
     else:
         configurations = [
             configuration for configuration in kind.configurations() if configuration.runs_at(level)
         ]
+        if accepts is not None:
+            configurations = accepts.within(configurations) or configurations
         configuration = source.choice(configurations)
         layout = source.choice(chosen.layouts) if chosen.layouts else configuration.layout
         drawn = {} if chosen.layouts else dict(configuration.options)
@@ -64,9 +79,24 @@ def draw(source: Source, policy: str, level: Level, chosen: Restriction) -> Conf
     configuration = Configuration(layout, drawn, policy, kind.layouts.least_pages)
     _open(configuration, level)
     for bundle in wanted if not chosen.whole else ():
-        if not bundle.keys() & configuration.options.keys():
+        taken = accepts is None or all(accepts.takes(*option) for option in bundle.items())
+        if taken and not bundle.keys() & configuration.options.keys():
             configuration = _with(configuration, bundle, level)
     return configuration
+
+
+def _layout_within(source: Source, accepts: Accepts) -> Layout:
+    """Draw a layout that an engine takes; windows and chunks end on, before and behind a block."""
+    kinds = accepts.kinds or DEFAULT_KINDS
+    count = source.integer(1, min(accepts.groups_max or GROUPS_MAX, GROUPS_MAX))
+    sizes = [source.choice(accepts.block_sizes or _SIZES) for _ in range(count)]
+    if accepts.one_block_size or lcm(*sizes) > _UNIT_MAX:
+        sizes = [max(sizes)] * count
+    groups = []
+    for size in sizes:
+        span = max(source.integer(1, 3) * size + source.integer(-1, 1), 1)
+        groups.append(group_of(source.choice(kinds), size, span))
+    return layout_of(groups)
 
 
 def _with(configuration: Configuration, bundle: Options, level: Level) -> Configuration:

@@ -182,7 +182,8 @@ class Machine(RuleBasedStateMachine):
     def begin(self, data: st.DataObject) -> None:
         """Draw a configuration that the engine accepts, and build it."""
         source = _Drawn(data)
-        restriction = Restriction(historic=not self.engine.kind.replays)
+        kind = self.engine.kind
+        restriction = Restriction(historic=not kind.replays, accepts=kind.accepts)
         try:
             configuration = draw(source, self.policy, self.level, restriction)
             self.shape = configuration.shape(self.level)

@@ -22,6 +22,7 @@ from cachewitness.engines.mutant import DEFAULT_POLICY
 from cachewitness.engines.registry import EngineSpec
 from cachewitness.report import terminal
 from cachewitness.report.counterexample import wrapped
+from cachewitness.report.refusals import refusals
 from cachewitness.report.summary import Report, Stored, shown
 from cachewitness.report.tables import new_table, print_table
 from cachewitness.sessions.fuzz import coverage_points
@@ -29,6 +30,7 @@ from cachewitness.sessions.fuzz.campaign import Campaign
 from cachewitness.sessions.fuzz.exhaustive import Coverage
 from cachewitness.sessions.fuzz.scope import BLOCK
 from cachewitness.sessions.fuzz.self_test import CanaryResult
+from cachewitness.sessions.fuzz.trial import CONFIGURATIONS
 
 UNPROVED = "no fault could be planted, so it is not proved that one would have been seen"
 EXPLAINED_MAX = 12
@@ -64,9 +66,18 @@ def print_campaign(
     terminal.print_activity(report.activity, out)
     terminal.print_tallies(report.tallies(), out)
     _print_marks(campaign.marks, out)
+    refused = [entry for entry in report.not_run if entry.what == CONFIGURATIONS]
+    drawn = campaign.traces + sum(entry.count for entry in refused)
     _print_list(
         "not run",
-        [f"{entry.what}: {entry.why} ({entry.count} times)" for entry in report.not_run],
+        [
+            *([refusals(refused, drawn)] if refused else []),
+            *(
+                f"{entry.what}: {entry.why} ({entry.count} times)"
+                for entry in report.not_run
+                if entry.what != CONFIGURATIONS
+            ),
+        ],
         out,
     )
     terminal.print_bad_events(report.bad_events, out)

@@ -30,6 +30,9 @@ from cachewitness.workloads.source import Seeded, Source
 LENGTHS = (30, 60, 60, 120)
 """In operations, of traces; long ones fill pools, short ones leave more to other configurations."""
 
+CONFIGURATIONS = "configurations"
+"""What is left out where a configuration is refused."""
+
 
 @dataclass(frozen=True)
 class Plan:
@@ -137,14 +140,14 @@ class FuzzTrials:
         try:
             configuration, trace = self.plan.draw(number)
         except UsageError as error:
-            trial.left_out.append(("configurations", str(error)))
+            trial.left_out.append((CONFIGURATIONS, str(error)))
             return trial
         try:
             engine = self.engine.open(trace.header)
         except EngineBroken:
             raise
         except UsageError as error:
-            trial.left_out.append(("configurations", str(error)))
+            trial.left_out.append((CONFIGURATIONS, str(error)))
             trial.refused = True
             trial.startup_seconds = time.perf_counter() - began
             trial.missing = str(error) if isinstance(error, EngineMissing) else ""

@@ -167,6 +167,20 @@ class Script:
         self.decode(decode, r)
         self.finish(r)
 
+    def converse(self, r: str, prompt: str, steps: int) -> str:
+        """Serve a request whole in so many steps and return its answer as the next prompt quotes
+        it: `@r:N`.
+
+        The answer is quoted whole. An engine that takes several steps for the prompt generates
+        fewer tokens, and the quote then goes on beyond them.
+        """
+        self.submit(r, prompt)
+        self.step((r, length_of(prompt)))
+        self.decode(steps - 1, r)
+        self.finish(r)
+        drafts = int(self.shape.options.get("num_speculative_tokens", 0))
+        return f"@{r}:{steps * (1 + drafts)}"
+
     def decode(self, steps: int, *requests: str) -> None:
         """Run so many steps of one token for each request."""
         for _ in range(steps):

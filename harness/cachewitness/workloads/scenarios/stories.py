@@ -123,6 +123,35 @@ def multi_turn(s: Script, shape: Shape) -> int:
     return shape.pages(longest) * 2
 
 
+def whole_answers(s: Script, shape: Shape) -> int:
+    """Hold conversations as a chat client does: each prompt is the last one, the whole answer and
+    more.
+    """
+    u = shape.unit
+    talkers = 3
+    turns = 4
+    said = {t: f"sys:{2 * u} hello{t}:{u + 3}" for t in range(talkers)}
+    for turn in range(turns):
+        for talker in range(talkers):
+            r = f"t{talker}.{turn}"
+            answer = s.converse(r, said[talker], u + turn)
+            said[talker] += f" {answer} more{talker}.{turn}:{u // 2 + turn + 1}"
+    return shape.pages(3 * u + 3 + turns * (3 * u)) * (talkers + 1)
+
+
+def template_moves(s: Script, shape: Shape) -> int:
+    """Hold a conversation whose template ends each prompt in tokens that the next prompt has not:
+    it goes on behind an earlier place.
+    """
+    u = shape.unit
+    said = f"sys:{2 * u} hello:{u + 3}"
+    for turn in range(4):
+        r = f"t{turn}"
+        answer = s.converse(r, f"{said} header{turn}:{u // 2 + 1}", u + turn)
+        said += f" {answer} more{turn}:{u // 2 + turn + 1}"
+    return shape.pages(3 * u + 3 + 4 * (3 * u)) * 2
+
+
 def preempt_and_resume(s: Script, shape: Shape) -> int:
     """Preempt a request in its prefill and in its decode; what it generated is computed again or
     hit.
@@ -512,5 +541,17 @@ SCENARIOS: tuple[Scenario, ...] = (
         "OpenVINO GenAI 2026.4, partial preemption of a hybrid; vllm-project/vllm#31583",
         outgrown,
         levels=("scheduler",),
+    ),
+    Scenario(
+        "whole-answers",
+        "conversations in which each prompt is the last one, the whole answer and more",
+        "ggml-org/llama.cpp tools/server: a slot goes on from the end of its last request",
+        whole_answers,
+    ),
+    Scenario(
+        "template-moves",
+        "a conversation whose prompts end in a header that the next prompt has not",
+        "chat templates that take the thinking of earlier turns out, as Qwen3's",
+        template_moves,
     ),
 )

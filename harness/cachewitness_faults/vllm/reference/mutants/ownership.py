@@ -39,6 +39,23 @@ def touch_after_allocate(engine: Driver) -> None:
 
 
 @mutant(
+    name="second-hit-block-not-counted",
+    mirrors="vllm-project/vllm#10507",
+    anomaly="reference-count",
+    checker="ownership",
+    group="H",
+    engines=BOTH,
+)
+def second_hit_block_not_counted(engine: Driver) -> None:
+    """Of the blocks that are hit, the first alone is counted as held."""
+
+    def touch(original: Any, blocks: Any) -> None:
+        original(list(blocks)[:1])
+
+    wrap(core(engine).block_pool, "touch", touch)
+
+
+@mutant(
     name="negative-count-inflates-free",
     mirrors="vLLM's test test_external_computed_blocks_do_not_corrupt_free_pool",
     anomaly="double-free",
