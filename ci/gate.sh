@@ -54,7 +54,7 @@ said=$("${harness[@]}" --version 2>&1) || refuse "the harness does not start (${
 
 mkdir -p -- "$artefacts" || refuse "CACHEWITNESS_ARTEFACTS: $artefacts cannot be made"
 # What an earlier run left there must not be taken for this one's.
-rm -rf -- "$artefacts"/{report.txt,report.html,report.json,report.sarif,junit.xml,badge.json,summary.md,failures,crashes}
+rm -rf -- "$artefacts"/{.output.*,report.txt,report.html,report.json,report.sarif,junit.xml,badge.json,summary.md,failures,crashes}
 
 run=("${harness[@]}" run --engine "$engine" --seed "$seed" --seconds "$seconds" --report "$artefacts")
 if [[ -n ${CACHEWITNESS_EXPECTED:-} ]]; then
@@ -68,9 +68,34 @@ run+=("$@")
 printf 'gate: %s:' "${said##*$'\n'}"
 printf ' %q' "${run[@]}"
 printf '\n\n'
-"${run[@]}" 2>&1 | tee -- "$artefacts/report.txt" || status=${PIPESTATUS[0]}
+# The run is a child in the background, so that a signal to this script alone reaches it too; it then reports what it has found so
+# far. What copies its output ignores signals: it ends with the run, however that ends.
+pipe=$(mktemp -u "$artefacts/.output.XXXXXX")
+mkfifo -- "$pipe"
+(
+    trap '' HUP INT TERM
+    exec tee -- "$artefacts/report.txt" <"$pipe"
+) &
+copying=$!
+"${run[@]}" >"$pipe" 2>&1 </dev/null &
+running=$!
+trap 'stopped=yes; kill -TERM "$running" 2>/dev/null || true' HUP INT TERM
 
-# report.json is written at the very end, whole or not at all. Without it, or against it, no code is a verdict.
+ended() { # a child; sets `code`. A signal ends `wait`, and not the child.
+    stopped=yes
+    while [[ -n $stopped ]]; do
+        stopped= code=0
+        wait "$1" || code=$?
+    done
+}
+
+ended "$running"
+status=$code
+ended "$copying"
+rm -f -- "$pipe"
+
+# report.json is kept up while the run goes on, and says that the run was interrupted until it has ended. Without it, or against it,
+# no code is a verdict.
 case $status in
 3 | 4 | 130) ;;
 *)

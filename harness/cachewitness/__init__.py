@@ -15,8 +15,8 @@ are called. `python -m cachewitness` is the command line.
   `ManagerAdapter` and `ObservedManager` fit a cache manager of vLLM's shape. `CAPABILITIES`,
   `NO_STATES`, `describe_full_attention`, `describe_vllm` and `vllm_retention` make its header. What
   it refuses is a `UsageError`, what it misses an `EngineMissing`.
-* Parts that an `EngineKind` may have: `Accepts`, `AnswersLevel`, `Controls`, `OwnConfigurations`,
-  `OwnProcess`, `Prompts`, `SecondTier`, `WrittenFor`.
+* Parts that an `EngineKind` may have: `Accepts`, `AnswersLevel`, `Controls`, `KnownFindings`,
+  `OwnConfigurations`, `OwnProcess`, `Prompts`, `SecondTier`, `WrittenFor`.
 * A policy with a reference: a `PolicyKind` with its `Rule`s and where it stands on the `AXES`;
   `load_policy` finds one by name. Its parts: `Choices`, `Drawing`, `LayoutRules`, `OnTensors`,
   `Sizing` (a command that shows a `Plan`: `plan_as_json`, `show_plan`) and `PolicyAnswers`.
@@ -73,6 +73,7 @@ if TYPE_CHECKING:
     from cachewitness.engines.full_attention import NO_STATES
     from cachewitness.engines.full_attention import describe as describe_full_attention
     from cachewitness.engines.kind import EngineKind
+    from cachewitness.engines.known_findings import KnownFindings
     from cachewitness.engines.layout_rules import LayoutRules
     from cachewitness.engines.manager_adapter import ManagerAdapter
     from cachewitness.engines.mutant import mutant
@@ -136,6 +137,7 @@ _HOMES = {
     "engines.first_come": ("FirstCome",),
     "engines.full_attention": ("NO_STATES", "describe as describe_full_attention"),
     "engines.kind": ("EngineKind",),
+    "engines.known_findings": ("KnownFindings",),
     "engines.layout_rules": ("LayoutRules",),
     "engines.manager_adapter": ("ManagerAdapter",),
     "engines.mutant": ("mutant",),
@@ -200,6 +202,7 @@ __all__ = [
     "Header",
     "History",
     "KeyId",
+    "KnownFindings",
     "Layout",
     "LayoutRules",
     "LookupInput",

@@ -15,7 +15,6 @@ import shlex
 import shutil
 import subprocess
 import sys
-import tomllib
 from pathlib import Path
 from typing import Any, NamedTuple
 from xml.etree import ElementTree
@@ -24,40 +23,19 @@ import pytest
 
 from cachewitness.report import expected
 from suites.support.checkout import SOURCES
+from suites.support.forked import (
+    EARLY,
+    FORGETFUL,
+    GUIDE,
+    ROOT,
+    Bug,
+    example,
+    make_fork,
+    surroundings,
+)
 
-ROOT = Path(__file__).resolve().parents[2]
-GUIDE = (ROOT / "docs" / "gate.md").read_text(encoding="utf-8")
 SHORT = ("--suite", "invariants", "--layout", "full-swa", "--option", "retention_interval=0")
 VLLM_SOURCE = os.environ.get("CACHEWITNESS_VLLM_SOURCE", "")
-
-
-class Bug(NamedTuple):
-    """One change of a source text, and the anomaly that it must be found by."""
-
-    anomaly: str
-    file: str
-    old: str
-    new: str
-
-    def plant(self, package: Path) -> None:
-        path = package / self.file
-        text = path.read_text(encoding="utf-8")
-        assert text.count(self.old) == 1, f"{path} has {self.old!r} {text.count(self.old)} times"
-        path.write_text(text.replace(self.old, self.new), encoding="utf-8")
-
-
-EARLY = Bug(
-    "premature-release",
-    "sliding_window.py",
-    "- self.sliding_window + 1",
-    "- self.sliding_window + 2",
-)
-FORGETFUL = Bug(
-    "lost-replay-boundary",
-    "single_type_manager.py",
-    "(request, self.config, replay,",
-    "(request, self.config, (),",
-)
 
 
 class Gated(NamedTuple):
@@ -80,19 +58,9 @@ class Gated(NamedTuple):
         return [failure for suite in self.report()["suites"] for failure in suite["failures"]]
 
 
-def surroundings(folder: Path, **more: str) -> dict[str, str]:
-    """Return an environment in which only the package in `folder` is added and no CI system is
-    noticed.
-    """
-    kept = {
-        key: value
-        for key, value in os.environ.items()
-        if not key.startswith(("CACHEWITNESS_", "GITHUB_"))
-    }
-    return kept | {"PYTHONPATH": str(folder), "CACHEWITNESS_PYTHON": sys.executable} | more
-
-
-def gate(folder: Path, engine: str, *arguments: str, **environment: str) -> Gated:
+def gate(
+    folder: Path, engine: str, *arguments: str, timeout: float = 300, **environment: str
+) -> Gated:
     command = ["bash", str(ROOT / "ci" / "gate.sh"), engine, *arguments]
     done = subprocess.run(
         command,
@@ -100,46 +68,9 @@ def gate(folder: Path, engine: str, *arguments: str, **environment: str) -> Gate
         env=surroundings(folder, **environment),
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=timeout,
     )
     return Gated(done.returncode, done.stdout, done.stderr, folder)
-
-
-def example(language: str, first: str) -> str:
-    """Return the code block of the guide that begins with a line."""
-    blocks: list[str] = re.findall(rf"^```{language}\n(.*?)^```$", GUIDE, re.DOTALL | re.MULTILINE)
-    found = [block for block in blocks if block.startswith(first)]
-    assert len(found) == 1, f"docs/gate.md has {len(found)} blocks that begin with {first!r}"
-    return found[0]
-
-
-def make_fork(folder: Path, bug: Bug | None = None) -> Path:
-    """Make a package that is a copy of the reference policy, and install it as far as entry
-    points go.
-    """
-    package = folder / "forked_vllm"
-    package.mkdir(parents=True)
-    for path in sorted((ROOT / "reference_impl" / "cachewitness_reference" / "vllm").glob("*.py")):
-        text = path.read_text(encoding="utf-8").replace(
-            "cachewitness_reference.vllm", "forked_vllm"
-        )
-        (package / path.name).write_text(text, encoding="utf-8")
-    (package / "witness.py").write_text(
-        example("python", "# forked_vllm/witness.py"), encoding="utf-8"
-    )
-    if bug:
-        bug.plant(package)
-    registered = tomllib.loads(example("toml", "# pyproject.toml"))["project"]["entry-points"]
-    lines = [
-        line
-        for group, names in registered.items()
-        for line in (f"[{group}]", *(f"{k} = {v}" for k, v in names.items()))
-    ]
-    info = folder / "forked_vllm-1.0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: forked-vllm\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text("\n".join(lines) + "\n")
-    return folder
 
 
 @pytest.fixture(scope="module")
@@ -252,6 +183,69 @@ def test_listed_failures_are_expected_and_one_that_is_not_listed_is_not(
     shorter = tmp_path / "a shorter list"
     shorter.write_text("".join(lines[1:]))
     assert gate(folder, "fork", *SHORT, "--fail-fast", CACHEWITNESS_EXPECTED=str(shorter)).code == 1
+
+
+KNOWN = "*:*@full-swa*  premature-release  # a window is given back early\n"
+"""What is known of a release of the fork, whose fault `EARLY` came with it."""
+
+
+def test_what_a_release_is_known_for_is_expected_by_itself(tmp_path: Path) -> None:
+    """An unchanged release is green without a list of the user's; what it is known for is named in
+    one line each, and its list is no reason to be strict. Without the list it is red.
+    """
+    fork = make_fork(tmp_path / "fork", EARLY, known=KNOWN)
+    done = gate(fork, "fork", *SHORT)
+    assert done.code == 0, done.out + done.err
+    found = len(done.failures())
+    listed = f"known of fork 1.0: {found} findings, list {fork / 'forked_vllm' / 'known.txt'}"
+    assert f"\n{listed}\n  premature-release  invariants:" in done.out
+    assert listed in (done.artefacts / "summary.md").read_text()
+    assert "FAIL" not in done.out and "replay: " not in done.out
+    assert done.report()["known_list"]["findings"] == found > 0
+    assert listed in (done.artefacts / "report.html").read_text()
+    junit = ElementTree.parse(done.artefacts / "junit.xml").getroot()
+    assert junit.attrib["failures"] == "0"
+    sarif = json.loads((done.artefacts / "report.sarif").read_bytes())
+    assert {one["level"] for one in sarif["runs"][0]["results"]} == {"note"}
+    (fork / ".cachewitness-expected").write_text("invariants:*  premature-release  # ours\n")
+    beside = gate(fork, "fork", *SHORT, "--strict-expected")
+    assert beside.code == 0, beside.out + beside.err
+    assert {failure["known"] for failure in beside.failures()} == {""}
+    (fork / ".cachewitness-expected").unlink()
+    without = gate(fork, "fork", *SHORT, "--no-known")
+    assert without.code == 1 and "known of" not in without.out, without.out + without.err
+
+
+def test_a_change_is_shown_before_what_the_release_is_known_for(tmp_path: Path) -> None:
+    """A list of the release hides no other anomaly, and the user's is strict still."""
+    fork = make_fork(tmp_path / "fork", EARLY, known=KNOWN)
+    FORGETFUL.plant(fork / "forked_vllm")
+    layouts = ("--suite", "invariants", "--layout", "full-swa", "--layout", "full-mamba")
+    done = gate(fork, "fork", *layouts)
+    assert done.code == 1, done.out + done.err
+    change = done.out.index(f"FAIL  {FORGETFUL.anomaly}")
+    assert change < done.out.index("known of fork 1.0: ")
+    assert "FAIL  premature-release" not in done.out
+    cases = ElementTree.parse(done.artefacts / "junit.xml").getroot().iter("testcase")
+    outcomes = [case[0].tag for case in cases if "@" in case.attrib["name"]]
+    assert outcomes == sorted(outcomes) and set(outcomes) == {"failure", "skipped"}
+    (fork / ".cachewitness-expected").write_text("invariants:none@*  leak  # ours\n")
+    stale = gate(
+        make_fork(tmp_path / "b", EARLY, known=KNOWN),
+        "fork",
+        *SHORT,
+        "--strict-expected",
+        CACHEWITNESS_EXPECTED=str(fork / ".cachewitness-expected"),
+    )
+    assert stale.code == 4 and "nothing fits it" in stale.out, stale.out
+
+
+def test_a_release_without_a_list_says_so(tmp_path: Path) -> None:
+    fork = make_fork(tmp_path / "fork", EARLY, known=KNOWN)
+    witness = fork / "forked_vllm" / "witness.py"
+    witness.write_text(witness.read_text().replace('"fork", "1.0"', '"fork", "2.0"'))
+    done = gate(fork, "fork", *SHORT)
+    assert done.code == 1 and "known of fork 2.0: no list" in done.out, done.out + done.err
 
 
 def test_unexpected_passes_are_shown(red: Gated, clean: Path, tmp_path: Path) -> None:
@@ -505,8 +499,33 @@ def test_a_fork_of_vllm_is_green_and_with_the_fault_red(tmp_path: Path) -> None:
     arguments = ("--suite", "invariants", "--layout", "full-swa-mamba")
     clean = gate(fork, "vllm:source=.", *arguments)
     assert clean.code == 0, clean.out + clean.err
+    assert "known of vLLM 0.33.0: " in clean.out
     bug = Bug(EARLY.anomaly, "v1/core/single_type_kv_cache_manager.py", EARLY.old, EARLY.new)
     bug.plant(fork / "vllm")
     red = gate(fork, "vllm:source=.", *arguments)
     assert red.code == 1, red.out + red.err
     assert {failure["anomaly"] for failure in red.failures()} == {bug.anomaly}
+
+
+@pytest.mark.vllm
+@pytest.mark.skipif(bool(why_no_vllm()), reason=why_no_vllm())
+def test_a_release_of_vllm_is_green_as_it_is_and_a_change_is_shown_first(tmp_path: Path) -> None:
+    """All suites, without a list of the user's: what the release is known for is folded, and a
+    window that is given back early stands before it.
+    """
+    fork = make_vllm(tmp_path / "vllm fork")
+    clean = gate(fork, "vllm:source=.", CACHEWITNESS_SECONDS="20", timeout=1200)
+    assert clean.code == 0, clean.out + clean.err
+    assert re.search(
+        r"^known of vLLM \S+: [1-9]\d* findings?, list fixtures/expected/vllm-",
+        clean.out,
+        re.MULTILINE,
+    ), clean.out
+    assert "FAIL" not in clean.out
+    bug = Bug(EARLY.anomaly, "v1/core/single_type_kv_cache_manager.py", EARLY.old, EARLY.new)
+    bug.plant(fork / "vllm")
+    layouts = ("--layout", "full-swa", "--layout", "full-mamba")
+    suites = ("--suite", "invariants", "--suite", "scheduler")
+    red = gate(fork, "vllm:source=.", *suites, *layouts, timeout=1200)
+    assert red.code == 1, red.out + red.err
+    assert red.out.index(f"FAIL  {EARLY.anomaly}") < red.out.index("known of vLLM ")

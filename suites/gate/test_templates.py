@@ -2,21 +2,28 @@
 with what they exit.
 
 Installing is left out: `pip`, `git` and `buildkite-agent` are stand-ins that note how they were
-called, and the gate is one that ends as it is told to. The gate itself is tried in `test_gate.py`.
+called, and the gate is one that ends as it is told to. Then the same steps call the gate itself, on
+a fork whose release is known for something, as it is and with a change.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import yaml
 
-from suites.support.consoles import ROOT
+from suites.support.forked import EARLY, FORGETFUL, ROOT, make_fork, surroundings
 
+GATED = """#!/usr/bin/env bash
+exec bash {gate} fork --suite invariants --layout full-swa --option retention_interval=0
+"""
+"""A gate of the fork, whatever engine the template names."""
+KNOWN = "*:*@full-swa*  premature-release  # a window is given back early\n"
 TEMPLATES = ("action", "buildkite", "github", "gitlab")
 GATE = """#!/usr/bin/env bash
 echo "gate $* for ${CACHEWITNESS_SECONDS:-} s" >> "$NOTES"
@@ -62,39 +69,52 @@ def script(template: str) -> tuple[str, dict[str, str]]:
     return "\n".join(step["run"] for step in steps if "run" in step), given
 
 
-@pytest.mark.parametrize("ends", [0, 1, 5])
-@pytest.mark.parametrize("template", TEMPLATES)
-def test_a_template_gates_the_fork_and_ends_as_the_gate_does(
-    template: str, ends: int, tmp_path: Path
-) -> None:
+class Ran(NamedTuple):
+    """What came of the steps: the exit code, what was printed, and what the stand-ins noted."""
+
+    code: int
+    out: str
+    notes: str
+
+
+def run_steps(template: str, folder: Path, fork: Path, gate: str, **more: str) -> Ran:
+    """Run the steps of a template at the root of a fork, where `gate` stands for ci/gate.sh."""
     steps, variables = script(template)
-    fork = tmp_path / "fork"
-    tools = tmp_path / "bin"
-    notes = tmp_path / "notes"
-    for folder in (fork / "vllm", fork / "ci" / "action", tools):
-        folder.mkdir(parents=True)
-    for gate in (tmp_path / "gate.sh", fork / "ci" / "gate.sh"):
-        gate.write_text(GATE)
-        gate.chmod(0o755)
+    tools = folder / "bin"
+    notes = folder / "notes"
+    for made in (fork / "vllm", fork / "ci" / "action", tools):
+        made.mkdir(parents=True)
+    for path in (folder / "gate.sh", fork / "ci" / "gate.sh"):
+        path.write_text(gate)
+        path.chmod(0o755)
     for name, body in STANDINS.items():
         (tools / name).write_text(f"#!/usr/bin/env bash\n{body}\n")
         (tools / name).chmod(0o755)
     own = {
         "NOTES": str(notes),
-        "GATE": str(tmp_path / "gate.sh"),
-        "ENDS": str(ends),
+        "GATE": str(folder / "gate.sh"),
         "GITHUB_ACTION_PATH": str(fork / "ci/action"),
     }
-    surroundings = os.environ | variables | own | {"PATH": f"{tools}:{os.environ['PATH']}"}
+    path = {"PATH": f"{tools}:{os.environ['PATH']}"}
     ran = subprocess.run(
         ["bash", "-eo", "pipefail", "-c", steps],
         cwd=fork,
-        env=surroundings,
+        env=surroundings(fork) | variables | own | more | path,
         capture_output=True,
         text=True,
     )
-    said = notes.read_text()
-    assert ran.returncode == ends, ran.stderr
+    return Ran(ran.returncode, ran.stdout + ran.stderr, notes.read_text())
+
+
+@pytest.mark.parametrize("ends", [0, 1, 5])
+@pytest.mark.parametrize("template", TEMPLATES)
+def test_a_template_gates_the_fork_and_ends_as_the_gate_does(
+    template: str, ends: int, tmp_path: Path
+) -> None:
+    fork = tmp_path / "fork"
+    ran = run_steps(template, tmp_path, fork, GATE, ENDS=str(ends))
+    said = ran.notes
+    assert ran.code == ends, ran.out
     assert (
         "gate vllm:source=. for 60 s" in said and "pip install" in said and "torch==2.13.0" in said
     )
@@ -103,3 +123,47 @@ def test_a_template_gates_the_fork_and_ends_as_the_gate_does(
     assert (version["__version__"], version["__version_tuple__"]) == ("0.33.0", (0, 33, 0))
     if template == "buildkite":
         assert f"--style {'error' if ends else 'success'} # said" in said
+
+
+@pytest.mark.parametrize("template", TEMPLATES)
+def test_a_release_is_green_as_it_is_and_a_change_is_red_and_shown_first(
+    template: str, tmp_path: Path
+) -> None:
+    """No template names a list: what the release is known for comes by itself."""
+    gate = GATED.format(gate=ROOT / "ci" / "gate.sh")
+    for name, change, code in (("clean", None, 0), ("changed", FORGETFUL, 1)):
+        fork = make_fork(tmp_path / name / "fork", EARLY, known=KNOWN)
+        if change:
+            change.plant(fork / "forked_vllm")
+        ran = run_steps(template, tmp_path / name, fork, gate)
+        summary = (fork / "cachewitness-artefacts" / "summary.md").read_text()
+        assert ran.code == code, ran.out
+        known = summary.index("known of fork 1.0: ")
+        assert (f"FAIL  {FORGETFUL.anomaly}" in summary[:known]) == bool(change)
+        assert "FAIL  premature-release" not in summary
+
+
+def test_a_container_gates_what_is_mounted(tmp_path: Path) -> None:
+    """Its entry point is the gate, called from a folder that is not the fork, with artefacts in
+    another.
+    """
+    text = (ROOT / "ci/examples/Containerfile").read_text()
+    (entry,) = re.findall(r'^ENTRYPOINT \["/opt/cachewitness/(.*)"\]$', text, re.MULTILINE)
+    assert "ENV CACHEWITNESS_ARTEFACTS=/artefacts" in text
+    for name, change, code in (("clean", None, 0), ("changed", FORGETFUL, 1)):
+        fork = make_fork(tmp_path / name / "fork", EARLY, known=KNOWN)
+        if change:
+            change.plant(fork / "forked_vllm")
+        home = tmp_path / name / "home"
+        home.mkdir()
+        artefacts = tmp_path / name / "artefacts"
+        options = ("--suite", "invariants", "--layout", "full-swa", "--option")
+        ran = subprocess.run(
+            ["bash", str(ROOT / entry), "fork", *options, "retention_interval=0"],
+            cwd=home,
+            env=surroundings(fork, CACHEWITNESS_ARTEFACTS=str(artefacts)),
+            capture_output=True,
+            text=True,
+        )
+        assert ran.returncode == code, ran.stdout + ran.stderr
+        assert "known of fork 1.0: " in (artefacts / "summary.md").read_text()

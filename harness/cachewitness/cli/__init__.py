@@ -130,16 +130,30 @@ def _print(message: str, code: int) -> int:
     return code
 
 
+TWICE_S = 2.0
+"""Seconds in which another SIGTERM is the same: a group gets it, and a script passes it on."""
+
+
 def _take_termination_for_ctrl_c() -> None:
     """Have SIGTERM end a run as Ctrl-C does: what was found so far is told."""
     import signal
     import threading
+    from time import monotonic
+    from types import FrameType
+
+    last: list[float] = []
+
+    def end(number: int, frame: FrameType | None) -> None:
+        now = monotonic()
+        if not last or now - last[-1] > TWICE_S:
+            last.append(now)
+            raise KeyboardInterrupt
 
     if (
         threading.current_thread() is threading.main_thread()
         and signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
     ):
-        signal.signal(signal.SIGTERM, signal.default_int_handler)
+        signal.signal(signal.SIGTERM, end)
 
 
 def _unwritten(error: OSError) -> int:

@@ -23,6 +23,7 @@ from cachewitness.cli.options import (
     gather,
     jobs_of,
     jobs_option,
+    known_option,
     options_of,
     selection_options,
 )
@@ -94,6 +95,7 @@ class Search:
 )
 @jobs_option
 @expected_options
+@known_option
 @report_option
 @click.option(
     "--exhaustive", is_flag=True, help="Run every trace within a bound instead of random traces."
@@ -163,7 +165,7 @@ def fuzz(
     )
     status = StatusLine(anywhere=True)
     kept = keeper_of(spec, folder)
-    known = listed.load()
+    known = listed.load(spec)
 
     def tell(campaign: Campaign) -> None:
         status.tell(lambda: _progress_text(campaign, budget.seconds, budget.operations))
@@ -191,6 +193,7 @@ def fuzz(
         campaign.operations,
         budget.seed,
         str(listed.expected or ""),
+        no_known=listed.no_known,
         beside=beside,
     )
     if as_json:
@@ -221,6 +224,8 @@ def _nothing_drawn(budget: Budget, listed: ExpectedFailures, folder: Path | None
         raise UsageError(
             "--expected: an exhaustive search has no list; it ends at its first failure"
         )
+    if listed.no_known:
+        raise UsageError("--no-known: an exhaustive search has no list; leave it out")
 
 
 def _print_campaign(

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from cachewitness.engines.deadline import Limits
     from cachewitness.engines.environment import Exported
     from cachewitness.engines.registry import EngineSpec
-    from cachewitness.report.expected import Expectations
+    from cachewitness.report.expected import Expectations, KnownOf
     from cachewitness.sessions.run.suites import Suite
     from cachewitness.workloads.configurations import Configuration
 
@@ -171,12 +171,32 @@ class ExpectedFailures:
 
     expected: Path | None
     strict_expected: bool
+    no_known: bool
 
-    def load(self) -> Expectations:
-        """Return what the file lists. Raises UsageError if it cannot be read, or there is none to
-        be strict about.
+    def load(self, spec: EngineSpec) -> Expectations:
+        """Return what the file lists, beside what the engine's release is known for unless that is
+        left out. Raises UsageError if the file cannot be read, or there is none to be strict about.
         """
-        return expectations_of(self.expected, self.strict_expected)
+        from cachewitness.report.expected import shipped
+
+        def known(version: str) -> KnownOf | None:
+            files = spec.known_lists(version)
+            system = spec.kind.written_for.system if spec.kind.written_for else spec.kind.name
+            return None if files is None else shipped(f"{system} {version}", files)
+
+        return expectations_of(
+            self.expected, self.strict_expected, None if self.no_known else known
+        )
+
+
+known_option: Callable[[Any], Any] = click.option(
+    "--no-known",
+    is_flag=True,
+    help=(
+        "Leave out the list of what the engine's release is known to do against a rule, which comes"
+        " with this package."
+    ),
+)
 
 
 def expected_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -240,13 +260,19 @@ def died(line: str) -> None:
     click.echo(f"cachewitness: {line}", err=True)
 
 
-def expectations_of(expected: Path | None, strict: bool) -> Expectations:
-    """Return the list of expected failures that the user named; an empty one without a file."""
+def expectations_of(
+    expected: Path | None,
+    strict: bool,
+    find_known: Callable[[str], KnownOf | None] | None = None,
+) -> Expectations:
+    """Return the list of expected failures that the user named, an empty one without a file;
+    `find_known` returns what stands beside it, by the version of the engine.
+    """
     from cachewitness.report.expected import Expectations, load
 
     if strict and expected is None:
         raise UsageError("--strict-expected: belongs to --expected FILE")
-    return Expectations(load(expected) if expected else (), strict=strict)
+    return Expectations(load(expected) if expected else (), strict=strict, find_known=find_known)
 
 
 EXIT_INCOMPLETE = 4

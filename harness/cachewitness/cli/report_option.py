@@ -54,9 +54,9 @@ def ready(folder: Path | None, *sources: Path) -> None:
     store.clear(folder)
 
 
-def keeper_of(engine: EngineSpec, folder: Path | None) -> Keeper:
-    """Return what keeps failures: all of them with their histories in the folder, or the first
-    of each anomaly without one.
+def keeper_of(engine: EngineSpec, folder: Path | None, most: int | None = None) -> Keeper:
+    """Return what keeps failures: `most` of them (None: all) with their histories in the folder, or
+    the first of each anomaly without one.
     """
     from cachewitness.sessions.run import store
 
@@ -64,6 +64,7 @@ def keeper_of(engine: EngineSpec, folder: Path | None) -> Keeper:
         engine,
         folder / store.FAILURES if folder else store.DEFAULT_FOLDER,
         everything=folder is not None,
+        most=most,
     )
 
 
@@ -92,6 +93,26 @@ def files_of(
     made[folder / store.SARIF] = sarif.render(report, stored)
     made[folder / store.BADGE] = badge.render(report)
     return made, problems
+
+
+def so_far(
+    report: Report,
+    stored: Mapping[str, Stored],
+    configurations: Sequence[str],
+    policy: str,
+    folder: Path | None,
+    junit_file: Path | None,
+) -> dict[Path, bytes]:
+    """Return the files that are kept up while a run goes on, with what there is so far."""
+    from cachewitness.report import jsonreport, junit
+    from cachewitness.sessions.run import store
+
+    made = {}
+    if folder is not None:
+        document = jsonreport.document(report, stored, configurations, policy)
+        made[folder / store.REPORT] = jsonreport.render(document)
+    cases = [path for path in (folder and folder / store.JUNIT, junit_file) if path]
+    return made | dict.fromkeys(cases, junit.render(report, stored) if cases else b"")
 
 
 def drawn_or_told(target: Path, draw: Callable[[], bytes]) -> tuple[dict[Path, bytes], list[str]]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
+from cachewitness._util.errors import UsageError
 from cachewitness.cli import completion
 from cachewitness.cli.json_option import json_option, print_json
 from cachewitness.cli.options import (
@@ -20,13 +22,14 @@ from cachewitness.cli.options import (
     gather,
     jobs_of,
     jobs_option,
+    known_option,
     replaced_by,
     selection_options,
     suites_of,
 )
-from cachewitness.cli.report_option import files_of, keeper_of, report_option
+from cachewitness.cli.report_option import files_of, keeper_of, report_option, so_far
 from cachewitness.cli.report_option import ready as report_ready
-from cachewitness.cli.status_line import StatusLine, left
+from cachewitness.cli.status_line import StatusLine, SuiteLines, left
 from cachewitness.cli.table_option import ready, table_option
 
 if TYPE_CHECKING:
@@ -53,6 +56,8 @@ class Work:
     full: bool
     jobs: int | None
     fail_fast: bool
+    max_failures: int
+    shrink_attempts: int | None
 
 
 @dataclass(frozen=True)
@@ -118,7 +123,28 @@ class Output:
         " time if the engine has a process of its own."
     ),
 )
+@click.option(
+    "--max-failures",
+    type=click.IntRange(min=1),
+    default=20,
+    show_default=True,
+    metavar="N",
+    help=(
+        "How many failures are kept, and at most how many of these are shrunk, the first of each"
+        " anomaly; the rest are counted and named."
+    ),
+)
+@click.option(
+    "--shrink-attempts",
+    type=click.IntRange(min=0),
+    metavar="N",
+    help=(
+        "How many smaller traces are tried for a failure; left out: 5000, and fewer for an engine"
+        " that only answers."
+    ),
+)
 @expected_options
+@known_option
 @json_option("report")
 @table_option("suites and failures")
 @click.option("--junit", type=_FILE, metavar="FILE", help="Write the report as JUnit XML.")
@@ -137,7 +163,9 @@ def run(chosen: Selection, work: Work, listed: ExpectedFailures, output: Output)
     kind. Failing traces are shrunk and kept in .cachewitness/failures (with --report, in its
     folder).
     """
+    from cachewitness._util import files
     from cachewitness.sessions.run.runner import Runner
+    from cachewitness.sessions.run.snapshots import Snapshots
 
     spec = chosen.spec(work.device)
     if work.retention_interval is not None:
@@ -146,14 +174,28 @@ def run(chosen: Selection, work: Work, listed: ExpectedFailures, output: Output)
     chosen = chosen.also([one.setting for one in exported])
     configurations, named, exact = chosen.configurations(spec)
     _ready(output)
-    kept = keeper_of(spec, output.folder)
-    status = StatusLine(shown=not output.quiet and not output.as_json)
+    kept = keeper_of(spec, output.folder, work.max_failures)
+    talks = not output.quiet and not output.as_json
+    status = StatusLine(shown=talks)
+
+    def made(report: Report) -> _Made:
+        report.environment = [one.origin for one in exported]
+        report.settings = settings
+        report.not_kept = len(kept.left_out)
+        return _Made(report, kept.stored, [one.name for one in configurations], chosen.policy)
+
+    def write(report: Report) -> None:
+        for path, content in so_far(*made(report), output.folder, output.junit).items():
+            with suppress(UsageError):  # it is told when the run has ended
+                files.write(path, [content])
+
+    settings = replaced_by(chosen.policy, configurations, chosen.release)
     runner = Runner(
         spec,
         configurations,
         seed=work.seed,
         seconds=work.seconds,
-        expected=listed.load(),
+        expected=listed.load(spec),
         policy=chosen.policy,
         chosen_configurations=named,
         chosen_suites=bool(work.suites),
@@ -166,18 +208,20 @@ def run(chosen: Selection, work: Work, listed: ExpectedFailures, output: Output)
         if status.shown
         else None,
         on_failure=kept.take,
+        on_suite=SuiteLines(shown=talks).tell,
+        on_step=Snapshots(write).offer if output.folder or output.junit else None,
+        shrunk=work.max_failures,
+        attempts=work.shrink_attempts,
     )
     try:
         report = runner.run(suites_of(work.suites))
     finally:
         status.clear()
-    report.environment = [one.origin for one in exported]
-    report.settings = replaced_by(chosen.policy, configurations, chosen.release)
-    made = _Made(report, kept.stored, [one.name for one in configurations], chosen.policy)
-    _show(made, output)
-    files, problems = _files(made, output)
+    whole = made(report)
+    _show(whole, output)
+    written, problems = _files(whole, output)
     quiet = output.quiet or output.as_json
-    return finish(report.exit_code, files, [*kept.problems, *problems], quiet=quiet)
+    return finish(report.exit_code, written, [*kept.problems, *problems], quiet=quiet)
 
 
 class _Made(NamedTuple):

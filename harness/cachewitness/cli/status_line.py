@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 from collections.abc import Callable
 from time import monotonic
+from typing import TYPE_CHECKING
 
 import click
 
 from cachewitness._util.lines import printable
+
+if TYPE_CHECKING:
+    from cachewitness.report.summary import SuiteReport
 
 
 class StatusLine:
@@ -45,6 +50,29 @@ class StatusLine:
         """Wipe the line of a terminal."""
         if self.shown and self._terminal:
             click.echo("\r\x1b[K", nl=False, err=True)
+
+
+class SuiteLines:
+    """Where there is no terminal, a line on standard error for each suite that has ended: from the
+    first in CI, elsewhere once a run has taken a while.
+    """
+
+    def __init__(self, *, shown: bool = True) -> None:
+        self._shown = shown and not sys.stderr.isatty()
+        self._from = monotonic() + (0.0 if os.environ.get("CI") else StatusLine.EVERY)
+
+    def tell(self, suite: SuiteReport, number: int, suites: int) -> None:
+        """Print how a suite ended, which is the `number`th of so many."""
+        if not self._shown or monotonic() < self._from:
+            return
+        known = sum(bool(failure.expected) for failure in suite.failures)
+        failures = len(suite.failures) - known
+        listed = f", {known} expected" if known else ""
+        click.echo(
+            f"suite {number}/{suites} {suite.name}: {suite.traces:,} traces, {failures} failures"
+            f"{listed}, {suite.seconds:.1f} s",
+            err=True,
+        )
 
 
 def _cut(text: str, most: int) -> str:

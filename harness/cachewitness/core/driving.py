@@ -383,6 +383,18 @@ def seconds_in(engine: Engine) -> float | None:
     return said if isinstance(said, int | float) and isfinite(said) and said >= 0 else None
 
 
+def beside(engine: Engine, spent: float) -> float | None:
+    """Return the processor time that a trace took outside the engine's own code, in seconds; None
+    if the engine does not say what its code took. `spent` is that of this process.
+    """
+    inside = seconds_in(engine)
+    if inside is None:
+        return None
+    process = getattr(engine, "process_seconds", None)
+    other = process if isinstance(process, int | float) and isfinite(process) else 0.0
+    return max(0.0, spent + other - inside)
+
+
 def applied(engine: Engine, op: Op, index: int, observer: Observer) -> list[Event] | None:
     """Let the engine carry out one operation; None, with a `engine-crashed` finding, if it raised.
 

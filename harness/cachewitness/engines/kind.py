@@ -12,6 +12,7 @@ from cachewitness.engines.accepts import Accepts
 from cachewitness.engines.answers import Prompts
 from cachewitness.engines.answers_level import AnswersLevel, Controls
 from cachewitness.engines.export import Exporter
+from cachewitness.engines.known_findings import KnownFindings
 from cachewitness.engines.own_configurations import OwnConfigurations
 from cachewitness.engines.own_process import OwnProcess
 from cachewitness.engines.second_tier import SecondTier
@@ -78,6 +79,8 @@ class EngineKind:
     written_for: WrittenFor | None = None
     """The system that it is an adapter of; None: it needs nothing but this package, or does not
     say."""
+    known: KnownFindings | None = None
+    """The lists of what its releases are known to do against a rule; None: it has none."""
 
     def follows(self, policy: str) -> bool:
         """Whether it can follow a policy."""

@@ -85,6 +85,13 @@ class EngineSpec:
         name = self.options.get(tier.option, "") if tier.option else ""
         return f"{tier.option} {name}" if name else tier.name
 
+    def known_lists(self, version: str) -> tuple[str, ...] | None:
+        """Return the files of what the release is known to do against a rule; None if the engine
+        has no such lists, or has a planted fault, which no list may excuse.
+        """
+        known = self.kind.known
+        return known.lists(version, self.options) if known and MUTANT not in self.options else None
+
     @property
     def command(self) -> str:
         """The option that names the command of its process; empty if it is opened in Python."""

@@ -13,14 +13,14 @@ the entry still holds. Blank lines, and lines that begin with `#`, are ignored.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, date, datetime
 from fnmatch import fnmatchcase
 from pathlib import Path
 
 import msgspec
 
-from cachewitness._util import reading
+from cachewitness._util import data, reading
 from cachewitness._util.errors import UsageError
 from cachewitness._util.names import nearest
 from cachewitness.core.checkers.anomalies import BY_NAME, DISAGREEMENTS
@@ -41,6 +41,8 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     cause: str = ""
     until: date | None = None
     strict: bool = False
+    shipped: str = ""
+    """The list of a release that the entry is in, by the name of its file; empty: the user's."""
 
     @property
     def text(self) -> str:
@@ -59,17 +61,34 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
 class Expectations:
     """A list of entries, and what a run made of each: whether anything ran under it, and whether
     that failed as listed.
+
+    Beside it stands what the release is known for: `find_known` returns that list for the version
+    that the engine reports. What a run made of its entries is not noted, since no run reaches them
+    all.
     """
 
     def __init__(
-        self, entries: Iterable[Entry] = (), *, strict: bool = False, today: date | None = None
+        self,
+        entries: Iterable[Entry] = (),
+        *,
+        strict: bool = False,
+        today: date | None = None,
+        find_known: Callable[[str], KnownOf | None] | None = None,
     ) -> None:
         self._strict = strict
+        self._find_known = find_known
+        self.known: KnownOf | None = None
         day = today or datetime.now(UTC).date()
         listed = list(entries)
         self._expired = [entry for entry in listed if entry.until and entry.until < day]
         self._entries = [entry for entry in listed if entry not in self._expired]
         self._met: dict[Entry, bool] = {}
+
+    def settle(self, version: str) -> None:
+        """Take the list of the release that the engine reports, unless one was taken before."""
+        if self._find_known is not None and version:
+            self.known = self._find_known(version)
+            self._find_known = None
 
     def weigh(self, name: str, findings: Sequence[Finding]) -> tuple[Finding, Entry | None] | None:
         """Note what ran under an id; return the finding to report, with the entry that excuses it.
@@ -82,6 +101,8 @@ class Expectations:
         fitting = [entry for entry in self._entries if entry.fits(name)]
         for entry in fitting:
             self._met[entry] = self._met.get(entry, False) or any(map(entry.excuses, findings))
+        if self.known is not None and findings:
+            fitting += [entry for entry in self.known.entries if entry.fits(name)]
         excused = [
             next((entry for entry in fitting if entry.excuses(finding)), None)
             for finding in findings
@@ -117,6 +138,31 @@ class Expectations:
             for entry in self.unmatched
             if self._strict
         ]
+
+
+class KnownOf(msgspec.Struct, frozen=True):
+    """What a release is known to do against a rule: the release in words, the files of the lists,
+    and their entries; no file: the release has no list.
+    """
+
+    release: str
+    files: tuple[str, ...] = ()
+    entries: tuple[Entry, ...] = ()
+
+
+def shipped(release: str, names: Iterable[str]) -> KnownOf:
+    """Return the lists of a release that come with this package, by the names of their files.
+
+    Raises UsageError if one is not installed, or cannot be read.
+    """
+    files = list(names)
+    folder = data.fixtures() / "expected" if files else Path()
+    entries = [
+        msgspec.structs.replace(entry, shipped=name)
+        for name in files
+        for entry in load(folder / name)
+    ]
+    return KnownOf(release, tuple(files), tuple(entries))
 
 
 def load(path: Path) -> list[Entry]:

@@ -12,7 +12,7 @@ from cachewitness.core.checkers.finding import Tally
 from cachewitness.core.result import Activity, Outcome
 from cachewitness.report.arm_row import ArmRow
 from cachewitness.report.control_row import ControlRow
-from cachewitness.report.summary import Failure, NotRun, Report, Stored
+from cachewitness.report.summary import Failure, KnownList, NotRun, Report, Stored
 
 FORMAT = "cachewitness.report"
 VERSION = 2
@@ -24,7 +24,8 @@ class FailureEntry(msgspec.Struct, kw_only=True):
 
     `line` is what happened in one line, `sentence` the contradiction in full; reports of earlier
     releases have no line. `expected` is the listed reason, empty if the failure was not expected;
-    `stored` is missing if nothing was written.
+    `known` the file of the release's list that has it, empty if none does; `stored` is missing if
+    nothing was written.
     """
 
     id: str
@@ -38,6 +39,7 @@ class FailureEntry(msgspec.Struct, kw_only=True):
     operations: int
     operations_before_shrinking: int
     expected: str
+    known: str
     stored: Stored | None
     line: str = ""
 
@@ -65,9 +67,12 @@ class SuiteEntry(msgspec.Struct, kw_only=True):
 
 class Document(msgspec.Struct, kw_only=True):
     """A whole run. `nothing_to_judge` names rules and suites that had no opportunity;
-    `engine_seconds` null: not measured.
+    `engine_seconds` and `harness_seconds` are processor time, null: not measured. `not_kept` counts
+    failures that are named here and were neither shrunk nor written.
 
-    `held` says in which process an engine ran that is not this package's own.
+    `held` says in which process an engine ran that is not this package's own. `known_list` is that
+    of the release, null if the engine has none or it was left out; one without files: this release
+    has no list.
     """
 
     cachewitness: str
@@ -90,11 +95,14 @@ class Document(msgspec.Struct, kw_only=True):
     unmatched_expected: list[str]
     expired_expected: list[str]
     broken_list: list[str]
+    known_list: KnownList | None
+    not_kept: int
     interrupted: bool
     operations: int
     seconds: float
     startup_seconds: float
     engine_seconds: float | None
+    harness_seconds: float | None
     format: str = FORMAT
     version: int = VERSION
 
@@ -141,11 +149,14 @@ def document(
         unmatched_expected=report.unmatched,
         expired_expected=report.expired,
         broken_list=report.broken_list,
+        known_list=report.known_list,
+        not_kept=report.not_kept,
         interrupted=report.interrupted,
         operations=sum(suite.activity.operations for suite in report.suites),
         seconds=report.seconds,
         startup_seconds=report.startup_seconds,
         engine_seconds=report.engine_seconds,
+        harness_seconds=report.harness_seconds,
     )
 
 
@@ -171,5 +182,6 @@ def entry(failure: Failure, stored: Stored | None) -> FailureEntry:
         operations=len(failure.shrunk.ops),
         operations_before_shrinking=len(failure.trace.ops),
         expected=failure.expected,
+        known=failure.known,
         stored=stored,
     )

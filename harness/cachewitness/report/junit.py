@@ -41,7 +41,7 @@ def _suite(root: ElementTree.Element, suite: SuiteReport, stored: Mapping[str, S
     for tally in suite.tallies:
         if tally.crashed or not tally.findings:
             _checker(element, suite.name, tally)
-    for failure in suite.failures:
+    for failure in sorted(suite.failures, key=lambda one: bool(one.expected)):
         _failure(element, suite.name, failure, stored.get(failure.id))
     for line in suite.bad_events:
         case = ElementTree.SubElement(
@@ -71,7 +71,8 @@ def _failure(
     case = ElementTree.SubElement(element, "testcase", classname=suite, name=_clean(failure.id))
     finding = failure.finding
     if failure.expected:
-        _append(case, "skipped", f"expected {finding.anomaly}: {failure.expected}")
+        listed = f"known ({failure.known})" if failure.known else "expected"
+        _append(case, "skipped", f"{listed} {finding.anomaly}: {failure.expected}")
         return
     lines = witness_of(failure, stored)
     told = _append(case, "failure", f"{finding.anomaly}: {message(finding)}")
@@ -92,6 +93,14 @@ def _rest(root: ElementTree.Element, report: Report) -> None:
             element, "testcase", classname="nothing to judge", name=_clean(what)
         )
         _append(case, "error", what)
+    if (known := report.known_list) is not None:
+        case = ElementTree.SubElement(
+            element, "testcase", classname="known findings", name=_clean(known.release)
+        )
+        _append(case, "skipped", known.line)
+    if report.interrupted:
+        case = ElementTree.SubElement(element, "testcase", classname="run", name="interrupted")
+        _append(case, "error", "the run was stopped before its end")
     _count(element)
 
 

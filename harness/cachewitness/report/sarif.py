@@ -34,7 +34,7 @@ def render(report: Report, stored: Mapping[str, Stored]) -> bytes:
     """Return the run as a SARIF document. What was not run or could not be judged is a
     notification of the tool.
     """
-    failures = [failure for suite in report.suites for failure in suite.failures]
+    failures = sorted(report.failures, key=lambda failure: bool(failure.expected))
     named = [BY_NAME[name] for name in sorted({failure.finding.anomaly for failure in failures})]
     rules = [
         {
@@ -61,6 +61,7 @@ def _invocation(report: Report) -> dict[str, Any]:
     ]
     told += [("error", f"nothing checked: {line}") for line in report.vacuous]
     told += [("note", f"not run: {entry.what}: {entry.why}") for entry in report.not_run]
+    told += [("note", report.known_list.line)] if report.known_list else []
     return {
         "executionSuccessful": report.exit_code in (0, 1),
         "exitCode": report.exit_code,
@@ -90,7 +91,10 @@ def _result(failure: Failure, stored: Stored | None) -> dict[str, Any]:
         "partialFingerprints": {FINGERPRINT: fingerprint(finding.anomaly, failure.shrunk)},
     }
     if failure.expected:
-        result["suppressions"] = [{"kind": "external", "justification": failure.expected}]
+        listed = f" ({failure.known})" if failure.known else ""
+        result["suppressions"] = [
+            {"kind": "external", "justification": f"{failure.expected}{listed}"}
+        ]
     return result
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import PurePath
+
 import msgspec
 
 from cachewitness.core.checkers.anomalies import DISAGREEMENTS
@@ -29,6 +31,8 @@ DISAGREEMENT_NAMES = {anomaly.name for anomaly in DISAGREEMENTS}
 DIED = "trace "
 """How a line of `crashed` begins that is about a trace, whose process died whenever it was run;
 others name a checker."""
+LISTS = "fixtures/expected"
+"""Where the lists of releases are, in a checkout and beside the modules of a wheel."""
 UNFINISHED = "interrupted before it was shrunk"
 """Why the trace of a failure is long if nothing came after it."""
 
@@ -36,7 +40,8 @@ UNFINISHED = "interrupted before it was shrunk"
 class Failure(msgspec.Struct, kw_only=True, omit_defaults=True):
     """A trace that failed: its id, the finding, and the smallest trace that fails alike.
 
-    `expected` is the listed reason. `why_long` says why that trace is no shorter than a person
+    `expected` is the listed reason, `known` the list of a release that has it, if it is not the
+    user's. `why_long` says why that trace is no shorter than a person
     reads at a glance. `engine` is what it failed on, if that is not the run's engine as the user
     named it (another precision, say). `shrunk_cause` is that of the smallest trace where it is not
     the cause in the finding, which is the whole trace's.
@@ -48,6 +53,7 @@ class Failure(msgspec.Struct, kw_only=True, omit_defaults=True):
     shrunk: Trace
     offending: int = -1
     expected: str = ""
+    known: str = ""
     engine: str = ""
     why_long: str = ""
     shrunk_cause: str = ""
@@ -66,6 +72,25 @@ class NotRun(msgspec.Struct):
     what: str
     why: str
     count: int = 1
+
+
+class KnownList(msgspec.Struct, kw_only=True):
+    """The lists of what the release is known to do against a rule: the release in words, their
+    files, and how many findings they excused; no file: the release has no list.
+    """
+
+    release: str
+    files: list[str] = []
+    findings: int = 0
+
+    @property
+    def line(self) -> str:
+        """The lists in one line."""
+        if not self.files:
+            return f"known of {self.release}: no list"
+        lists = "list" if len(self.files) == 1 else "lists"
+        found = "1 finding" if self.findings == 1 else f"{self.findings:,} findings"
+        return f"known of {self.release}: {found}, {lists} {', '.join(self.files)}"
 
 
 class SuiteReport(msgspec.Struct, kw_only=True):
@@ -106,6 +131,8 @@ class Report(msgspec.Struct, kw_only=True):
 
     Of the list of expected failures, nothing failed as `unexpected_passes` say, `unmatched` fit no
     trace, the day of `expired` is over; `broken_list` says why the list itself fails the run.
+    `known_list` is that of the release; None if the engine has none, or it was left out. `not_kept`
+    failures are named, and neither shrunk nor written.
     `interrupted`: the user stopped it before its end. `environment` names the settings that came
     from the environment, `settings` which of its system's defaults the run replaces, and how it
     sizes what is not replaced. `held` says in which process an engine ran that is not this
@@ -126,11 +153,14 @@ class Report(msgspec.Struct, kw_only=True):
     unmatched: list[str] = []
     expired: list[str] = []
     broken_list: list[str] = []
+    known_list: KnownList | None = None
+    not_kept: int = 0
     interrupted: bool = False
     blind: str = ""
     seconds: float = 0.0
     startup_seconds: float = 0.0
     engine_seconds: float | None = None
+    harness_seconds: float | None = None
 
     @property
     def outcome(self) -> Outcome:
@@ -178,6 +208,12 @@ class Report(msgspec.Struct, kw_only=True):
         self.unmatched = [entry.text for entry in expected.unmatched]
         self.expired = [f"{entry.text} until={entry.until}" for entry in expected.expired]
         self.broken_list = expected.broken
+        if (known := expected.known) is not None:
+            self.known_list = KnownList(
+                release=known.release,
+                files=[str(PurePath(LISTS, name)) for name in known.files],
+                findings=sum(bool(failure.known) for failure in self.failures),
+            )
 
     @property
     def disagreements(self) -> list[Failure]:

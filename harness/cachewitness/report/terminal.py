@@ -150,6 +150,7 @@ def print_report(
         print_witness(failure, stored.get(failure.id), out)
     _print_further(report, out)
     if not quiet:
+        print_known(report, out)
         out.print(Text(speed(report)), soft_wrap=True)
     out.print(Text(covered(report)), soft_wrap=True)
     print_verdict(report.exit_code, out, reasons=reasons(report))
@@ -307,10 +308,10 @@ def unasked(activity: Activity) -> list[str]:
 
 
 def listed(failures: Iterable[Failure]) -> str:
-    """Return in one sentence which failures were expected, by anomaly and reason; empty without
-    any.
+    """Return in one sentence which failures the user's list has, by anomaly and reason; empty
+    without any.
     """
-    known = [failure for failure in failures if failure.expected]
+    known = [failure for failure in failures if failure.expected and not failure.known]
     kinds = list(
         dict.fromkeys(f"{failure.finding.anomaly} ({failure.expected})" for failure in known)
     )
@@ -324,24 +325,23 @@ def listed(failures: Iterable[Failure]) -> str:
 
 
 def speed(report: Report) -> str:
-    """Return how fast a run was, and, where the engine's own time is known, what the harness
-    cost beside it.
+    """Return how fast a run was, and, where the engine's own processor time is known, what the
+    harness took beside it.
     """
     operations = report.activity.operations
     rate = operations / report.seconds if report.seconds else 0.0
     text = f"{operations:,} operations in {report.seconds:.1f} s: {rate:,.0f} operations/s"
     if report.engine_seconds is None:
         return text
-    harness = max(0.0, report.seconds - report.engine_seconds - report.startup_seconds)
+    harness = report.harness_seconds
     times = (
         f" ({harness / report.engine_seconds:.1f} times the engine's)"
-        if report.engine_seconds
+        if harness is not None and report.engine_seconds
         else ""
     )
-    inside = (
-        f"inside the engine {report.engine_seconds:.2f} s, in the harness {harness:.2f} s{times}"
-    )
-    return f"{text}\n{inside}, start-up {report.startup_seconds:.2f} s"
+    beside = "" if harness is None else f", in the harness {harness:.2f} s{times}"
+    inside = f"processor time: inside the engine {report.engine_seconds:.2f} s{beside}"
+    return f"{text}\n{inside}; start-up {report.startup_seconds:.2f} s"
 
 
 def _heading(report: Report, configurations: int, out: Console) -> None:
@@ -444,14 +444,28 @@ def _print_rest(report: Report, out: Console) -> None:
 
 
 def print_expected(report: Report, out: Console) -> None:
-    """Print which failures were expected, and what the list of them says in vain."""
-    expected = [failure for failure in report.failures if failure.expected]
+    """Print which failures the user's list has, and what it says in vain."""
+    expected = [failure for failure in report.failures if failure.expected and not failure.known]
     lines = [f"{f.id}: {f.finding.anomaly} ({f.expected})" for f in expected[:LISTED_MAX]]
     more = [f"… and {len(expected) - LISTED_MAX} more"] if len(expected) > LISTED_MAX else []
     _section("expected failures", lines + more, out)
     _section("expected to fail, but passed", report.unexpected_passes, out)
     _section("expected failures that fit no trace of this run", report.unmatched, out)
     _section("expected failures whose day is over, which excuse nothing", report.expired, out)
+
+
+def print_known(report: Report, out: Console) -> None:
+    """Print what the release is known for and the run met again, a line each."""
+    if report.known_list is None:
+        return
+    out.print(Text(report.known_list.line, style="bold"), soft_wrap=True)
+    known = [failure for failure in report.failures if failure.known]
+    for failure in known[:LISTED_MAX]:
+        line = f"  {failure.finding.anomaly}  {failure.id}  ({failure.expected})"
+        out.print(Text(line), soft_wrap=True)
+    if len(known) > LISTED_MAX:
+        out.print(Text(f"  … and {len(known) - LISTED_MAX} more"))
+    out.print()
 
 
 def _section(title: str, lines: list[str], out: Console) -> None:
@@ -470,6 +484,8 @@ def _print_further(report: Report, out: Console) -> None:
     lines = [f"{f.finding.anomaly}  {f.id}" for f in failures[:LISTED_MAX]]
     if len(failures) > LISTED_MAX:
         lines.append(f"… and {len(failures) - LISTED_MAX} more (all of them with --report DIR)")
+    if report.not_kept:
+        lines.append(f"{report.not_kept} are named alone, and were not kept (--max-failures)")
     _section(
         f"{len(failures)} further failures" if len(failures) > 1 else "one further failure",
         lines,
@@ -481,7 +497,9 @@ def reasons(report: Report) -> list[str]:
     """Return why the verdict is what it is; nothing where there is nothing to add to what its
     code means.
     """
-    known = list(filter(None, [listed(report.failures)]))
+    release = report.known_list
+    met = [release.line] if release is not None and release.findings else []
+    known = [*filter(None, [listed(report.failures)]), *met]
     # In the order of the codes: an interrupted run says so before what it found, as its findings
     # may not be all.
     if report.exit_code == EXIT_INTERRUPTED:

@@ -54,7 +54,9 @@ AGAIN = "it did not fail again, so nothing was left out"
 
 
 class Shrunk(NamedTuple):
-    """The smallest trace that was found, and why it is not `SHORT`; empty if it is."""
+    """The smallest trace that was found, and why it is not `SHORT`, or may not be the smallest;
+    empty if it is both.
+    """
 
     trace: Trace
     why_long: str
@@ -71,7 +73,7 @@ def shrink(trace: Trace, fails: Fails, attempts: int = ATTEMPTS) -> Trace:
 
 
 def shrink_and_tell(trace: Trace, fails: Fails, attempts: int = ATTEMPTS) -> Shrunk:
-    """Shrink a trace as `shrink` does, and say why it is long if it is."""
+    """Shrink a trace as `shrink` does, and say why it is long, or that attempts ran out."""
     starts = [trace]
     if trace.header.level == "answers":
         starts = [without_company(trace), *starts * TRIES]
@@ -87,7 +89,7 @@ def shrink_and_tell(trace: Trace, fails: Fails, attempts: int = ATTEMPTS) -> Shr
         if complete
         else f"stopped after {attempts:,} attempts"
     )
-    return Shrunk(search.best, why if len(search.best.ops) > SHORT else "")
+    return Shrunk(search.best, "" if complete and len(search.best.ops) <= SHORT else why)
 
 
 class _Search:

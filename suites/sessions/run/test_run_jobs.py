@@ -33,7 +33,7 @@ from suites.support.sampled import chosen
 ANSWERS = [suite for suite in SUITES if suite.name == "answers"]
 SHORT = [suite for suite in SUITES if suite.name in ("invariants", "differential")]
 LAYOUTS = [Configuration(load(name)) for name in ("full", "full-mamba")]
-TIMES = {"seconds", "startup_seconds", "engine_seconds"}
+TIMES = {"seconds", "startup_seconds", "engine_seconds", "harness_seconds"}
 
 
 def outcome(report: Report) -> object:

@@ -266,6 +266,7 @@ class Isolated:
             self, _CHILDREN.give_back, self._child, text, isolation, values
         )
         self.engine_seconds: float | None = None
+        self.process_seconds: float | None = None
         answer = self._expect(Opened, Open(text, header, dict(options)), isolation.opening)
         self._header: Header = answer.header
 
@@ -285,6 +286,8 @@ class Isolated:
             raise BadEvents(f"engine {self._child.name} refuses it: {refused}") from None
         if answer.engine_seconds is not None:
             self.engine_seconds = answer.engine_seconds
+        if answer.process_seconds is not None:
+            self.process_seconds = answer.process_seconds
         events: list[Event] = answer.events
         return events
 

@@ -68,7 +68,7 @@ class Opened(msgspec.Struct, frozen=True, tag_field="is", tag="opened"):
 
 class Happened(msgspec.Struct, frozen=True, tag_field="is", tag="happened", omit_defaults=True):
     """What happened in an operation, in order. `engine_seconds` were spent in the engine's own code
-    since it was opened.
+    since it was opened, and `process_seconds` by its whole process: processor time.
 
     `events` are whatever the engine says; they are taken in as input where they are judged
     (`cachewitness.core.intake`).
@@ -76,6 +76,7 @@ class Happened(msgspec.Struct, frozen=True, tag_field="is", tag="happened", omit
 
     events: Any
     engine_seconds: float | None = None
+    process_seconds: float | None = None
 
 
 class Closed(msgspec.Struct, frozen=True, tag_field="is", tag="closed"):

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import faulthandler
 import os
+from time import process_time
 from typing import Any, BinaryIO
 
 import msgspec
@@ -52,6 +53,7 @@ class _Server:
     def __init__(self, answers: BinaryIO) -> None:
         self._answers = answers
         self._engine: Any = None
+        self._opened = 0.0
         self._encoder = msgspec.json.Encoder()
 
     def run(self, asked: BinaryIO) -> None:
@@ -84,7 +86,9 @@ class _Server:
                     return self._open(question)
                 case Apply():
                     events = self._engine.apply(question.op)
-                    return Happened(events, getattr(self._engine, "engine_seconds", None))
+                    inside = getattr(self._engine, "engine_seconds", None)
+                    spent = None if inside is None else process_time() - self._opened
+                    return Happened(events, inside, spent)
                 case Close():
                     return self._close()
         except EngineBroken as broken:
@@ -97,6 +101,7 @@ class _Server:
     def _open(self, question: Open) -> Answer:
         self._close()
         self._engine = parse(question.engine).open(question.trace)
+        self._opened = process_time()
         return Opened(self._engine.describe())
 
     def _close(self) -> Answer:

@@ -68,7 +68,8 @@ def of_run(document: jsonreport.Document, folder: Path) -> bytes:
             first.setdefault(failure.anomaly, failure)
     shown = list(first.values())[:FILMS_MAX]
     pictures = [_picture(failure, folder) for failure in shown]
-    others = [failure for failure in failures if not any(failure is one for one in shown)]
+    rest = [failure for failure in failures if not any(failure is one for one in shown)]
+    others = sorted(rest, key=lambda failure: bool(failure.expected))
     crashed = [
         f"{suite.name}: checker {line}" for suite in document.suites for line in suite.crashed
     ]

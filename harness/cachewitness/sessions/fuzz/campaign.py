@@ -194,6 +194,7 @@ class Campaign:
         self.report.startup_seconds = max(self.report.startup_seconds, trial.startup_seconds)
         if judged := trial.judged:
             self._count(judged)
+            self.expected.settle(judged.version)
             if weighed := self.expected.weigh(judged.name, judged.findings):
                 assert judged.trace is not None
                 self._fail(judged.name, judged.trace, *weighed)
@@ -210,6 +211,8 @@ class Campaign:
         suite.bad_events += [judged.bad] if judged.bad else []
         if judged.engine_seconds:
             report.engine_seconds = (report.engine_seconds or 0.0) + judged.engine_seconds
+        if judged.harness_seconds:
+            report.harness_seconds = (report.harness_seconds or 0.0) + judged.harness_seconds
         self._versions.add(judged.version)
         self.marks.update(judged.marks)
         self.traces += 1
@@ -226,6 +229,7 @@ class Campaign:
             shrunk=trace,
             offending=finding.op,
             expected=expected,
+            known=entry.shipped if entry else "",
         )
         self._suites[trace.header.level].failures.append(failure)
         if entry is None and self.shrinks:

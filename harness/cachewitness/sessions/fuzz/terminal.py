@@ -84,6 +84,7 @@ def print_campaign(
     terminal.print_expected(report, out)
     for failure in shown(report):
         terminal.print_witness(failure, stored.get(failure.id), out)
+    terminal.print_known(report, out)
     _print(terminal.covered(report), out)
     terminal.print_verdict(
         exit_code(campaign, self_test),
@@ -214,6 +215,7 @@ def command(
     seed: int,
     expected: str = "",
     *,
+    no_known: bool = False,
     beside: bool = True,
 ) -> str:
     """Return the command that runs a campaign of so many operations again, ready to be pasted
@@ -226,6 +228,7 @@ def command(
     words += [f"--option {quote(text)}" for text in options]
     words += [f"--operations {operations}", f"--seed {seed}"]
     words += [f"--expected {quote(expected)}"] if expected else []
+    words += ["--no-known"] * no_known
     return " ".join(words + ([] if beside else ["--no-lockstep"]))
 
 

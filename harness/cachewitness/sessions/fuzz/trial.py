@@ -13,7 +13,7 @@ from cachewitness._util.errors import EngineBroken, EngineMissing, UsageError
 from cachewitness.core import trace_format as traces
 from cachewitness.core.checkers import fresh
 from cachewitness.core.checkers.finding import Finding, Tally
-from cachewitness.core.driving import attempt, described, drive, seconds_in
+from cachewitness.core.driving import attempt, beside, described, drive, seconds_in
 from cachewitness.core.events import Header
 from cachewitness.core.result import UNCOUNTED, Activity
 from cachewitness.core.trace_format import Level, Trace
@@ -96,6 +96,7 @@ class Judged:
     marks: Counter[str]
     seconds: float
     engine_seconds: float | None
+    harness_seconds: float | None
     version: str
 
 
@@ -160,6 +161,7 @@ class FuzzTrials:
         trace, marks = fitting(trace, header.capabilities), Counter[str]()
         run = lockstep if self._paired(trace, header, trial) else drive
         watch = Watch(header, marks)
+        spent = time.process_time()
         result, bad = attempt(lambda: run(trace, engine, checkers=[*fresh(), watch], keep=False))
         if result.activity.lookups and not result.counted:
             trial.left_out.append(UNCOUNTED)
@@ -181,6 +183,7 @@ class FuzzTrials:
             marks=marks,
             seconds=time.perf_counter() - began,
             engine_seconds=seconds_in(engine),
+            harness_seconds=beside(engine, time.process_time() - spent),
             version=header.engine_version,
         )
         return trial

@@ -44,12 +44,18 @@ class Smallest(NamedTuple):
 
 
 def smallest(
-    trace: Trace, engine: EngineSpec, finding: Finding, rerun: Rerun, avoid: str = ""
+    trace: Trace,
+    engine: EngineSpec,
+    finding: Finding,
+    rerun: Rerun,
+    avoid: str = "",
+    attempts: int | None = None,
 ) -> Smallest:
     """Return the smallest trace that fails alike, and its finding; the trace itself if a smaller
     one does not fail again.
 
     `avoid` names causes that the trace was drawn without, and smaller ones are without them too.
+    So many `attempts` are made, or as many as is usual for the engine.
 
     A server that hangs and that was there before goes on hanging, so nothing more is asked of it.
     What hangs in the harness's own process leaves there what it was doing.
@@ -71,8 +77,8 @@ def smallest(
         return found.op if found else -1
 
     level = engine.kind.answers_level
-    attempts = level.shrinking if level else ATTEMPTS
-    small, why_long = shrink_and_tell(trace, fails, attempts)
+    usual = level.shrinking if level else ATTEMPTS
+    small, why_long = shrink_and_tell(trace, fails, usual if attempts is None else attempts)
     if why_long and started() - begun >= PROCESSES:
         why_long = f"stopped after {PROCESSES} processes"
     if again := _alone(small, engine, rerun):

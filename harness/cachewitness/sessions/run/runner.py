@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from copy import copy
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
@@ -80,6 +81,9 @@ class Runner:
     the only one."""
     shrunk: int = FAILURES_SHRUNK
     """How many failures are shrunk, the first of each anomaly."""
+    attempts: int | None = None
+    """How many smaller traces are tried for each of them; None: as many as is usual for the
+    engine."""
     fail_fast: bool = False
     """Stop at the first failure that is not expected."""
     jobs: int = 1
@@ -91,6 +95,10 @@ class Runner:
     """Told of each trace that is begun."""
     on_failure: OnFailure | None = None
     """Told of a failure when it was met, and again when it is as small as it gets."""
+    on_suite: Callable[[SuiteReport, int, int], None] | None = None
+    """Told of each suite that has ended: what came of it, and which of how many it is."""
+    on_step: Callable[[Callable[[], Report]], None] | None = None
+    """Given what returns the report so far, after each trace and each attempt at a smaller one."""
 
     def run(self, suites: list[Suite]) -> Report:
         """Run the suites and return the report, which holds what there is so far if the user
@@ -100,7 +108,8 @@ class Runner:
         does, or the engine cannot be used any more. After a failure that ends the run, and the
         report says so.
         """
-        started = time.perf_counter()
+        self._started = time.perf_counter()
+        self._tallies: list[Tally] = []
         self._report = Report(engine=self.engine.text, held=self.engine.held, seed=self.seed)
         self._left_out: dict[tuple[str, str], NotRun] = {}
         self.ran: set[tuple[Level, str]] = set()
@@ -133,9 +142,26 @@ class Runner:
                 raise
             self._skip("the rest of the run", str(error))
         self._report.not_run = list(self._left_out.values())
-        self._report.seconds = time.perf_counter() - started
+        self._report.seconds = time.perf_counter() - self._started
         self._conclude(suites)
         return self._report
+
+    def so_far(self) -> Report:
+        """Return the report as it would be if the user interrupted the run now."""
+        report = copy(self._report)
+        report.interrupted = True
+        report.seconds = time.perf_counter() - self._started
+        report.not_run = list(self._left_out.values())
+        if report.suites and self._tallies:
+            running = copy(report.suites[-1])
+            running.tallies = merge_tallies(self._tallies)
+            report.suites = [*report.suites[:-1], running]
+        report.take_in(self.expected)
+        return report
+
+    def _step(self) -> None:
+        if self.on_step:
+            self.on_step(self.so_far)
 
     def _suites(self, suites: list[Suite], policy: PolicyKind) -> None:
         reasons = {suite.name: why_not(suite, self.engine, policy) for suite in suites}
@@ -145,12 +171,13 @@ class Runner:
             if self.on_trace
             else None
         )
+        running = [suite.name for suite in suites if not reasons[suite.name]]
         for suite in suites:
             if why := self._stop_reason() or reasons[suite.name]:
                 self._skip(f"suite {suite.name}", why)
             else:
                 report = SuiteReport(name=suite.name)
-                tallies = list[Tally]()
+                self._tallies = tallies = list[Tally]()
                 started = time.perf_counter()
                 self._report.suites.append(report)
                 if self._progress:
@@ -182,6 +209,9 @@ class Runner:
                         }
                     )
                     report.seconds = time.perf_counter() - started
+                    self._tallies = []
+                if self.on_suite:
+                    self.on_suite(report, running.index(suite.name) + 1, len(running))
 
     def _suite(
         self, suite: Suite, deadline: float | None, report: SuiteReport, tallies: list[Tally]
@@ -250,6 +280,7 @@ class Runner:
                 ):
                     streams.remove(stream)
                     turns.drop(stream)
+                self._step()
                 if why := self._stop_reason():
                     self._skip(f"{suite.name}: further traces", why)
                     return False
@@ -412,6 +443,7 @@ class Runner:
             self._take_refusal(suite, stream, trace, trial.refusal)
             return None
         self._report.engine_version = trial.version
+        self.expected.settle(trial.version)
         if trial.inapplicable:
             self._skip(
                 f"{suite.name}: arm {_arm(trace)} on {stream.configuration.name}",
@@ -426,6 +458,10 @@ class Runner:
             self._report.engine_seconds = (
                 self._report.engine_seconds or 0.0
             ) + trial.engine_seconds
+        if trial.harness_seconds is not None:
+            self._report.harness_seconds = (
+                self._report.harness_seconds or 0.0
+            ) + trial.harness_seconds
         return trial.result
 
     def _take_refusal(
@@ -481,6 +517,7 @@ class Runner:
             shrunk=trace,
             offending=finding.op,
             expected=expected,
+            known=entry.shipped if entry else "",
         )
         failure.engine = engine.text if engine.text != self.engine.text else ""
         report.failures.append(failure)
@@ -494,13 +531,27 @@ class Runner:
             self._tell(failure, final=False)
             avoid = str(stream.configuration.options.get(AVOID, ""))
             failure.replace(
-                *smallest(trace, engine, finding, partial(rerun, suite, finding), avoid)
+                *smallest(
+                    trace,
+                    engine,
+                    finding,
+                    partial(self._rerun, suite, finding),
+                    avoid,
+                    self.attempts,
+                )
             )
             if suite.level == ANSWERS:
                 _with_causes(failure, engine, finding.cause)
         elif entry is None and len(trace.ops) > SHORT:
             failure.why_long = f"not shrunk, since {len(self._shrunk)} others were"
         self._tell(failure, final=True)
+
+    def _rerun(
+        self, suite: Suite, first: Finding, trace: Trace, engine: EngineSpec
+    ) -> Finding | None:
+        """Run a smaller trace, as `rerun`; it may take minutes until the smallest is found."""
+        self._step()
+        return rerun(suite, first, trace, engine)
 
     def _tell(self, failure: Failure, *, final: bool) -> None:
         if self.on_failure:

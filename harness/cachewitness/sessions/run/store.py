@@ -8,6 +8,7 @@ no half-written file.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
@@ -96,11 +97,24 @@ class Keeper:
     `everything` writes every failure, with the trace before it was shrunk and the history of the
     shrunk one; otherwise the first one of each anomaly that was not expected, which a report shows
     in full. `problems` are the files that could not be written, a line for each.
+
+    Of those that were expected, and of the others, `most` are written (None: all); `left_out` are
+    the ids of the rest.
     """
 
-    def __init__(self, engine: EngineSpec, folder: Path, *, everything: bool = False) -> None:
+    def __init__(
+        self,
+        engine: EngineSpec,
+        folder: Path,
+        *,
+        everything: bool = False,
+        most: int | None = None,
+    ) -> None:
         self.stored: dict[str, Stored] = {}
         self.problems: list[str] = []
+        self.left_out: set[str] = set()
+        self._most = most
+        self._counted: Counter[bool] = Counter()
         self._engine = engine
         self._folder = folder
         self._everything = everything
@@ -113,6 +127,8 @@ class Keeper:
         if not self._everything and not self._leads(failure):
             return
         before = self.stored.get(failure.id)
+        if before is None and not self._room(failure):
+            return
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
             self.stored[failure.id] = after = _keep(
@@ -124,6 +140,15 @@ class Keeper:
         for path in {before.trace, before.output} - {after.trace, after.output} if before else ():
             if path:
                 Path(path).unlink(missing_ok=True)
+
+    def _room(self, failure: Failure) -> bool:
+        """Whether one more is written; note it if not."""
+        expected = bool(failure.expected)
+        if self._most is not None and self._counted[expected] >= self._most:
+            self.left_out.add(failure.id)
+            return False
+        self._counted[expected] += 1
+        return True
 
     def _leads(self, failure: Failure) -> bool:
         """Whether it is the first of its anomaly, and not expected."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from cachewitness._util.errors import EngineBroken, UsageError
 from cachewitness._util.worker_pool import Task, WorkerPool
 from cachewitness.core.checkers.finding import Finding
-from cachewitness.core.driving import attempt, described, drive, seconds_in
+from cachewitness.core.driving import attempt, beside, described, drive, seconds_in
 from cachewitness.core.engine import Engine
 from cachewitness.core.events import Header
 from cachewitness.core.result import UNCOUNTED, Result
@@ -48,6 +48,9 @@ class SuiteTrial:
     result: Result | None = None
     bad: str = ""
     engine_seconds: float | None = None
+    """Processor time inside the engine; None if it does not say."""
+    harness_seconds: float | None = None
+    """Processor time of everything else, in this process and in the engine's."""
 
 
 @dataclass(frozen=True)
@@ -90,11 +93,14 @@ def tried(suite: Suite, spec: EngineSpec, trace: Trace) -> SuiteTrial:
             trial.skipped.append((f"{suite.name}: traces that need {need}", why))
             return trial
     asked = _fitting(suite, trace, header, spec, trial)
+    began = time.process_time()
     trial.result, trial.bad = attempt(lambda: judged(suite, asked, engine, spec))
+    spent = time.process_time() - began
     causes.explain(trial.result, spec)
     if trial.result.activity.lookups and not trial.result.counted:
         trial.skipped.append(UNCOUNTED)
     trial.engine_seconds = seconds_in(engine)
+    trial.harness_seconds = beside(engine, spent)
     return trial
 
 

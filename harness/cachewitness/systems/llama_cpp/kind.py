@@ -24,6 +24,7 @@ from cachewitness import (
 )
 from cachewitness.core.events import Resumes
 from cachewitness.engines.answering import chosen
+from cachewitness.engines.known_findings import KnownFindings, by_release
 from cachewitness.systems.llama_cpp.settings import BLOCK, NAME
 from cachewitness.workloads.avoided import CHUNK
 
@@ -95,6 +96,14 @@ def _layout() -> Layout:
     )
 
 
+_LISTED = by_release({"2026.10": "llama-cpp-2026.10.txt"})
+
+
+def _known_lists(version: str, options: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the list of a release, which is about windows alone."""
+    return _LISTED(version, options) if options.get("model") in WINDOWS else ()
+
+
 ENGINE = EngineKind(
     name=NAME,
     summary="the installed llama.cpp's server on tiny hybrid models",
@@ -120,4 +129,5 @@ ENGINE = EngineKind(
     # The server cuts prompts for checkpoints by the first n_ubatch of its process.
     process=OwnProcess(fixed=("n_ubatch", CHUNK)),
     written_for=WrittenFor("llama.cpp", "xllamacpp", "2026.10", "2026.10", (MODELS,)),
+    known=KnownFindings(_known_lists),
 )

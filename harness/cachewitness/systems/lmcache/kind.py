@@ -32,6 +32,7 @@ from cachewitness import (
 )
 from cachewitness.engines.adapter import Driven
 from cachewitness.engines.answering import chosen
+from cachewitness.engines.known_findings import KnownFindings, by_release
 from cachewitness.engines.observe_tier import TIER
 from cachewitness.systems.lmcache.modules import PATCHES, part
 from cachewitness.systems.lmcache.pages import Pages
@@ -192,4 +193,5 @@ ENGINE = EngineKind(
     replays=False,
     process=OwnProcess(),
     written_for=WrittenFor("LMCache", "lmcache", spec.NEWEST, spec.NEWEST),
+    known=KnownFindings(by_release({"0.5": "lmcache-0.5.txt"})),
 )

@@ -19,6 +19,7 @@ from cachewitness import (
     WrittenFor,
 )
 from cachewitness.engines.answering import chosen, chunk_of, needs, takes
+from cachewitness.engines.known_findings import KnownFindings, by_release
 from cachewitness.systems.mlx_lm.architectures import ARCHITECTURES, CONTROL
 
 NAME, INSTALL = "mlx-lm", "pip install 'cachewitness[mlx]'"
@@ -86,4 +87,5 @@ ENGINE = EngineKind(
     controls=Controls({"uncached": {"caching": "off"}, "attention-only": {"model": CONTROL}}),
     process=OwnProcess(imports=("cachewitness.systems.mlx_lm.engine",)),
     written_for=WrittenFor("mlx-lm", "mlx-lm", "0.32", "0.32"),
+    known=KnownFindings(by_release({"0.32": "mlx-lm-0.32.txt"})),
 )

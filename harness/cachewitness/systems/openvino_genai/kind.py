@@ -23,6 +23,7 @@ from cachewitness import (
 from cachewitness.engines import policy as policies
 from cachewitness.engines.answering import chosen, needs
 from cachewitness.engines.kind import Answer
+from cachewitness.engines.known_findings import KnownFindings, by_release
 from cachewitness.systems.openvino_genai.capacity import derives
 from cachewitness.systems.openvino_genai.settings import (
     KV_BLOCK,
@@ -166,4 +167,5 @@ ENGINE = EngineKind(
     controls=Controls({"uncached": {"caching": "off"}, "attention-only": {"model": ATTENTION}}),
     process=OwnProcess(),
     written_for=WrittenFor("OpenVINO GenAI", "openvino-genai", "2026.4", "2026.4", (MODELS,)),
+    known=KnownFindings(by_release({"2026.4": "openvino-genai-2026.4.txt"})),
 )

@@ -19,6 +19,7 @@ from cachewitness import (
 from cachewitness.core.events import Event
 from cachewitness.core.trace_format import Op
 from cachewitness.engines.answering import chosen
+from cachewitness.engines.known_findings import KnownFindings, by_release
 from cachewitness.engines.version_check import Drift, drift
 from cachewitness.systems.sglang.build import build
 from cachewitness.systems.sglang.cache import SglangCache
@@ -78,6 +79,7 @@ ENGINE = EngineKind(
     replays=False,
     process=OwnProcess(),
     written_for=WrittenFor("SGLang", "sglang", KNOWN, KNOWN),
+    known=KnownFindings(by_release({"0.5": "sglang-0.5.txt"})),
     options={
         "source": "a folder that holds `sglang`: a wheel unpacked",
         "caching": (

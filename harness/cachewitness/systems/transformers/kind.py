@@ -19,6 +19,7 @@ from cachewitness import (
     WrittenFor,
 )
 from cachewitness.engines.answering import chosen, chunk_of, needs, takes
+from cachewitness.engines.known_findings import KnownFindings, by_release
 from cachewitness.systems.transformers.architectures import ARCHITECTURES, CONTROL, UNSPLIT
 
 NAME = "transformers"
@@ -77,6 +78,17 @@ def _layout(interval: int) -> Layout:
     return Layout(f"resumed-{interval}", groups, story, "harness/cachewitness/systems/transformers")
 
 
+_LISTED = by_release({one: f"transformers-{one}.txt" for one in ("5.23", "5.24")})
+_LOSE_STATES = ("mamba", "jamba", "recurrent_gemma", "nemotron_h-small-steps", "zamba2-small-steps")
+"""The architectures whose state is lost where several tokens follow a cache."""
+
+
+def _known_lists(version: str, options: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the list of a release, which is about some architectures, fed in chunks."""
+    listed = options.get("model") in _LOSE_STATES and options.get("feed", "chunks") == "chunks"
+    return _LISTED(version, options) if listed else ()
+
+
 ENGINE = EngineKind(
     name=NAME,
     summary=(
@@ -106,4 +118,5 @@ ENGINE = EngineKind(
         )
     ),
     written_for=WrittenFor("transformers", "transformers", "5.23", "5.24"),
+    known=KnownFindings(_known_lists),
 )

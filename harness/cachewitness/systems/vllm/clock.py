@@ -1,11 +1,11 @@
-"""Counts the time that is spent inside vLLM's own code, apart from the harness's observers that
-it calls in between.
+"""Counts the processor time that is spent inside vLLM's own code, apart from the harness's
+observers that it calls in between.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from time import perf_counter
+from time import process_time
 from types import SimpleNamespace
 from typing import Any, ParamSpec, TypeVar
 
@@ -42,7 +42,7 @@ class Clock:
         def counted(*args: P.args, **kwargs: P.kwargs) -> R:
             if self._since is not None:
                 return function(*args, **kwargs)
-            self._since = perf_counter()
+            self._since = process_time()
             try:
                 return function(*args, **kwargs)
             finally:
@@ -62,13 +62,13 @@ class Clock:
             try:
                 return function(*args, **kwargs)
             finally:
-                self._since = perf_counter()
+                self._since = process_time()
 
         return left_out
 
     def _halt(self) -> None:
         if self._since is not None:
-            self.seconds += perf_counter() - self._since
+            self.seconds += process_time() - self._since
             self._since = None
 
 

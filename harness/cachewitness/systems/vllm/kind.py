@@ -29,6 +29,7 @@ from cachewitness.engines.answering import chosen
 from cachewitness.engines.driver import Driver
 from cachewitness.engines.export import Exported, Failed
 from cachewitness.engines.kind import Answer, EngineKind
+from cachewitness.engines.known_findings import KnownFindings
 from cachewitness.engines.own_configurations import OwnConfigurations
 from cachewitness.engines.own_process import OwnProcess
 from cachewitness.engines.registry import EngineSpec
@@ -43,6 +44,7 @@ from cachewitness.systems.vllm.connectors.build import asked_for
 from cachewitness.systems.vllm.connectors.scheduler import ConnectedScheduler
 from cachewitness.systems.vllm.declared import read_options, release_name
 from cachewitness.systems.vllm.hisparse.engine import WAYS, hisparse_engine
+from cachewitness.systems.vllm.known import known_lists
 from cachewitness.systems.vllm.scheduler import RealScheduler
 from cachewitness.systems.vllm.source import FIRST, KNOWN, LAST, Source, load
 from cachewitness.toy.kind import need_torch
@@ -272,6 +274,7 @@ ENGINE = EngineKind(
     process=OwnProcess(),
     export=_as_test,
     written_for=WrittenFor("vLLM", "vllm", FIRST, LAST),
+    known=KnownFindings(known_lists),
     options={
         "source": (
             "a folder that holds `vllm`: a checkout, or a wheel unpacked without its compiled parts"

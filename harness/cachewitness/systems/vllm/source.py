@@ -47,9 +47,7 @@ class Source:
     @property
     def release(self) -> tuple[int, int] | None:
         """The release as (major, minor); None for a tree that does not know its version."""
-        match = re.match(r"(\d+)\.(\d+)", self.version)
-        found = (int(match[1]), int(match[2])) if match else None
-        return found if found and found > (0, 1) else None
+        return release_of(self.version)
 
     def is_before(self, release: tuple[int, int]) -> bool:
         """Whether this is known to be older than a release."""
@@ -66,6 +64,13 @@ class Source:
             raise UsageError(
                 f"vLLM {self.version}: vllm.{module} has no {name}; this adapter knows {KNOWN}"
             ) from None
+
+
+def release_of(version: str) -> tuple[int, int] | None:
+    """Return the release of a version as (major, minor); None where the version is not known."""
+    match = re.match(r"(\d+)\.(\d+)", version)
+    found = (int(match[1]), int(match[2])) if match else None
+    return found if found and found > (0, 1) else None
 
 
 @contextmanager
