@@ -19,6 +19,7 @@ import msgspec
 from msgspec.structs import replace
 
 from cachewitness._util.errors import UsageError
+from cachewitness.core.checkers.capacity import longest_held
 from cachewitness.core.engine import Device
 from cachewitness.core.events import (
     Aborted,
@@ -410,6 +411,9 @@ def _fed(run: Run, tokens: Sequence[int]) -> list[int]:
 
 
 def _limited(header: Header, adapter: Driven) -> Header:
-    """Return the header with the longest prompt that the adapter takes."""
-    most = adapter.max_prompt or adapter.max_model_len - 1
+    """Return the header with the longest prompt that the adapter takes and its pools hold alone:
+    by its own sizing, or else beyond doubt.
+    """
+    taken = adapter.max_prompt or adapter.max_model_len - 1
+    most = min(taken, adapter.holds) if adapter.holds else longest_held(header, taken)
     return replace(header, rules=replace(header.rules, max_prompt=most))
