@@ -19,6 +19,7 @@ from cachewitness.core.events import (
     Finished,
     Header,
     Preempted,
+    Release,
     ResetDone,
     StepBegin,
     StepEnd,
@@ -52,17 +53,24 @@ class Progress(Checker):
         """Whose pages the engine took by itself, in which step, until that ends."""
         self._still = 0
         """In how many steps in a row nobody ran, though somebody was there."""
+        self._watches_room = False
+        self._most_held: list[dict[int, int]] = [{}, {}]
+        """How many pages of each pool were held at most since the last two steps began, where the
+        engine declares that it gives requests up for want of room."""
         self._lost: set[str] = set()
         """Requests whose load from another tier has failed, which they may be given up for."""
         self._generous: Generous | None = None
 
     def not_applicable(self, header: Header) -> str:
+        self._watches_room = header.rules.engine_aborts
         generous = Generous(header)
         self._generous = generous if generous.declared else None
         return super().not_applicable(header)
 
     def handlers(self) -> dict[type, Handler]:
+        watched = {Release: self.on_release} if self._watches_room else {}
         return {
+            **watched,
             StepBegin: self.on_step,
             StepEnd: self.on_step_end,
             ResetDone: self.on_reset,
@@ -80,6 +88,8 @@ class Progress(Checker):
         # Before the wait: who runs in circles is scheduled in every step, so it never waits.
         if circle := self._circles.step(ledger, event, lambda r: capacity.fits_alone(ledger, r)):
             return (_stuck(*circle),)
+        if self._watches_room:
+            self._most_held = [self._most_held[1], dict(ledger.holdings.held)]
         ran = {run.r for run in event.runs}
         limit = ledger.header.rules.progress_steps
         if ran:
@@ -98,6 +108,9 @@ class Progress(Checker):
                 ledger, r, tokens, ledger.header.rules.reserved_pages
             ) or _state_under_way(ledger, r, event.step):
                 continue
+            if ledger.header.rules.static_batches and _others_run(ledger, r):
+                self.excused["static_batches"] += 1
+                continue
             self.opportunities += 1
             waited = self._waited[r] = self._waited.get(r, 0) + 1
             # Equal, not more: a request that goes on waiting is found once.
@@ -111,6 +124,12 @@ class Progress(Checker):
                     ),
                 )
         return self._nobody(ledger, event, ran, limit) if not event.asked else None
+
+    def on_release(self, ledger: Ledger, event: Release) -> Found:
+        """Note how many pages were held before these are given back."""
+        most = self._most_held[1]
+        most[event.pool] = max(most.get(event.pool, 0), ledger.holdings.held[event.pool])
+        return None
 
     def on_step_end(self, ledger: Ledger, event: StepEnd) -> Found:
         """Where somebody was taken out of the step nobody was refused: they had a place, and the
@@ -215,15 +234,16 @@ class Progress(Checker):
         reserved = ledger.header.rules.reserved_pages
         if (most and prompt > most) or not capacity.fits_alone(ledger, event.r, reserved):
             return None
-        if ledger.header.rules.engine_aborts:
+        if ledger.header.rules.engine_aborts and not self._had_room(ledger, event.r):
             self.excused["engine_aborts"] += 1
             return None
         # An engine may refuse a prompt longer than it declares; any other one that fits is owed an
         # answer.
         limit = f"prompts of up to {count(most, 'token')}" if most else "prompts of any length"
+        room = ", and had room beside the others" if ledger.header.rules.engine_aborts else ""
         sentence = (
             f"Let {event.r} be a request with a prompt of {count(prompt, 'token')}, which alone"
-            f" would fit the pool; the engine declares that it takes {limit}. However it gave"
+            f" would fit the pool{room}; the engine declares that it takes {limit}. However it gave"
             f" {event.r} up, which nobody had asked for: a contradiction."
         )
         line = (
@@ -231,6 +251,17 @@ class Progress(Checker):
             " fits the pool"
         )
         return (Finding(anomaly="no-progress", r=event.r, sentence=sentence, line=line),)
+
+    def _had_room(self, ledger: Ledger, r: str) -> bool:
+        """Whether the whole of a request would have fitted beyond doubt beside all that was held
+        since the last two steps began.
+        """
+        before, since = self._most_held
+        most = {
+            pool: max(held, before.get(pool, 0), since.get(pool, 0))
+            for pool, held in ledger.holdings.held.items()
+        }
+        return capacity.room_beside(ledger, r, most)
 
     def _nobody(self, ledger: Ledger, event: StepBegin, ran: set[str], limit: int) -> Found:
         waiting = self._could_run(ledger)
@@ -291,6 +322,15 @@ def _placed(ledger: Ledger, r: str) -> bool:
     request = ledger.requests[r]
     found = request.hit is not None or request.computed > 0 or not ledger.header.rules.caching
     return found or ledger.holdings.pages_of.get(r, 0) > 0
+
+
+def _others_run(ledger: Ledger, r: str) -> bool:
+    """Whether somebody else is in a batch, which r joins when that is over."""
+    holding = ledger.holdings.pages_of
+    return any(
+        other.live and other.r != r and (other.computed > 0 or holding.get(other.r, 0) > 0)
+        for other in ledger.requests.values()
+    )
 
 
 def _busy(ledger: Ledger) -> bool:

@@ -505,6 +505,7 @@ class Runner:
         name = f"{suite.name}:{trace.header.name}@{stream.name}"
         if result.activity.unexercised and not suite.endless and not stream.control:
             self.changed.append(f"{name}: {result.activity.unexercised}")
+        self.expected.admit(name, result.tallies)
         weighed = self.expected.weigh(name, result.findings)
         if weighed is None:
             return
