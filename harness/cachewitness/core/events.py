@@ -33,10 +33,10 @@ class Eviction(msgspec.Struct, frozen=True, omit_defaults=True):
     anybody.
 
     `free_first`: pages without a key are handed out before any key ends; otherwise both wait in one
-    queue. `watermark`: the share of the pool in use from which keys end ahead of need; 1: never.
-    `together`: a key goes when that of the same prefix in another pool does, and with it those of
-    longer prefixes. `ttl`: a key may end without need when its page was not taken or keyed for so
-    many steps; 0: it may not.
+    queue, in which a page that was never taken is the oldest. `watermark`: the share of the pool in
+    use from which keys end ahead of need; 1: never. `together`: a key goes when that of the same
+    prefix in another pool does, and with it those of longer prefixes. `ttl`: a key may end without
+    need when its page was not taken or keyed for so many steps; 0: it may not.
     """
 
     order: Order

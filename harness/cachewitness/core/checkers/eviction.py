@@ -184,12 +184,6 @@ class EvictionOrder(Checker):
         used = capacity - len(spare)
         if spare and eviction.free_first and used < eviction.watermark * capacity:
             return _needless(ledger, eviction, lost[0], spare[0], used)
-        one_queue = not eviction.free_first and eviction.order == "lru"
-        if spare and one_queue and eviction.watermark == 1:
-            never = [page for page in spare if _never_taken(ledger, pool, page)]
-            idle = [one for one in lost if not one.holders]
-            if never and idle:
-                return _before_never_taken(ledger, idle[0], never[0])
         if spare:
             self.excused[
                 f"watermark {eviction.watermark}" if eviction.free_first else "free_first false"
@@ -199,6 +193,12 @@ class EvictionOrder(Checker):
         unused = [one for one in lost if _nobody_got(ledger, one)]
         if unused and eviction.watermark == 1 and not eviction.together:
             return _for_nobody(ledger, unused[0])
+        one_queue = not eviction.free_first and eviction.order == "lru"
+        if spare and one_queue and eviction.watermark == 1:
+            never = [page for page in spare if _never_taken(ledger, pool, page)]
+            idle = [one for one in lost if not one.holders]
+            if never and idle:
+                return _before_never_taken(ledger, idle[0], never[0])
         return None
 
 
