@@ -8,7 +8,7 @@ judge is never reported as passed.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from copy import copy
 from dataclasses import dataclass, field
 from functools import partial
@@ -29,6 +29,7 @@ from cachewitness.report.compared import Compared
 from cachewitness.report.control_row import ControlRow, merge_controls
 from cachewitness.report.expected import Expectations
 from cachewitness.report.summary import DIED, UNFINISHED, Failure, NotRun, Report, SuiteReport
+from cachewitness.sessions.run.ceiling import ceiling
 from cachewitness.sessions.run.minimize import smallest
 from cachewitness.sessions.run.progress import RunProgress
 from cachewitness.sessions.run.selection import ANSWERS, Sample, controls, random_traces, why_not
@@ -305,6 +306,7 @@ class Runner:
                         self._most
                         if suite.endless
                         else sum(1 for _ in suite.traces(one, suite.level, self.seed))
+                        + suite.ceiling
                     )
                     for one in fitting
                 )
@@ -354,9 +356,7 @@ class Runner:
             )
         places = len(configurations)
         streams = [
-            Stream(
-                configuration, self.engine, suite.traces_of(configuration, self.seed, place, places)
-            )
+            Stream(configuration, self.engine, self._traces_of(suite, configuration, place, places))
             for place, configuration in enumerate(configurations)
         ]
         return streams + (
@@ -364,6 +364,13 @@ class Runner:
             if self._has_controls(suite)
             else []
         )
+
+    def _traces_of(
+        self, suite: Suite, configuration: Configuration, place: int, places: int
+    ) -> Iterator[Trace]:
+        yield from suite.traces_of(configuration, self.seed, place, places)
+        if suite.ceiling:
+            yield from ceiling(self.engine, configuration, suite.level)
 
     def _has_controls(self, suite: Suite) -> bool:
         declared = self.engine.kind.controls
