@@ -2,9 +2,10 @@
 every fault.
 
 Traces of the policy's configurations and traces that the fuzzer draws take turns. Of the
-configurations come the scenarios, prompts as long as the engine declares, and random work in between, one trace of
-each configuration after another; when they are used up the fuzzer goes on alone, without end. The fault
-decides the policy and the level, and nothing else.
+configurations come the scenarios, prompts as long as the engine declares, and random work in
+between, one trace of each configuration after another; when they are used up the fuzzer goes on
+alone, without end. The fault decides the policy and the level; only how long its longest prompts
+are is the answer of the engine that has it.
 """
 
 from __future__ import annotations

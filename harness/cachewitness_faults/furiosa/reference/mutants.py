@@ -289,21 +289,21 @@ def window_freed_with_its_request(engine: Driver) -> None:
 
 
 @fault(
-    name="furiosa-second-block-kept-for-copies",
+    name="furiosa-blocks-kept-for-copies",
     mirrors="vllm-project/vllm#39734 (a length that is accepted, and for which there is no room)",
     anomaly="no-progress",
     checker="progress",
     group="M",
 )
-def second_block_kept_for_copies(engine: Driver) -> None:
-    """A request is let in only if a second block is left for copies, which the longest request that
-    is accepted takes.
+def blocks_kept_for_copies(engine: Driver) -> None:
+    """A request is let in only if two blocks are left for copies beside the one that the accepted
+    length allows for.
     """
     manager = _manager(engine)
 
     def room(original: Any, *args: Any) -> Any:
         everywhere, sliding = original(*args)
-        return max(everywhere - manager.block_size, 0), sliding
+        return max(everywhere - 2 * manager.block_size, 0), sliding
 
     wrap(manager, "room", room)
 
