@@ -36,10 +36,12 @@ from cachewitness.core.trace_format import (
     Trace,
     TraceHeader,
 )
+from cachewitness.engines import policy as policies
 from cachewitness.engines.kind import EngineKind
 from cachewitness.engines.registry import EngineSpec, parse
+from cachewitness.report.expected import Entry, Expectations
 from cachewitness.report.summary import Report
-from cachewitness.report.terminal import covered
+from cachewitness.report.terminal import covered, reasons
 from cachewitness.sessions.run.runner import Runner
 from cachewitness.sessions.run.suites import SUITES
 from cachewitness.workloads.configurations import Configuration
@@ -233,6 +235,37 @@ def test_what_a_declared_order_switches_off_is_said() -> None:
         report
     ) and "by order random" in covered(report)
     assert "not judged" not in covered(declaring(lambda header: header))
+
+
+def denying(header: Header) -> Header:
+    return replace(header, not_applicable={**header.not_applicable, "eviction": "trust me"})
+
+
+@pytest.mark.parametrize("policy", ["vllm", "openvino_genai"])
+def test_a_rule_that_applies_and_is_denied_was_not_checked(policy: str) -> None:
+    """An engine that declares how keys end, and that nothing of it is to be judged, is told so;
+    unless the list of expected failures lets it.
+    """
+
+    def opened(header: TraceHeader, options: Mapping[str, str]) -> Engine:
+        return Changed(header, denying, nobody)
+
+    kind = EngineKind("denying", "a reference", ("manager",), opened, replays=False)
+    configuration = policies.get(policy).configurations()[0]
+    line = "not judged at all, as the engine declares: eviction (trust me)"
+
+    def run(expected: Expectations) -> Report:
+        spec = EngineSpec(kind, {}, "denying")
+        return Runner(spec, [configuration], expected=expected, policy=policy).run(INVARIANTS)
+
+    report = run(Expectations())
+    assert report.exit_code == EXIT_NOTHING_CHECKED and line in covered(report)
+    assert reasons(report) == [
+        "rule eviction applies, and the engine declares that it does not: trust me"
+    ]
+    listed = Entry(pattern="*", anomaly="denied-rule", cause="eviction", reason="by design")
+    report = run(Expectations([listed]))
+    assert report.exit_code == EXIT_PASS and line in covered(report)
 
 
 class Flushing(Changed):

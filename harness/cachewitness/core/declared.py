@@ -12,6 +12,7 @@ from math import lcm
 
 from cachewitness.core.events import Header, Pool
 from cachewitness.core.malformed import MalformedHistory, at_least_nothing
+from cachewitness.core.page_bound import longest_held
 from cachewitness.core.trace_format import TraceHeader
 
 STEPS_MAX, DRAFTS_MAX = 1024, 64
@@ -46,6 +47,11 @@ DENIABLE: Mapping[str, Callable[[Header], bool]] = {
 }
 """Rules that an engine may declare not applicable, and when each applies all the same by what else
 the engine declares. Who denies one then is named, and was not checked unless that is expected."""
+LENGTH, BATCH = "max_model_len", "max_num_batched_tokens"
+"""The options of a trace that bound a request and a step, in tokens."""
+PROMPT_FACTOR = 2
+"""A prompt may be shorter by no more than this factor than what the trace asks for and the pools
+hold."""
 INTERVAL = "retention_interval"
 """The option of a trace that says in how many tokens one state is kept; null: each."""
 IDENTITY = ("salt", "adapter", "media")
@@ -219,6 +225,25 @@ def check_fit(header: Header, trace: TraceHeader) -> None:
             )
     _check_alignment(header, trace)
     _check_retention(header, trace)
+    _check_max_prompt(header, trace)
+
+
+def _check_max_prompt(header: Header, trace: TraceHeader) -> None:
+    """Refuse prompts that are shorter by far than those of the length that the trace asks for, of
+    which the pools have room: whatever is longer could be given up.
+    """
+    asked = trace.options.get(LENGTH)
+    most = header.rules.max_prompt
+    if not isinstance(asked, int) or not most:
+        return
+    batch = trace.options.get(BATCH)
+    limit = min(asked - 1, batch) if isinstance(batch, int) else asked - 1
+    held = longest_held(header, limit)
+    if PROMPT_FACTOR * most < held:
+        raise MalformedHistory(
+            f"{most} - at `$.rules.max_prompt`; the trace's option {LENGTH} is {asked}, and the"
+            f" pools have room for prompts of {held} tokens"
+        )
 
 
 def _check_alignment(header: Header, trace: TraceHeader) -> None:

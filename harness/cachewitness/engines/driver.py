@@ -19,7 +19,6 @@ import msgspec
 from msgspec.structs import replace
 
 from cachewitness._util.errors import UsageError
-from cachewitness.core.checkers.capacity import longest_held
 from cachewitness.core.engine import Device
 from cachewitness.core.events import (
     Aborted,
@@ -37,6 +36,7 @@ from cachewitness.core.events import (
     Submitted,
     Version,
 )
+from cachewitness.core.page_bound import longest_held
 from cachewitness.core.scripted import Sampler, Scripted
 from cachewitness.core.trace_format import (
     Abort,

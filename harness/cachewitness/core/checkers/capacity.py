@@ -7,50 +7,11 @@ it writes while it still reads another, or for a window that moves.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from math import lcm
 
-from cachewitness.core.events import Group, Header
 from cachewitness.core.ledger.ledger import Ledger
-
-
-def pages_of(groups: Sequence[Group], tokens: int, drafts: int) -> int:
-    """Return a bound on the pages of one pool that a request takes up to so many tokens: one spare
-    block for every group.
-
-    Drafts take pages ahead, and a page of their own each where a state is written after every
-    token.
-    """
-    pages = 0
-    for group in groups:
-        recurrent = group.kind == "recurrent"
-        upto = tokens if recurrent else tokens + 2 * drafts
-        pages += -(-upto // group.block_size) + 1 + drafts * recurrent
-    return pages
-
-
-def longest_held(header: Header, limit: int) -> int:
-    """Return how many tokens a prompt may have, `limit` at most, so that the pools hold it beyond
-    doubt, with a token more; 0 if they hold none so.
-    """
-    rooms = [
-        (pool.pages - len(pool.null), [g for g in header.local_groups() if g.pool == pool.id])
-        for pool in header.pools
-        if not pool.grows
-    ]
-    least = 0
-    most = limit
-    while least < most:
-        middle = (least + most + 1) // 2
-        if all(
-            pages_of(groups, middle + 1, header.rules.drafts) <= room
-            for room, groups in rooms
-            if groups
-        ):
-            least = middle
-        else:
-            most = middle - 1
-    return least
+from cachewitness.core.page_bound import pages_of
 
 
 def promised(ledger: Ledger, r: str) -> bool:
@@ -66,7 +27,14 @@ def fits_alone(ledger: Ledger, r: str, reserved: int = 0) -> bool:
     """Whether a request can run while no other does, by what the engine declares or beyond doubt,
     beside so many reserved pages of each pool.
     """
-    return promised(ledger, r) or _roomy(ledger, r, lambda pool: reserved)
+    return promised(ledger, r) or fits_beyond_doubt(ledger, r, reserved)
+
+
+def fits_beyond_doubt(ledger: Ledger, r: str, reserved: int) -> bool:
+    """Whether a request would fit alone, beside so many reserved pages of each pool, with a spare
+    block for every group.
+    """
+    return _roomy(ledger, r, lambda pool: reserved)
 
 
 def asks_enough(ledger: Ledger, r: str, tokens: int) -> bool:

@@ -29,6 +29,8 @@ from cachewitness.core.ledger.ledger import Ledger
 PAUSED = "a session that waits for its client"
 TOO_LONG = "max_prompt, which a request exceeds that is there"
 """What may keep all others from running."""
+ABORTED = "max_prompt, beyond which the pools have room"
+"""Why a request is aborted lawfully that would run."""
 
 
 class Progress(Checker):
@@ -57,6 +59,8 @@ class Progress(Checker):
         self._most_held: list[dict[int, int]] = [{}, {}]
         """How many pages of each pool were held at most since the last two steps began, where the
         engine declares that it gives requests up for want of room."""
+        self._gave_back: list[set[str]] = [set(), set()]
+        """Who gave pages back since the last two steps began, where the engine so declares."""
         self._lost: set[str] = set()
         """Requests whose load from another tier has failed, which they may be given up for."""
         self._generous: Generous | None = None
@@ -68,7 +72,7 @@ class Progress(Checker):
         return super().not_applicable(header)
 
     def handlers(self) -> dict[type, Handler]:
-        watched = {Release: self.on_release} if self._watches_room else {}
+        watched: dict[type, Handler] = {Release: self.on_release} if self._watches_room else {}
         return {
             **watched,
             StepBegin: self.on_step,
@@ -90,6 +94,7 @@ class Progress(Checker):
             return (_stuck(*circle),)
         if self._watches_room:
             self._most_held = [self._most_held[1], dict(ledger.holdings.held)]
+            self._gave_back = [self._gave_back[1], set()]
         ran = {run.r for run in event.runs}
         limit = ledger.header.rules.progress_steps
         if ran:
@@ -127,6 +132,7 @@ class Progress(Checker):
 
     def on_release(self, ledger: Ledger, event: Release) -> Found:
         """Note how many pages were held before these are given back."""
+        self._gave_back[1].add(event.holder)
         most = self._most_held[1]
         most[event.pool] = max(most.get(event.pool, 0), ledger.holdings.held[event.pool])
         return None
@@ -232,7 +238,10 @@ class Progress(Checker):
         most = ledger.header.rules.max_prompt
         prompt = request.prompt_tokens
         reserved = ledger.header.rules.reserved_pages
-        if (most and prompt > most) or not capacity.fits_alone(ledger, event.r, reserved):
+        if most and prompt > most:
+            self.excused[ABORTED] += capacity.fits_beyond_doubt(ledger, event.r, reserved)
+            return None
+        if not capacity.fits_alone(ledger, event.r, reserved):
             return None
         if ledger.header.rules.engine_aborts and not self._had_room(ledger, event.r):
             self.excused["engine_aborts"] += 1
@@ -253,9 +262,12 @@ class Progress(Checker):
         return (Finding(anomaly="no-progress", r=event.r, sentence=sentence, line=line),)
 
     def _had_room(self, ledger: Ledger, r: str) -> bool:
-        """Whether the whole of a request would have fitted beyond doubt beside all that was held
-        since the last two steps began.
+        """Whether the whole of a request would have fitted beside all that was held since the last
+        two steps began: beyond doubt, or as the engine declares if that was its own.
         """
+        holding = {holder for holder, pages in ledger.holdings.pages_of.items() if pages}
+        if not (holding | self._gave_back[0] | self._gave_back[1]) - {r}:
+            return capacity.fits_alone(ledger, r)
         before, since = self._most_held
         most = {
             pool: max(held, before.get(pool, 0), since.get(pool, 0))
