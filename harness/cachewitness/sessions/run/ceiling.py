@@ -15,6 +15,7 @@ from dataclasses import replace
 from msgspec.structs import replace as changed
 
 from cachewitness._util.errors import UsageError
+from cachewitness.core.declared import LENGTH
 from cachewitness.core.driving import described
 from cachewitness.core.trace_format import Level, Trace
 from cachewitness.engines.registry import EngineSpec
@@ -34,8 +35,11 @@ SPARE_STEPS = 10
 def ceiling(spec: EngineSpec, configuration: Configuration, level: Level) -> Iterator[Trace]:
     """Yield the trace; nothing if the engine refuses the configuration, or declares no limit."""
     shape = configuration.shape(level)
-    length = shape.options.get("max_model_len", max(UNITS * shape.unit, LEAST))
-    shape = replace(shape, options={**shape.options, "max_model_len": length})
+    length = shape.options.get(LENGTH, max(UNITS * shape.unit, LEAST))
+    accepts = spec.kind.accepts
+    if accepts is not None and not accepts.takes(LENGTH, length):
+        return
+    shape = replace(shape, options={**shape.options, LENGTH: length})
     roomy = _trace(shape, 1, 0).header.pages
     most = _declared(spec, shape, roomy)
     if not most:
@@ -87,7 +91,7 @@ def _trace(shape: Shape, longest: int, pages: int) -> Trace:
                 script.step((r, 2 * shape.unit))
             script.finish(r)
     if not pages:
-        length = shape.options["max_model_len"]
+        length = shape.options[LENGTH]
         return script.trace(2 * shape.pages(length) + 1)
     trace = script.trace(pages)
     return Trace(changed(trace.header, pages=pages), trace.ops)
