@@ -102,9 +102,12 @@ def _found(result: Result) -> list[str]:
     """Return the operations, the finding, and the block tables of its moment."""
     from cachewitness.report.counterexample import compact, marked, wrapped
     from cachewitness.report.html.frames import film
-    from cachewitness.report.html.text import moment
+    from cachewitness.report.html.lives import lives
+    from cachewitness.report.html.text import life, moment
 
     finding = result.findings[0]
+    header = result.history.header
+    events = result.history.events
     operations = [compact(op) for op in result.trace.ops] if result.trace else []
     listed = [*marked(operations, finding.op), ""] if operations else []
     return [
@@ -112,7 +115,8 @@ def _found(result: Result) -> list[str]:
         *wrapped(finding.line),
         *wrapped(finding.sentence),
         "",
-        *moment(film(result.history.header, result.history.events, finding)),
+        *moment(film(header, events, finding)),
+        *(line for one in lives(header, events, finding) for line in ("", *life(one))),
     ]
 
 
