@@ -197,16 +197,28 @@ def cause(recorder: Recorder, event: Event, place: Place, need: Need | None) -> 
         index = _of_event(event, life)
         return life[index] if index >= 0 else None
     ledger = recorder.ledger
-    read = life
-    for _ in range(HOPS_MAX):
-        source = _copied_from(ledger, life, need)
+    for source in _lives_of_sources(recorder, life, need):
+        if (index := _of_copy(ledger, source, need)) >= 0:
+            return source[index]
+    return life[_of_read(ledger, life, need)]
+
+
+def _lives_of_sources(
+    recorder: Recorder, life: Sequence[Recorded], need: Need
+) -> list[Sequence[Recorded]]:
+    """Return the lives of the pages that a page which never had what is needed was copied from, up
+    to the copy, that of the first page first.
+    """
+    found: list[Sequence[Recorded]] = []
+    while len(found) < HOPS_MAX:
+        source = _copied_from(recorder.ledger, life, need)
         behind = recorder.lives.get(source) if source else None
         if behind is None:
             break
-        since = _latest(life, len(life), _fills, -1)
-        until = life[since].shown.seq
+        until = life[_latest(life, len(life), _fills, -1)].shown.seq
         life = [one for one in behind.recorded if one.shown.seq <= until]
-    return life[_of_read(ledger, life, need) if life is read else _of_copy(ledger, life, need)]
+        found.insert(0, life)
+    return found
 
 
 def released_by(event: Event, life: Sequence[Recorded]) -> Recorded | None:
@@ -258,7 +270,8 @@ def _of_read(ledger: Ledger, life: Sequence[Recorded], need: Need) -> int:
         return _latest(life, last, lambda one: _by(one, Release, need.r), hit)
     there = _latest(life, last, lambda one: need.met_by(ledger, one.content), -1)
     if there < 0:
-        return _never_there(ledger, life, need, hit)
+        found = _never_there(ledger, life, need, hit if hit < last else -1)
+        return found if found >= 0 else last
     lost = there + 1
     given = _given_away(ledger, life, need, lost)
     if given >= 0:
@@ -267,13 +280,16 @@ def _of_read(ledger: Ledger, life: Sequence[Recorded], need: Need) -> int:
 
 
 def _of_copy(ledger: Ledger, life: Sequence[Recorded], need: Need) -> int:
-    """Return why a page did not have what is needed when it was copied, the last event."""
+    """Return why a page did not have what is needed when it was copied, the last event; -1 if its
+    life does not tell.
+    """
     last = len(life) - 1
     there = _latest(life, last, lambda one: need.met_by(ledger, one.content), -1)
-    if there < 0:
-        return _never_there(ledger, life, need, last)
-    given = _given_away(ledger, life, need, there + 1)
-    return given if given >= 0 else there + 1
+    if there >= 0:
+        given = _given_away(ledger, life, need, there + 1)
+        return given if given >= 0 else there + 1
+    hit = _latest(life, last + 1, lambda one: _by(one, Hit, need.r), -1)
+    return _never_there(ledger, life, need, hit)
 
 
 def _given_away(ledger: Ledger, life: Sequence[Recorded], need: Need, lost: int) -> int:
@@ -289,8 +305,8 @@ def _given_away(ledger: Ledger, life: Sequence[Recorded], need: Need, lost: int)
 
 
 def _never_there(ledger: Ledger, life: Sequence[Recorded], need: Need, hit: int) -> int:
-    """Return who said that a page has what was never there: its key, or else the hit. Who only
-    wrote something else there is the last that can be.
+    """Return who said that a page has what was never there: its key, or else the `hit`. Who only
+    wrote something else there is the last that can be; -1 if nobody is.
     """
     last = len(life) - 1
     keyed = next((i for i, one in enumerate(life) if _keyed(ledger, one, need)), -1)
@@ -303,7 +319,7 @@ def _never_there(ledger: Ledger, life: Sequence[Recorded], need: Need, hit: int)
             and any(key.state in STAYED for key in _keyed(ledger, life[index], need))
         )
         return next(gone, keyed)
-    return _latest(life, last, lambda one: _by(one, Write, need.r), last) if hit == last else hit
+    return hit if hit >= 0 else _latest(life, last, lambda one: _by(one, Write, need.r), -1)
 
 
 def _keyed(ledger: Ledger, one: Recorded, need: Need) -> list[KeyThen]:

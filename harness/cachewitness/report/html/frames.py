@@ -86,6 +86,7 @@ class Sample(msgspec.Struct):
 class Film(msgspec.Struct):
     """The frames of a history, what was left out of them, and the names of groups and pools.
 
+    `pool_ids` are the pools' own numbers, `pool_of` those of the groups' pools.
     `samples` and `hits` (step, request, tokens) are of the whole history.
     """
 
@@ -93,6 +94,8 @@ class Film(msgspec.Struct):
     left_out: int
     groups: list[str]
     pools: list[str]
+    pool_ids: list[int]
+    pool_of: list[int]
     samples: list[Sample]
     hits: list[tuple[int, str, int]]
 
@@ -116,7 +119,16 @@ def film(header: Header, events: Sequence[Event], finding: Finding | None = None
         row.cells = list(folded(row.cells))
     groups = [words.group(one) for one in header.groups]
     pools = words.pools(header)
-    return Film(kept, len(moments) - len(kept), groups, pools, projector.samples, projector.hits)
+    return Film(
+        kept,
+        len(moments) - len(kept),
+        groups,
+        pools,
+        [pool.id for pool in header.pools],
+        [one.pool for one in header.groups],
+        projector.samples,
+        projector.hits,
+    )
 
 
 class _Projector:

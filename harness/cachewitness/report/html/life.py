@@ -48,6 +48,8 @@ BEHIND_MAX = 3
 """Events that are shown behind the failure."""
 COUNTED = ("reference-count", "double-free", "leak")
 """Anomalies for which the engine's own reference counts are part of a page's life."""
+MERGED = (Read, Write, Hit, Publish, Unpublish, StepEnd, ResetDone, Version)
+"""Events that are shown as one where each says what the one before it said, or goes on."""
 STAYS = {
     "withdrawn": "the step that was to write it is withdrawn, and its key stays",
     "unbacked": "its step ends, and nobody has written what its key names",
@@ -88,19 +90,25 @@ class Life(msgspec.Struct):
 class Said(NamedTuple):
     """What an event does to a page, in words, and which request or copy does it.
 
-    `written` are the tokens [start, stop) that a write puts there, behind the words. `source` is
-    the page that a copy reads.
+    `written` are the tokens [start, stop) that a write puts there, `keyed` the first and the last
+    prefix that keys name, and of which request; they stand behind the words. `source` is the page
+    that a copy reads.
     """
 
     place: Place
     by: str
     words: str
     written: tuple[int, int] | None = None
+    keyed: tuple[int, int, str] | None = None
     source: Place | None = None
 
     @property
     def text(self) -> str:
         """All of it in words."""
+        if self.keyed:
+            first, last, r = self.keyed
+            lengths = _tokens(first) if first == last else f"{first} to {last} tokens"
+            return f"{self.words}the first {lengths} of {r}"
         return self.words + (claimed("full", *self.written) if self.written else "")
 
     def and_then(self, other: Said) -> Said | None:
@@ -108,6 +116,8 @@ class Said(NamedTuple):
         if self == other:
             return self
         alike = (self.by, self.words) == (other.by, other.words)
+        if alike and self.keyed and other.keyed and self.keyed[2] == other.keyed[2]:
+            return self._replace(keyed=(self.keyed[0], *other.keyed[1:]))
         if not alike or self.written is None or other.written is None:
             return None
         goes_on = other.written[0] == self.written[1]
@@ -176,8 +186,9 @@ class Recorder:
         for place, before in states.items():
             for key in self._record(place).keys:
                 if key.state in STAYS and before.get(id(key)) != key.state:
-                    text = f"{STAYS[key.state]}: {_named(key)}"
-                    self._add(Said(place, key.r, text), event, seq)
+                    keyed = key.length, key.length, key.r
+                    said = Said(place, key.r, f"{STAYS[key.state]}: ", keyed=keyed)
+                    self._add(said, event, seq)
 
     def _record(self, place: Place) -> PageRecord:
         return self.ledger.records[place[0]][place[1]]
@@ -192,18 +203,20 @@ class Recorder:
         record = self._record(said.place)
         content = Content()
         content.copy_content(record)
+        keys = [KeyThen(key.group, key.node, key.length, key.state) for key in record.keys]
         recorded = self.lives[said.place].recorded
         last = recorded[-1] if recorded else None
         # The event of the finding stands alone, so that it can be marked.
         if last and last.kind is type(event) and seq != self._failing:
-            both = last.said.and_then(said) if last.kind in (Read, Write, Hit) else None
+            both = last.said.and_then(said) if last.kind in MERGED else None
             if both:
-                last.said, last.content = both, content
+                last.said = both
+                last.content = content
+                last.keys = keys
                 last.shown.text = both.text
                 last.shown.until = event.step if event.step > last.shown.step else 0
                 return
         shown = LifeEvent(seq, event.step, said.text)
-        keys = [KeyThen(key.group, key.node, key.length, key.state) for key in record.keys]
         holders = tuple(record.holders)
         recorded.append(Recorded(shown, type(event), said, content, holders, keys))
 
@@ -225,8 +238,9 @@ class Recorder:
             case Publish():
                 pool = self._groups[event.group].pool
                 for place in self._of(pool, [event.page, *event.extra_pages]):
-                    text = f"keyed as the first {_tokens(event.length)} of {event.r}"
-                    yield Said(place, event.r, text)
+                    length = event.length
+                    keyed = length, length, event.r
+                    yield Said(place, event.r, "keyed as ", keyed=keyed)
             case Unpublish():
                 yield from self._unpublished(event)
             case Zero():
@@ -319,8 +333,9 @@ class Recorder:
         pool = self._groups[event.group].pool
         for place in self._of(pool, [event.page]):
             keys = [key for key in self._record(place).keys if event.length in (0, key.length)]
-            named = " and ".join(_named(key) for key in keys) or "none"
-            yield Said(place, "", f"its key ends ({event.reason}): {named}")
+            for key in keys:
+                keyed = key.length, key.length, key.r
+                yield Said(place, "", f"its key ends ({event.reason}): ", keyed=keyed)
 
     def _copied(self, event: Copy) -> Iterator[Said]:
         phase = {"begin": ": that begins", "end": ": that is done", "fail": ": that fails"}

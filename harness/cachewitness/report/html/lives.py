@@ -16,6 +16,7 @@ from cachewitness.report.html.life import (
     EVENTS_MAX,
     Life,
     LifeEvent,
+    Mark,
     Place,
     Recorded,
     Recorder,
@@ -81,7 +82,9 @@ def _mark(
             here.mark = "found"
         began = cause(recorder, event, place, need)
         if began:
-            began.shown.mark = "both" if began.shown is here else "cause"
+            # A read is an effect, even where nothing in front of it explains it.
+            itself: Mark = "found" if isinstance(event, Read) else "both"
+            began.shown.mark = itself if began.shown is here else "cause"
 
 
 def _life(header: Header, place: Place, recorded: Sequence[Recorded], failing: int) -> Life:
@@ -122,7 +125,10 @@ def _without_a_page(
     text = f"read by {read.r} as {what}; there is no page"
     changes.append(LifeEvent(len(events), read.step, text))
     title = f"column {column} of group {group.id} in the block table of {read.r}"
-    had = [page for _, page in _tables(events, read, column) if page not in null]
+    # What a request had before it was preempted says nothing of its hit.
+    hits = [seq for seq, event in enumerate(events) if isinstance(event, Hit) and event.r == read.r]
+    tables = [(seq, page) for seq, page in _tables(events, read, column) if page not in null]
+    had = [page for seq, page in tables if seq >= (hits[-1] if hits else 0)]
     return [Life(read.pool, -1, title, changes)], [(read.pool, page) for page in had[-1:]]
 
 
@@ -146,9 +152,11 @@ def _changes(
 ) -> Iterator[LifeEvent]:
     stood: int | None = None
     for seq, page in _tables(events, read, column):
-        if page == stood:
+        # A table that ends before the column and one that has the null block there say the same.
+        now = -1 if page in null else page
+        if now == stood:
             continue
-        stood = page
+        stood = now
         event = events[seq]
         has = "no page" if page < 0 else "the null block" if page in null else f"page {page}"
         if isinstance(event, Hit):
