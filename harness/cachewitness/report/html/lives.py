@@ -154,10 +154,10 @@ def _changes(
     for seq, page in _tables(events, read, column):
         # A table that ends before the column and one that has the null block there say the same.
         now = -1 if page in null else page
-        if now == stood:
+        event = events[seq]
+        if now == stood and not isinstance(event, Hit):
             continue
         stood = now
-        event = events[seq]
         has = "no page" if page < 0 else "the null block" if page in null else f"page {page}"
         if isinstance(event, Hit):
             text = f"hit by {read.r}, {count(event.resume, 'token')}: the column has {has}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections import deque
 from collections.abc import Iterator, Sequence
 
 import msgspec
@@ -57,11 +58,13 @@ class Sheet(msgspec.Struct):
 def sheet(events: Sequence[Event], finding: Finding | None) -> Sheet:
     """Return what every request of a history does in every step."""
     entries: dict[str, dict[int, list[Entry]]] = {}
+    upcoming = deque(event.step for event in events if isinstance(event, StepBegin))
     for event in events:
-        for r, step, entry in _entries(event):
+        if isinstance(event, StepBegin):
+            upcoming.popleft()
+        for r, step, entry in _entries(event, upcoming[0] if upcoming else event.step + 1):
             entries.setdefault(r, {}).setdefault(step, []).append(entry)
-    begun = {event.step for event in events if isinstance(event, StepBegin)}
-    steps = sorted(begun.union(*entries.values()))
+    steps = sorted({step for found in entries.values() for step in found})
     found = finding is not None and 0 <= finding.seq < len(events)
     failing = events[finding.seq].step if finding and found else -1
     r = finding.r if finding else ""
@@ -78,14 +81,15 @@ def sheet(events: Sequence[Event], finding: Finding | None) -> Sheet:
     return Sheet(shown, rows, failing, r, (len(steps) - len(shown), len(entries) - len(rows)))
 
 
-def _entries(event: Event) -> Iterator[tuple[str, int, Entry]]:
-    """Yield the requests of which an event says something, the step, and what."""
+def _entries(event: Event, upcoming: int) -> Iterator[tuple[str, int, Entry]]:
+    """Yield the requests of which an event says something, the step, and what. Who is submitted is
+    there for the `upcoming` step.
+    """
     match event:
         case Submitted():
-            # It is there for the step that begins next.
-            yield event.r, event.step + 1, Entry("in", f"submitted, {len(event.tokens):,}")
+            yield event.r, upcoming, Entry("in", f"submitted, {len(event.tokens):,}")
         case Extended():
-            yield event.r, event.step + 1, Entry("in", f"goes on, {len(event.tokens):,}")
+            yield event.r, upcoming, Entry("in", f"goes on, {len(event.tokens):,}")
         case Hit():
             found = Entry("hit", f"hit {event.resume:,}") if event.resume else Entry("in", "no hit")
             yield event.r, event.step, found
