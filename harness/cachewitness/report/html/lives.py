@@ -92,8 +92,8 @@ def _life(header: Header, place: Place, recorded: Sequence[Recorded], failing: i
     marked = {index for index, event in enumerate(events) if event.mark}
     last = len(events)
     if marked and failing >= 0:
-        last = sum(event.seq <= failing for event in events) + BEHIND_MAX
-    keep = marked | {*range(max(0, last - EVENTS_MAX), min(last, len(events)))}
+        last = min(last, sum(event.seq <= failing for event in events) + BEHIND_MAX)
+    keep = marked | {*range(max(0, last - EVENTS_MAX), last)}
     pool = f" of {words.pools(header)[place[0]]}" if len(header.pools) > 1 else ""
     shown = [events[index] for index in sorted(keep)]
     return Life(*place, f"page {place[1]}{pool}", shown, len(events) - len(shown))
