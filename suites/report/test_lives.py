@@ -61,12 +61,14 @@ CAUSES = {
     "hit-in-flight": (
         "the step that was to write it is withdrawn, and its key stays: the first 8 tokens of r1"
     ),
-    "image-behind-the-block": "hit by r2 as tokens [0, 4)",
+    "image-behind-the-block": (
+        "hit by r2 as tokens [0, 4), while it is keyed as the first 4 tokens of r1"
+    ),
     "key-inside-a-block": "keyed as the first 8 tokens of r1",
     "next-step-state": "hit by r2 as the state after 4 tokens",
     "one-holder-leaves": "released by r2; its key keeps it",
     "other-adapter-reloaded": "new weights are loaded, and its key stays: the first 4 tokens of r1",
-    "recycled-page": "hit by r3 as tokens [0, 4)",
+    "recycled-page": "hit by r3 as tokens [0, 4), while it is keyed as the first 4 tokens of r2",
     "ring-behind-the-window": "acquired once more by r1",
     "row-of-the-request": "written by r1: tokens [4, 6)",
     "state-at-the-hit": "hit by r2 as the state after 7 tokens",
@@ -114,7 +116,7 @@ def test_it_is_printed_by_explain(tmp_path: Path, capsys: pytest.CaptureFixture[
     stored.save(STORIES["recycled-page"].history("anomalous"), tmp_path / "h.jsonl")
     assert invoke(["explain", str(tmp_path / "h.jsonl")]) == 0
     out = capsys.readouterr().out
-    assert "life of page 1:\n" in out and "hit by r3 as tokens [0, 4)  <-- the cause" in out
+    assert "life of page 1:\n" in out and "the first 4 tokens of r2  <-- the cause\n" in out
 
 
 @pytest.mark.parametrize("name", CAUSES)

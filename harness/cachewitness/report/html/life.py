@@ -20,6 +20,7 @@ from cachewitness.core.events import (
     Counts,
     Event,
     Finished,
+    Group,
     Header,
     Hit,
     Preempted,
@@ -274,7 +275,7 @@ class Recorder:
         if others:
             return f"{text}, while {others} {_hold(record)} it"
         if record.keys:
-            return f"{text}, while it is keyed as {_named(record.keys[0])}"
+            return f"{text}, while it is keyed as {_longest(record.keys)}"
         return text
 
     def _released(self, place: Place, holder: str) -> str:
@@ -326,8 +327,18 @@ class Recorder:
                     what = claimed(group.kind, start, max(stop, start))
                     other = group not in self.ledger.local
                     verb = "fetched for" if other else "hit by"
-                    tier = "" if event.tier == "local" or other else f", from tier {event.tier}"
-                    yield Said((group.pool, page), event.r, f"{verb} {event.r} as {what}{tier}")
+                    tier = f", from tier {event.tier}" if event.tier != "local" else ""
+                    more = "" if other else tier or self._unnamed(group, page, event.r)
+                    yield Said((group.pool, page), event.r, f"{verb} {event.r} as {what}{more}")
+
+    def _unnamed(self, group: Group, page: int, r: str) -> str:
+        """Return what the keys of a page say that is hit, if none names a prefix of the request."""
+        nodes = self.ledger.requests[r].nodes
+        keys = self._record((group.pool, page)).keys
+        named = [key for key in keys if key.length < len(nodes) and nodes[key.length] == key.node]
+        if any(key.group == group.id for key in named) or self.ledger.header.rules.captures:
+            return ""
+        return f", while it is keyed as {_longest(keys)}" if keys else ", while no key names it"
 
     def _unpublished(self, event: Unpublish) -> Iterator[Said]:
         pool = self._groups[event.group].pool
@@ -364,7 +375,8 @@ def _tokens(number: int) -> str:
     return count(number, "token")
 
 
-def _named(key: Key) -> str:
+def _longest(keys: Sequence[Key]) -> str:
+    key = max(keys, key=lambda key: key.length)
     return f"the first {_tokens(key.length)} of {key.r}"
 
 
