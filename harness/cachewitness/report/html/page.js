@@ -13,6 +13,7 @@ const element = (tag, text, names, parent) => {
 };
 
 const play = (film) => {
+  film.classList.add("plays");
   const data = JSON.parse(film.querySelector("script").textContent);
   const part = (name) => film.querySelector(name);
   const slider = part("input"), moment = part(".moment"), stage = part(".stage"), detail = part(".detail"), picked = part(".picked");
