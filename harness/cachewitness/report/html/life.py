@@ -353,7 +353,8 @@ class Recorder:
         said = phase.get(event.phase, "")
         by = f"copy:{event.id}"
         for move in event.moves:
-            source, target = (move.src_pool, move.src), (move.dst_pool, move.dst)
+            source = move.src_pool, move.src
+            target = move.dst_pool, move.dst
             there = source[0] != target[0]
             if source in self.lives:
                 place = f"page {move.dst}" + (f" of pool {move.dst_pool}" if there else "")
