@@ -33,8 +33,9 @@ FAULTS_SHOWN = 6
 def explain(what: str, engine: str, isolate: Isolate, as_json: bool) -> int:
     """Explain an anomaly by an example, or draw what is wrong with a trace or a history.
 
-    ANOMALY is a name (`ls anomalies`). FILE is a trace, which is run on --engine, or a history. The
-    exit code is 0 whatever is found: `replay` and `check` judge.
+    ANOMALY is a name (`ls anomalies`). FILE is a trace, which is run on --engine, or a history; the
+    block tables are shown, and the life of the page at fault with the cause marked. The exit code
+    is 0 whatever is found: `replay` and `check` judge.
     """
     from cachewitness._util import reading
     from cachewitness.cli import documents
