@@ -9,7 +9,17 @@ import pytest
 from cachewitness.cli import invoke
 from cachewitness.core import stored
 from cachewitness.core.driving import judge
-from cachewitness.core.events import History
+from cachewitness.core.events import (
+    Acquire,
+    Event,
+    Group,
+    Grow,
+    Header,
+    History,
+    Pool,
+    StepEnd,
+    Submitted,
+)
 from cachewitness.report.html.life import Life
 from cachewitness.report.html.lives import lives
 from cachewitness.report.html.text import life as lines
@@ -87,7 +97,7 @@ THEMSELVES = {
 """Where the finding is of the event with which it began."""
 
 
-def told(history: History, seq: int | None = None) -> list[Life]:
+def lives_in(history: History, seq: int | None = None) -> list[Life]:
     """Return the lives of what is found first in a history, or in its event number `seq`."""
     found = judge(history.header, iter(history.events)).findings
     fits = [finding for finding in found if seq in (None, finding.seq)]
@@ -97,7 +107,7 @@ def told(history: History, seq: int | None = None) -> list[Life]:
 def causes(history: History) -> list[tuple[str, str]]:
     return [
         (event.text, event.mark)
-        for life in told(history)
+        for life in lives_in(history)
         for event in life.events
         if event.mark in ("cause", "both")
     ]
@@ -107,7 +117,7 @@ def test_a_page_that_was_given_away_names_who_got_it_and_not_who_read_it() -> No
     history = parse(GIVEN_AWAY, "given-away")
     found = judge(history.header, iter(history.events)).findings
     read = next(one for one in found if one.line.startswith("request r2 read page 1"))
-    (life,) = told(history, read.seq)
+    (life,) = lives_in(history, read.seq)
     assert lines(life) == LIFE.strip().splitlines()
     assert life.began and life.began.text == "acquired by r3, while r2 holds it"
 
@@ -137,7 +147,7 @@ def test_a_cause_comes_before_its_effect_and_a_lawful_history_has_none() -> None
             history = story.history(kind)
             if history.header.level == "answers":
                 continue
-            marked = [event for life in told(history) for event in life.events if event.mark]
+            marked = [event for life in lives_in(history) for event in life.events if event.mark]
             if kind == "legal":
                 assert not marked
             found = [event.seq for event in marked if event.mark == "found"]
@@ -148,7 +158,7 @@ def test_a_cause_comes_before_its_effect_and_a_lawful_history_has_none() -> None
 
 def test_counts_of_the_engine_are_told_where_they_are_what_is_wrong() -> None:
     def counted(name: str) -> list[str]:
-        (life,) = told(STORIES[name].history("anomalous"))
+        (life,) = lives_in(STORIES[name].history("anomalous"))
         return [event.text for event in life.events if event.text.startswith("the engine counts")]
 
     assert counted("counted-with-its-holders") == [
@@ -161,7 +171,7 @@ def test_counts_of_the_engine_are_told_where_they_are_what_is_wrong() -> None:
 def test_a_long_life_is_cut_and_keeps_its_cause(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("cachewitness.report.html.lives.EVENTS_MAX", 2)
     history = STORIES["one-holder-leaves"].history("anomalous")
-    (life,) = told(history)
+    (life,) = lives_in(history)
     assert life.left_out == 6 and [event.mark for event in life.events] == ["cause", "found"]
     assert "… 6 events are left out" in lines(life)[1]
 
@@ -176,3 +186,17 @@ def test_writes_that_go_on_are_one_event() -> None:
         ("acquired by r1", 1, 0),
         ("written by r1: tokens [0, 4)", 1, 3),
     ]
+
+
+def test_a_page_that_a_pool_has_later_is_followed_from_then_on() -> None:
+    header = Header(
+        engine="e", level="manager", pools=[Pool(0, 1, grows=True)], groups=[Group(0, "full", 4)]
+    )
+    events: list[Event] = [
+        Submitted(r="r1", tokens=[1]),
+        StepEnd(step=1),
+        Grow(pool=0, pages=2),
+        Acquire(pool=0, group=0, pages=[2], holder="r1"),
+    ]
+    (life,) = lives(header, events, None, [(0, 2)])
+    assert [event.text for event in life.events] == ["acquired by r1"]

@@ -128,8 +128,8 @@ def test_the_sheet_has_every_request_in_every_step() -> None:
     history = parse(HISTORY)
     shown = sheet(history.events, None)
     assert shown.steps == [1, 2, 3]
-    said = {row.r: [[entry.words for entry in cell] for cell in row.cells] for row in shown.rows}
-    assert said == {
+    entries = {row.r: [[entry.words for entry in cell] for cell in row.cells] for row in shown.rows}
+    assert entries == {
         "r1": [["submitted, 5", "[0, 5)"], [], ["finished"]],
         "r2": [[], ["submitted, 5", "hit 4", "[4, 5)"], []],
     }

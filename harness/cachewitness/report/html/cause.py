@@ -255,12 +255,12 @@ def _copied_from(ledger: Ledger, life: Sequence[Recorded], need: Need) -> Place 
     if any(need.met_by(ledger, one.content) for one in life):
         return None
     filled = _latest(life, len(life), _fills, -1)
-    return life[filled].said.source if filled >= 0 else None
+    return life[filled].effect.source if filled >= 0 else None
 
 
 def _fills(one: Recorded) -> bool:
     """Whether an event puts something into the page; a page that is copied stays as it is."""
-    return one.kind in (Write, Zero) or one.said.source is not None
+    return one.kind in (Write, Zero) or one.effect.source is not None
 
 
 def _of_read(ledger: Ledger, life: Sequence[Recorded], need: Need) -> int:
@@ -296,7 +296,7 @@ def _given_away(ledger: Ledger, life: Sequence[Recorded], need: Need, lost: int)
     """Return where who ended the content was given the page, if somebody else held it then, or a
     key named it and stayed; else -1.
     """
-    by = life[lost].said.by
+    by = life[lost].effect.by
     given = _latest(life, lost, lambda one: _by(one, Acquire, by), -1)
     if given <= 0 or by == need.r:
         return -1
@@ -338,7 +338,7 @@ def _names(ledger: Ledger, key: KeyThen, need: Need) -> bool:
 
 
 def _by(one: Recorded, kind: type[Event], by: str) -> bool:
-    return one.kind is kind and one.said.by == by
+    return one.kind is kind and one.effect.by == by
 
 
 def _latest(

@@ -88,7 +88,7 @@ class Life(msgspec.Struct):
         return next((event for event in self.events if event.mark == "cause"), None)
 
 
-class Said(NamedTuple):
+class Effect(NamedTuple):
     """What an event does to a page, in words, and which request or copy does it.
 
     `written` are the tokens [start, stop) that a write puts there, `keyed` the first and the last
@@ -112,7 +112,7 @@ class Said(NamedTuple):
             return f"{self.words}the first {lengths} of {r}"
         return self.words + (claimed("full", *self.written) if self.written else "")
 
-    def and_then(self, other: Said) -> Said | None:
+    def and_then(self, other: Effect) -> Effect | None:
         """Return both as one if the other does the same, or goes on where this one stopped."""
         if self == other:
             return self
@@ -138,12 +138,12 @@ class KeyThen(NamedTuple):
 class Recorded:
     """An event of a life, and how the page was when it had happened.
 
-    `said` is what it did. `keys` are the page's keys as they were.
+    `effect` is what it did to the page. `keys` are the page's keys as they were.
     """
 
     shown: LifeEvent
     kind: type[Event]
-    said: Said
+    effect: Effect
     content: Content
     holders: tuple[str, ...]
     keys: list[KeyThen]
@@ -177,22 +177,23 @@ class Recorder:
 
     def play(self, event: Event, seq: int) -> None:
         """Record what an event does to the pages, and apply it."""
-        told = list(self._told(event))
+        effects = list(self._effects(event))
         states = self._states() if isinstance(event, StepEnd | ResetDone | Version) else {}
         if isinstance(event, Hit):
             self._hits[event.r] = words.places(self.ledger.header, event)
         self.ledger.apply(event)
-        for said in told:
-            self._add(said, event, seq)
+        for effect in effects:
+            self._add(effect, event, seq)
         for place, before in states.items():
             for key in self._record(place).keys:
                 if key.state in STAYS and before.get(id(key)) != key.state:
                     keyed = key.length, key.length, key.r
-                    said = Said(place, key.r, f"{STAYS[key.state]}: ", keyed=keyed)
-                    self._add(said, event, seq)
+                    effect = Effect(place, key.r, f"{STAYS[key.state]}: ", keyed=keyed)
+                    self._add(effect, event, seq)
 
     def _record(self, place: Place) -> PageRecord:
-        return self.ledger.records[place[0]][place[1]]
+        # To ask the pool for it would make a record of a page that the pool may not have yet.
+        return self.ledger.records[place[0]].get(place[1]) or PageRecord()
 
     def _states(self) -> dict[Place, dict[int, str]]:
         records = {place: self._record(place) for place in self.lives}
@@ -200,38 +201,38 @@ class Recorder:
             place: {id(key): key.state for key in record.keys} for place, record in records.items()
         }
 
-    def _add(self, said: Said, event: Event, seq: int) -> None:
-        record = self._record(said.place)
+    def _add(self, effect: Effect, event: Event, seq: int) -> None:
+        record = self._record(effect.place)
         content = Content()
         content.copy_content(record)
         keys = [KeyThen(key.group, key.node, key.length, key.state) for key in record.keys]
-        recorded = self.lives[said.place].recorded
+        recorded = self.lives[effect.place].recorded
         last = recorded[-1] if recorded else None
         # The event of the finding stands alone, so that it can be marked.
         if last and last.kind is type(event) and seq != self._failing:
-            both = last.said.and_then(said) if last.kind in MERGED else None
+            both = last.effect.and_then(effect) if last.kind in MERGED else None
             if both:
-                last.said = both
+                last.effect = both
                 last.content = content
                 last.keys = keys
                 last.shown.text = both.text
                 last.shown.until = event.step if event.step > last.shown.step else 0
                 return
-        shown = LifeEvent(seq, event.step, said.text)
+        shown = LifeEvent(seq, event.step, effect.text)
         holders = tuple(record.holders)
-        recorded.append(Recorded(shown, type(event), said, content, holders, keys))
+        recorded.append(Recorded(shown, type(event), effect, content, holders, keys))
 
     # --- in words, before the event is applied ----------------------------------------------------
 
-    def _told(self, event: Event) -> Iterator[Said]:
+    def _effects(self, event: Event) -> Iterator[Effect]:
         """Yield the followed pages to which an event happens, who does it, and what it does."""
         match event:
             case Acquire():
                 for place in self._of(event.pool, event.pages):
-                    yield Said(place, event.holder, self._acquired(place, event.holder))
+                    yield Effect(place, event.holder, self._acquired(place, event.holder))
             case Release():
                 for place in self._of(event.pool, event.pages):
-                    yield Said(place, event.holder, self._released(place, event.holder))
+                    yield Effect(place, event.holder, self._released(place, event.holder))
             case Read() | Write():
                 yield from self._computed(event)
             case Hit():
@@ -241,24 +242,24 @@ class Recorder:
                 for place in self._of(pool, [event.page, *event.extra_pages]):
                     length = event.length
                     keyed = length, length, event.r
-                    yield Said(place, event.r, "keyed as ", keyed=keyed)
+                    yield Effect(place, event.r, "keyed as ", keyed=keyed)
             case Unpublish():
                 yield from self._unpublished(event)
             case Zero():
                 for place in self._of(event.pool, event.pages):
-                    yield Said(place, "", "overwritten with zeros")
+                    yield Effect(place, "", "overwritten with zeros")
             case Copy():
                 yield from self._copied(event)
             case Counts():
                 for page, number in event.refs if self._counted else ():
                     if (event.pool, page) in self.lives:
                         text = f"the engine counts {count(number, 'reference')}"
-                        yield Said((event.pool, page), "", text)
+                        yield Effect((event.pool, page), "", text)
             case Preempted() | Finished() | Aborted():
                 for place in self.lives:
                     if event.r in self._record(place).holders:
                         text = f"{event.r} {words.END[type(event)]}, and holds it"
-                        yield Said(place, event.r, text)
+                        yield Effect(place, event.r, text)
 
     def _of(self, pool: int, pages: Sequence[int]) -> list[Place]:
         return [(pool, page) for page in dict.fromkeys(pages) if (pool, page) in self.lives]
@@ -288,7 +289,7 @@ class Recorder:
             return f"released by {holder}; {' and '.join(others)} still {_hold(others)} it"
         return f"released by {holder}; " + ("its key keeps it" if record.keys else "free")
 
-    def _computed(self, event: Read | Write) -> Iterator[Said]:
+    def _computed(self, event: Read | Write) -> Iterator[Effect]:
         group = self._groups[event.group]
         invalid = self.ledger.before(event).invalid if isinstance(event, Read) else ()
         for index, page in enumerate(event.pages):
@@ -299,16 +300,16 @@ class Recorder:
             span = self._span(event, index)
             what = claimed(group.kind, *span)
             if isinstance(event, Write) and group.kind != "recurrent":
-                yield Said(place, event.r, f"written by {event.r}: ", span)
+                yield Effect(place, event.r, f"written by {event.r}: ", span)
             elif isinstance(event, Write):
-                yield Said(place, event.r, f"written by {event.r}: {what}")
+                yield Effect(place, event.r, f"written by {event.r}: {what}")
             elif index in invalid:
                 held = "" if event.r in record.holders else f", and {event.r} does not hold it"
                 wrong = f"it {words.content(record)}{held}"
-                yield Said(place, event.r, f"read by {event.r} as {what}; {wrong}")
+                yield Effect(place, event.r, f"read by {event.r} as {what}; {wrong}")
             elif record.writer != event.r:
                 # That a request reads what it wrote itself says nothing.
-                yield Said(place, event.r, f"read by {event.r} as {what}")
+                yield Effect(place, event.r, f"read by {event.r} as {what}")
 
     def _span(self, event: Read | Write, index: int) -> tuple[int, int]:
         group = self._groups[event.group]
@@ -318,7 +319,7 @@ class Recorder:
         stop = min(event.stop, (column + 1) * group.block_size)
         return max(event.start, column * group.block_size), stop
 
-    def _hit(self, event: Hit) -> Iterator[Said]:
+    def _hit(self, event: Hit) -> Iterator[Effect]:
         for group, pages in zip(self._groups, event.pages, strict=False):
             for column, page in enumerate(pages):
                 if (group.pool, page) in self.lives:
@@ -329,7 +330,7 @@ class Recorder:
                     verb = "fetched for" if other else "hit by"
                     tier = f", from tier {event.tier}" if event.tier != "local" else ""
                     more = "" if other else tier or self._unnamed(group, page, event.r)
-                    yield Said((group.pool, page), event.r, f"{verb} {event.r} as {what}{more}")
+                    yield Effect((group.pool, page), event.r, f"{verb} {event.r} as {what}{more}")
 
     def _unnamed(self, group: Group, page: int, r: str) -> str:
         """Return what the keys of a page say that is hit, if none names a prefix of the request."""
@@ -340,17 +341,17 @@ class Recorder:
             return ""
         return f", while it is keyed as {_longest(keys)}" if keys else ", while no key names it"
 
-    def _unpublished(self, event: Unpublish) -> Iterator[Said]:
+    def _unpublished(self, event: Unpublish) -> Iterator[Effect]:
         pool = self._groups[event.group].pool
         for place in self._of(pool, [event.page]):
             keys = [key for key in self._record(place).keys if event.length in (0, key.length)]
             for key in keys:
                 keyed = key.length, key.length, key.r
-                yield Said(place, "", f"its key ends ({event.reason}): ", keyed=keyed)
+                yield Effect(place, "", f"its key ends ({event.reason}): ", keyed=keyed)
 
-    def _copied(self, event: Copy) -> Iterator[Said]:
+    def _copied(self, event: Copy) -> Iterator[Effect]:
         phase = {"begin": ": that begins", "end": ": that is done", "fail": ": that fails"}
-        said = phase.get(event.phase, "")
+        ends = phase.get(event.phase, "")
         by = f"copy:{event.id}"
         for move in event.moves:
             source = move.src_pool, move.src
@@ -358,11 +359,11 @@ class Recorder:
             there = source[0] != target[0]
             if source in self.lives:
                 place = f"page {move.dst}" + (f" of pool {move.dst_pool}" if there else "")
-                yield Said(source, by, f"copied to {place}{said}")
+                yield Effect(source, by, f"copied to {place}{ends}")
             if target in self.lives:
                 place = f"page {move.src}" + (f" of pool {move.src_pool}" if there else "")
-                text = f"overwritten with a copy of {place}{said}"
-                yield Said(target, by, text, source=source)
+                text = f"overwritten with a copy of {place}{ends}"
+                yield Effect(target, by, text, source=source)
 
 
 def claimed(kind: str, start: int, stop: int) -> str:

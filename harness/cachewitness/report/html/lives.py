@@ -57,8 +57,8 @@ def lives(
         recorder.play(event, seq)
         if finding and (seq == failing or (failing < 0 and seq == len(events) - 1)):
             _mark(recorder, event, needs, column)
-    told = [_life(header, place, recorder.lives[place].recorded, failing) for place in followed]
-    return [*column, *(life for life in told if life.events)]
+    shown = [_life(header, place, recorder.lives[place].recorded, failing) for place in followed]
+    return [*column, *(life for life in shown if life.events)]
 
 
 def _mark(
@@ -103,7 +103,7 @@ def _without_ends(recorded: Sequence[Recorded]) -> Iterator[Recorded]:
     """Yield the events of a life but for ends of requests that release the page next."""
     for index, one in enumerate(recorded):
         released = any(
-            later.kind is Release and later.said.by == one.said.by for later in recorded[index:]
+            later.kind is Release and later.effect.by == one.effect.by for later in recorded[index:]
         )
         if one.shown.mark or not released or one.kind not in ENDS:
             yield one

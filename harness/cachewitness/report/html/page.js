@@ -32,9 +32,9 @@ const play = (film) => {
     made.setAttribute("aria-label", text);
     for (const event of ["focus", "mouseenter", "click"]) made.addEventListener(event, () => { detail.textContent = text; });
     const life = data.lives.find((one) => one.pool === pool && one.page === page);
-    if (life) made.addEventListener("click", () => tell(life));
+    if (life) made.addEventListener("click", () => showLife(life));
   };
-  const tell = (life) => {
+  const showLife = (life) => {
     picked.replaceChildren();
     element("h3", "Life of " + life.title, "", picked);
     if (life.left_out) element("p", life.left_out + " further events are left out.", "soft", picked);
@@ -44,8 +44,8 @@ const play = (film) => {
       const when = element("span", "", "when", line);
       link(index, "step " + step, when);
       when.append(until ? "–" + until : "");
-      const told = element("span", text + " ", "", line);
-      if (mark) element("strong", "← " + MARKS[mark], "", told);
+      const what = element("span", text + " ", "", line);
+      if (mark) element("strong", "← " + MARKS[mark], "", what);
     }
   };
 
