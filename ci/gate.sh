@@ -53,8 +53,9 @@ fi
 said=$("${harness[@]}" --version 2>&1) || refuse "the harness does not start (${said##*$'\n'}); see ci/README.md"
 
 mkdir -p -- "$artefacts" || refuse "CACHEWITNESS_ARTEFACTS: $artefacts cannot be made"
-# What an earlier run left there must not be taken for this one's.
-rm -rf -- "$artefacts"/{.output.*,report.txt,report.html,report.json,report.sarif,junit.xml,badge.json,summary.md,failures,crashes}
+# What an earlier run left there must not be taken for this one's, but for failures/last-failed.json, the list of what is run first.
+rm -rf -- "$artefacts"/{.output.*,report.txt,report.html,report.json,report.sarif,junit.xml,badge.json,summary.md,crashes}
+rm -f -- "$artefacts"/failures/*.{jsonl,txt}
 
 run=("${harness[@]}" run --engine "$engine" --seed "$seed" --seconds "$seconds" --report "$artefacts")
 if [[ -n ${CACHEWITNESS_EXPECTED:-} ]]; then

@@ -54,6 +54,13 @@ def ready(folder: Path | None, *sources: Path) -> None:
     store.clear(folder)
 
 
+def failures_of(folder: Path | None) -> Path:
+    """Return where failures are kept: in the folder of the report, if there is one."""
+    from cachewitness.sessions.run import store
+
+    return folder / store.FAILURES if folder else store.DEFAULT_FOLDER
+
+
 def keeper_of(engine: EngineSpec, folder: Path | None, most: int | None = None) -> Keeper:
     """Return what keeps failures: `most` of them (None: all) with their histories in the folder, or
     the first of each anomaly without one.
@@ -62,7 +69,7 @@ def keeper_of(engine: EngineSpec, folder: Path | None, most: int | None = None) 
 
     return store.Keeper(
         engine,
-        folder / store.FAILURES if folder else store.DEFAULT_FOLDER,
+        failures_of(folder),
         everything=folder is not None,
         most=most,
     )

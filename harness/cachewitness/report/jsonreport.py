@@ -70,9 +70,10 @@ class Document(msgspec.Struct, kw_only=True):
     `engine_seconds` and `harness_seconds` are processor time, null: not measured. `not_kept` counts
     failures that are named here and were neither shrunk nor written.
 
-    `held` says in which process an engine ran that is not this package's own. `known_list` is that
-    of the release, null if the engine has none or it was left out; one without files: this release
-    has no list.
+    `only` are the options that chose traces, such as `--only PATTERN`; without any, and in reports
+    of earlier releases, nothing was left out by one. `held` says in which process an engine ran
+    that is not this package's own. `known_list` is that of the release, null if the engine has none
+    or it was left out; one without files: this release has no list.
     """
 
     cachewitness: str
@@ -103,6 +104,7 @@ class Document(msgspec.Struct, kw_only=True):
     startup_seconds: float
     engine_seconds: float | None
     harness_seconds: float | None
+    only: list[str] = []
     format: str = FORMAT
     version: int = VERSION
 
@@ -157,6 +159,7 @@ def document(
         startup_seconds=report.startup_seconds,
         engine_seconds=report.engine_seconds,
         harness_seconds=report.harness_seconds,
+        only=report.only,
     )
 
 

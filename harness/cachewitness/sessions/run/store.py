@@ -116,7 +116,7 @@ class Keeper:
         self._most = most
         self._counted: Counter[bool] = Counter()
         self._engine = engine
-        self._folder = folder
+        self.folder = folder
         self._everything = everything
         self._first: dict[str, str] = {}
 
@@ -130,12 +130,12 @@ class Keeper:
         if before is None and not self._room(failure):
             return
         try:
-            self._folder.mkdir(parents=True, exist_ok=True)
+            self.folder.mkdir(parents=True, exist_ok=True)
             self.stored[failure.id] = after = _keep(
-                failure, self._engine, self._folder, whole=final and self._everything
+                failure, self._engine, self.folder, whole=final and self._everything
             )
         except Exception as error:
-            self.problems.append(_missing(self._folder, error))
+            self.problems.append(_missing(self.folder, error))
             return
         for path in {before.trace, before.output} - {after.trace, after.output} if before else ():
             if path:
