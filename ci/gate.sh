@@ -56,6 +56,7 @@ mkdir -p -- "$artefacts" || refuse "CACHEWITNESS_ARTEFACTS: $artefacts cannot be
 # What an earlier run left there must not be taken for this one's, but for failures/last-failed.json, the list of what is run first.
 rm -rf -- "$artefacts"/{.output.*,report.txt,report.html,report.json,report.sarif,junit.xml,badge.json,summary.md,crashes}
 rm -f -- "$artefacts"/failures/*.{jsonl,txt}
+rmdir -- "$artefacts/failures" 2>/dev/null || true
 
 run=("${harness[@]}" run --engine "$engine" --seed "$seed" --seconds "$seconds" --report "$artefacts")
 if [[ -n ${CACHEWITNESS_EXPECTED:-} ]]; then

@@ -141,7 +141,7 @@ def test_a_planted_fault_is_red_with_witness_and_artefacts(red: Gated) -> None:
     kept = [path.name for path in (red.artefacts / "failures").iterdir()]
     for suffix in (".whole.trace.jsonl", ".history.jsonl"):
         assert len([name for name in kept if name.endswith(suffix)]) == len(red.failures()) > 0
-    assert len(kept) == 3 * len(red.failures())
+    assert len(kept) == 3 * len(red.failures()) + 1 and "last-failed.json" in kept
     junit = ElementTree.parse(red.artefacts / "junit.xml").getroot()
     assert int(junit.attrib["failures"]) == len(red.failures())
 
@@ -283,7 +283,7 @@ def test_artefacts_of_an_earlier_run_are_gone(red: Gated, tmp_path: Path) -> Non
     kept = shutil.copytree(red.artefacts, tmp_path / "kept here")
     (kept / "notes.txt").write_text("mine")
     assert gate(red.folder, "reference", *SHORT, CACHEWITNESS_ARTEFACTS=str(kept)).code == 0
-    assert not (kept / "failures").exists()
+    assert not (kept / "failures").exists(), "what failed last passes now"
     assert (kept / "notes.txt").exists()
 
 

@@ -7,6 +7,7 @@ A trace that is not run this time stays as it was, so that a narrowed run forget
 from __future__ import annotations
 
 from collections.abc import Collection
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -47,15 +48,18 @@ def save(
     folder: Path, before: Collection[str], ran: Collection[str], failed: Collection[str]
 ) -> None:
     """Write which ids failed last: of those that ran, `failed`; of the others, those from before.
-    Nothing is written where nothing failed and nothing had.
+    Where there are none, there is no file.
 
     Raises UsageError if it cannot be written.
     """
     now = sorted({*(one for one in before if one not in ran), *failed})
     path = folder / NAME
-    if not now and not path.exists():
-        return
     try:
+        if not now:
+            path.unlink(missing_ok=True)
+            with suppress(OSError):  # something else is kept there, or there is no folder
+                folder.rmdir()
+            return
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UsageError(f"{path}: cannot be written ({error.strerror})") from None
