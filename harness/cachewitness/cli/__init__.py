@@ -199,8 +199,10 @@ def _crashed(error: BaseException, *, debug: bool) -> int:
 
 
 def _register() -> None:
+    from cachewitness.cli.bisect import bisect
     from cachewitness.cli.campaign import campaign
     from cachewitness.cli.check import check
+    from cachewitness.cli.compare import compare
     from cachewitness.cli.completion import completion
     from cachewitness.cli.consume import consume
     from cachewitness.cli.doctor import doctor
@@ -218,7 +220,20 @@ def _register() -> None:
     from cachewitness.cli.score import score
     from cachewitness.cli.serve import serve
 
-    judging = (run, fuzz, campaign, mutants, score, serve, replay, explain, report, check)
+    judging = (
+        run,
+        fuzz,
+        campaign,
+        mutants,
+        score,
+        serve,
+        replay,
+        explain,
+        report,
+        check,
+        compare,
+        bisect,
+    )
     for command in (
         *judging,
         doctor,

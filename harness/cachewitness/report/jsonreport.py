@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import msgspec
 
+from cachewitness._util import jsonl, reading
+from cachewitness._util.errors import UsageError
 from cachewitness._util.indented import indented
 from cachewitness.core.checkers.anomalies import BY_NAME
 from cachewitness.core.checkers.finding import Tally
@@ -161,6 +164,26 @@ def document(
         harness_seconds=report.harness_seconds,
         only=report.only,
     )
+
+
+def load(path: Path) -> Document:
+    """Return the document in a file. Raises UsageError if it cannot be read, or is not one that
+    this release reads.
+    """
+    content = reading.whole(path, remedy="; `cachewitness run --report DIR` writes it")
+    try:
+        head = msgspec.json.decode(content, type=_Head)
+        if (head.format, head.version) != (FORMAT, VERSION):
+            named = f"{head.format} {head.version}" if head.format else "no report"
+            raise UsageError(f"{path}: is {named}; this release reads {FORMAT} {VERSION}")
+        return msgspec.json.decode(content, type=Document)
+    except jsonl.UNREADABLE as error:
+        raise UsageError(f"{path}: {error}") from None
+
+
+class _Head(msgspec.Struct):
+    format: str = ""
+    version: int = 0
 
 
 def render(whole: Document) -> bytes:
