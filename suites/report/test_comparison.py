@@ -12,8 +12,9 @@ from typing import Any
 
 import msgspec
 import pytest
+from jsonschema import Draft202012Validator
 
-from cachewitness.cli import invoke
+from cachewitness.cli import invoke, schemas
 from cachewitness.report import comparison
 from cachewitness.report.jsonreport import Document
 
@@ -74,6 +75,7 @@ def test_new_and_mended_failures(
     assert f"mended in B: {count}" in out and "B checked what A did" in out
     assert invoke(["compare", faulty, faulty, "--json"]) == 0
     whole = json.loads(capsys.readouterr().out)
+    Draft202012Validator(schemas.KINDS["comparison"]()).validate(whole)
     assert (whole["remaining"], whole["new"], whole["mended"]) == (count, [], [])
     total = whole["total"]["a"]
     assert total["hit_tokens"] > 0 and total["hit_rate"] == total["hits"] / total["lookups"]

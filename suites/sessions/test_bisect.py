@@ -9,8 +9,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from jsonschema import Draft202012Validator
 
-from cachewitness.cli import invoke
+from cachewitness.cli import invoke, schemas
 from cachewitness.sessions.bisect import step
 from cachewitness.sessions.bisect.step import Settings
 
@@ -106,6 +107,7 @@ def test_a_commit_that_cannot_be_imported_is_skipped(
     """If the first bad one may be among such, all that may be are named, and that is no success."""
     assert bisect(fork, "main~4", "main~1", "--json") == 5
     whole = json.loads(capfd.readouterr().out)
+    Draft202012Validator(schemas.KINDS["bisection"]()).validate(whole)
     subjects = [one["subject"] for one in whole["candidates"]]
     assert whole["first_bad"] is None
     assert subjects == ["named back", "first in, last out", "renamed"]
