@@ -111,6 +111,7 @@ def test_a_fork_without_a_fault_is_green(clean: Path) -> None:
     assert done.report()["verdict"] == "pass"
     kept = [
         "badge.json",
+        "comment.md",
         "junit.xml",
         "report.html",
         "report.json",
@@ -392,6 +393,8 @@ def test_no_code_is_a_verdict_without_a_report_that_says_the_same(
     assert done.code == code, done.out + done.err
     assert ("the engine was not judged" in done.out) == (code == 3)
     assert f"(exit code {code})" in (done.artefacts / "summary.md").read_text().splitlines()[0]
+    marker, heading = (done.artefacts / "comment.md").read_text().splitlines()[:2]
+    assert marker == "<!-- cachewitness -->" and heading.endswith(f"(exit code {code})")
 
 
 def test_an_engine_that_ends_the_process_is_not_green(tmp_path: Path) -> None:

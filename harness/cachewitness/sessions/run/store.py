@@ -32,12 +32,13 @@ from cachewitness.report.summary import Failure, Stored
 from cachewitness.sessions.run.lockstep import NAME as DIFFERENTIAL
 from cachewitness.sessions.run.lockstep import lockstep
 
-REPORT, JUNIT, PAGE, SARIF, BADGE = (
+REPORT, JUNIT, PAGE, SARIF, BADGE, COMMENT = FILES = (
     "report.json",
     "junit.xml",
     "report.html",
     "report.sarif",
     "badge.json",
+    "comment.md",
 )
 FAILURES = "failures"
 DEFAULT_FOLDER = Path(".cachewitness") / FAILURES
@@ -83,7 +84,7 @@ def clear(folder: Path) -> None:
     """Remove the report of an earlier run, so that nobody takes it for that of a run which did
     not come to write its own.
     """
-    left = [folder / name for name in (REPORT, JUNIT, PAGE, SARIF, BADGE)]
+    left = [folder / name for name in FILES]
     left += [path for end in ENDS for path in (folder / FAILURES).glob(f"*{end}")]
     for path in left:
         with suppress(OSError):
