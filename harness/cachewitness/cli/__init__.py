@@ -216,6 +216,7 @@ def _register() -> None:
     from cachewitness.cli.protocol_check import protocol_check
     from cachewitness.cli.replay import replay
     from cachewitness.cli.report import report
+    from cachewitness.cli.report_index import report_index
     from cachewitness.cli.run import run
     from cachewitness.cli.score import score
     from cachewitness.cli.serve import serve
@@ -231,6 +232,7 @@ def _register() -> None:
         explain,
         report,
         check,
+        report_index,
         compare,
         bisect,
     )

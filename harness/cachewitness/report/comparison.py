@@ -406,16 +406,17 @@ def _row(name: str, pair: _Pair) -> Row:
     b = pair.suites_b.get(name)
     return Row(
         suite=name,
-        a=_numbers([a], a.seconds) if a else None,
-        b=_numbers([b], b.seconds) if b else None,
+        a=numbers([a], a.seconds) if a else None,
+        b=numbers([b], b.seconds) if b else None,
     )
 
 
 def _all(run: Run) -> Numbers:
-    return _numbers(run.suites, run.seconds)
+    return numbers(run.suites, run.seconds)
 
 
-def _numbers(suites: list[SuiteEntry], seconds: float) -> Numbers:
+def numbers(suites: list[SuiteEntry], seconds: float) -> Numbers:
+    """Return what a run did in some of its suites, in so many seconds."""
     total = Activity()
     for suite in suites:
         total.add(suite.activity)
