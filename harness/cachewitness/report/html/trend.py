@@ -50,7 +50,6 @@ class Engine(NamedTuple):
     name: str
     nights: list[Night]
     charts: list[str]
-    unlisted: int
 
 
 class Run(NamedTuple):
@@ -77,10 +76,7 @@ def of_runs(
         engine = f"{run.report.engine}, policy {run.report.policy}"
         nights.setdefault(engine, []).append(_night(run, before.get(engine), endless))
         before[engine] = run.report
-    engines = [
-        Engine(name, those, [*_charts(those)], max(0, len(those) - ROWS_MAX))
-        for name, those in nights.items()
-    ]
+    engines = [Engine(name, those, [*_charts(those)]) for name, those in nights.items()]
     count = sum(map(len, nights.values()))
     return rendered(
         "trend.html.j2",
