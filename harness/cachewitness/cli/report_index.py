@@ -39,7 +39,7 @@ def report_index(folder: Path, out: Path | None, as_json: bool) -> int:
     says nothing of the verdicts: 0 if the page is written, 4 if there is no report to be read.
     """
     from cachewitness._util import files
-    from cachewitness.cli.suites import SUITES
+    from cachewitness.cli.suites import ENDLESS
     from cachewitness.report.html import trend
     from cachewitness.sessions.run import store
 
@@ -48,8 +48,7 @@ def report_index(folder: Path, out: Path | None, as_json: bool) -> int:
     target = out or folder / INDEX
     store.ready(target, "--out")
     unread: list[str] = []
-    endless = {suite.name for suite in SUITES if suite.endless}
-    content, count = trend.of_runs(_runs(folder, target.parent, unread), endless, unread)
+    content, count = trend.of_runs(_runs(folder, target.parent, unread), ENDLESS, unread)
     for line in unread:
         click.echo(f"cachewitness: not read: {line}", err=True)
     if not count:
