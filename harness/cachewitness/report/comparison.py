@@ -158,7 +158,7 @@ def _verdict(
         return EXIT_NOTHING_CHECKED, ["no new failure in what B checked", *_shortfall(less)]
     left = pair.failed_a.keys() & pair.failed_b.keys()
     both = [f"{_counted(left, 'failure')} in both"] if left else []
-    return EXIT_PASS, ["no new failure, and B checked what A did", *both]
+    return EXIT_PASS, ["no new failure, and B lacks no suite, configuration or rule of A", *both]
 
 
 def _shortfall(less: list[str]) -> list[str]:
