@@ -10,7 +10,7 @@ from __future__ import annotations
 from cachewitness._util.errors import UsageError
 from cachewitness.core.trace_format import GroupSpec, Layout
 from cachewitness.plan.serving import Serving, rank_of
-from cachewitness.workloads.model import Model
+from cachewitness.workloads.model import Model, Recurrent
 from cachewitness_reference.vllm.options import ConfigError
 from cachewitness_reference.vllm.planning import LayerGroup, groups_of
 
@@ -21,6 +21,10 @@ def layout_of(model: Model, named: str, name: str = "") -> Layout:
 
     Raises UsageError for layers that these rules do not fit.
     """
+    if all(isinstance(cache, Recurrent) for cache in model.caches):
+        raise UsageError(
+            f"{named}: model.caches: vLLM caches no prefix of a model without attention"
+        )
     serving = Serving(checkpoint_alignment=model.checkpoint_alignment)
     try:
         groups = groups_of(rank_of(model, serving, named).layers)

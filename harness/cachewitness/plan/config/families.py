@@ -31,8 +31,8 @@ class Family:
     recurrent layer, given the type of the weights, and `heads` one for attention. `latent`:
     attention keeps one vector for keys and values together; `more` returns rows of what is kept
     beside. `length` is another name of the longest sequence, `mtp` the field that counts the layers
-    of the checkpoint's own drafter, and `mtp_least` how many there are if it is left out. `until` is
-    the last release of vLLM with such a model.
+    of the checkpoint's own drafter, and `mtp_least` how many there are if it is left out. `until`
+    is the last release of vLLM with such a model.
     """
 
     defaults: Mapping[str, int]
