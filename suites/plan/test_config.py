@@ -221,7 +221,7 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
     "a type that is not known": (
         NEXT,
         {"model_type": "mystery"},
-        "model_type: 'mystery' is not known here; what it keeps would follow from full_attention_inter",
+        "model_type: 'mystery' is not known here; what it keeps would follow from full_atten",
     ),
     "a type that is nearly known": (
         NEXT,

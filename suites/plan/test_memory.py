@@ -219,7 +219,8 @@ def test_memory_is_a_number_and_a_unit(
 
 
 @pytest.mark.parametrize(
-    "given", ["much", "-1GiB", "0", "1e9", "nan", "40GiBB", "0.5G", "9" * 19, "99999PiB", "٤GiB", ""]
+    "given",
+    ["much", "-1GiB", "0", "1e9", "nan", "40GiBB", "0.5G", "9" * 19, "99999PiB", "٤GiB", ""],
 )
 def test_what_is_no_memory_is_refused(given: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert invoke(["plan", "vllm", "--layout", NEXT, f"--memory={given}"]) == EXIT_USAGE

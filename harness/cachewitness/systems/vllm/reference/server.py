@@ -140,8 +140,8 @@ def _check_how(started: Started) -> str:
 
 
 def gib(amount: int) -> str:
-    """Return bytes in GiB as vLLM's log has them."""
-    return f"{amount / 2**30:.2f}"
+    """Return bytes in GiB as vLLM's log has them: two decimals at most."""
+    return str(round(amount / 2**30, 2))
 
 
 def _warnings(started: Started, serving: Serving, limits: Limits) -> list[str]:

@@ -45,7 +45,7 @@ class Logged:
 
 
 _NUMBER = r"([0-9][0-9,]*)"
-_GIB = r"\(?([0-9]+\.[0-9]+) GiB"
+_GIB = r"\(?([0-9]+(?:\.[0-9]+)?) GiB"
 _VERSION = re.compile(r"LLM engine \(v([0-9]+\.[0-9]+)|\bversion ([0-9]+\.[0-9]+)\.[0-9]")
 _ARGUMENTS = re.compile(r"non-default args: (\{.*\})")
 _MEMORY = re.compile(r"Available KV cache memory: " + _GIB)
