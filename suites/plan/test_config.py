@@ -13,12 +13,13 @@ import pytest
 from cachewitness._util.errors import UsageError
 from cachewitness.cli import EXIT_USAGE, invoke
 from cachewitness.plan.config import read
-from cachewitness.plan.config.families import FAMILIES
+from cachewitness.plan.config.families import FAMILIES, PLAIN
 from cachewitness.plan.sources import layout
 from cachewitness.systems.vllm.reference.plan import Request, plan
 from cachewitness.workloads import layouts
 from cachewitness.workloads.model import Full, Latent, Model, Recurrent, Sliding
 from suites.support.model_configs import PUBLISHED, written
+from suites.support.model_families import BY_FIELDS
 
 WITH_LAYOUT = [name for name in PUBLISHED if name in layouts.names()]
 
@@ -154,7 +155,9 @@ def test_latent_attention_alone(name: str, layers: int, tmp_path: Path) -> None:
 def test_every_family_has_a_published_configuration_here() -> None:
     kinds = {raw.get("text_config", raw)["model_type"] for raw in PUBLISHED.values()}
     of_the_same_fields = {"gemma3", "lfm2", "qwen3_5", "qwen3_5_moe", "qwen3_5_moe_text"}
-    assert kinds | of_the_same_fields == set(FAMILIES)
+    others = {case.table["model_type"] for case in BY_FIELDS.values()}
+    alike = {"gemma4", "llama4", "falcon_mamba", "deepseek_v32", "hunyuan_v1_moe"} | {*PLAIN}
+    assert kinds | of_the_same_fields | others | alike == set(FAMILIES)
 
 
 def test_a_value_that_the_class_supplies_is_told(tmp_path: Path) -> None:

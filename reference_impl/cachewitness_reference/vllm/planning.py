@@ -246,6 +246,14 @@ class Started:
         return int(self.blocks / self.request_blocks * self.longest)
 
     @property
+    def size_tokens_by_groups(self) -> int:
+        """What releases before 0.22 log as the size: the blocks dealt evenly to the groups, each of
+        the smallest block size. It does not agree with their concurrency.
+        """
+        smallest = min(group.first.block_size for group in self.groups)
+        return self.blocks // len(self.groups) * smallest
+
+    @property
     def checked_bytes(self) -> int:
         """The memory that the check at the start counts with."""
         memory = self.memory

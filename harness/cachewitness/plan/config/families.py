@@ -255,7 +255,7 @@ _GEMMA_4 = Family(
     heads=_gemma4_heads,
 )
 
-_PLAIN = (
+PLAIN = (
     "arcee",
     "ernie4_5",
     "ernie4_5_moe",
@@ -362,6 +362,11 @@ FAMILIES: dict[str, Family] = {
         _counts(32, 32, 8, 131072, hidden_size=4096, sliding_window=4096), kinds.alike
     ),
     "mixtral": Family(_counts(32, 32, 8, 131072, hidden_size=4096), kinds.alike),
+    "mistral4": Family(
+        _counts(36, 32, None, 1048576, kv_lora_rank=256, qk_rope_head_dim=64),
+        kinds.whole,
+        latent=True,
+    ),
     "nemotron_h": Family(_NEMOTRON_H, kinds.nemotron, states.nemotron),
     "olmo3": Family({}, kinds.every(4, SLIDING, FULL, WINDOWS)),
     "olmo_hybrid": Family(
@@ -381,5 +386,5 @@ FAMILIES: dict[str, Family] = {
         _counts(48, 16, 2, 32768, **_DELTA), _QWEN, states.gated_delta(""), mtp=_NEXTN, mtp_least=1
     ),
     "zamba2": Family(_ZAMBA_2, kinds.zamba2, states.zamba2, heads=_zamba2_heads),
-} | dict.fromkeys(_PLAIN, _WHOLE)
+} | dict.fromkeys(PLAIN, _WHOLE)
 """By `model_type`, that of a file or of its `text_config`."""

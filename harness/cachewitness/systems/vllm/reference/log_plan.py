@@ -28,6 +28,8 @@ from cachewitness_reference.vllm.spec import NEWEST, RELEASES
 
 CENT = Fraction(1, 200)
 """Half of the last digit of an amount in GiB."""
+POOLS_MOST = 1 << 14
+"""Numbers of blocks that are tried for one log."""
 ASSUMED = 1 << 40
 """The memory that is counted with where a log does not say it."""
 
@@ -192,6 +194,8 @@ def _pools(logged: Logged, request: Request, started: Started) -> list[Started]:
         return [started]
     if request.memory is not None:
         return [dataclasses.replace(started, memory=request.memory)]
+    if logged.memory is None and logged.blocks is not None:
+        return [dataclasses.replace(started, blocks_override=logged.blocks)]
     if logged.memory is None:
         return []
     least = int((Fraction(logged.memory) - CENT) * 2**30)
@@ -222,6 +226,8 @@ def _of_pool(logged: Logged, started: Started, pools: list[Started]) -> Iterator
         yield _text("maximum concurrency", logged.concurrency, planned)
         if logged.size_tokens is not None:
             size = None if shown is None else shown.size_tokens
+            if shown is not None and logged.size_tokens == shown.size_tokens_by_groups:
+                size = shown.size_tokens_by_groups
             yield _number("KV cache size, tokens", logged.size_tokens, size)
     if logged.needed is not None:
         yield _text("needed for one request, GiB", logged.needed, gib(started.needed_bytes))
@@ -229,7 +235,7 @@ def _of_pool(logged: Logged, started: Started, pools: list[Started]) -> Iterator
         lengths = [each.longest_that_fits for each in pools]
         nearest = min(lengths, key=lambda each: abs(each - (logged.estimated or 0)), default=None)
         yield _number("estimated maximum model length", logged.estimated, nearest)
-    if logged.blocks is not None:
+    if logged.blocks is not None and logged.memory is not None:
         counts = [each.blocks for each in pools]
         nearest = min(counts, key=lambda each: abs(each - (logged.blocks or 0)), default=None)
         yield _number("available Mamba cache blocks", logged.blocks, nearest)
@@ -237,19 +243,26 @@ def _of_pool(logged: Logged, started: Started, pools: list[Started]) -> Iterator
 
 def _fitting(logged: Logged, started: Started, pools: list[Started]) -> Started | None:
     """Return a pool with which concurrency and size are the log's, if there is one."""
-    candidates = pools
-    if not pools and logged.size_tokens is not None:
-        # Without the memory the size tells the blocks, up to the digits that the log cuts.
-        near = round(logged.size_tokens * started.request_blocks / started.longest)
-        candidates = [
-            dataclasses.replace(started, blocks_override=blocks)
-            for blocks in range(max(near - 1, 1), near + 2)
-        ]
-    for each in candidates:
+    for each in pools or _of_concurrency(logged, started):
         same = f"{float(each.concurrency):.2f}" == logged.concurrency
-        if same and logged.size_tokens in (None, each.size_tokens):
+        if same and logged.size_tokens in (None, each.size_tokens, each.size_tokens_by_groups):
             return each
     return None
+
+
+def _of_concurrency(logged: Logged, started: Started) -> list[Started]:
+    """Return pools with the numbers of blocks that the concurrency tells, for a log without the
+    memory.
+    """
+    half = Fraction(1, 200)
+    printed = Fraction(logged.concurrency or "0")
+    least = max(int((printed - half) * started.request_blocks), 1)
+    most = int((printed + half) * started.request_blocks) + 1
+    if most - least > POOLS_MOST:
+        return []
+    return [
+        dataclasses.replace(started, blocks_override=blocks) for blocks in range(least, most + 1)
+    ]
 
 
 def _number(line: str, logged: int, planned: int | None) -> Compared:
@@ -259,6 +272,7 @@ def _number(line: str, logged: int, planned: int | None) -> Compared:
 
 def _text(line: str, logged: str, planned: str | None) -> Compared:
     off = ""
-    if planned is not None and planned != logged:
+    same = planned is not None and float(planned) == float(logged)
+    if planned is not None and not same:
         off = f"{float(planned) - float(logged):+.2f}"
-    return Compared(line, logged, planned, planned == logged, off)
+    return Compared(line, logged, planned, same, off)

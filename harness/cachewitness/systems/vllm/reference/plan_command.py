@@ -147,13 +147,14 @@ def command(as_json: bool, explain: bool, from_log: Path | None, **given: Any) -
     if from_log is not None:
         from cachewitness.systems.vllm.reference.log_plan import explained
 
-        options.show(explained(from_log, fields_of(given)), as_json=as_json)
+        options.show(explained(from_log, fields_of(given, named=False)), as_json=as_json)
         return
     options.show(plan(Request(**fields_of(given))), as_json=as_json, explain=explain)
 
 
-def fields_of(given: dict[str, Any]) -> dict[str, Any]:
-    """Return the fields of a request that the options say, those of `--serve` among them.
+def fields_of(given: dict[str, Any], *, named: bool = True) -> dict[str, Any]:
+    """Return the fields of a request that the options say, those of `--serve` among them; `named`:
+    a model must be one of them.
 
     Raises UsageError for a command line that does not fit, a model that is named nowhere, and
     amounts of memory that say nothing together.
@@ -175,7 +176,7 @@ def fields_of(given: dict[str, Any]) -> dict[str, Any]:
         fields |= _left(fields.get("device_memory"), utilization, used)
     elif used is not None:
         raise UsageError("--used-memory: says nothing beside --memory; leave it out")
-    if "layout" not in fields and "from_log" not in given:
+    if "layout" not in fields and (named or line.model):
         fields["layout"] = _named(line.model)
     return fields
 

@@ -88,6 +88,8 @@ def _split(words: list[str]) -> tuple[str, dict[str, Value]]:
         if not word.startswith("-"):
             models.append(word)
             continue
+        if word.startswith("-O"):
+            continue
         name, given, value = word.partition("=")
         flag = _flag(name)
         base = flag.partition(".")[0].rstrip("+")
@@ -110,8 +112,6 @@ def _split(words: list[str]) -> tuple[str, dict[str, Value]]:
 
 def _flag(name: str) -> str:
     """Return a flag by its one name. Raises UsageError for none of this release's."""
-    if name.startswith("-O") and not name.startswith("--"):
-        return "--optimization-level." + name
     head, dot, rest = name.partition(".")
     plain = SHORT.get(head, head.replace("_", "-") if head.startswith("--") else head)
     plain = SHORT.get(plain, plain)

@@ -81,7 +81,13 @@ def read(path: Path) -> Logged:
     logged = Logged()
     for line in reading.whole(path, SIZE_MAX).decode("utf-8", "replace").splitlines():
         _take(logged, line, path)
-    numbers = (logged.size_tokens, logged.concurrency, logged.needed, logged.block)
+    numbers = (
+        logged.size_tokens,
+        logged.concurrency,
+        logged.needed,
+        logged.estimated,
+        logged.block,
+    )
     if all(number is None for number in numbers) and logged.refused_seqs is None:
         raise UsageError(
             f"{path}: no line of a start that says what its cache holds (KV cache size, Maximum"
