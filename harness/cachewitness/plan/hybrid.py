@@ -14,15 +14,13 @@ from cachewitness_reference.vllm.sizing import checked
 
 @dataclass(frozen=True)
 class Hybrid:
-    """What a rank keeps: bytes of a token and of a state, each in one layer, and how many layers
-    there are of either kind.
+    """What a rank keeps: bytes of a token and of a state, each in one layer. `latent`: attention
+    keeps latent vectors.
     """
 
     token_bytes: int
     state_bytes: int
     latent: bool
-    attention_layers: int
-    recurrent_layers: int
 
 
 def is_hybrid(model: Model) -> bool:
@@ -79,6 +77,4 @@ def hybrid_of(
         tokens.pop(),
         checked("state", largest),
         any(isinstance(cache, Latent) for cache in attention),
-        sum(cache.layers for cache in attention),
-        sum(state.layers for state in states),
     )

@@ -76,7 +76,9 @@ def latent_bytes(cache: Latent, types: Types) -> int:
     """Return what every rank keeps of one latent vector in one layer. Raises UsageError for a type
     whose packing of such vectors is not worked out.
     """
-    if types.kv == AUTO or cache.dtype == "uint8":
+    if cache.dtype == "uint8":
+        return cache.entry_bytes
+    if types.kv == AUTO:
         return cache.width * DTYPE_BYTES[_of_weights(cache.dtype, types)]
     return cache.width * _kv(types.kv, LATENT_DTYPES)
 

@@ -185,13 +185,6 @@ class Model(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     kv_cache_dtype: str = ""
     draft_layers: int = 0
 
-    @property
-    def latent_alone(self) -> Latent | None:
-        """The latent vectors of every token, if its layers keep those and nothing else."""
-        if len(self.caches) != 1 or not isinstance(alone := self.caches[0], Latent):
-            return None
-        return None if alone.window else alone
-
 
 class _File(msgspec.Struct, frozen=True):
     model: Model

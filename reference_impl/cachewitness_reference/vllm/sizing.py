@@ -82,19 +82,6 @@ def group_size(counts: Sequence[int]) -> int:
     return commonest if commonest < 1.5 * rarest else rarest
 
 
-def deal_layers(counts: Sequence[int]) -> list[list[int]]:
-    """Return, for each kind of layer, how many layers each of its groups has.
-
-    Layer i of a kind goes to its group i modulo the number of groups.
-    """
-    size = group_size(counts)
-    groups = [math.ceil(count / size) for count in counts]
-    return [
-        [len(range(i, count, number)) for i in range(number)]
-        for count, number in zip(counts, groups, strict=True)
-    ]
-
-
 @dataclass(frozen=True)
 class SequenceLengths:
     """One sequence: its prompt, what is generated after it, and the most tokens of the prompt

@@ -9,11 +9,13 @@ import math
 import pytest
 
 from cachewitness._util.errors import UsageError
+from cachewitness.plan.grouping import layout_of
 from cachewitness.plan.hybrid import hybrid_of, is_hybrid
 from cachewitness.systems.vllm.reference.plan import Request, plan
 from cachewitness.workloads import layouts
 from cachewitness_reference.vllm import sizing
 from cachewitness_reference.vllm.options import ConfigError
+from cachewitness_reference.vllm.planning import Layer, groups_of
 from cachewitness_reference.vllm.sizing import SequenceLengths
 
 
@@ -149,7 +151,13 @@ def test_layers_are_dealt_out_as_vllm_does(counts: list[int], dealt: list[list[i
     """The rarest kind gives the size of a group, unless the other is less than half as numerous
     again.
     """
-    assert sizing.deal_layers(counts) == dealt
+    layers = [
+        Layer("recurrent" if kind == 0 else "full", 16, 64 if kind == 0 else 4, (kind,), states=1)
+        for kind, number in enumerate(counts)
+        for _ in range(number)
+    ]
+    sizes = [len(group.layers) for group in groups_of(layers)]
+    assert sizes == [size for kind in dealt for size in kind]
 
 
 @pytest.mark.parametrize(
@@ -162,10 +170,10 @@ def test_the_groups_of_a_layout_follow_from_its_model(layout: str) -> None:
     answer = plan(Request(layout))
     groups = layouts.load(layout).groups
     assert {group.block_size for group in groups} == {answer.value("unified_block_tokens")}
-    hybrid = hybrid_of(layouts.model(layout), 1, layout)
-    recurrent, attention = sizing.deal_layers([hybrid.recurrent_layers, hybrid.attention_layers])
-    assert [group.layers for group in groups if group.kind == "recurrent"] == recurrent
-    assert [group.layers for group in groups if group.kind == "full"] == attention
+    for kind, name in (("recurrent", "recurrent_groups"), ("full", "attention_groups")):
+        assert answer.value(name) == sum(group.kind == kind for group in groups)
+    planned = layout_of(layouts.model(layout), layout).groups
+    assert sorted(planned, key=str) == sorted(groups, key=str)
 
 
 def test_window_tails_are_kept_once_per_interval() -> None:
