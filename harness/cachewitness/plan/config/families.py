@@ -138,13 +138,16 @@ def _indexer(fields: Fields, dtype: str) -> list[Row]:
     """Return the keys by which a sparse layer chooses: 8 bits a number, and a scale for every 128,
     as vLLM packs them.
     """
+    for field in ("index_topk_pattern", "indexer_types"):
+        if fields.says(field):
+            raise fields.refused(field, "which layers have an indexer by it is not worked out here")
     size = fields.count("index_head_dim")
     layers = fields.layers()
     apart = fields.count("index_topk_freq") if fields.says("index_topk_freq") else 1
     skipped = (
         fields.count("index_skip_topk_offset", least=0)
         if fields.says("index_skip_topk_offset")
-        else 0
+        else INDEX_SKIP
     )
     own = sum(1 for layer in range(layers) if layer < skipped or (layer - skipped + 1) % apart == 0)
     width = size + 4 * -(-size // 128)
@@ -170,6 +173,8 @@ def _counts(
     return counts if kv_heads is None else counts | {"num_key_value_heads": kv_heads}
 
 
+INDEX_SKIP = 2
+"""vLLM's `index_skip_topk_offset`, if a file names none."""
 _DELTA = {
     "linear_num_key_heads": 16,
     "linear_key_head_dim": 128,
@@ -297,7 +302,7 @@ FAMILIES: dict[str, Family] = {
     ),
     "deepseek_v32": _SPARSE,
     "exaone4": Family(
-        _counts(32, 32, 32, 2048, hidden_size=4096, sliding_window=4096),
+        _counts(32, 32, 32, 2048, hidden_size=4096, sliding_window=4096, sliding_window_pattern=4),
         kinds.every("sliding_window_pattern", SLIDING, FULL, WINDOWS),
     ),
     "falcon_h1": Family(
@@ -344,7 +349,7 @@ FAMILIES: dict[str, Family] = {
         {"num_hidden_layers": 32, "hidden_size": 768, **_MAMBA_1}, kinds.states, states.mamba
     ),
     "falcon_mamba": Family(
-        {"num_hidden_layers": 64, "hidden_size": 4096, **_MAMBA_1}, kinds.states, states.mamba
+        {"num_hidden_layers": 32, "hidden_size": 768, **_MAMBA_1}, kinds.states, states.mamba
     ),
     "mamba2": Family(_MAMBA_2, kinds.states, states.plain_mamba2),
     "minimax": Family(
@@ -370,7 +375,7 @@ FAMILIES: dict[str, Family] = {
     "nemotron_h": Family(_NEMOTRON_H, kinds.nemotron, states.nemotron),
     "olmo3": Family({}, kinds.every(4, SLIDING, FULL, WINDOWS)),
     "olmo_hybrid": Family(
-        _counts(32, 30, 30, 65536, hidden_size=3840, linear_conv_kernel_dim=4),
+        {},
         kinds.every(4, STATE, FULL, ATTENTION | RECURRENT),
         states.gated_delta(""),
     ),

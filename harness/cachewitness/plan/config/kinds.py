@@ -138,7 +138,7 @@ def whole(fields: Fields) -> list[str]:
     """
     layers = fields.layers()
     if fields.says("layer_types"):
-        return fields.kinds("layer_types", ATTENTION, layers)
+        return fields.kinds("layer_types", ATTENTION | {"indexed_attention": FULL}, layers)
     return [FULL] * layers
 
 
@@ -161,6 +161,8 @@ def states(fields: Fields) -> list[str]:
 def bamba(fields: Fields) -> list[str]:
     """Return the kinds of Bamba: the layers that are attention, counted from 0."""
     layers = fields.layers()
+    if not fields.says("attn_layer_indices"):
+        return [STATE] * layers
     full = fields.numbers("attn_layer_indices", 0, layers - 1)
     return [FULL if layer in full else STATE for layer in range(layers)]
 
