@@ -400,7 +400,8 @@ def test_a_log_names_the_flag_that_explains_it(
         "INFO non-default args: {'model': 'a/b', 'max_model_len': 131072, 'max_num_seqs': 2}",
         "INFO Initializing a V1 LLM engine (v0.28.0) with config: model='a/b',"
         " dtype=torch.bfloat16, tensor_parallel_size=2, pipeline_parallel_size=1",
-        "INFO Available KV cache memory: 4.99 GiB",
+        "(Worker_TP0) INFO Available KV cache memory: 4.99 GiB",
+        "(Worker_TP1) INFO Available KV cache memory: 5.02 GiB",
         "INFO GPU KV cache size: 302,921 tokens",
         "INFO Maximum concurrency for 131,072 tokens per request: 2.31x",
     )

@@ -104,7 +104,8 @@ def _take(logged: Logged, line: str, path: Path) -> None:
     if found := _ARGUMENTS.search(line):
         _take_arguments(logged, found.group(1), path)
     if found := _MEMORY.search(line):
-        logged.memory = found.group(1)
+        # Every rank prints its own; the pool is that of the rank with the least.
+        logged.memory = min(found.group(1), logged.memory or found.group(1), key=float)
     if found := _SIZE.search(line):
         logged.size_tokens = _whole(found.group(1))
     if found := _CONCURRENCY.search(line):
