@@ -134,7 +134,7 @@ def plan(request: Request) -> Plan:
     """Work out slots, tokens and requests. Raises UsageError naming the option or the field that
     does not fit.
     """
-    model = sources.model(request.layout)
+    model = sources.unquantized_model(request.layout)
     answer = Plan("sglang", RELEASE, request.layout)
     answer.add("memory_bytes", request.memory, "for the pools, on one rank")
     slots, rest = _tell_states(answer, request, model)

@@ -218,6 +218,24 @@ def test_a_scheme_that_is_not_worked_out_is_refused(
     assert printed.out == "" and "quantization_config" in printed.err
 
 
+@pytest.mark.parametrize(
+    ("system", "more"),
+    [
+        ("openvino", ["--kv-blocks", "64"]),
+        ("furiosa", []),
+        ("tensorrt-edge", ["--max-batch-size", "1", "--max-sequence-length", "64"]),
+        ("sglang", ["--memory", "20GiB"]),
+    ],
+)
+def test_a_system_that_does_not_follow_it_refuses_it(
+    system: str, more: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    quantized = {"quant_method": "modelopt", "kv_cache_quant_algo": "FP8"}
+    path = str(written(tmp_path, QWEN_27B | {"quantization_config": quantized}))
+    assert invoke(["plan", system, "--config", path, *more]) == EXIT_USAGE
+    assert "keys and values in fp8_e4m3" in capsys.readouterr().err
+
+
 def test_a_file_beside_the_configuration_says_it_too(tmp_path: Path) -> None:
     """Older checkpoints of modelopt have `hf_quant_config.json`."""
     path = written(tmp_path, QWEN_27B)

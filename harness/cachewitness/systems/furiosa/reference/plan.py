@@ -84,7 +84,7 @@ def plan(request: Request) -> Plan:
         raise UsageError(
             "--memory, --kv-bytes and --kv-gib say the same; leave all but one of them out"
         )
-    model = sources.model(request.layout)
+    model = sources.unquantized_model(request.layout)
     full, sliding = _layers(model, request.layout)
     longest = model.max_length if request.max_model_len is None else request.max_model_len
     if longest > model.max_length:

@@ -223,7 +223,9 @@ def _layout(request: Request, chosen: Mapping[str, Any]) -> Layout:
     if no state has bytes.
     """
     if request.layout is not None:
-        model = sources.model(request.layout) if sources.has_model(request.layout) else None
+        model = (
+            sources.unquantized_model(request.layout) if sources.has_model(request.layout) else None
+        )
         return grouped(sources.layout(request.layout), model, chosen)
     attention = "kv_block_bytes" in chosen and not chosen.get("la_block_bytes")
     kinds: list[GroupKind] = ["full"] if attention else ["full", "recurrent"]
