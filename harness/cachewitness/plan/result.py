@@ -52,6 +52,10 @@ class Plan:
         """Append a line."""
         self.lines.append(Line(name, value, how))
 
+    def tell_running(self, tokens: int, requests: int) -> None:
+        """Say as the answer how many requests of so many tokens run at once."""
+        self.answer = f"{tokens:,} tokens: {requests:,} requests run at once"
+
     def value(self, name: str) -> Value:
         """Return the value of a line by its name. Raises KeyError if there is none."""
         return {line.name: line.value for line in self.lines}[name]

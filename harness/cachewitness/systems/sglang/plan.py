@@ -150,7 +150,7 @@ def plan(request: Request) -> Plan:
     if request.request_tokens is not None:
         fit = min(running, tokens // request.request_tokens)
         answer.add("requests_running", fit, f"of {request.request_tokens} tokens at once")
-        answer.answer = f"{request.request_tokens:,} tokens: {fit:,} requests run at once"
+        answer.tell_running(request.request_tokens, fit)
     return answer
 
 

@@ -219,6 +219,7 @@ def _tell_requests(
     )
     how = f"min({shares.global_blocks} // {needed[0]}, {shares.sliding_blocks} // {needed[1]})"
     answer.add("requests_running", shares.sequences_of(*needed), how)
+    answer.tell_running(tokens, shares.sequences_of(*needed))
 
 
 def _remark(

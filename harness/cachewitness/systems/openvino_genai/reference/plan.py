@@ -304,6 +304,7 @@ def _tell_requests(answer: Plan, tokens: int, size: int, capacity: Capacity, hyb
             f"min({how}, {capacity.la_blocks} // {states})",
         )
     answer.add("requests_running", fit, f"{how}: held at once, none shares a block")
+    answer.tell_running(tokens, fit)
 
 
 def _intervals(

@@ -119,6 +119,7 @@ def plan(request: Request) -> Plan:
             request.memory // row,
             f"{request.memory} // {row}: rows that fit, the largest batch",
         )
+        answer.tell_running(request.max_sequence_length, request.memory // row)
     _remark(answer, model, config, request)
     return answer
 
