@@ -92,6 +92,7 @@ BY_FIELDS: dict[str, Case] = {
         "olmo_hybrid",
         4,
         {"recurrent": (3, (2 * 4 * 16 + 8 * 32, 4, 8, 32, 16)), "full": (1, (2, 64))},
+        linear_conv_kernel_dim=4,
         linear_num_key_heads=4,
         linear_key_head_dim=16,
         linear_num_value_heads=8,
