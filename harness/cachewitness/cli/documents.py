@@ -173,14 +173,16 @@ class Serving(msgspec.Struct, kw_only=True):
 
 
 class Plan(msgspec.Struct, kw_only=True):
-    """What `plan` works out: `results` by name, whose endings are units, and under the same
-    names `how` each came about.
+    """What `plan` works out: `answer` in one line (empty if there is none), `results` by name, and
+    under the same names their `units` and `how` each came about.
     """
 
     system: str
     release: str
     layout: str
+    answer: str
     results: dict[str, int | float | str | bool | None]
+    units: dict[str, str]
     how: dict[str, str]
     tables: dict[str, list[dict[str, int | float | str | bool | None]]]
     commands: list[str]
