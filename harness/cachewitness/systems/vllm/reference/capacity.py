@@ -15,8 +15,11 @@ from cachewitness_reference.vllm.kv_cache_interface import (
     KVCacheGroupSpec,
     MambaSpec,
 )
-from cachewitness_reference.vllm.pool import Group
 from cachewitness_reference.vllm_extended.config import options_of
+
+RUNNING_STATES = 2
+"""Blocks of a running request in a recurrent group: the state that it advances from, and the one
+that it writes."""
 
 
 def longest_held(config: KVCacheConfig) -> int:
@@ -48,11 +51,10 @@ def _blocks(config: KVCacheConfig, group: KVCacheGroupSpec, tokens: int) -> int:
         kept = config.options.async_depth * (1 + drafts)  # of steps in flight
         if spec.mamba_cache_mode == "all":
             return -(-tokens // spec.block_size) + drafts + copied
-        running = Group("recurrent", spec.block_size, 1).running_blocks(tokens, 0)
-        return pages * (running + kept + copied) + drafts
+        return pages * (RUNNING_STATES + kept + copied) + drafts
     ahead = tokens + drafts * (1 + config.options.async_depth)
     if isinstance(spec, FullAttentionSpec):
-        return Group("full", spec.block_size, 1).running_blocks(ahead, 0) + copied
-    # All tokens may be in flight: at manager level a trace asks for as many as it likes.
-    window = Group("sliding", spec.block_size, 1, spec.sliding_window)
-    return window.running_blocks(ahead, ahead) + copied
+        return -(-ahead // spec.block_size) + copied
+    # All tokens may be in flight: at manager level a trace asks for as many as it likes. So a window
+    # keeps all blocks, and one more for its offset.
+    return -(-ahead // spec.block_size) + 1 + copied
