@@ -55,6 +55,6 @@ def _blocks(config: KVCacheConfig, group: KVCacheGroupSpec, tokens: int) -> int:
     ahead = tokens + drafts * (1 + config.options.async_depth)
     if isinstance(spec, FullAttentionSpec):
         return -(-ahead // spec.block_size) + copied
-    # All tokens may be in flight: at manager level a trace asks for as many as it likes. So a window
+    # All tokens may be in flight, as a trace at manager level asks for any number: a window then
     # keeps all blocks, and one more for its offset.
     return -(-ahead // spec.block_size) + 1 + copied
