@@ -36,10 +36,12 @@ from cachewitness.core.trace_format import (
     Trace,
     TraceHeader,
 )
+from cachewitness.engines import policy as policies
 from cachewitness.engines.kind import EngineKind
 from cachewitness.engines.registry import EngineSpec, parse
+from cachewitness.report.expected import Entry, Expectations
 from cachewitness.report.summary import Report
-from cachewitness.report.terminal import covered
+from cachewitness.report.terminal import covered, reasons
 from cachewitness.sessions.run.runner import Runner
 from cachewitness.sessions.run.suites import SUITES
 from cachewitness.workloads.configurations import Configuration
@@ -139,15 +141,25 @@ def test_an_engine_that_gives_requests_up_is_found(changed: type[Changed]) -> No
     assert "requests aborted by the engine" in covered(report)
 
 
-def test_an_engine_that_declares_that_it_gives_up_is_counted() -> None:
-    """OpenVINO GenAI ignores whoever runs when nothing can be scheduled; the report says how
-    often that was excused.
-    """
-    report = declaring(
-        lambda header: replace(header, rules=replace(header.rules, engine_aborts=True)),
-        lambda number: number % 4 == 0,
+def aborting(header: Header) -> Header:
+    return replace(header, rules=replace(header.rules, engine_aborts=True))
+
+
+def test_who_declares_that_it_gives_requests_up_does_so_for_want_of_room_alone() -> None:
+    """Every fourth request is given up, in pools that have room for it beside all others."""
+    report = declaring(aborting, lambda number: number % 4 == 0)
+    assert {failure.finding.anomaly for failure in report.failures} == {"no-progress"}
+    assert "had room beside the others" in report.failures[0].finding.sentence
+
+
+def test_requests_given_up_for_want_of_room_are_counted() -> None:
+    """The first two requests leave no room for the third, which is aborted when it comes."""
+    header = TraceHeader("full", FULL.layout, pages=9)
+    ops: list[Op] = [Submit("a", "a:48"), Submit("b", "b:40"), Step(run=[("a", 48), ("b", 40)])]
+    result = drive(
+        Trace(header, [*ops, Submit("c", "c:40")]), Changed(header, aborting, lambda n: n == 2)
     )
-    assert not report.failures and "by engine_aborts" in covered(report)
+    assert not result.findings and "progress 1 times by engine_aborts" in excused(result.tallies)
 
 
 @pytest.mark.parametrize("changed", [Changed, EndsEarly])
@@ -223,6 +235,37 @@ def test_what_a_declared_order_switches_off_is_said() -> None:
         report
     ) and "by order random" in covered(report)
     assert "not judged" not in covered(declaring(lambda header: header))
+
+
+def denying(header: Header) -> Header:
+    return replace(header, not_applicable={**header.not_applicable, "eviction": "trust me"})
+
+
+@pytest.mark.parametrize("policy", ["vllm", "openvino_genai"])
+def test_a_rule_that_applies_and_is_denied_was_not_checked(policy: str) -> None:
+    """An engine that declares how keys end, and that nothing of it is to be judged, is told so;
+    unless the list of expected failures lets it.
+    """
+
+    def opened(header: TraceHeader, options: Mapping[str, str]) -> Engine:
+        return Changed(header, denying, nobody)
+
+    kind = EngineKind("denying", "a reference", ("manager",), opened, replays=False)
+    configuration = policies.get(policy).configurations()[0]
+    line = "not judged at all, as the engine declares: eviction (trust me)"
+
+    def run(expected: Expectations) -> Report:
+        spec = EngineSpec(kind, {}, "denying")
+        return Runner(spec, [configuration], expected=expected, policy=policy).run(INVARIANTS)
+
+    report = run(Expectations())
+    assert report.exit_code == EXIT_NOTHING_CHECKED and line in covered(report)
+    assert reasons(report) == [
+        "rule eviction applies, and the engine declares that it does not: trust me"
+    ]
+    listed = Entry(pattern="*", anomaly="denied-rule", cause="eviction", reason="by design")
+    report = run(Expectations([listed]))
+    assert report.exit_code == EXIT_PASS and line in covered(report)
 
 
 class Flushing(Changed):
@@ -313,12 +356,12 @@ BOUNDS = [
 ]
 
 
-@pytest.mark.parametrize("changed", [Changed, Starving])
 @pytest.mark.parametrize(
-    ("say", "declaration"), BOUNDS, ids=[declaration for _, declaration in BOUNDS]
+    ("changed", "say", "declaration"),
+    [(Changed, *BOUNDS[0]), (Starving, *BOUNDS[0]), (Changed, *BOUNDS[1])],
 )
 def test_a_patience_that_no_trace_is_long_enough_for_was_not_checked(
-    say: Callable[[Header], Header], declaration: str, changed: type[Changed]
+    changed: type[Changed], say: Callable[[Header], Header], declaration: str
 ) -> None:
     """Of an engine that starves everybody but one, and of one without a fault, the run says that
     it could not tell.
@@ -333,12 +376,14 @@ def test_a_patience_that_no_trace_is_long_enough_for_was_not_checked(
     assert f"by {declaration}" in covered(report)
 
 
-@pytest.mark.parametrize("say", [patient(4), patient(16), reserving(0.5)])
+@pytest.mark.parametrize("say", [patient(4), patient(16), reserving(0.5), BOUNDS[1][0]])
 def test_a_patience_that_traces_are_long_enough_for_is_judged(
     say: Callable[[Header], Header],
 ) -> None:
+    """Whatever is reserved beside others, who has the pool alone runs as it declares."""
     assert {failure.finding.anomaly for failure in declaring(say, nobody, Starving).failures} == {
         "no-progress"
     }
-    report = declaring(say)
-    assert report.exit_code == EXIT_PASS and "progress" not in covered(report)
+    if say is not BOUNDS[1][0]:
+        report = declaring(say)
+        assert report.exit_code == EXIT_PASS and "progress" not in covered(report)

@@ -14,6 +14,7 @@ from cachewitness._util.errors import UsageError
 from cachewitness.cli.replay import reasons
 from cachewitness.core import driving, validate
 from cachewitness.core import result as verdicts
+from cachewitness.core.checkers.finding import denied
 from cachewitness.report import terminal
 from cachewitness.report.counterexample import witness_of_history
 
@@ -107,7 +108,9 @@ def weighed(file: Path, result: Result | None, bad: str, known: Expectations) ->
     """
     findings = result.findings if result is not None else []
     engine = result.history.header.engine if result is not None else ""
-    finding, entry = known.weigh(f"check:{file.name}@{engine}", findings) or (None, None)
+    name = f"check:{file.name}@{engine}"
+    known.admit(name, result.tallies if result is not None else [])
+    finding, entry = known.weigh(name, findings) or (None, None)
     if result is None or (bad and (finding is None or entry is not None)):
         return Weighed(file, result, verdicts.EXIT_USAGE, [], bad=bad)
     if entry is None:
@@ -115,8 +118,15 @@ def weighed(file: Path, result: Result | None, bad: str, known: Expectations) ->
         return Weighed(file, result, verdicts.exit_code(result), told, finding)
     crashed = any(tally.crashed for tally in result.tallies)
     told = [f"nothing else found; 1 expected finding, listed as {entry.anomaly} ({entry.reason})"]
+    not_judged = denied(result.tallies)
+    code = verdicts.EXIT_NOTHING_CHECKED if not_judged else verdicts.EXIT_PASS
     return Weighed(
-        file, result, verdicts.EXIT_UNKNOWN if crashed else verdicts.EXIT_PASS, told, finding, entry
+        file,
+        result,
+        verdicts.EXIT_UNKNOWN if crashed else code,
+        told + not_judged,
+        finding,
+        entry,
     )
 
 

@@ -269,10 +269,12 @@ def reasons(result: Result) -> list[str]:
     """Return why a judged trace failed, was not judged to the end, or shows nothing of what it
     is for; else nothing.
     """
+    from cachewitness.core.checkers.finding import denied
+
     found = [finding.anomaly for finding in result.findings]
     if not found:
         open_ = [f"{tally.checker}: {tally.crashed}" for tally in result.tallies if tally.crashed]
-        return open_ or list(filter(None, [result.activity.unexercised]))
+        return open_ or denied(result.tallies) or list(filter(None, [result.activity.unexercised]))
     return [f"{found[0]}, the first of {len(found)} findings"] if len(found) > 1 else found
 
 

@@ -7,11 +7,12 @@ follows from a declaration is held against the events.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from math import lcm
 
 from cachewitness.core.events import Header, Pool
 from cachewitness.core.malformed import MalformedHistory, at_least_nothing
+from cachewitness.core.page_bound import longest_held
 from cachewitness.core.trace_format import TraceHeader
 
 STEPS_MAX, DRAFTS_MAX = 1024, 64
@@ -23,16 +24,61 @@ trace fills is far less."""
 ALIGNMENT_FACTOR = 8
 """Hits are multiples of at most so many times what the block sizes have in common; beyond it hardly
 a prompt is owed one."""
-ALWAYS = ("safety-law", "ownership", "identity", "window-liveness", "content-floor", "answers")
+ALWAYS = (
+    *("safety-law", "ownership", "identity", "window-liveness", "content-floor", "answers"),
+    "progress",
+)
 """Rules that no engine can declare not applicable: where they have nothing to judge, the harness
-sees that for itself."""
+sees that for itself. Of `identity` an engine may that has nothing beside tokens."""
 OF_KEYS = ("commit-order", "reuse-floor", "replay-boundary-retained")
 """Rules that do not apply where there are no keys, and only there."""
 OF_STATES, OF_INTERVAL = "no-fabricated-snapshots", "interval-sparsity"
+DENIABLE: Mapping[str, Callable[[Header], bool]] = {
+    **dict.fromkeys(OF_KEYS[:2], lambda header: _keyed(header)),
+    OF_KEYS[2]: lambda header: _keyed(header) and not header.rules.late_keys,
+    OF_STATES: lambda header: header.rules.caching and _recurrent(header),
+    OF_INTERVAL: lambda header: _keyed(header) and _thins_out(header),
+    "captures": lambda header: header.rules.caching and header.rules.captures is not None,
+    "eviction": lambda header: (
+        header.rules.caching and any(pool.eviction is not None for pool in header.pools)
+    ),
+    "key-events": lambda header: header.rules.key_events is not None,
+    "statistics": lambda header: header.rules.stats,
+}
+"""Rules that an engine may declare not applicable, and when each applies all the same by what else
+the engine declares. Who denies one then is named, and was not checked unless that is expected."""
+LENGTH, BATCH = "max_model_len", "max_num_batched_tokens"
+"""The options of a trace that bound a request and a step, in tokens."""
+PROMPT_FACTOR = 2
+"""A prompt may be shorter by no more than this factor than what the trace asks for and the pools
+hold."""
 INTERVAL = "retention_interval"
 """The option of a trace that says in how many tokens one state is kept; null: each."""
 IDENTITY = ("salt", "adapter", "media")
 """The capabilities without which nobody has an identity beside the tokens."""
+
+
+def _keyed(header: Header) -> bool:
+    return header.rules.caching and header.rules.captures is None
+
+
+def _recurrent(header: Header) -> bool:
+    return any(group.kind == "recurrent" for group in header.local_groups())
+
+
+def _thins_out(header: Header) -> bool:
+    retention = header.rules.retention
+    return retention.interval is not None and bool(retention.groups)
+
+
+def applies_all_the_same(header: Header, rule: str) -> bool:
+    """Whether an engine declares a rule not applicable that applies by what else it declares."""
+    return (
+        header.level != "answers"
+        and bool(header.not_applicable.get(rule))
+        and rule in DENIABLE
+        and DENIABLE[rule](header)
+    )
 
 
 def check_declared(header: Header) -> None:
@@ -179,6 +225,25 @@ def check_fit(header: Header, trace: TraceHeader) -> None:
             )
     _check_alignment(header, trace)
     _check_retention(header, trace)
+    _check_max_prompt(header, trace)
+
+
+def _check_max_prompt(header: Header, trace: TraceHeader) -> None:
+    """Refuse prompts that are shorter by far than those of the length that the trace asks for, of
+    which the pools have room: whatever is longer could be given up.
+    """
+    asked = trace.options.get(LENGTH)
+    most = header.rules.max_prompt
+    if not isinstance(asked, int) or not most:
+        return
+    batch = trace.options.get(BATCH)
+    limit = min(asked - 1, batch) if isinstance(batch, int) else asked - 1
+    held = longest_held(header, limit)
+    if PROMPT_FACTOR * most < held:
+        raise MalformedHistory(
+            f"{most} - at `$.rules.max_prompt`; the trace's option {LENGTH} is {asked}, and the"
+            f" pools have room for prompts of {held} tokens"
+        )
 
 
 def _check_alignment(header: Header, trace: TraceHeader) -> None:

@@ -33,10 +33,10 @@ class Eviction(msgspec.Struct, frozen=True, omit_defaults=True):
     anybody.
 
     `free_first`: pages without a key are handed out before any key ends; otherwise both wait in one
-    queue. `watermark`: the share of the pool in use from which keys end ahead of need; 1: never.
-    `together`: a key goes when that of the same prefix in another pool does, and with it those of
-    longer prefixes. `ttl`: a key may end without need when its page was not taken or keyed for so
-    many steps; 0: it may not.
+    queue, in which a page that was never taken is the oldest. `watermark`: the share of the pool in
+    use from which keys end ahead of need; 1: never. `together`: a key goes when that of the same
+    prefix in another pool does, and with it those of longer prefixes. `ttl`: a key may end without
+    need when its page was not taken or keyed for so many steps; 0: it may not.
     """
 
     order: Order
@@ -189,11 +189,12 @@ class Rules(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fiel
     after each. `tier` is set if what a second tier has does not complete what the device has.
     `eagle_groups`: the groups that a speculative look-up matches further; empty: all of them.
     `captures` is set if prefixes are captured rather than keyed. `max_prompt`: a prompt may have so
-    many tokens; 0: any number for which the pools have room. `engine_aborts`: where nobody can go on for
-    want of room, requests are given up that would run alone. `idle_resets`: a reset is refused
+    many tokens, and alone it is held to its end; 0: any number for which the pools have room.
+    `engine_aborts`: where there is no room for all, requests are given up that would run alone. `idle_resets`: a reset is refused
     while a request is there, even one that waits. `key_events` is set if the engine tells routers
     of its keys, `stats` if it tells operators of its use, `answering` at answers level alone.
-    `late_keys`: a key may begin steps behind the one that wrote its page.
+    `late_keys`: a key may begin steps behind the one that wrote its page. `static_batches`: who
+    waits joins when all who run are over.
     """  # noqa: E501
 
     caching: bool = True
@@ -213,6 +214,7 @@ class Rules(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fiel
     answering: Answering | None = None
     stats: bool = False
     late_keys: bool = False
+    static_batches: bool = False
 
 
 class Header(msgspec.Struct, frozen=True, tag_field="e", tag="header"):

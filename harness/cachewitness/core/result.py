@@ -137,7 +137,8 @@ def exit_code(result: Result, bad: str = "") -> int:
     """Return the exit code of one judged trace.
 
     Nothing was checked if no checker at all had an opportunity, or no request went on after an
-    answer though some were to. `bad` is what was wrong with the engine's events, if they stopped
+    answer though some were to, or the engine denies a rule that applies and no list expects that.
+    `bad` is what was wrong with the engine's events, if they stopped
     the trace.
     """
     if {finding.anomaly for finding in result.findings} & {
@@ -151,6 +152,8 @@ def exit_code(result: Result, bad: str = "") -> int:
     if result.outcome == "unknown":
         return EXIT_UNKNOWN
     judged = (
-        any(tally.opportunities for tally in result.tallies) and not result.activity.unexercised
+        any(tally.opportunities for tally in result.tallies)
+        and not result.activity.unexercised
+        and not any(tally.denied and not tally.denial_listed for tally in result.tallies)
     )
     return EXIT_PASS if judged else EXIT_NOTHING_CHECKED

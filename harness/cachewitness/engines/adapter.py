@@ -128,6 +128,9 @@ class Driven(Protocol):
     max_prompt: int = 0
     """A prompt of more tokens is refused; 0: one that leaves no room to generate below
     `max_model_len`."""
+    holds: int = 0
+    """The longest prompt, in tokens, that the pools hold while nobody else runs, to its end, by the
+    policy's own sizing; 0: what they hold with a spare block for every group."""
     depth: int = 0
     """How many steps may have been scheduled and not run when an operation is over."""
     cancels: bool = False

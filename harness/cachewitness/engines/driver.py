@@ -36,6 +36,7 @@ from cachewitness.core.events import (
     Submitted,
     Version,
 )
+from cachewitness.core.page_bound import longest_held
 from cachewitness.core.scripted import Sampler, Scripted
 from cachewitness.core.trace_format import (
     Abort,
@@ -410,6 +411,9 @@ def _fed(run: Run, tokens: Sequence[int]) -> list[int]:
 
 
 def _limited(header: Header, adapter: Driven) -> Header:
-    """Return the header with the longest prompt that the adapter takes."""
-    most = adapter.max_prompt or adapter.max_model_len - 1
+    """Return the header with the longest prompt that the adapter takes and its pools hold alone:
+    by its own sizing, or else beyond doubt.
+    """
+    taken = adapter.max_prompt or adapter.max_model_len - 1
+    most = min(taken, adapter.holds) if adapter.holds else longest_held(header, taken)
     return replace(header, rules=replace(header.rules, max_prompt=most))

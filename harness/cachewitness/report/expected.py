@@ -1,14 +1,16 @@
 """Expected failures: a file in the user's own repository, one entry a line.
 
-    PATTERN ANOMALY[,CAUSE] [until=YYYY-MM-DD] [strict] # REASON
+    PATTERN ANOMALY[,CAUSE][,…] [until=YYYY-MM-DD] [strict] # REASON
 
     random:*@full-mamba[retention_interval=0]  over-dense-retention  until=2027-01-31  # https://example.org/issue/1
 
 PATTERN is matched against the id of what failed, `suite:trace@configuration`; `*` and `?` stand for
 anything, brackets for themselves. ANOMALY is the only one that the entry excuses, and with CAUSE
-only that cause of it. After the day `until`, in UTC, the entry excuses nothing. A `strict` entry
-fails the run if what it is about ran and did not fail so. REASON lets a later reader judge whether
-the entry still holds. Blank lines, and lines that begin with `#`, are ignored.
+only that cause of it; several causes may follow it, and further anomalies with theirs. Names that
+are neither are refused. `denied-rule,RULE` excuses no finding: it says that the engine may declare
+RULE not applicable where it applies. After the day `until`, in UTC, the entry excuses nothing. A
+`strict` entry fails the run if what it is about ran and did not fail so. REASON lets a later reader
+judge whether the entry still holds. Blank lines, and lines that begin with `#`, are ignored.
 """
 
 from __future__ import annotations
@@ -23,11 +25,15 @@ from cachewitness._util import data, reading
 from cachewitness._util.errors import UsageError
 from cachewitness._util.names import fits, nearest
 from cachewitness.core.checkers.anomalies import BY_NAME, DISAGREEMENTS
-from cachewitness.core.checkers.finding import Finding
+from cachewitness.core.checkers.finding import Finding, Tally
+from cachewitness.core.declared import DENIABLE
+from cachewitness.report import causes
 
 SIZE_MAX = 4 << 20
 """Bytes; every entry is matched against every trace."""
-FORM = "PATTERN ANOMALY[,CAUSE] [until=YYYY-MM-DD] [strict] # REASON"
+DENIED = "denied-rule"
+"""In the place of an anomaly: an engine declares a rule not applicable, and the rule applies."""
+FORM = "PATTERN ANOMALY[,CAUSE][,…] [until=YYYY-MM-DD] [strict] # REASON"
 _DISAGREEMENTS = {anomaly.name for anomaly in DISAGREEMENTS}
 
 
@@ -109,6 +115,19 @@ class Expectations:
         weighed = list(zip(findings, excused, strict=True))
         return min(weighed, key=_weight) if weighed else None
 
+    def admit(self, name: str, tallies: Iterable[Tally]) -> None:
+        """Mark the rules that the engine denies, and that the list lets it deny under this id."""
+        fitting = [entry for entry in self._entries if entry.fits(name)]
+        known = self.known.entries if self.known is not None else ()
+        for tally in tallies:
+            if not tally.denied:
+                continue
+            mine = [one for one in fitting if (one.anomaly, one.cause) == (DENIED, tally.rule)]
+            self._met.update(dict.fromkeys(mine, True))
+            tally.denial_listed = bool(mine) or any(
+                (one.anomaly, one.cause) == (DENIED, tally.rule) and one.fits(name) for one in known
+            )
+
     @property
     def passed(self) -> list[Entry]:
         """The entries under which something ran and nothing failed as listed."""
@@ -182,12 +201,12 @@ def load(path: Path) -> list[Entry]:
         if not what:
             continue
         try:
-            entry = _entry(what.split(), reason)
-            if entry.text in entries:
-                raise UsageError(f"{entry.text!r} is listed twice")
+            for entry in _entries(what.split(), reason):
+                if entry.text in entries:
+                    raise UsageError(f"{entry.text!r} is listed twice")
+                entries[entry.text] = entry
         except UsageError as error:
             raise UsageError(f"{path}:{number}: {error}") from None
-        entries[entry.text] = entry
     return list(entries.values())
 
 
@@ -196,15 +215,14 @@ def _weight(weighed: tuple[Finding, Entry | None]) -> tuple[bool, bool]:
     return entry is not None, finding.anomaly not in _DISAGREEMENTS
 
 
-def _entry(words: list[str], reason: str) -> Entry:
+def _entries(words: list[str], reason: str) -> list[Entry]:
+    """Return what a line lists: one entry for each anomaly, and for each cause of one."""
     pattern, named, *marks = [*words, ""] if len(words) == 1 else words
-    anomaly, _, cause = named.partition(",")
     if ":" not in pattern and "*" not in pattern:
         raise UsageError(f"{pattern!r} is no id; ids read suite:trace@configuration")
-    if not anomaly:
+    if not named:
         raise UsageError(f"{pattern!r} names no anomaly; write {FORM}")
-    if anomaly not in BY_NAME:
-        raise UsageError(f"{anomaly!r} is no anomaly{nearest(anomaly, BY_NAME, 'ls anomalies')}")
+    pairs = _pairs(named)
     if not reason:
         raise UsageError(f"{pattern!r} has no reason; write {FORM}")
     until, strict = None, False
@@ -216,9 +234,44 @@ def _entry(words: list[str], reason: str) -> Entry:
             until = _day(value)
         else:
             raise UsageError(f"{mark!r} is neither `until=YYYY-MM-DD` nor `strict`; write {FORM}")
-    return Entry(
-        pattern=pattern, anomaly=anomaly, cause=cause, until=until, strict=strict, reason=reason
-    )
+    return [
+        Entry(
+            pattern=pattern, anomaly=anomaly, cause=cause, until=until, strict=strict, reason=reason
+        )
+        for anomaly, cause in pairs
+    ]
+
+
+def _pairs(named: str) -> list[tuple[str, str]]:
+    """Return the anomalies of a list of names, each with one of the causes behind it; those
+    without a cause with an empty one. Raises UsageError for a name that is neither.
+    """
+    causes_of: dict[str, list[str]] = {}
+    last = ""
+    for name in named.split(","):
+        if name == DENIED or name in BY_NAME:
+            if name in causes_of:
+                raise UsageError(f"{name!r} is named twice")
+            causes_of[last := name] = []
+        elif not last:
+            told = nearest(name, [*BY_NAME, DENIED], "ls anomalies")
+            raise UsageError(f"{name!r} is no anomaly{told}")
+        else:
+            _check_cause(last, name)
+            causes_of[last].append(name)
+    if causes_of.get(DENIED) == []:
+        raise UsageError(f"{DENIED} names no rule; write {DENIED},RULE")
+    return [(anomaly, cause) for anomaly, of in causes_of.items() for cause in of or [""]]
+
+
+def _check_cause(anomaly: str, name: str) -> None:
+    if anomaly == DENIED:
+        if name not in DENIABLE:
+            told = nearest(name, DENIABLE)
+            raise UsageError(f"{name!r} is no rule that an engine may deny{told}")
+    elif not causes.known(name):
+        told = nearest(name, [*BY_NAME, *causes.names()], "ls anomalies")
+        raise UsageError(f"{name!r} is neither an anomaly nor a cause of {anomaly}{told}")
 
 
 def _day(text: str) -> date:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from cachewitness.core.checkers.finding import denied
 from cachewitness.core.result import EXIT_NOTHING_CHECKED, Result, exit_code
 from cachewitness.core.trace_format import Trace
 from cachewitness.report.summary import DISAGREEMENT_NAMES, Failure, Report, SuiteReport
@@ -40,4 +41,5 @@ def report_of(
         report.vacuous = [
             result.activity.unexercised or "no rule had anything to judge in this trace"
         ]
+        report.vacuous = denied(result.tallies) or report.vacuous
     return report

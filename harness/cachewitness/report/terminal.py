@@ -18,7 +18,7 @@ from rich.text import Text
 
 from cachewitness._util import output
 from cachewitness._util.lines import printable
-from cachewitness.core.checkers.finding import Measured, Tally, excused, idle, reused
+from cachewitness.core.checkers.finding import Measured, Tally, denials, excused, idle, reused
 from cachewitness.core.result import (
     EXIT_FAIL,
     EXIT_INTERNAL,
@@ -205,7 +205,7 @@ def print_tallies(tallies: list[Tally], out: Console) -> None:
         table.add_row(tally.checker, *numbers, note)
     print_table(table, out)
     out.print()
-    for line in filter(None, (reused(tallies), excused(tallies))):
+    for line in filter(None, (reused(tallies), excused(tallies), denials(tallies))):
         print_lines([*wrapped(line, ""), ""], out)
 
 
@@ -283,7 +283,9 @@ def covered(report: Report) -> str:
         if total.aborted_by_engine
         else ""
     )
-    more = "".join(f"; {line}" for line in (*unasked(total), excused(report.tallies())) if line)
+    tallies = report.tallies()
+    lines = (*unasked(total), excused(tallies), denials(tallies))
+    more = "".join(f"; {line}" for line in lines if line)
     return (
         f"covered: {done}, {_counted(total.hits, 'hit')} in {_counted(total.lookups, 'look-up')};"
         f" {left_out}{gone}{more}"

@@ -3,11 +3,13 @@
 The header comes first::
 
     pool 0: 10 pages, null 0
-    pool 1: 8 pages, tier cpu, evicts lru     also `evicts lru-used above 80 %`, `lru-leaves together`, `lru after 9 steps`
+    pool 1: 8 pages, tier cpu, evicts lru     also `evicts lru-used above 80 %`, `lru-leaves together`, `lru after 9 steps`,
+        `lru in one queue`
     group 0: full block 4
     group 1: sliding block 4 window 6         chunked block 4 chunk 8 | recurrent block 4 [every-block]
     group 2: full block 4 pool 1 of 0
     rules: alignment 4, eagle-drop 4, drafts 2, retention 0 on 1, shared-prefix-boundary, no-caching, progress 4
+    rules: max-prompt 12, aborts-for-room, static-batches
     rules: captures, idle-resets, key-events, key-events-with-gaps, key-events-with-orphans, stats
     rules: key-events-of-hits
 
@@ -120,6 +122,8 @@ PLAIN_RULES: dict[str, dict[str, Any]] = {
     "key-events-of-hits": {"key_events": KeyEvents(again=True)},
     "stats": {"stats": True},
     "late-keys": {"late_keys": True},
+    "aborts-for-room": {"engine_aborts": True},
+    "static-batches": {"static_batches": True},
 }
 
 
@@ -196,7 +200,10 @@ class _Reader:
 
     def _read_pool(self, rest: str) -> None:
         form = "pool 0: 10 pages, null 0, tier cpu, evicts lru"
-        evicts = r"(?:, evicts ([a-z-]+)(?: above (\d+) %)?( together)?(?: after (\d+) steps)?)?"
+        evicts = (
+            r"(?:, evicts ([a-z-]+)(?: above (\d+) %)?( together)?(?: after (\d+) steps)?"
+            r"( in one queue)?)?"
+        )
         match = _matched(
             r"(\d+): (\d+) pages(?:, null ([\d ]+))?(?:, tier (\w+))?" + evicts, rest, form
         )
@@ -210,6 +217,7 @@ class _Reader:
                 watermark=int(match[6] or 100) / 100,
                 together=bool(match[7]),
                 ttl=int(match[8] or 0),
+                free_first=not match[9],
             )
         self.pools.append(
             Pool(
@@ -252,6 +260,7 @@ class _Reader:
         plain = {
             "eagle-drop": "eagle_drop_tokens",
             "progress": "progress_steps",
+            "max-prompt": "max_prompt",
         }
         plain |= {word: word for word in ("alignment", "drafts")}
         for item in rest.split(","):

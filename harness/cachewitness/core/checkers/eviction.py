@@ -193,7 +193,21 @@ class EvictionOrder(Checker):
         unused = [one for one in lost if _nobody_got(ledger, one)]
         if unused and eviction.watermark == 1 and not eviction.together:
             return _for_nobody(ledger, unused[0])
+        one_queue = not eviction.free_first and eviction.order == "lru"
+        if spare and one_queue and eviction.watermark == 1:
+            never = [page for page in spare if _never_taken(ledger, pool, page)]
+            idle = [one for one in lost if not one.holders]
+            if never and idle:
+                return _before_never_taken(ledger, idle[0], never[0])
         return None
+
+
+def _never_taken(ledger: Ledger, pool: Pool, page: int) -> bool:
+    """Whether nobody has had a page since the pool began, so that in one queue of all pages it
+    stands before every page that was given back. Where a pool grows, new pages may come last.
+    """
+    record = ledger.records[pool.id].get(page)
+    return not pool.grows and (record is None or record.taken == record.released == -1)
 
 
 def _behind_others(ledger: Ledger, nodes: set[int]) -> set[int]:
@@ -267,6 +281,17 @@ def _needless(ledger: Ledger, eviction: Eviction, one: Ended, spare: int, used: 
     )
     line = f"page {one.key.page} lost its key while page {spare} was free"
     return Finding(anomaly="needless-eviction", r=one.key.r, sentence=sentence, line=line)
+
+
+def _before_never_taken(ledger: Ledger, one: Ended, never: int) -> Finding:
+    sentence = (
+        f"Let pages of pool {one.pool} wait in one queue, in which those go first that were given"
+        f" back longest ago (lru, free_first false). Page {never} has waited there since the pool"
+        f" began: nobody ever took it. However page {one.key.page} lost its key, of"
+        f" {_prefix(ledger, one)}, before that: a contradiction."
+    )
+    line = f"page {one.key.page} was evicted before page {never}, which no request ever took"
+    return Finding(anomaly="wrong-victim", r=one.key.r, sentence=sentence, line=line)
 
 
 def _for_nobody(ledger: Ledger, one: Ended) -> Finding:

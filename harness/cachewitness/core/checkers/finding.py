@@ -124,7 +124,9 @@ class Tally(msgspec.Struct, kw_only=True, omit_defaults=True):
     `missing` are the events that it looks at and that never came, if it had nothing to judge.
     `excused` counts, by declaration of the engine, on how many occasions the rule was not judged
     because of it; `bounds` says of some, which are beyond what caches need, on how many it was
-    judged all the same.
+    judged all the same. `denied` is why the engine declares the rule not applicable, where it
+    applies by all else that the engine declares; `denial_listed` says whether the list of expected
+    failures lets it, by the name `rule`.
     """
 
     checker: str
@@ -138,6 +140,9 @@ class Tally(msgspec.Struct, kw_only=True, omit_defaults=True):
     excused: dict[str, int] = {}
     bounds: dict[str, int] = {}
     reuse: Reuse | None = None
+    denied: str = ""
+    denial_listed: bool = False
+    rule: str = ""
 
 
 def idle(tally: Tally) -> str:
@@ -148,11 +153,20 @@ def idle(tally: Tally) -> str:
     return "had nothing to judge" + (f": it looks at {lacked}, and none came" if lacked else "")
 
 
+def denied(tallies: list[Tally]) -> list[str]:
+    """Say which rules that apply the engine denies, where no list of expected failures lets it."""
+    return [
+        f"rule {tally.rule} applies, and the engine declares that it does not: {tally.denied}"
+        for tally in tallies
+        if tally.denied and not tally.denial_listed
+    ]
+
+
 def unjudged(tallies: list[Tally]) -> list[str]:
     """Say which rules that apply had nothing to judge, or had not once what a declaration of the
     engine leaves to be judged.
     """
-    told = []
+    told = denied(tallies)
     for tally in tallies:
         if tally.not_applicable or tally.crashed:
             continue
@@ -165,6 +179,14 @@ def unjudged(tallies: list[Tally]) -> list[str]:
             if not judged and declaration in tally.excused
         ]
     return told
+
+
+def denials(tallies: list[Tally]) -> str:
+    """Name in one line the rules that apply, and that the engine declares not applicable; empty
+    if there is none.
+    """
+    told = [f"{tally.rule} ({tally.denied})" for tally in tallies if tally.denied]
+    return f"not judged at all, as the engine declares: {', '.join(told)}" if told else ""
 
 
 def reused(tallies: list[Tally]) -> str:
@@ -210,6 +232,10 @@ def merge_tallies(tallies: list[Tally]) -> list[Tally]:
         into.crashed = into.crashed or tally.crashed
         if not tally.not_applicable:
             into.not_applicable = ""
+        if tally.denied:
+            into.denial_listed = tally.denial_listed and (into.denial_listed or not into.denied)
+            into.denied = into.denied or tally.denied
+            into.rule = tally.rule
         for declaration, count in tally.excused.items():
             into.excused[declaration] = into.excused.get(declaration, 0) + count
         for declaration, count in tally.bounds.items():

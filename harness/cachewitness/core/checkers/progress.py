@@ -6,8 +6,7 @@ A reset for which nothing stands in the way is done.
 
 from __future__ import annotations
 
-from math import lcm
-
+from cachewitness.core.checkers import capacity
 from cachewitness.core.checkers.circles import Circles
 from cachewitness.core.checkers.finding import Finding
 from cachewitness.core.checkers.patience import Generous
@@ -20,11 +19,18 @@ from cachewitness.core.events import (
     Finished,
     Header,
     Preempted,
+    Release,
     ResetDone,
     StepBegin,
     StepEnd,
 )
 from cachewitness.core.ledger.ledger import Ledger
+
+PAUSED = "a session that waits for its client"
+TOO_LONG = "max_prompt, which a request exceeds that is there"
+"""What may keep all others from running."""
+ABORTED = "max_prompt, beyond which the pools have room"
+"""Why a request is aborted lawfully that would run."""
 
 
 class Progress(Checker):
@@ -47,17 +53,28 @@ class Progress(Checker):
         self._circles = Circles()
         self._taken: set[tuple[int, str]] = set()
         """Whose pages the engine took by itself, in which step, until that ends."""
+        self._still = 0
+        """In how many steps in a row nobody ran, though somebody was there."""
+        self._watches_room = False
+        self._most_held: list[dict[int, int]] = [{}, {}]
+        """How many pages of each pool were held at most since the last two steps began, where the
+        engine declares that it gives requests up for want of room."""
+        self._gave_back: list[set[str]] = [set(), set()]
+        """Who gave pages back since the last two steps began, where the engine so declares."""
         self._lost: set[str] = set()
         """Requests whose load from another tier has failed, which they may be given up for."""
         self._generous: Generous | None = None
 
     def not_applicable(self, header: Header) -> str:
+        self._watches_room = header.rules.engine_aborts
         generous = Generous(header)
         self._generous = generous if generous.declared else None
         return super().not_applicable(header)
 
     def handlers(self) -> dict[type, Handler]:
+        watched: dict[type, Handler] = {Release: self.on_release} if self._watches_room else {}
         return {
+            **watched,
             StepBegin: self.on_step,
             StepEnd: self.on_step_end,
             ResetDone: self.on_reset,
@@ -73,12 +90,16 @@ class Progress(Checker):
         ran at all.
         """
         # Before the wait: who runs in circles is scheduled in every step, so it never waits.
-        if circle := self._circles.step(ledger, event, lambda r: _fits_alone(ledger, r)):
+        if circle := self._circles.step(ledger, event, lambda r: capacity.fits_alone(ledger, r)):
             return (_stuck(*circle),)
+        if self._watches_room:
+            self._most_held = [self._most_held[1], dict(ledger.holdings.held)]
+            self._gave_back = [self._gave_back[1], set()]
         ran = {run.r for run in event.runs}
         limit = ledger.header.rules.progress_steps
         if ran:
             self._idle.clear()
+            self._still = 0
         for r in ran if self._waited else ():
             self._waited.pop(r, None)
         if self._generous is not None:
@@ -88,9 +109,12 @@ class Progress(Checker):
                 self.opportunities += 1
                 continue
             # No opportunity either: an engine that has no room for it decided nothing.
-            if not _feasible(
+            if not capacity.owed(
                 ledger, r, tokens, ledger.header.rules.reserved_pages
             ) or _state_under_way(ledger, r, event.step):
+                continue
+            if ledger.header.rules.static_batches and _others_run(ledger, r):
+                self.excused["static_batches"] += 1
                 continue
             self.opportunities += 1
             waited = self._waited[r] = self._waited.get(r, 0) + 1
@@ -105,6 +129,13 @@ class Progress(Checker):
                     ),
                 )
         return self._nobody(ledger, event, ran, limit) if not event.asked else None
+
+    def on_release(self, ledger: Ledger, event: Release) -> Found:
+        """Note how many pages were held before these are given back."""
+        self._gave_back[1].add(event.holder)
+        most = self._most_held[1]
+        most[event.pool] = max(most.get(event.pool, 0), ledger.holdings.held[event.pool])
+        return None
 
     def on_step_end(self, ledger: Ledger, event: StepEnd) -> Found:
         """Where somebody was taken out of the step nobody was refused: they had a place, and the
@@ -149,8 +180,8 @@ class Progress(Checker):
         """
         reserved = ledger.header.rules.reserved_pages
         for r, tokens in event.asked:
-            if _feasible(ledger, r, tokens, generous.spare):
-                generous.ask(r, roomy=_feasible(ledger, r, tokens, reserved))
+            if capacity.feasible(ledger, r, tokens, generous.spare):
+                generous.ask(r, roomy=capacity.feasible(ledger, r, tokens, reserved))
         for r in self._could_run(ledger) if not event.asked else ():
             generous.ask(r, roomy=True)
 
@@ -207,17 +238,23 @@ class Progress(Checker):
         most = ledger.header.rules.max_prompt
         prompt = request.prompt_tokens
         reserved = ledger.header.rules.reserved_pages
-        if (most and prompt > most) or not _fits_alone(ledger, event.r, reserved):
+        if most and prompt > most:
+            # A token more is what suites try on purpose, so that it says nothing of the limit.
+            if prompt > most + 1 and capacity.fits_beyond_doubt(ledger, event.r, reserved):
+                self.excused[ABORTED] += 1
             return None
-        if ledger.header.rules.engine_aborts:
+        if not capacity.fits_alone(ledger, event.r, reserved):
+            return None
+        if ledger.header.rules.engine_aborts and not self._had_room(ledger, event.r):
             self.excused["engine_aborts"] += 1
             return None
         # An engine may refuse a prompt longer than it declares; any other one that fits is owed an
         # answer.
         limit = f"prompts of up to {count(most, 'token')}" if most else "prompts of any length"
+        room = ", and had room beside the others" if ledger.header.rules.engine_aborts else ""
         sentence = (
             f"Let {event.r} be a request with a prompt of {count(prompt, 'token')}, which alone"
-            f" would fit the pool; the engine declares that it takes {limit}. However it gave"
+            f" would fit the pool{room}; the engine declares that it takes {limit}. However it gave"
             f" {event.r} up, which nobody had asked for: a contradiction."
         )
         line = (
@@ -226,6 +263,20 @@ class Progress(Checker):
         )
         return (Finding(anomaly="no-progress", r=event.r, sentence=sentence, line=line),)
 
+    def _had_room(self, ledger: Ledger, r: str) -> bool:
+        """Whether the whole of a request would have fitted beside all that was held since the last
+        two steps began: beyond doubt, or as the engine declares if that was its own.
+        """
+        holding = {holder for holder, pages in ledger.holdings.pages_of.items() if pages}
+        if not (holding | self._gave_back[0] | self._gave_back[1]) - {r}:
+            return capacity.fits_alone(ledger, r)
+        before, since = self._most_held
+        most = {
+            pool: max(held, before.get(pool, 0), since.get(pool, 0))
+            for pool, held in ledger.holdings.held.items()
+        }
+        return capacity.room_beside(ledger, r, most)
+
     def _nobody(self, ledger: Ledger, event: StepBegin, ran: set[str], limit: int) -> Found:
         waiting = self._could_run(ledger)
         self._idle = {r: self._idle.get(r, 0) + 1 for r in waiting if not ran}
@@ -233,6 +284,8 @@ class Progress(Checker):
             self.opportunities += 1
         late = [r for r, idle in self._idle.items() if idle == limit + 1]
         if not late:
+            if not ran:
+                self._count_still(ledger, limit)
             return None
         return (
             _stuck(
@@ -243,16 +296,35 @@ class Progress(Checker):
             ),
         )
 
+    def _count_still(self, ledger: Ledger, limit: int) -> None:
+        """Count who kept everybody from being found, where nobody ran for so long that somebody
+        would have been.
+        """
+        live = [request for request in ledger.requests.values() if request.live]
+        excuses = sorted(
+            {
+                PAUSED if request.paused else TOO_LONG
+                for request in live
+                if request.paused or not capacity.fits_alone(ledger, request.r)
+            }
+        )
+        # Sessions that all wait for their clients leave nobody who could run.
+        self._still = self._still + 1 if any(not request.paused for request in live) else 0
+        if self._still == limit + 1:
+            self.excused.update(excuses)
+
     @staticmethod
     def _could_run(ledger: Ledger) -> list[str]:
         """Return the requests that could run alone, if nothing may keep all of them from it.
 
         A queue in order of arrival may stand still behind a request that can never run; a session
-        that waits for its client keeps its pages, and its place.
+        that waits for its client keeps its pages, and its place, until it is over.
         """
-        waiting = [request.r for request in ledger.requests.values() if request.live]
-        paused = any(request.paused for request in ledger.requests.values())
-        return waiting if not paused and all(_fits_alone(ledger, r) for r in waiting) else []
+        live = [request for request in ledger.requests.values() if request.live]
+        free = not any(request.paused for request in live) and all(
+            capacity.fits_alone(ledger, request.r) for request in live
+        )
+        return [request.r for request in live] if free else []
 
 
 def _placed(ledger: Ledger, r: str) -> bool:
@@ -264,6 +336,15 @@ def _placed(ledger: Ledger, r: str) -> bool:
     request = ledger.requests[r]
     found = request.hit is not None or request.computed > 0 or not ledger.header.rules.caching
     return found or ledger.holdings.pages_of.get(r, 0) > 0
+
+
+def _others_run(ledger: Ledger, r: str) -> bool:
+    """Whether somebody else is in a batch, which r joins when that is over."""
+    holding = ledger.holdings.pages_of
+    return any(
+        other.live and other.r != r and (other.computed > 0 or holding.get(other.r, 0) > 0)
+        for other in ledger.requests.values()
+    )
 
 
 def _busy(ledger: Ledger) -> bool:
@@ -298,47 +379,6 @@ def _stuck(r: str, what: str, line: str) -> Finding:
     )
 
 
-def _blocks(ledger: Ledger, r: str, pool: int, upto: int) -> int:
-    """Return a bound on the pages that the request needs up to `upto` tokens: one spare block for
-    every group.
-
-    Drafts take pages ahead, and a page of their own each where a state is written after every
-    token.
-    """
-    drafts = ledger.header.rules.drafts
-    pages = 0
-    for group in ledger.local:
-        if group.pool == pool:
-            recurrent = group.kind == "recurrent"
-            pages += (
-                -(-(upto if recurrent else upto + 2 * drafts) // group.block_size)
-                + 1
-                + drafts * recurrent
-            )
-    return pages
-
-
-def _feasible(ledger: Ledger, r: str, tokens: int, reserved: int) -> bool:
-    """Whether the pool has room beyond doubt, and the request is asked for a block or for all that
-    it lacks.
-
-    Room is room for all of its tokens, beside what is reserved: an engine may admit a request only
-    if the whole of it fits.
-    """
-    request = ledger.requests[r]
-    left = len(request.tokens) - request.computed
-    whole = lcm(*(group.block_size for group in ledger.local))
-    if left <= 0 or tokens < min(left, whole):
-        return False
-    upto = len(request.tokens)
-    return all(
-        records.grows
-        or records.capacity - ledger.holdings.held[pool] - reserved
-        >= _blocks(ledger, r, pool, upto)
-        for pool, records in ledger.records.items()
-    )
-
-
 def _state_under_way(ledger: Ledger, r: str, step: int) -> bool:
     """Whether somebody writes, in this very step, a state that r could resume from: a copy of it
     has to wait for the next.
@@ -351,11 +391,3 @@ def _state_under_way(ledger: Ledger, r: str, step: int) -> bool:
         key for key in ledger.keys.pending(step) if ledger.groups[key.group].kind == "recurrent"
     )
     return any(key.r != r and key.node == prefix_of(key.length) for key in states)
-
-
-def _fits_alone(ledger: Ledger, r: str, reserved: int = 0) -> bool:
-    upto = len(ledger.requests[r].tokens)
-    return all(
-        records.grows or records.capacity - reserved >= _blocks(ledger, r, pool, upto)
-        for pool, records in ledger.records.items()
-    )

@@ -17,6 +17,7 @@ from typing import Any, ClassVar, NamedTuple
 
 from cachewitness.core.checkers.diagnose import diagnose
 from cachewitness.core.checkers.finding import Finding, Measured, Reuse, Tally
+from cachewitness.core.declared import applies_all_the_same
 from cachewitness.core.events import Event, Header, Read
 from cachewitness.core.ledger.collection import Collector
 from cachewitness.core.ledger.ledger import Ledger
@@ -114,7 +115,12 @@ class CheckerSet:
         """Per anomaly of an invalid read: the checker whose finding it is."""
         for checker in checkers:
             reason = checker.not_applicable(header)
-            self.tallies[checker.name] = Tally(checker=checker.name, not_applicable=reason)
+            tally = Tally(checker=checker.name, not_applicable=reason)
+            self.tallies[checker.name] = tally
+            rule = checker.invariant or checker.name
+            if reason and applies_all_the_same(header, rule):
+                tally.denied = reason
+                tally.rule = rule
             if not reason:
                 self._active.append(checker)
                 if checker.answers_for_reads:

@@ -198,7 +198,7 @@ class Requests(dict[str, RequestRecord]):
     def end(self, r: str) -> None:
         """Note that a request is over."""
         self._ends_in_flight(r)
-        self[r].live = False
+        self[r].live = self[r].paused = False
 
     def _ends_in_flight(self, r: str) -> None:
         for step, begun in self.open_steps.items():

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from cachewitness.core.checkers.finding import idle, merge_tallies
+from cachewitness.core.checkers.finding import denied, idle, merge_tallies
 from cachewitness.core.result import (
     EXIT_FAIL,
     EXIT_INTERNAL,
@@ -159,6 +159,7 @@ class Subject(msgspec.Struct, kw_only=True):
             for tally in report.tallies()
             if not (tally.not_applicable or tally.opportunities or tally.crashed)
         ]
+        lines += denied(report.tallies())
         if not any(suite.traces for suite in report.suites):
             lines.append("no trace ran")
         # A suite that was left out is listed as not run, with its reason; to call it vacuous too

@@ -193,8 +193,9 @@ class Campaign:
         self.missing = self.missing or trial.missing
         self.report.startup_seconds = max(self.report.startup_seconds, trial.startup_seconds)
         if judged := trial.judged:
-            self._count(judged)
             self.expected.settle(judged.version)
+            self.expected.admit(judged.name, judged.tallies)
+            self._count(judged)
             if weighed := self.expected.weigh(judged.name, judged.findings):
                 assert judged.trace is not None
                 self._fail(judged.name, judged.trace, *weighed)

@@ -2,9 +2,10 @@
 every fault.
 
 Traces of the policy's configurations and traces that the fuzzer draws take turns. Of the
-configurations come the scenarios, and random work on them in between, one trace of each
-configuration after another; when they are used up the fuzzer goes on alone, without end. The fault
-decides the policy and the level, and nothing else.
+configurations come the scenarios, prompts as long as the engine declares, and random work in
+between, one trace of each configuration after another; when they are used up the fuzzer goes on
+alone, without end. The fault decides the policy and the level; only how long its longest prompts
+are is the answer of the engine that has it.
 """
 
 from __future__ import annotations
@@ -16,8 +17,10 @@ from cachewitness._util.errors import UsageError
 from cachewitness.core.trace_format import Level, Trace
 from cachewitness.engines import policy as policies
 from cachewitness.engines.mutant import Mutant
+from cachewitness.engines.registry import EngineSpec, parse
 from cachewitness.sessions.fuzz.draw import Restriction
 from cachewitness.sessions.fuzz.trial import Plan
+from cachewitness.sessions.run.ceiling import ceiling
 from cachewitness.workloads.configurations import Configuration
 from cachewitness.workloads.generate import random_trace
 from cachewitness.workloads.scenarios import SCENARIOS
@@ -48,7 +51,8 @@ def workloads(mutant: Mutant, seed: int = 0) -> Iterator[Trace]:
         configurations.sort(
             key=lambda configuration: configuration.runs_at("manager")
         )  # what only a scheduler has comes first
-    streams = [_of_cell(configuration, level, seed) for configuration in configurations]
+    spec = parse(f"{mutant.engine}:mutant={mutant.name}")
+    streams = [_of_cell(configuration, level, seed, spec) for configuration in configurations]
     drawn = _drawn(
         Plan(
             mutant.policy,
@@ -83,10 +87,14 @@ def _drawn(plan: Plan) -> Iterator[Trace]:
             continue
 
 
-def _of_cell(configuration: Configuration, level: Level, seed: int) -> Iterator[Trace]:
+def _of_cell(
+    configuration: Configuration, level: Level, seed: int, spec: EngineSpec
+) -> Iterator[Trace]:
     shape = configuration.shape(level)
     for index, story in enumerate([story for story in SCENARIOS if story.applies(shape)]):
         yield story.trace(shape)
         if index % STORIES_A_RANDOM_TRACE == 0:
             number = seed * len(SCENARIOS) + index // STORIES_A_RANDOM_TRACE
             yield random_trace(shape, number, withdraw=number % 2 == 1)
+        if index == 0:
+            yield from ceiling(spec, configuration, level)

@@ -8,7 +8,7 @@ judge is never reported as passed.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -30,6 +30,7 @@ from cachewitness.report.control_row import ControlRow, merge_controls
 from cachewitness.report.expected import Expectations
 from cachewitness.report.summary import DIED, UNFINISHED, Failure, NotRun, Report, SuiteReport
 from cachewitness.sessions.run import choice as choices
+from cachewitness.sessions.run.ceiling import ceiling
 from cachewitness.sessions.run.choice import Choice, Chosen
 from cachewitness.sessions.run.minimize import smallest
 from cachewitness.sessions.run.progress import RunProgress
@@ -315,6 +316,7 @@ class Runner:
                         self._most
                         if suite.endless
                         else sum(1 for _ in suite.traces(one, suite.level, self.seed))
+                        + suite.ceiling
                     )
                     for one in fitting
                 )
@@ -383,9 +385,7 @@ class Runner:
             )
         places = len(configurations)
         streams = [
-            Stream(
-                configuration, self.engine, suite.traces_of(configuration, self.seed, place, places)
-            )
+            Stream(configuration, self.engine, self._traces_of(suite, configuration, place, places))
             for place, configuration in enumerate(configurations)
         ]
         return streams + (
@@ -393,6 +393,13 @@ class Runner:
             if self._has_controls(suite)
             else []
         )
+
+    def _traces_of(
+        self, suite: Suite, configuration: Configuration, place: int, places: int
+    ) -> Iterator[Trace]:
+        yield from suite.traces_of(configuration, self.seed, place, places)
+        if suite.ceiling:
+            yield from ceiling(self.engine, configuration, suite.level)
 
     def _has_controls(self, suite: Suite) -> bool:
         declared = self.engine.kind.controls
@@ -535,6 +542,7 @@ class Runner:
         self.choice.ran.add(name)
         if result.activity.unexercised and not suite.endless and not stream.control:
             self.changed.append(f"{name}: {result.activity.unexercised}")
+        self.expected.admit(name, result.tallies)
         weighed = self.expected.weigh(name, result.findings)
         if weighed is None:
             return

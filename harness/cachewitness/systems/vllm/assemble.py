@@ -95,6 +95,8 @@ def manager_engine(
         chunk_split(source, header, options, core, sizes),
         options.scheduler_reserve_full_isl,
     )
+    # vLLM's start-up check has accepted the length, so it holds a request of that length alone.
+    adapter.holds = options.max_model_len - 1 if sized else 0
     rules = rules_of(header, options, source, core, sizes, interval)
     return Assembled(
         described_by(header, options, source, rules, answer_windows(config)), adapter, clock
@@ -176,6 +178,7 @@ def scheduler_engine(
             described, driven, options.tier_delay, engine_aborts=connector.load_failure == "fail"
         )
     adapter.worker = worker
+    adapter.holds = options.max_model_len - 1 if sized else 0
     if special.prefill_checkpoints:
         adapter.checkpoints = PrefillCheckpoints(whole, config, (sizes[1], rules.alignment))
         adapter.publisher.nets = True

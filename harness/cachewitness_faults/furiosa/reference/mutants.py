@@ -288,4 +288,24 @@ def window_freed_with_its_request(engine: Driver) -> None:
     wrap(manager, "free", free)
 
 
+@fault(
+    name="furiosa-blocks-kept-for-copies",
+    mirrors="vllm-project/vllm#39734 (a length that is accepted, and for which there is no room)",
+    anomaly="no-progress",
+    checker="progress",
+    group="M",
+)
+def blocks_kept_for_copies(engine: Driver) -> None:
+    """A request is let in only if two blocks are left for copies beside the one that the accepted
+    length allows for.
+    """
+    manager = _manager(engine)
+
+    def room(original: Any, *args: Any) -> Any:
+        everywhere, sliding = original(*args)
+        return max(everywhere - 2 * manager.block_size, 0), sliding
+
+    wrap(manager, "room", room)
+
+
 MUTANTS = declared(globals())

@@ -6,9 +6,9 @@ from functools import partial
 from typing import Any
 
 from cachewitness.engines.driver import Driver
-from cachewitness.engines.fault_tools import wrap
+from cachewitness.engines.fault_tools import adapter, wrap
 from cachewitness.engines.mutant import declared, mutant
-from cachewitness_reference.openvino_genai.sequence import Identity
+from cachewitness_reference.openvino_genai.sequence import Identity, Status
 from cachewitness_reference.primitives import Position
 
 fault = partial(mutant, engines=("openvino_genai",))
@@ -233,6 +233,29 @@ def _from_the_store(pool: Any) -> Any:
         return block
 
     return allocate
+
+
+@fault(
+    name="openvino-ignored-beside-others",
+    mirrors="vllm-project/vllm#39734 (who could wait for room is aborted)",
+    anomaly="no-progress",
+    checker="progress",
+    group="O",
+    level="scheduler",
+)
+def ignored_beside_others(engine: Driver) -> None:
+    """Whoever came last is ignored when three requests run, whatever room there is."""
+    scheduler = adapter(engine).scheduler
+
+    def drop(original: Any, output: Any) -> None:
+        original(output)
+        running = [group.request_id for group in scheduler.groups.values() if not group.waiting]
+        for request_id in running[3:]:
+            output.scheduled.pop(request_id, None)
+            scheduler.finish(request_id, Status.IGNORED)
+            output.dropped.append(request_id)
+
+    wrap(scheduler, "_drop_if_stuck", drop)
 
 
 MUTANTS = declared(globals())

@@ -161,6 +161,7 @@ class Furiosa(Adapter):
         self.manager = ObservedManager(config)
         self.scheduler = Scheduler(config, self.manager)
         self.max_model_len = config.max_request_len
+        self.holds = self.max_model_len - 1
         self._shape: list[Place] = []
         self._keys = KeysByEntry()
         """The keys of each entry of the tree, by its place."""

@@ -159,10 +159,6 @@ def describe(header: TraceHeader, options: Mapping[str, Any], version: str = COR
         not_applicable["no-fabricated-snapshots"] = (
             "nothing is captured" if recurrent else "no recurrent group"
         )
-    if options["joining"] == "static":
-        not_applicable["progress"] = (
-            "a static batch ends with its slowest request; others wait for it"
-        )
     captures = Captures(order="lru", again=int(options["replay_last_token"])) if places else None
     return Header(
         engine="reference",
@@ -170,7 +166,9 @@ def describe(header: TraceHeader, options: Mapping[str, Any], version: str = COR
         level=header.level,
         pools=pools,
         groups=groups,
-        rules=Rules(caching=places > 0, captures=captures),
+        rules=Rules(
+            caching=places > 0, captures=captures, static_batches=options["joining"] == "static"
+        ),
         capabilities=CAPABILITIES,
         not_applicable=not_applicable,
         trace=header.name,

@@ -34,6 +34,7 @@ class Rows(Adapter):
         self.runtime = runtime
         self.budget = budget
         self.max_model_len = runtime.cache.config.kv_config.max_sequence_length
+        self.holds = self.max_model_len - 1  # a request has a row of its own, as long as that
         self._groups = header.local_groups()
         self._aside = {
             group.source_group: group for group in header.groups if group.source_group >= 0

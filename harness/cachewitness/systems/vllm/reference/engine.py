@@ -24,6 +24,7 @@ from cachewitness.systems.vllm.header import (
     retention,
     with_tier,
 )
+from cachewitness.systems.vllm.reference.capacity import longest_held
 from cachewitness.systems.vllm.reference.reporting_pool import observable_manager
 from cachewitness.workloads.configurations import SCHEDULER_OPTIONS
 from cachewitness_reference.vllm.align_split import split_for
@@ -150,13 +151,15 @@ def assemble(
     observed = ObservedManager(manager)
     if header.level == "scheduler":
         tiered = with_tier(described, options_of(config).tier_pages)
-        return Driver(tiered, SchedulerAdapter(config, observed, new_request))
+        scheduled = SchedulerAdapter(config, observed, new_request)
+        scheduled.holds = longest_held(config)
+        return Driver(tiered, scheduled)
     aligned = (
         config.has_mamba_layers
         and config.options.enable_caching
         and config.options.mamba_cache_mode == "align"
     )
     chunks = split if aligned else None
-    return Driver(
-        described, ManagerAdapter(observed, new_request, config.options.max_model_len, chunks)
-    )
+    managed = ManagerAdapter(observed, new_request, config.options.max_model_len, chunks)
+    managed.holds = longest_held(config)
+    return Driver(described, managed)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
+
+from msgspec import structs
 
 from cachewitness.engines.adapter import Refused
 from cachewitness.engines.driver import Driver
 from cachewitness.engines.fault_tools import BOTH, REFERENCE, adapter, core, wrap
 from cachewitness.engines.mutant import declared, mutant
+from cachewitness.systems.vllm.reference.capacity import longest_held
 
 
 @mutant(
@@ -224,6 +228,28 @@ def ended_request_refuses_a_reset(engine: Driver) -> None:
     wrap(scheduler, "finish_requests", finish_requests)
     wrap(scheduler, "schedule", schedule)
     wrap(scheduler, "reset_prefix_cache", reset)
+
+
+@mutant(
+    name="null-block-counted-as-room",
+    mirrors=(
+        "vLLM's start-up check without the block that its pool sets aside (0.33.0,"
+        " v1/core/kv_cache_planning.py, which subtracts it)"
+    ),
+    anomaly="no-progress",
+    checker="progress",
+    group="M",
+    engines=REFERENCE,
+    level="scheduler",
+)
+def null_block_counted_as_room(engine: Driver) -> None:
+    """The check at the start counts the null block as room, and accepts a length that the pool does
+    not hold.
+    """
+    config = adapter(engine).config
+    most = longest_held(replace(config, num_blocks=config.num_blocks + 1))
+    rules = structs.replace(engine.header.rules, max_prompt=most)
+    engine.header = structs.replace(engine.header, rules=rules)
 
 
 MUTANTS = declared(globals())

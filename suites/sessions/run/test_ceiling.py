@@ -1,0 +1,99 @@
+"""Prompts as long as the engine declares that it takes, in the smallest pool for which it does."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+from msgspec.structs import replace
+
+from cachewitness.core.driving import described, drive
+from cachewitness.core.engine import Engine
+from cachewitness.core.intake import BadEvents
+from cachewitness.core.trace_format import Submit, Trace, TraceHeader, length_of
+from cachewitness.engines import policy as policies
+from cachewitness.engines.kind import EngineKind
+from cachewitness.engines.registry import EngineSpec, parse
+from cachewitness.sessions.run.ceiling import NAME, ceiling
+from cachewitness.sessions.run.runner import Runner
+from cachewitness.sessions.run.suites import SUITES
+from cachewitness.workloads.configurations import Configuration
+from cachewitness.workloads.layouts import load
+
+DRAFTS = Configuration(load("full-mamba"), {"num_speculative_tokens": 3})
+CASES = [
+    *((policy, policies.get(policy).configurations()[0]) for policy in policies.names()),
+    ("vllm", DRAFTS),
+]
+
+
+@pytest.mark.parametrize(("policy", "configuration"), CASES)
+def test_every_reference_holds_what_it_declares_and_nothing_smaller_would(
+    policy: str, configuration: Configuration
+) -> None:
+    """A prompt of the declared length, one a token shorter, and one a token longer; in a pool that
+    is a page smaller the engine declares less.
+    """
+    spec = parse("reference")
+    for level in policies.get(policy).levels:
+        if not configuration.runs_at(level):
+            continue
+        (trace,) = ceiling(spec, configuration, level)
+        most = declared(spec, trace.header)
+        lengths = [length_of(op.prompt) for op in trace.ops if isinstance(op, Submit)]
+        assert lengths == [most, most - 1, most + 1, most]
+        assert not drive(trace, spec.open(trace.header)).findings
+        smaller = replace(trace.header, pages=trace.header.pages - 1)
+        assert not smaller.pages or declared(spec, smaller) < most
+
+
+def declared(spec: EngineSpec, header: TraceHeader) -> int:
+    try:
+        return described(spec.open(header), header).rules.max_prompt
+    except Exception:
+        return 0
+
+
+@pytest.mark.parametrize("fault", ["null-block-counted-as-room", "furiosa-blocks-kept-for-copies"])
+def test_a_length_that_is_accepted_and_not_held_is_found(fault: str) -> None:
+    """Whether the check at the start counts too much, or the pool gives too little."""
+    policy = "furiosa" if fault.startswith("furiosa") else "vllm"
+    spec = parse(f"reference:mutant={fault}")
+    (trace,) = ceiling(spec, policies.get(policy).configurations()[0], "scheduler")
+    found = drive(trace, spec.open(trace.header)).findings
+    assert {finding.anomaly for finding in found} == {"no-progress"}
+
+
+def test_the_scenarios_of_a_run_end_with_it() -> None:
+    """And the run counts it."""
+    suite = next(suite for suite in SUITES if suite.name == "scheduler")
+    names = []
+    runner = Runner(
+        parse("reference:mutant=null-block-counted-as-room"), [Configuration(load("full"))]
+    )
+    report = runner.run([suite])
+    names = [failure.trace.header.name for failure in report.failures]
+    assert NAME in names
+
+
+def shortened(to: int) -> EngineSpec:
+    def opened(header: TraceHeader, options: Mapping[str, str]) -> Engine:
+        engine: Engine = parse("reference").open(header)
+        told = engine.describe()
+        told = replace(told, rules=replace(told.rules, max_prompt=to))
+        engine.describe = lambda: told  # type: ignore[method-assign]
+        return engine
+
+    kind = EngineKind("short", "a reference", ("manager",), opened, replays=False)
+    return EngineSpec(kind, {}, "short")
+
+
+@pytest.mark.parametrize("policy", ["vllm", "openvino_genai"])
+def test_an_engine_takes_prompts_as_long_as_the_trace_asks_for(policy: str) -> None:
+    """Who declares far less, with room for more, would be excused from whatever is longer."""
+    layout = load("full-mamba")
+    header = TraceHeader("short", layout, pages=60, policy=policy, options={"max_model_len": 101})
+    trace = Trace(header, [Submit("a", "doc:9")])
+    assert not drive(trace, shortened(90).open(header)).findings
+    with pytest.raises(BadEvents, match=r"49 - at `\$.rules.max_prompt`; the trace's option"):
+        drive(trace, shortened(49).open(header))
