@@ -91,6 +91,7 @@ class Case:
         alone = replace(
             self.suite,
             traces=lambda configuration, level, seed: iter([self.trace]),
+            draw=None,
             endless=False,
             sampled=1,
         )
