@@ -141,12 +141,14 @@ class KeyEvents(msgspec.Struct, frozen=True, omit_defaults=True):
 
     `gaps`: the tokens of a `kv_stored` may be those of more blocks than it has hashes, and it does
     not say of which. `orphans`: its parent may be a prefix that no event told. `again`: it may tell
-    of hits, whose keys were told before.
+    of hits, whose keys were told before. `bare`: of blocks on another medium it may tell a name
+    without its tokens.
     """
 
     gaps: bool = False
     orphans: bool = False
     again: bool = False
+    bare: bool = False
 
 
 AnswerDtype = Literal["float64", "float32", "bfloat16", "float16"]
@@ -404,7 +406,8 @@ class KvStored(_Event, tag="kv_stored", gc=False):
     for the beginning of a prompt. `group` is -1 if the engine names none. `salt`, `adapter` and
     `media` are what it says of their identity: of each block the multimodal items in it, (hash,
     where it begins, counted from the block's first token); a salt is said with the first block of a
-    prompt alone.
+    prompt alone. `medium` is where the blocks lie, empty for the device; `kind` what the engine
+    says that the group is.
     """
 
     hashes: list[str]
@@ -415,15 +418,18 @@ class KvStored(_Event, tag="kv_stored", gc=False):
     salt: str = ""
     adapter: str = ""
     media: list[list[tuple[str, int]]] = []
+    medium: str = ""
+    kind: str = ""
 
 
 class KvRemoved(_Event, tag="kv_removed", gc=False):
     """Routers are told of keys that ended, one of each hash; another page may have the same key
-    still.
+    still. `medium` is where the blocks lay, empty for the device.
     """
 
     hashes: list[str]
     group: int = -1
+    medium: str = ""
 
 
 class KvCleared(_Event, tag="kv_cleared", gc=False):
