@@ -47,7 +47,7 @@ class KeyEventReader:
             return KvRemoved(step=step, group=group, hashes=hashes, medium=medium)
         adapter = event.lora_name or ""
         extra = event.extra_keys or [None] * len(hashes)
-        said = [_identity(keys, adapter) for keys in extra]
+        said = [identity(keys, adapter) for keys in extra]
         return KvStored(
             step=step,
             group=group,
@@ -70,16 +70,29 @@ class KeyEventReader:
 
 def medium_of(event: Any) -> str:
     """Return where the blocks of an event lie; empty for the device."""
-    medium = getattr(event, "medium", None)
-    return "" if medium in (None, DEVICE) else str(medium)
+    return medium_named(getattr(event, "medium", None))
 
 
-def _identity(keys: Iterable[Any] | None, adapter: str) -> tuple[str, list[tuple[str, int]]]:
+def medium_named(name: Any) -> str:
+    """Return a medium as a history names it."""
+    return "" if name in (None, DEVICE) else str(name)
+
+
+def identity(keys: Any, adapter: str) -> tuple[str, list[tuple[str, int]]]:
     """Return (the salt, the multimodal items) of a block's extra keys: the adapter's name, pairs
     of items, then the salt.
+
+    Whatever else a fork puts there, of another shape, is part of the salt: it tells blocks apart,
+    and the rule that holds a salt against the request's finds what does not belong there.
     """
-    said = list(keys or ())
+    said = list(keys) if isinstance(keys, tuple | list) else [] if keys is None else [keys]
     if adapter and said[:1] == [adapter]:
         said = said[1:]
-    salt = next((key for key in said if isinstance(key, str)), "")
-    return salt, [(str(key[0]), int(key[1])) for key in said if isinstance(key, tuple | list)]
+    items = [key for key in said if _is_item(key)]
+    salts = [key if isinstance(key, str) else repr(key) for key in said if not _is_item(key)]
+    return " ".join(salts), [(str(key[0]), int(key[1])) for key in items]
+
+
+def _is_item(key: Any) -> bool:
+    """Whether a key is a multimodal item: its hash, and where it begins."""
+    return isinstance(key, tuple | list) and len(key) == 2 and type(key[1]) is int
