@@ -233,18 +233,19 @@ def misshapen(event: KvStored, *, gaps: bool) -> str:
     size = event.block_size
     tokens = len(event.tokens)
     hashes = len(event.hashes)
+    told = f"it has {hashes} {'hash' if hashes == 1 else 'hashes'} for"
     if (
         size < 1
         or tokens % size
         or hashes * size > tokens
         or (event.media and len(event.media) != hashes)
     ):
-        return f"it has {count(hashes, 'hash')} for {count(tokens, 'token')} in blocks of {size}"
+        return f"{told} {count(tokens, 'token')} in blocks of {size}"
     if len(set(event.hashes)) < hashes:
         return "it has the same hash twice"
     if gaps or (hashes and hashes * size == tokens):
         return ""
-    return f"it has {hashes} hashes for {count(tokens // size, 'block')}, and does not say of which"
+    return f"{told} {count(tokens // size, 'block')}, and does not say of which"
 
 
 def shown(name: str) -> str:
