@@ -711,9 +711,10 @@ class Cold(_Event, tag="cold"):
     `restored` is what the baseline says that it restored. `refused`: alone on a fresh engine with
     the same pool the request is given up as well, so it has no answer to compare. `floor` is by how
     much logarithms of right computations in `dtype` differ here, `tolerance` what is made of that,
-    and `ceiling` the most that it may be. Requests to the baseline were sent `again` so often since
-    the last one. `cause`: what the harness found to be behind a difference, empty if it did not
-    look for it.
+    and `ceiling` the most that it may be. The floor is that of a prompt of `floor_tokens` tokens,
+    asked alone and beside `floor_beside` others, 0 if it was asked alone again, −1 if nobody said.
+    Requests to the baseline were sent `again` so often since the last one. `cause`: what the
+    harness found to be behind a difference, empty if it did not look for it.
     """
 
     r: str
@@ -726,6 +727,8 @@ class Cold(_Event, tag="cold"):
     floor: float = 0.0
     tolerance: float = 0.0
     ceiling: float = 0.0
+    floor_tokens: int = 0
+    floor_beside: int = -1
     again: int = 0
     cause: str = ""
 
