@@ -319,7 +319,9 @@ class _Reader:
             for field in ("restored", "start", "floor_tokens", "floor_beside")
             if field in numbers
         }
-        limits = {name: float(numbers[name]) for name in ("floor",) if name in numbers}
+        limits: dict[str, Any] = {
+            name: float(numbers[name]) for name in ("floor",) if name in numbers
+        }
         limits["tolerance"] = float(numbers.get("tolerance", 0))
         self.events.append(Cold(r=r, **said, **counts, **limits, dtype="float32", ceiling=1.0))
 
