@@ -313,8 +313,12 @@ def _pair(cold: Cold) -> str:
     """Say which two answers of the baseline lie furthest apart, as a clause."""
     if cold.floor_beside < 0:
         return ""
-    second = f"beside {count(cold.floor_beside, 'other')}" if cold.floor_beside else "again"
-    return f", of a prompt of {count(cold.floor_tokens, 'token')} asked alone and {second}"
+    return f", of a prompt of {count(cold.floor_tokens, 'token')} asked alone and {_second(cold)}"
+
+
+def _second(cold: Cold) -> str:
+    """Say how the second of the two answers was asked for."""
+    return f"beside {count(cold.floor_beside, 'other')}" if cold.floor_beside > 0 else "again"
 
 
 def _unlike_itself(cold: Cold) -> Finding:
@@ -336,7 +340,7 @@ def _unlike_itself(cold: Cold) -> Finding:
             f"Let the engine answer without its cache {where}. Nothing else is different; however"
             f" it answers with {how}{limit}{who}: a contradiction."
         ),
-        line=f"without the cache it answers {where} with {how}",
+        line=f"request {cold.r}: asked {_second(cold)} without the cache, the answer has {how}",
     )
 
 

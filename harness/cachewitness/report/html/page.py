@@ -98,7 +98,11 @@ def of_history(
     """
     finding = result.findings[0] if result.findings else None
     told = finding or Finding(anomaly="", sentence="No checker finds anything in this history.")
-    left = [f"{tally.checker}: {tally.unjudged}" for tally in result.tallies if tally.unjudged]
+    left = [
+        f"{tally.checker}: {tally.crashed or tally.open}"
+        for tally in result.tallies
+        if tally.unjudged
+    ]
     picture = _describe(told, name)
     _show(picture, header, events, finding)
     code, picture.why = weighed or (exit_code(result), "")
