@@ -49,6 +49,29 @@ def test_a_salt_that_is_the_adapters_name_is_still_a_salt() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("keys", "salt", "media"),
+    [
+        ([("cat",)], "('cat',)", []),
+        ([("cat", 1, "image")], "('cat', 1, 'image')", []),
+        ([("cat", "one")], "('cat', 'one')", []),
+        ([7, "salt"], "7 salt", []),
+        (7, "7", []),
+        ([("cat", 1), b"digest"], "b'digest'", [[("cat", 1)]]),
+    ],
+)
+def test_extra_keys_of_another_shape_are_what_tells_blocks_apart(
+    keys: object, salt: str, media: list[list[tuple[str, int]]]
+) -> None:
+    """A fork may put there what it likes: nothing raises, and the checker holds it against the
+    request, which has no such salt.
+    """
+    stored = BlockStored([ONE], None, [1, 2], 2, GroupId(0), "", [keys])  # type: ignore[list-item]
+    (event,) = KeyEventReader().read([stored], 1)
+    assert isinstance(event, KvStored)
+    assert (event.salt, event.media) == (salt, media)
+
+
 def test_an_event_of_another_kind_is_named() -> None:
     with pytest.raises(RuntimeError, match="the cache publishes int"):
         KeyEventReader().read([3], 1)

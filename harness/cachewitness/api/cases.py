@@ -118,5 +118,6 @@ class Case:
             for suite in report.suites
             for line in suite.crashed
         ]
+        lines += [f"this is no verdict: {line}" for suite in report.suites for line in suite.open]
         lines += kept.problems if lines else []
         return report, lines

@@ -38,6 +38,22 @@ if TYPE_CHECKING:
     ),
 )
 @click.option(
+    "--events",
+    is_flag=True,
+    help=(
+        "FILE is no history but what a router recorded of an engine's key events, in MessagePack or"
+        " JSON."
+    ),
+)
+@click.option(
+    "--once",
+    is_flag=True,
+    help=(
+        "With --events: the engine promises to tell of each block once, so one that is stored again"
+        " without having been removed is a finding."
+    ),
+)
+@click.option(
     "--quiet",
     is_flag=True,
     help=(
@@ -52,6 +68,8 @@ def check(
     strict_expected: bool,
     folder: Path | None,
     jobs: int | None,
+    events: bool,
+    once: bool,
     quiet: bool,
     as_json: bool,
 ) -> int:
@@ -62,6 +80,14 @@ def check(
     was recorded from. Of several histories, each is judged by itself.
     """
     known = expectations_of(expected, strict_expected)
+    if once and not events:
+        raise UsageError("--once: says something of recorded events; name --events as well")
+    if events:
+        if len(files) > 1 or folder:
+            raise UsageError("--events: judges one recording, without a page; name one file")
+        from cachewitness.cli.check_events import check_events
+
+        return check_events(files[0], known, once=once, quiet=quiet, as_json=as_json)
     if len(files) == 1:
         return _check(
             files[0], known, folder, listed=expected is not None, quiet=quiet, as_json=as_json

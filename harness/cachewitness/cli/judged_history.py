@@ -116,14 +116,14 @@ def weighed(file: Path, result: Result | None, bad: str, known: Expectations) ->
     if entry is None:
         told = reasons(result) + ([f"the rest was not judged: {bad}"] if bad else [])
         return Weighed(file, result, verdicts.exit_code(result), told, finding)
-    crashed = any(tally.crashed for tally in result.tallies)
+    unjudged = any(tally.unjudged for tally in result.tallies)
     told = [f"nothing else found; 1 expected finding, listed as {entry.anomaly} ({entry.reason})"]
     not_judged = denied(result.tallies)
     code = verdicts.EXIT_NOTHING_CHECKED if not_judged else verdicts.EXIT_PASS
     return Weighed(
         file,
         result,
-        verdicts.EXIT_UNKNOWN if crashed else code,
+        verdicts.EXIT_UNKNOWN if unjudged else code,
         told + not_judged,
         finding,
         entry,

@@ -273,7 +273,7 @@ def reasons(result: Result) -> list[str]:
 
     found = [finding.anomaly for finding in result.findings]
     if not found:
-        open_ = [f"{tally.checker}: {tally.crashed}" for tally in result.tallies if tally.crashed]
+        open_ = [f"{tally.checker}: {tally.unjudged}" for tally in result.tallies if tally.unjudged]
         return open_ or denied(result.tallies) or list(filter(None, [result.activity.unexercised]))
     return [f"{found[0]}, the first of {len(found)} findings"] if len(found) > 1 else found
 

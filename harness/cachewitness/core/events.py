@@ -141,12 +141,14 @@ class KeyEvents(msgspec.Struct, frozen=True, omit_defaults=True):
 
     `gaps`: the tokens of a `kv_stored` may be those of more blocks than it has hashes, and it does
     not say of which. `orphans`: its parent may be a prefix that no event told. `again`: it may tell
-    of hits, whose keys were told before.
+    of hits, whose keys were told before. `bare`: of blocks on another medium it may tell a name
+    without its tokens.
     """
 
     gaps: bool = False
     orphans: bool = False
     again: bool = False
+    bare: bool = False
 
 
 AnswerDtype = Literal["float64", "float32", "bfloat16", "float16"]
@@ -406,7 +408,8 @@ class KvStored(_Event, tag="kv_stored", gc=False):
     for the beginning of a prompt. `group` is -1 if the engine names none. `salt`, `adapter` and
     `media` are what it says of their identity: of each block the multimodal items in it, (hash,
     where it begins, counted from the block's first token); a salt is said with the first block of a
-    prompt alone.
+    prompt alone. `medium` is where the blocks lie, empty for the device; `kind` what the engine
+    says that the group is.
     """
 
     hashes: list[str]
@@ -417,15 +420,18 @@ class KvStored(_Event, tag="kv_stored", gc=False):
     salt: str = ""
     adapter: str = ""
     media: list[list[tuple[str, int]]] = []
+    medium: str = ""
+    kind: str = ""
 
 
 class KvRemoved(_Event, tag="kv_removed", gc=False):
     """Routers are told of keys that ended, one of each hash; another page may have the same key
-    still.
+    still. `medium` is where the blocks lay, empty for the device.
     """
 
     hashes: list[str]
     group: int = -1
+    medium: str = ""
 
 
 class KvCleared(_Event, tag="kv_cleared", gc=False):
@@ -707,9 +713,10 @@ class Cold(_Event, tag="cold"):
     `restored` is what the baseline says that it restored. `refused`: alone on a fresh engine with
     the same pool the request is given up as well, so it has no answer to compare. `floor` is by how
     much logarithms of right computations in `dtype` differ here, `tolerance` what is made of that,
-    and `ceiling` the most that it may be. Requests to the baseline were sent `again` so often since
-    the last one. `cause`: what the harness found to be behind a difference, empty if it did not
-    look for it.
+    and `ceiling` the most that it may be. The floor is that of a prompt of `floor_tokens` tokens,
+    asked alone and beside `floor_beside` others, 0 if it was asked alone again, −1 if nobody said.
+    Requests to the baseline were sent `again` so often since the last one. `cause`: what the
+    harness found to be behind a difference, empty if it did not look for it.
     """
 
     r: str
@@ -722,6 +729,8 @@ class Cold(_Event, tag="cold"):
     floor: float = 0.0
     tolerance: float = 0.0
     ceiling: float = 0.0
+    floor_tokens: int = 0
+    floor_beside: int = -1
     again: int = 0
     cause: str = ""
 

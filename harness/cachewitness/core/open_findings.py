@@ -4,10 +4,10 @@ cache.
 
 from __future__ import annotations
 
-from cachewitness.core.checkers.answers import DIFFERS, AnswersAgree
+from cachewitness.core.checkers.answers import BATCH, DIFFERS, AnswersAgree
 from cachewitness.core.result import Result
 
-BATCH, DECODING = "batch", "decoding"
+DECODING = "decoding"
 NOISE = {
     DECODING: (
         "passes if no prompt goes on after an answer, and uncached decoding and prefill round"
@@ -29,7 +29,7 @@ def leave_open(result: Result) -> None:
     """Of an engine whose answers may depend on the batch, take findings that may come without the
     cache for no contradiction.
 
-    The checker then says what it cannot judge, as one does that crashed: the verdict is unknown.
+    The checker then says what it leaves open: the verdict is unknown.
     """
     answering = result.history.header.rules.answering
     noise = [
@@ -44,7 +44,7 @@ def leave_open(result: Result) -> None:
     tally.findings -= len(noise)
     cause = noise[0].cause
     says = noise[0].sentence.removesuffix(": a contradiction.")
-    tally.crashed = (
+    tally.open = (
         f"{f'{cause}: it {NOISE[cause]}' if cause else UNASKED}; so no contradiction is shown:"
         f" {says}"
     )

@@ -114,10 +114,12 @@ class Result(msgspec.Struct, kw_only=True):
 
     @property
     def outcome(self) -> Outcome:
-        """Return fail if anything was found, unknown if a checker crashed, else pass."""
+        """Return fail if anything was found, unknown if a checker crashed or left something open,
+        else pass.
+        """
         if self.findings:
             return "fail"
-        return "unknown" if any(tally.crashed for tally in self.tallies) else "pass"
+        return "unknown" if any(tally.unjudged for tally in self.tallies) else "pass"
 
 
 def merge(outcomes: list[Outcome]) -> Outcome:

@@ -1,23 +1,22 @@
 """What a cache of vLLM's shape tells routers of its keys, as events of a history.
 
 Nothing is believed or mended: what the events say is written down as they say it. Hashes become
-names, `h1` for the first, since they may differ from run to run. Events of a connector's tier come
-by the same way; they are left out.
+names, `h1` for the first, since they may differ from run to run. Events of a connector's memory
+come by the same way, and say of which medium they are.
 
 Source: vLLM 0.26.0 to 0.33.0, `distributed/kv_events.py`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Iterable
+from collections.abc import Hashable, Iterable
 from typing import Any
 
 from cachewitness.core.events import Event, KvCleared, KvRemoved, KvStored
 
 NO_GROUP = -1
-DEVICE, HOST = "GPU", "CPU"
-"""What vLLM calls the medium of its own pool, whatever the device, and that of HiSparse's on the
-host."""
+DEVICE = "GPU"
+"""What vLLM calls the medium of its own pool, whatever the device."""
 
 
 class KeyEventReader:
@@ -28,16 +27,9 @@ class KeyEventReader:
     def __init__(self) -> None:
         self._names: dict[Hashable, str] = {}
 
-    def read(
-        self, told: Iterable[Any], step: int, media: Collection[str] = (DEVICE,)
-    ) -> list[Event]:
-        """Return the events of a history, but for those of other `media`, as a connector's tier.
-
-        Raises RuntimeError for one of another kind.
-        """
-        return [
-            self._read(event, step) for event in told if getattr(event, "medium", DEVICE) in media
-        ]
+    def read(self, told: Iterable[Any], step: int) -> list[Event]:
+        """Return the events of a history. Raises RuntimeError for one of another kind."""
+        return [self._read(event, step) for event in told]
 
     def _read(self, event: Any, step: int) -> Event:
         kind = type(event).__name__
@@ -50,11 +42,12 @@ class KeyEventReader:
             )
         group = NO_GROUP if event.group_idx is None else event.group_idx
         hashes = [self._name(block_hash) for block_hash in event.block_hashes]
+        medium = medium_of(event)
         if kind == "BlockRemoved":
-            return KvRemoved(step=step, group=group, hashes=hashes)
+            return KvRemoved(step=step, group=group, hashes=hashes, medium=medium)
         adapter = event.lora_name or ""
         extra = event.extra_keys or [None] * len(hashes)
-        said = [_identity(keys, adapter) for keys in extra]
+        said = [identity(keys, adapter) for keys in extra]
         return KvStored(
             step=step,
             group=group,
@@ -67,18 +60,39 @@ class KeyEventReader:
             salt=next((salt for salt, _ in said if salt), ""),
             adapter=adapter,
             media=[items for _, items in said] if any(items for _, items in said) else [],
+            medium=medium,
+            kind=(getattr(event, "kv_cache_spec_kind", None) or "") if medium else "",
         )
 
     def _name(self, block_hash: Hashable) -> str:
         return self._names.setdefault(block_hash, f"h{len(self._names) + 1}")
 
 
-def _identity(keys: Iterable[Any] | None, adapter: str) -> tuple[str, list[tuple[str, int]]]:
+def medium_of(event: Any) -> str:
+    """Return where the blocks of an event lie; empty for the device."""
+    return medium_named(getattr(event, "medium", None))
+
+
+def medium_named(name: Any) -> str:
+    """Return a medium as a history names it."""
+    return "" if name in (None, DEVICE) else str(name)
+
+
+def identity(keys: Any, adapter: str) -> tuple[str, list[tuple[str, int]]]:
     """Return (the salt, the multimodal items) of a block's extra keys: the adapter's name, pairs
     of items, then the salt.
+
+    Whatever else a fork puts there, of another shape, is part of the salt: it tells blocks apart,
+    and the rule that holds a salt against the request's finds what does not belong there.
     """
-    said = list(keys or ())
+    said = list(keys) if isinstance(keys, tuple | list) else [] if keys is None else [keys]
     if adapter and said[:1] == [adapter]:
         said = said[1:]
-    salt = next((key for key in said if isinstance(key, str)), "")
-    return salt, [(str(key[0]), int(key[1])) for key in said if isinstance(key, tuple | list)]
+    items = [key for key in said if _is_item(key)]
+    salts = [key if isinstance(key, str) else repr(key) for key in said if not _is_item(key)]
+    return " ".join(salts), [(str(key[0]), int(key[1])) for key in items]
+
+
+def _is_item(key: Any) -> bool:
+    """Whether a key is a multimodal item: its hash, and where it begins."""
+    return isinstance(key, tuple | list) and len(key) == 2 and type(key[1]) is int

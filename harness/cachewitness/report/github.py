@@ -26,6 +26,8 @@ def commands(report: Report, stored: Mapping[str, Stored]) -> Iterator[str]:
                 )
         for crash in suite.crashed:
             yield f"::error title=a checker crashed::{_data(crash)}"
+        for line in suite.open:
+            yield f"::error title=not judged::{_data(line)}"
         for line in suite.bad_events[:1]:
             yield f"::error title=the engine reports events that cannot be followed::{_data(line)}"
     for what in report.vacuous:

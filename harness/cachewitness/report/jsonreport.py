@@ -63,6 +63,7 @@ class SuiteEntry(msgspec.Struct, kw_only=True):
     checkers: list[Tally]
     failures: list[FailureEntry]
     crashed: list[str]
+    open: list[str]
     bad_events: list[str]
     arms: list[ArmRow]
     controls: list[ControlRow]
@@ -140,6 +141,7 @@ def document(
                 checkers=suite.tallies,
                 failures=[entry(failure, stored.get(failure.id)) for failure in suite.failures],
                 crashed=suite.crashed,
+                open=suite.open,
                 bad_events=suite.bad_events,
                 arms=suite.arms,
                 controls=suite.controls,

@@ -39,7 +39,7 @@ def _suite(root: ElementTree.Element, suite: SuiteReport, stored: Mapping[str, S
         root, "testsuite", name=suite.name, time=f"{suite.seconds:.3f}"
     )
     for tally in suite.tallies:
-        if tally.crashed or not tally.findings:
+        if tally.unjudged or not tally.findings:
             _checker(element, suite.name, tally)
     for failure in sorted(suite.failures, key=lambda one: bool(one.expected)):
         _failure(element, suite.name, failure, stored.get(failure.id))
@@ -53,8 +53,8 @@ def _suite(root: ElementTree.Element, suite: SuiteReport, stored: Mapping[str, S
 
 def _checker(element: ElementTree.Element, suite: str, tally: Tally) -> None:
     case = ElementTree.SubElement(element, "testcase", classname=suite, name=tally.checker)
-    if tally.crashed:
-        _append(case, "error", f"the checker crashed: {tally.crashed}")
+    if tally.unjudged:
+        _append(case, "error", f"the checker {tally.unjudged}" if tally.crashed else tally.open)
     elif tally.not_applicable:
         _append(case, "skipped", f"not applicable: {tally.not_applicable}")
     elif not tally.opportunities:

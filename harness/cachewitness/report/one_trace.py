@@ -22,6 +22,7 @@ def report_of(
         name=suite, traces=1, seconds=seconds, activity=result.activity, tallies=result.tallies
     )
     own.crashed = [f"{tally.checker}: {tally.crashed}" for tally in result.tallies if tally.crashed]
+    own.open = [f"{tally.checker}: {tally.open}" for tally in result.tallies if tally.open]
     own.bad_events = [bad] if bad else []
     disagreements = [
         finding for finding in result.findings if finding.anomaly in DISAGREEMENT_NAMES

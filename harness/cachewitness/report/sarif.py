@@ -58,7 +58,9 @@ def render(report: Report, stored: Mapping[str, Stored], file: str = "report.jso
 
 def _invocation(report: Report) -> dict[str, Any]:
     told = [
-        ("error", line) for suite in report.suites for line in (*suite.crashed, *suite.bad_events)
+        ("error", line)
+        for suite in report.suites
+        for line in (*suite.crashed, *suite.open, *suite.bad_events)
     ]
     told += [("error", f"nothing checked: {line}") for line in report.vacuous]
     told += [("note", f"not run: {entry.what}: {entry.why}") for entry in report.not_run]

@@ -98,8 +98,8 @@ class SuiteReport(msgspec.Struct, kw_only=True):
     beside an engine that answers.
 
     `crashed` has a line for each checker that crashed, and for a trace that ended every process
-    that ran it. `bad_events` has a line for each trace that was stopped because the engine reported
-    what cannot be followed.
+    that ran it; `open` one for each that says what it could not judge. `bad_events` has a line for
+    each trace that was stopped because the engine reported what cannot be followed.
     """
 
     name: str
@@ -109,6 +109,7 @@ class SuiteReport(msgspec.Struct, kw_only=True):
     tallies: list[Tally] = []
     failures: list[Failure] = []
     crashed: list[str] = []
+    open: list[str] = []
     bad_events: list[str] = []
     arms: list[ArmRow] = []
     controls: list[ControlRow] = []
@@ -122,7 +123,7 @@ class SuiteReport(msgspec.Struct, kw_only=True):
             return "fail"
         if self.bad_events:
             return "bad events"
-        return "unknown" if self.crashed else "pass"
+        return "unknown" if self.crashed or self.open else "pass"
 
 
 class Report(msgspec.Struct, kw_only=True):

@@ -53,7 +53,7 @@ MEANINGS = {
         "red",
         "its own detectors disagree, or missed a fault that was planted",
     ),
-    EXIT_UNKNOWN: ("unknown", "yellow", "a checker crashed; what it would have judged is open"),
+    EXIT_UNKNOWN: ("unknown", "yellow", "what a checker would have judged is open"),
     EXIT_USAGE: ("does not fit", "yellow", "something that was given does not fit"),
     EXIT_NOTHING_CHECKED: (
         "nothing checked",
@@ -193,7 +193,7 @@ def print_tallies(tallies: list[Tally], out: Console) -> None:
         if alike[tally.not_applicable] >= ALIKE_MIN:
             continue
         note = f"not applicable: {tally.not_applicable}" if tally.not_applicable else ""
-        note = note or (f"crashed: {tally.crashed}" if tally.crashed else "")
+        note = note or tally.unjudged
         note = note or (idle(tally) if not tally.opportunities else "")
         note = note or (f"{tally.acceptable:,} acceptable" if tally.acceptable else "")
         note = note or "\n".join(map(_told_measured, tally.measured))
@@ -533,6 +533,7 @@ def reasons(report: Report) -> list[str]:
             if crashed
             else []
         )
+        open_ += sorted({line for suite in report.suites for line in suite.open})
         died = [line for suite in report.suites for line in suite.crashed if line.startswith(DIED)]
         return [*open_, *died, *known]
     return []

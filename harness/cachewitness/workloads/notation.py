@@ -322,14 +322,17 @@ class _Reader:
 
     def _read_cold(self, rest: str) -> None:
         r, said, words = self._answer_of(rest)
-        numbers = dict(re.findall(r"(restored|start|tolerance) ([\d.]+)", words))
+        numbers = dict(re.findall(r"(restored|start|tolerance|floor\w*) ([\d.]+)", words))
         counts: dict[str, Any] = {
-            field: int(numbers[field]) for field in ("restored", "start") if field in numbers
+            field: int(numbers[field])
+            for field in ("restored", "start", "floor_tokens", "floor_beside")
+            if field in numbers
         }
-        tolerance = float(numbers.get("tolerance", 0))
-        self.events.append(
-            Cold(r=r, **said, **counts, dtype="float32", tolerance=tolerance, ceiling=1.0)
-        )
+        limits: dict[str, Any] = {
+            name: float(numbers[name]) for name in ("floor",) if name in numbers
+        }
+        limits["tolerance"] = float(numbers.get("tolerance", 0))
+        self.events.append(Cold(r=r, **said, **counts, **limits, dtype="float32", ceiling=1.0))
 
     def _answer_of(self, rest: str) -> tuple[str, dict[str, Any], str]:
         """Return of whom a line is, the tokens and logprobs in it, and the rest of its words."""

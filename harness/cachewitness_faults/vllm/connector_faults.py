@@ -17,6 +17,10 @@ from cachewitness_faults.vllm.modules import SCHEDULER
 OWNER = "Scheduler"
 SIMPLE, SIMPLE_WORKER = "v1.simple_kv_offload.manager", "v1.simple_kv_offload.worker"
 OFFLOADING = "distributed.kv_transfer.kv_connector.v1.offloading.scheduler"
+EVENTS, TRACKER = (
+    "distributed.kv_transfer.kv_connector.v1.offloading.events",
+    "OffloadingEventsTracker",
+)
 
 fault = partial(edited, level="scheduler", group="K")
 
@@ -135,9 +139,48 @@ CONNECTED: tuple[Mutant, ...] = (
         anomaly="uncommitted-hit",
         checker="commit-order",
     ),
+    fault(
+        Edit(
+            EVENTS,
+            TRACKER,
+            "_build_event_metadata",
+            "chunk_hashes = resolve_block_hashes( raw_chunk_hashes, tokens_per_hash,"
+            " group_config.tokens_per_block, )",
+            "chunk_hashes = raw_chunk_hashes",
+        ),
+        Edit(
+            EVENTS,
+            TRACKER,
+            "_build_event_metadata",
+            "assert len(chunk_hashes) == ( group_config.tokens_per_chunk //"
+            " group_config.tokens_per_block )",
+            "pass",
+        ),
+        name="vllm-offload-told-at-the-hashes-grain",
+        what="An event of a block on the host has a hash for each part of a block.",
+        anomaly="malformed-key-event",
+        checker="key-events",
+    ),
+    fault(
+        Edit(
+            EVENTS,
+            TRACKER,
+            "_build_event_metadata",
+            "tok_start = chunk_idx * group_config.tokens_per_chunk",
+            "tok_start = max(chunk_idx - 1, 0) * group_config.tokens_per_chunk",
+        ),
+        name="vllm-offload-told-with-the-tokens-before",
+        what="An event of a block on the host has the tokens of the block in front of it.",
+        anomaly="false-key-event",
+        checker="key-events",
+    ),
 )
 
-OFFLOADED = ("vllm-offload-store-not-fenced",)
+OFFLOADED = (
+    "vllm-offload-store-not-fenced",
+    "vllm-offload-told-at-the-hashes-grain",
+    "vllm-offload-told-with-the-tokens-before",
+)
 """What is shown on `OffloadingConnector`; the others are on `SimpleCPUOffloadConnector`."""
 
 CONNECTOR_OF: Mapping[str, str] = {

@@ -66,6 +66,21 @@ WORKER: tuple[Mutant, ...] = (
     ),
     fault(
         Edit(
+            "v1.kv_cache_interface",
+            "MambaSpec",
+            "max_num_blocks_per_req",
+            "cdiv(max_len, self.block_size) + self.num_speculative_blocks",
+            "cdiv(max_len, self.block_size)",
+        ),
+        name="vllm-worker-row-without-drafts",
+        what="A row of running states has no columns for the states behind drafts.",
+        anomaly="engine-crashed",
+        checker="engine",
+        group="C",
+        built=True,
+    ),
+    fault(
+        Edit(
             TABLE,
             "BlockTable",
             "append_row",

@@ -27,6 +27,7 @@ from cachewitness.workloads.answer_stories import write
 from cachewitness.workloads.avoided import without_company, without_continuations
 from cachewitness.workloads.configurations import Configuration
 from cachewitness.workloads.spelling import Spelling
+from suites.support.gateway import gateway
 from suites.support.openai_double import BLOCK, Double
 
 OF_ANSWERS = [suite for suite in SUITES if suite.level == "answers"]
@@ -209,6 +210,26 @@ def test_a_server_that_proves_nothing_is_refused(server: dict[str, Any], told: s
         assert told in refusal(spec_of(double))
 
 
+def test_several_servers_behind_one_address_are_told_with_the_way_to_name_one() -> None:
+    """Each alone passes: it is the address that is no engine."""
+    with gateway([Double(), Double()]) as url:
+        told = refusal(parse(f"openai-server:url={url}"))
+        assert "several servers seem to answer at this address" in told
+        assert "name one of them by its own address, url=URL" in told
+
+
+def test_a_gateway_in_front_of_one_server_is_no_several_servers() -> None:
+    with gateway([Double()]) as url:
+        parse(f"openai-server:url={url}").open(story(parse(f"openai-server:url={url}")).header)
+
+
+@pytest.mark.parametrize("salts", [True, False])
+def test_a_gateway_that_answers_from_memory_is_refused_in_one_line(salts: bool) -> None:
+    with gateway([Double(salts=salts)], remembers=True) as url:
+        told = refusal(parse(f"openai-server:url={url}"))
+        assert "does nobody in front of it answer from memory?" in told
+
+
 def test_a_block_that_is_too_small_is_said() -> None:
     """With what would be restored of a longer prompt."""
     with Double().serving() as double:
@@ -246,7 +267,7 @@ def test_what_differs_without_the_cache_too_is_the_batchs_doing_and_unknown() ->
     with Double(noise=0.01, noisy_from=3 * BLOCK, pace=0.001).serving() as double:
         report = whole_run(spec_of(double), "newcomers", "pressure")
     assert report.exit_code == 2 and not report.failures
-    assert "batch: it fails without the cache as well" in report.suites[0].crashed[0]
+    assert "batch: it fails without the cache as well" in report.suites[0].open[0]
 
 
 def test_what_decoding_rounds_otherwise_than_prefill_is_unknown_and_can_be_avoided() -> None:
@@ -258,8 +279,7 @@ def test_what_decoding_rounds_otherwise_than_prefill_is_unknown_and_can_be_avoid
         report = whole_run(spec, "conversations", "replays")
         assert report.exit_code == 2 and not report.failures
         assert (
-            "decoding: it passes if no prompt goes on after an answer"
-            in report.suites[0].crashed[0]
+            "decoding: it passes if no prompt goes on after an answer" in report.suites[0].open[0]
         )
         assert not runs(without_continuations(story(spec, "conversations")), spec).findings
 

@@ -162,8 +162,8 @@ def test_a_fault_does_not_raise_the_noise_floor(fault: str) -> None:
 
 
 def test_rounding_that_grows_with_the_batch_is_tolerated_up_to_a_ceiling() -> None:
-    """Below it the run passes and tells the floor; above it nothing is judged, and the verdict
-    is unknown with the reason.
+    """Below it the run passes and tells the floor; above it the batch has changed an answer, which
+    is a finding of its own: it names the two, and asks of nobody at float64 for a wider dtype.
     """
     quiet, loud = (
         Runner(parse(f"sample:noise={noise}"), [SMALL]).run(OF_ANSWERS[:1])
@@ -171,7 +171,12 @@ def test_rounding_that_grows_with_the_batch_is_tolerated_up_to_a_ceiling() -> No
     )
     measured = next(tally for tally in quiet.tallies() if tally.checker == "answers").measured[0]
     assert quiet.exit_code == 0 and 1e-9 < measured.floor < measured.tolerance <= measured.ceiling
-    assert loud.exit_code == 2 and "would exceed its ceiling" in str(loud.suites[0].crashed)
+    assert loud.exit_code == 1
+    found = {(failure.finding.anomaly, failure.finding.cause) for failure in loud.failures}
+    assert found == {("baseline-differs", "batch")}
+    sentence = loud.failures[0].finding.sentence
+    assert "asked alone and beside" in sentence and "wider dtype" not in sentence
+    assert not any(suite.crashed or suite.open for suite in loud.suites)
 
 
 @pytest.mark.parametrize(("dtype", "fraction_bits"), [("float16", 10), ("bfloat16", 7)])

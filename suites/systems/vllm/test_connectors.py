@@ -13,11 +13,13 @@ import pytest
 
 from cachewitness._util.data import fixtures
 from cachewitness._util.errors import UsageError
+from cachewitness.core.checkers.finding import Finding
 from cachewitness.core.driving import drive
 from cachewitness.core.events import (
     Acquire,
     Copy,
     Hit,
+    KvStored,
     Publish,
     Release,
     ResetDone,
@@ -74,6 +76,14 @@ def without_resets_of_the_memory(trace: Trace) -> Trace:
     )
 
 
+def told_for_another(finding: Finding, trace: Trace, connector: str) -> bool:
+    """Whether a finding is what vLLM 0.33 is known to tell routers of blocks that left a window
+    (docs/systems/vllm-notes.md).
+    """
+    windows = any(group.kind == "sliding" for group in trace.header.layout.groups)
+    return finding.anomaly == "false-key-event" and windows and connector != "offloading"
+
+
 def served_again(connector: str, between: list[Op], **options: Any) -> Result:
     """Serve a prompt, wait until it is stored, lose what the device has, and serve it again."""
     stored: list[Op] = [
@@ -94,6 +104,7 @@ def test_a_clean_release_passes_and_its_memory_is_hit(
     configuration: Configuration, connector: str
 ) -> None:
     activity = Activity()
+    media = set[str]()
     for seed in range(SEEDS):
         trace = without_resets_of_the_memory(
             random_trace(configuration.shape("scheduler"), seed, withdraw=False)
@@ -101,9 +112,12 @@ def test_a_clean_release_passes_and_its_memory_is_hit(
         result = drive(
             trace, parse(f"vllm:source={SOURCE},connector={connector}").open(trace.header)
         )
-        assert [finding.sentence for finding in result.findings] == []
+        findings = [one for one in result.findings if not told_for_another(one, trace, connector)]
+        assert [finding.sentence for finding in findings] == []
         activity.add(result.activity)
+        media |= {event.medium for event in result.history.events if isinstance(event, KvStored)}
     assert min(activity.hits, activity.from_tier, activity.loaded_tokens, activity.preemptions) > 0
+    assert media == {"", "CPU"}
 
 
 @pytest.mark.parametrize("connector", VARIANTS)
@@ -528,3 +542,11 @@ def test_with_steps_in_flight_vllm_cannot_reset_over_the_requests_that_it_preemp
         return
     with pytest.raises(RuntimeError, match="Failed to reset KV cache"):
         engine.adapter.scheduler.reset_prefix_cache(reset_running_requests=True)
+
+
+def test_a_block_that_left_a_window_is_told_for_another_request() -> None:
+    """It was found by key events of the connector; `offloading` passes the same."""
+    trace = load(fixtures() / "findings" / "simple-tells-a-block-for-another.jsonl")
+    for connector, anomalies in {"simple": ["false-key-event"], "offloading": []}.items():
+        engine = parse(f"vllm:source={SOURCE},connector={connector}").open(trace.header)
+        assert [finding.anomaly for finding in drive(trace, engine).findings] == anomalies

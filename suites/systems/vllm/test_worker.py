@@ -82,3 +82,19 @@ def test_two_stages_are_followed_by_what_is_told_since_the_second_runner_needs_a
     )
     engine: Any = parse(f"vllm:source={SOURCE}").open(trace.header)
     assert type(engine.adapter.worker) is WorkerTables
+
+
+@pytest.mark.parametrize("depth", [0, 1])
+def test_a_row_is_as_long_as_vllm_makes_it_and_a_longer_table_is_its_failure(depth: int) -> None:
+    """Two blocks of a prompt and the states of three drafts go into a row of 64 tokens because
+    vLLM's spec leaves room for drafts; without that they do not.
+    """
+    options = {"max_model_len": 64, "num_speculative_tokens": 3, "async_depth": depth}
+    configuration = Configuration(
+        layouts.load("full-mamba"), {"retention_interval": None, **options}
+    )
+    trace = random_trace(configuration.shape("scheduler"), 0, withdraw=False)
+    clean = f"vllm:source={SOURCE}"
+    assert drive(trace, parse(clean).open(trace.header)).findings == []
+    faulty = parse(f"{clean},mutant=vllm-worker-row-without-drafts").open(trace.header)
+    assert [finding.anomaly for finding in drive(trace, faulty).findings] == ["engine-crashed"]

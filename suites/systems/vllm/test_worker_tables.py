@@ -75,6 +75,14 @@ def test_a_request_that_computes_and_was_never_brought_is_the_scheduler_s_fault(
         WorkerTables().update(told)
 
 
+def test_a_table_fills_its_row_and_one_that_is_longer_is_the_scheduler_s_fault() -> None:
+    tables = WorkerTables([2, 1])
+    tables.update(output(new={"r": [[1], [2]]}))
+    tables.update(output(cached={"r": [[3], []]}))
+    with pytest.raises(EngineFailure, match="gave r 2 blocks, and a row of its worker has 1"):
+        tables.update(output(cached={"r": [[], [4]]}))
+
+
 def test_a_request_that_has_ended_is_forgotten() -> None:
     tables = WorkerTables()
     tables.update(output(new={"r": [[1]]}))

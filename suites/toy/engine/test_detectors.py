@@ -174,12 +174,12 @@ def test_coarse_comparison_accuses_nobody() -> None:
 
 def test_tolerance_above_its_ceiling_is_no_pass() -> None:
     tally = tallied(CLEAN, tolerance=1e-3, ceiling=1e-4)
-    assert "exceed its ceiling" in tally.crashed
-    assert tallied(CLEAN, tolerance=1e-4, ceiling=1e-4).crashed == ""
+    assert "exceed its ceiling" in tally.open
+    assert tallied(CLEAN, tolerance=1e-4, ceiling=1e-4).open == ""
 
 
 def test_tolerance_that_is_no_number_is_no_pass() -> None:
-    assert tallied(CLEAN, tolerance=float("nan"), ceiling=1e-4).crashed
+    assert tallied(CLEAN, tolerance=float("nan"), ceiling=1e-4).open
 
 
 def classes(text: str) -> list[str]:

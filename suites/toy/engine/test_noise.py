@@ -93,7 +93,7 @@ def test_model_whose_rounding_exceeds_the_ceiling_is_not_judged(
     monkeypatch.setattr("cachewitness.parity.tensors.judge.floors", lambda model: wide)
     result = judged(trace, engine, spec, keep=False)
     assert result.outcome == "unknown"
-    assert "exceed its ceiling 1.0e-03" in result.tallies[0].crashed
+    assert "exceed its ceiling 1.0e-03" in result.tallies[0].open
 
 
 def test_weights_that_are_no_numbers_are_not_judged() -> None:

@@ -189,6 +189,13 @@ CATALOGUE: tuple[Anomaly, ...] = (
         "another answer on cache hits, or beside other requests, than alone",
     ),
     Anomaly(
+        "baseline-differs",
+        "without its cache an engine answers a prompt alike when it is asked again, and beside"
+        " others, within rounding",
+        "an answer depends on who else is served (padding that goes into recurrent states), or on"
+        " which of several servers gives it",
+    ),
+    Anomaly(
         "answer-missing",
         "who asks and does not go away gets an answer, unless the engine declares that it gives"
         " requests up",

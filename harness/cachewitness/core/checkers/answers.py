@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from math import isfinite, log
 from typing import Literal, NamedTuple, TypeGuard
 
-from cachewitness.core.checkers.divergence import Blind
+from cachewitness.core.checkers.divergence import WIDE, Blind
 from cachewitness.core.checkers.finding import Finding, Measured, merge_measured
 from cachewitness.core.checkers.protocol import Checker, Found, Handler
 from cachewitness.core.checkers.resumes import shared_tokens
@@ -25,6 +25,9 @@ from cachewitness.core.events import Aborted, Answer, Cold, Finished, Header, Su
 from cachewitness.core.ledger.ledger import Ledger
 
 DIFFERS, MISSING, FOREIGN = "answer-differs", "answer-missing", "foreign-restore"
+UNLIKE = "baseline-differs"
+BATCH, AGAIN = "batch", "again"
+"""The causes of a baseline that is not like itself: beside others, and when it is asked again."""
 
 BY_CHANCE = 4
 """So many tokens a prompt may share by chance with what other traces left, where they are kept
@@ -107,7 +110,7 @@ class AnswersAgree(Checker):
         "answers are those of the engine without its cache; nothing is restored that nobody"
         " computed"
     )
-    anomalies = (DIFFERS, MISSING, FOREIGN)
+    anomalies = (DIFFERS, MISSING, FOREIGN, UNLIKE)
     lacks = "an answer with restored tokens, beside one of a baseline that restores none"
 
     def __init__(self) -> None:
@@ -117,6 +120,8 @@ class AnswersAgree(Checker):
         self._told: set[str] = set()
         self._excused: set[str] = set()
         """Requests that are given up alone as well: the pool has no room for them."""
+        self._unlike = False
+        """Whether the baseline is not like itself, so that nothing is compared with it."""
         self._engine_aborts = False
         self._under_way: set[str] = set()
         self._crowded: set[str] = set()
@@ -174,16 +179,16 @@ class AnswersAgree(Checker):
         """Compare the answer with the cold one. Raises Blind if rounding alone could hide what
         is looked for.
         """
+        if self._unlike:
+            return None
         if not event.tolerance <= event.ceiling:
-            if event.floor >= BEYOND:
-                raise Blind(
-                    "without its cache the engine answers the same prompt with other tokens, so"
-                    " nothing is judged"
-                )
+            if event.floor >= BEYOND or event.dtype in WIDE:
+                self._unlike = True
+                return [_unlike_itself(event)]
             raise Blind(
-                f"right {event.dtype} logprobs of this model differ by {event.floor:.1e}; the"
-                f" tolerance {event.tolerance:.1e} would exceed its ceiling {event.ceiling:.1e}, so"
-                " nothing is judged; use a wider dtype"
+                f"right {event.dtype} logprobs of this model differ by {event.floor:.1e}"
+                f"{_pair(event)}; the tolerance {event.tolerance:.1e} would exceed its ceiling"
+                f" {event.ceiling:.1e}, so nothing is judged; use a wider dtype"
             )
         answer = self._answers[event.r]
         if event.refused:
@@ -302,6 +307,41 @@ class AnswersAgree(Checker):
             line=_differing(answer, cold, compared),
             cause=cold.cause,
         )
+
+
+def _pair(cold: Cold) -> str:
+    """Say which two answers of the baseline lie furthest apart, as a clause."""
+    if cold.floor_beside < 0:
+        return ""
+    return f", of a prompt of {count(cold.floor_tokens, 'token')} asked alone and {_second(cold)}"
+
+
+def _second(cold: Cold) -> str:
+    """Say how the second of the two answers was asked for."""
+    return f"beside {count(cold.floor_beside, 'other')}" if cold.floor_beside > 0 else "again"
+
+
+def _unlike_itself(cold: Cold) -> Finding:
+    cause = BATCH if cold.floor_beside else AGAIN
+    many = cold.floor >= BEYOND
+    how = "other tokens" if many else f"logprobs that differ by {cold.floor:.1e}"
+    limit = (
+        ""
+        if many
+        else f": a tolerance of {cold.tolerance:.1e}, where {cold.dtype} allows {cold.ceiling:.1e}"
+    )
+    who = "; several servers may answer at this address" if cause == AGAIN else ""
+    where = _pair(cold).removeprefix(", of ") or "the same prompt twice"
+    return Finding(
+        anomaly=UNLIKE,
+        r=cold.r,
+        cause=cause,
+        sentence=(
+            f"Let the engine answer without its cache {where}. Nothing else is different; however"
+            f" it answers with {how}{limit}{who}: a contradiction."
+        ),
+        line=f"request {cold.r}: asked {_second(cold)} without the cache, the answer has {how}",
+    )
 
 
 def _identity(request: Submitted) -> tuple[str, str, object]:

@@ -14,6 +14,16 @@ class Blind(Exception):
     """A comparison whose tolerance exceeds its ceiling: the engine cannot be judged."""
 
 
+WIDE = ("float32", "float64")
+
+
+def wider(dtype: str) -> str:
+    """Return what can be done about rounding that hides what is looked for, as a clause; nothing
+    if the dtype is wide.
+    """
+    return "" if dtype in WIDE else "; use a wider dtype"
+
+
 def sighted(event: Compare) -> None:
     """Raise Blind if the tolerance of a comparison is more than its ceiling allows, or is no
     number.
@@ -22,7 +32,7 @@ def sighted(event: Compare) -> None:
         raise Blind(
             f"rounding alone moves {event.dtype} logits of this model by {event.floor:.1e}; the"
             f" tolerance {event.tolerance:.1e} would exceed its ceiling {event.ceiling:.1e}, so"
-            " nothing is judged; use a wider dtype"
+            f" nothing is judged{wider(event.dtype)}"
         )
 
 

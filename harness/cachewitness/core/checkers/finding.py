@@ -119,7 +119,8 @@ class Reuse(msgspec.Struct, kw_only=True):
 
 class Tally(msgspec.Struct, kw_only=True, omit_defaults=True):
     """What a checker did in a run: how often it had something to judge, what it found, why it could
-    not judge.
+    not judge: it `crashed`, which is the harness's mistake, or says what is left `open`, which is
+    not.
 
     `missing` are the events that it looks at and that never came, if it had nothing to judge.
     `excused` counts, by declaration of the engine, on how many occasions the rule was not judged
@@ -134,6 +135,7 @@ class Tally(msgspec.Struct, kw_only=True, omit_defaults=True):
     findings: int = 0
     acceptable: int = 0
     crashed: str = ""
+    open: str = ""
     not_applicable: str = ""
     measured: list[Measured] = []
     missing: list[str] = []
@@ -143,6 +145,11 @@ class Tally(msgspec.Struct, kw_only=True, omit_defaults=True):
     denied: str = ""
     denial_listed: bool = False
     rule: str = ""
+
+    @property
+    def unjudged(self) -> str:
+        """What kept it from judging all that it would have, in words; empty if nothing did."""
+        return f"crashed: {self.crashed}" if self.crashed else self.open
 
 
 def idle(tally: Tally) -> str:
@@ -168,7 +175,7 @@ def unjudged(tallies: list[Tally]) -> list[str]:
     """
     told = denied(tallies)
     for tally in tallies:
-        if tally.not_applicable or tally.crashed:
+        if tally.not_applicable or tally.unjudged:
             continue
         if not tally.opportunities:
             told.append(f"checker {tally.checker} {idle(tally)}")
@@ -230,6 +237,7 @@ def merge_tallies(tallies: list[Tally]) -> list[Tally]:
         into.findings += tally.findings
         into.acceptable += tally.acceptable
         into.crashed = into.crashed or tally.crashed
+        into.open = into.open or tally.open
         if not tally.not_applicable:
             into.not_applicable = ""
         if tally.denied:

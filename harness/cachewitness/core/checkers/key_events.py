@@ -4,7 +4,8 @@ A router sends a request to the engine that has most of its prompt cached. It kn
 alone: which blocks were stored, removed or cleared. So they have to be well formed, and to say what
 is: a block that is told as stored has a key over these tokens, behind this parent, of this
 identity; one that is told as removed has lost it. Two pages may have the same key, and each is
-told, so a router counts.
+told, so a router counts. Events of another medium, as those of a connector's memory, are judged by
+what they prove by themselves (`event_stream`).
 
 Events may come later than the keys that they tell of. When a step has ended, everything has to be
 told by the end of the operation; what a reset or new weights end, by the end of the next operation
@@ -19,6 +20,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from functools import partial
 
+from cachewitness.core.checkers.event_stream import EventStream, Problem, misshapen
 from cachewitness.core.checkers.finding import Finding
 from cachewitness.core.checkers.protocol import Checker, Found, Handler
 from cachewitness.core.checkers.router_view import ANYWHERE, Meant, RouterView, Untold, UntoldKeys
@@ -55,6 +57,7 @@ class KeyEventsTrue(Checker):
         self._rules = KeyEvents()
         self._groups: list[int] = []
         self._view = RouterView()
+        self._tiers = EventStream()
         self._untold = UntoldKeys()
         self._perhaps: set[tuple[int, int]] = set()
         """(group, prefix) of which a page is taken for untold that perhaps never lost its key."""
@@ -108,6 +111,10 @@ class KeyEventsTrue(Checker):
     def on_stored(self, ledger: Ledger, event: KvStored) -> Iterator[Finding]:
         """Find the key of each block that the event reports."""
         self.opportunities += 1
+        if event.medium:
+            yield from self._of_tier(event, self._tiers.stored(event, self._rules))
+            return
+        self._tiers.heard(event)
         group = self._group(event.group)
         problems = [
             *self._no_such_group(event.group),
@@ -206,6 +213,9 @@ class KeyEventsTrue(Checker):
     def on_removed(self, ledger: Ledger, event: KvRemoved) -> Iterator[Finding]:
         """Take blocks out of the routers' view."""
         self.opportunities += 1
+        if event.medium:
+            yield from self._of_tier(event, self._tiers.removed(event))
+            return
         group = self._group(event.group)
         if not event.hashes:
             yield _finding_of(event, "malformed-key-event", "that keys are gone", "it names none")
@@ -253,6 +263,18 @@ class KeyEventsTrue(Checker):
                 self._untold.expect(group, ledger.requests[key.r], key.length, len(keys))
         return None
 
+    def _of_tier(
+        self, event: KvStored | KvRemoved, problems: Iterator[Problem]
+    ) -> Iterator[Finding]:
+        """Return what an event about another medium proves by itself: its tokens go with its
+        blocks, its names stand for one prefix, and what it removes was stored there.
+        """
+        what = _stored(event) if isinstance(event, KvStored) else "that blocks are gone"
+        for problem in problems:
+            yield _finding_of(event, problem.anomaly, f"of {event.medium}, {what}", problem.why)
+        self.excused.update(self._tiers.excused)
+        self._tiers.excused.clear()
+
     def _group(self, said: int) -> int:
         """Return the group that an event means, which may be unsaid where there is one alone."""
         if said == NO_GROUP and len(self._groups) == 1:
@@ -269,26 +291,10 @@ class KeyEventsTrue(Checker):
 
     def _shapeless(self, event: KvStored) -> Iterator[str]:
         """Yield why hashes, tokens and block size do not go together."""
-        size = event.block_size
-        tokens = len(event.tokens)
-        hashes = len(event.hashes)
-        if (
-            size < 1
-            or tokens % size
-            or hashes * size > tokens
-            or (event.media and len(event.media) != hashes)
-        ):
-            yield f"it has {count(hashes, 'hash')} for {count(tokens, 'token')} in blocks of {size}"
-        elif len(set(event.hashes)) < hashes:
-            yield "it has the same hash twice"
-        elif hashes * size < tokens or not hashes:
-            if self._rules.gaps:
-                self.excused["key_events gaps"] += 1
-            else:
-                yield (
-                    f"it has {hashes} hashes for {count(tokens // size, 'block')}, and does not say"
-                    " of which"
-                )
+        if wrong := misshapen(event, gaps=self._rules.gaps):
+            yield wrong
+        elif not event.hashes or len(event.hashes) * event.block_size < len(event.tokens):
+            self.excused["key_events gaps"] += 1
 
     def _orphaned(self, event: KvStored) -> Iterator[str]:
         """Yield why its parent is nobody's."""
@@ -314,6 +320,8 @@ class KeyEventsTrue(Checker):
         outputs of a step.
         """
         self.deferred.clear()
+        if not isinstance(event, ResetDone) or event.tier != "local":
+            self._tiers.reset()
         return None
 
     def operation_over(self, ledger: Ledger) -> Found:

@@ -16,6 +16,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 from cachewitness.core.checkers.diagnose import diagnose
+from cachewitness.core.checkers.divergence import Blind
 from cachewitness.core.checkers.finding import Finding, Measured, Reuse, Tally
 from cachewitness.core.declared import applies_all_the_same
 from cachewitness.core.events import Event, Header, Read
@@ -146,6 +147,8 @@ class CheckerSet:
             try:
                 if found := handler(ledger, event):
                     findings = [*findings, *self._signed_all(found, checker, event.seq)]
+            except Blind as why:
+                self._stop(checker).open = str(why)
             except Exception as error:
                 self._crashed(checker, f"{type(error).__name__}: {error} (at event {event.seq})")
         if kind is Read and ledger.before(event).invalid:  # type: ignore[arg-type]
@@ -261,8 +264,11 @@ class CheckerSet:
         return finding
 
     def _crashed(self, checker: Checker, message: str) -> None:
+        self._stop(checker).crashed = message
+
+    def _stop(self, checker: Checker) -> Tally:
+        """Ask a checker no more; return its tally."""
         tally = self.tallies[checker.name]
-        tally.crashed = message
         tally.opportunities = checker.opportunities
         self._active.remove(checker)
         self._answering = {
@@ -272,3 +278,4 @@ class CheckerSet:
             self._handlers[kind] = [entry for entry in entries if entry[0] is not checker]
         for kind in self._watches:
             self._watch(kind)
+        return tally

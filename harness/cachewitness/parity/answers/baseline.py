@@ -59,12 +59,25 @@ GENERATED = 8
 
 class Floor(NamedTuple):
     """How far right answers lie apart, what is tolerated for it, and the most that may be
-    tolerated.
+    tolerated. It is that of a prompt of so many `tokens`, alone and `beside` so many others; 0:
+    alone again.
     """
 
     floor: float
     tolerance: float
     ceiling: float
+    tokens: int
+    beside: int
+
+
+class Apart(NamedTuple):
+    """By how much two right answers differ, to a prompt of so many tokens, and beside how many
+    others the second was asked.
+    """
+
+    by: float
+    tokens: int
+    beside: int
 
 
 class BaselineFailed(Exception):
@@ -99,8 +112,9 @@ class Baseline:
         if self._floor is None:
             assert self._header.rules.answering is not None
             least, ceiling = BOUNDS[self._header.rules.answering.dtype]
-            floor = self._measured()
-            self._floor = Floor(floor, max(least, FACTOR * floor), ceiling)
+            floor, tokens, beside = self._measured()
+            tolerance = max(least, FACTOR * floor)
+            self._floor = Floor(floor, tolerance, ceiling, tokens, beside)
         return self._floor
 
     @property
@@ -139,6 +153,8 @@ class Baseline:
                 floor=floor.floor,
                 tolerance=floor.tolerance,
                 ceiling=floor.ceiling,
+                floor_tokens=floor.tokens,
+                floor_beside=floor.beside,
                 again=self._again,
             )
             self._again = 0
@@ -223,24 +239,30 @@ class Baseline:
                 )
         return max(apart)
 
-    def _measured(self) -> float:
-        """Return by how much logprobs of the same answer differ between right computations."""
+    def _measured(self) -> Apart:
+        """Return by how much logprobs of the same answer differ between right computations, where
+        they differ most.
+        """
         unit = self._shape.unit
         texts = self._texts("floor", 1, unit - 1, unit, unit + 1, 2 * unit + unit // 2)
         questions = [_Question(tokens, GENERATED) for tokens in texts]
         alone = [self._together([question])[0] for question in questions]
         self._check_that_prompts_matter(alone)
-        runs = [[self._together([question])[0] for question in questions]]
+        runs = {0: [self._together([question])[0] for question in questions]}
         for company in COMPANIES:
             others = [
                 _Question([*tokens, *tokens[:3]], GENERATED)
                 for tokens in (texts * company)[:company]
             ]
-            runs.append([self._together([question, *others])[0] for question in questions])
+            runs[company] = [self._together([question, *others])[0] for question in questions]
+        # Of what differs alike, what differs without company comes first.
         return max(
-            _logprob_difference(first, other)
-            for run in runs
-            for first, other in zip(alone, run, strict=True)
+            (
+                Apart(_logprob_difference(first, other), len(question.tokens), company)
+                for company, run in runs.items()
+                for question, first, other in zip(questions, alone, run, strict=True)
+            ),
+            key=lambda apart: apart.by,
         )
 
     def _check_that_prompts_matter(self, answers: Sequence[Answer]) -> None:

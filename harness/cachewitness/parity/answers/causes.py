@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from cachewitness._util.errors import UsageError
-from cachewitness.core.checkers.answers import DIFFERS, AnswersAgree
+from cachewitness.core.checkers.answers import BATCH, DIFFERS, UNLIKE, AnswersAgree
 from cachewitness.core.checkers.finding import Finding
 from cachewitness.core.driving import attempt
 from cachewitness.core.engine_failure import EngineFailure
 from cachewitness.core.events import Cold
-from cachewitness.core.open_findings import BATCH, DECODING, leave_open
+from cachewitness.core.open_findings import DECODING, leave_open
 from cachewitness.core.result import Result
 from cachewitness.core.trace_format import Trace
 from cachewitness.engines.answers_level import AnswersLevel
@@ -64,7 +64,11 @@ def find(trace: Trace, spec: EngineSpec, findings: Sequence[Finding]) -> None:
 
     The trace is run again once without the cache, and once without each thing that can be avoided.
     """
-    asked = [finding for finding in findings if finding.anomaly in AnswersAgree.anomalies]
+    asked = [
+        finding
+        for finding in findings
+        if finding.anomaly in AnswersAgree.anomalies and finding.anomaly != UNLIKE
+    ]
     level = spec.kind.answers_level
     if not asked or level is None:
         return

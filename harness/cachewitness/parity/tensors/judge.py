@@ -63,7 +63,7 @@ def judged(trace: Trace, engine: Engine, spec: EngineSpec, *, keep: bool = True)
         opportunities=row.rows,
         findings=len(judge.findings),
         measured=judge.measured,
-        crashed=judge.floors.blind,
+        open=judge.floors.blind,
     )
     return Compared(
         trace=trace,

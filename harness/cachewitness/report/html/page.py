@@ -113,7 +113,8 @@ def of_run(document: jsonreport.Document, folder: Path) -> bytes:
         f"{suite.name}: checker {line}" for suite in document.suites for line in suite.crashed
     ]
     stopped = [f"{suite.name}: {line}" for suite in document.suites for line in suite.bad_events]
-    still_open = [*crashed, *stopped, *document.broken_list]
+    left = [f"{suite.name}: {line}" for suite in document.suites for line in suite.open]
+    still_open = [*crashed, *left, *stopped, *document.broken_list]
     return _render(
         document=document,
         pictures=pictures,
@@ -136,13 +137,15 @@ def of_history(
     """
     finding = result.findings[0] if result.findings else None
     told = finding or Finding(anomaly="", sentence="No checker finds anything in this history.")
-    crashed = [f"{tally.checker}: {tally.crashed}" for tally in result.tallies if tally.crashed]
+    left = [
+        f"{tally.checker}: {tally.crashed or tally.open}"
+        for tally in result.tallies
+        if tally.unjudged
+    ]
     picture = _describe(told, name)
     _show(picture, header, events, finding)
     code, picture.why = weighed or (exit_code(result), "")
-    return _render(
-        document=None, pictures=[picture], others=[], verdict=verdict(code), open=crashed
-    )
+    return _render(document=None, pictures=[picture], others=[], verdict=verdict(code), open=left)
 
 
 def verdict(code: int) -> tuple[str, int, str]:

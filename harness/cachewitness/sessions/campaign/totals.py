@@ -157,7 +157,7 @@ class Subject(msgspec.Struct, kw_only=True):
         lines = [
             f"checker {tally.checker} {idle(tally)}"
             for tally in report.tallies()
-            if not (tally.not_applicable or tally.opportunities or tally.crashed)
+            if not (tally.not_applicable or tally.opportunities or tally.unjudged)
         ]
         lines += denied(report.tallies())
         if not any(suite.traces for suite in report.suites):
@@ -213,7 +213,7 @@ class Subject(msgspec.Struct, kw_only=True):
     @property
     def reasons(self) -> list[str]:
         """Why its exit code is not that of a pass, the first of each kind."""
-        crashed = [line for suite in self.suites.values() for line in suite.crashed]
+        crashed = [line for suite in self.suites.values() for line in (*suite.crashed, *suite.open)]
         lacking = (
             f", of which some have no trace, since the store does not take it ({self.unkept})"
             if self.unkept
@@ -244,6 +244,7 @@ def _add_suite(into: SuiteReport, suite: SuiteReport) -> None:
         [*into.tallies, *(tally for tally in suite.tallies if tally.checker != Watch.name)]
     )
     into.crashed = sorted({*into.crashed, *suite.crashed})
+    into.open = sorted({*into.open, *suite.open})
     into.bad_events += suite.bad_events
     into.arms = merge_rows([*into.arms, *suite.arms])
     into.controls = merge_controls([*into.controls, *suite.controls])

@@ -108,7 +108,8 @@ class Watched:
     def crashed(self) -> str:
         """Return what a checker crashed with; empty if none did."""
         return next(
-            (tally.crashed for tally in self._observer.panel.tallies.values() if tally.crashed), ""
+            (tally.unjudged for tally in self._observer.panel.tallies.values() if tally.unjudged),
+            "",
         )
 
 

@@ -401,13 +401,13 @@ class Machine(RuleBasedStateMachine):
             self.happened.add(result.activity)
 
     def _judge(self, findings: Sequence[Finding]) -> None:
-        crashed = [tally for tally in self._observer.panel.tallies.values() if tally.crashed]
+        crashed = [tally for tally in self._observer.panel.tallies.values() if tally.unjudged]
         self._judged = bool(findings or crashed)
         if findings:
             raise contradiction(findings[0].anomaly)("\n".join(self._witness(findings[0])))
         if crashed:
             raise AssertionError(
-                f"checker {crashed[0].checker} crashed: {crashed[0].crashed};"
+                f"checker {crashed[0].checker} {crashed[0].unjudged};"
                 f" {self._write_trace(self._trace())}"
             )
 

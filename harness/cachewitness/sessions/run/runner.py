@@ -218,6 +218,7 @@ class Runner:
                             *(f"{t.checker}: {t.crashed}" for t in tallies if t.crashed),
                         }
                     )
+                    report.open = sorted({f"{t.checker}: {t.open}" for t in tallies if t.open})
                     report.seconds = time.perf_counter() - started
                     self._tallies = []
                 if self.on_suite:
@@ -271,11 +272,11 @@ class Runner:
                     report.controls.append(ControlRow.of(stream.control, result))
                     self._judge(suite, stream, result, report)
                     # What the checkers judge of a control is no evidence about the cache; of their
-                    # tallies only crashes count.
+                    # tallies only what was not judged counts.
                     tallies += (
                         []
                         if self.engine.exact_batches
-                        else [tally for tally in result.tallies if tally.crashed]
+                        else [tally for tally in result.tallies if tally.unjudged]
                     )
                 elif result is not None:
                     stream.ran += 1

@@ -135,6 +135,10 @@ class _AskedAgain(Exception):
     """
 
 
+SERVERS = 6
+"""So often a prompt is asked again to see whether one server answers."""
+
+
 def prove(warm: Asker, cold: Asker | None, block: int) -> Manner:
     """Ask until it is proven how a server is asked without its cache. Raises UsageError if it is
     not.
@@ -161,6 +165,7 @@ def _proven(warm: Asker, cold: Asker | None, block: int) -> Manner:
         return Manner("salts", salted, zero_unsaid)
     if warm.restored(prompt, cache_prompt=False) <= 0 < warm.restored(prompt):
         return Manner("cache_prompt", salted, zero_unsaid)
+    _check_that_one_answers(warm, prompt, salt, warm.restored(prompt, cache_salt=salt))
     raise warm.refused(
         "the server cannot be asked without its cache, so no answer can be called cold: it heeds"
         " neither a new `cache_salt` nor `cache_prompt` false; start a second server of the same"
@@ -203,9 +208,27 @@ def _cached(warm: Asker, block: int) -> tuple[list[int], str, bool]:
             )
     if restored < 0:
         raise warm.refused(f"the server does not say how many tokens it restored {SAYS}")
+    _check_that_one_answers(warm, prompt, salt, restored)
     raise warm.refused(
-        f"the server restores nothing of {len(prompt)} tokens that it just computed; is caching on?"
+        f"the server restores nothing of {len(prompt)} tokens that it just computed; is caching on,"
+        " and does nobody in front of it answer from memory?"
     )
+
+
+def _check_that_one_answers(warm: Asker, prompt: list[int], salt: str, before: int) -> None:
+    """Raise UsageError if of a prompt that was asked before now nothing is restored and now some
+    is, as where several servers have caches of their own. `before` is what was restored when it
+    was asked a second time.
+    """
+    restored = [before, *(warm.restored(prompt, cache_salt=salt) for _ in range(SERVERS))]
+    if min(restored) <= 0 < max(restored):
+        told = ", ".join(str(max(tokens, 0)) for tokens in restored)
+        raise warm.refused(
+            f"of the same {len(prompt)} tokens, asked again and again, {told} are restored: several"
+            " servers seem to answer at this address, each with a cache of its own, or a prompt is"
+            " kept only when it comes again; name one of them by its own address, url=URL, or have"
+            " the gateway keep a client on one"
+        )
 
 
 def _asked_twice(warm: Asker, length: int) -> tuple[list[int], str, int, int]:

@@ -285,7 +285,7 @@ def request_maker(
 
     `full`: of each request key events tell what it hits, as its client asks for.
     """
-    hash_function = source.part("utils.hashing", "sha256")
+    hash_function = _hash_function(source)
     source.utils.init_none_hash(hash_function)
     hasher_arguments = {"hash_block_size": hash_block_size, "caching_hash_fn": hash_function}
     hasher = fill(source, source.utils.get_request_block_hasher, hasher_arguments, hasher_arguments)
@@ -323,6 +323,12 @@ def request_maker(
         return taken(message, hasher if options.enable_caching else None)
 
     return new_request
+
+
+def _hash_function(source: Source) -> Any:
+    """Return what blocks are hashed with: the release's own choice."""
+    algorithm = fill(source, source.part("config", "CacheConfig"), {}).prefix_caching_hash_algo
+    return source.part("utils.hashing", "get_hash_fn_by_name")(algorithm)
 
 
 def _adapter(source: Source, name: str, number: int) -> Any:

@@ -96,6 +96,9 @@ def further_configurations() -> list[Configuration]:
             state, {"retention_interval": 0, "hash_block_size": 4, "prefill_checkpoints": 1}
         ),
         Configuration(state, {"retention_interval": 0, "hash_block_size": 4, **_SIBLINGS}),
+        Configuration(
+            state, {"retention_interval": None, "max_model_len": 64, "num_speculative_tokens": 3}
+        ),
         Configuration(alone, {"retention_interval": None}),
         Configuration(full, {"enable_caching": False, "rswa_window": 24, "async_depth": 1}),
         Configuration(full, {"rswa_window": 5, "num_speculative_tokens": 3}),

@@ -28,6 +28,7 @@ from cachewitness.core.trace_format import Extend, Step, Submit
 from cachewitness.engines.adapter import LOCAL, Asked, Driven, Refused, Scheduled
 from cachewitness.engines.block_table_diff import BlockTableDiff
 from cachewitness.engines.cache_state import Tables
+from cachewitness.engines.key_events import medium_of
 from cachewitness.engines.manager_adapter import NewRequest
 from cachewitness.engines.observe import ObservedManager
 from cachewitness.engines.observe_pins import POOL
@@ -408,9 +409,9 @@ class Publisher:
     """In place of the publisher of vLLM's key events: what the scheduler has published is what
     routers are told.
 
-    Events of a connector's pool are published with those of the device, and `AllBlocksCleared` does
-    not say of which it is. Unless they are `mixed`, only what the cache manager gave is read; if it
-    `nets` them, only what a whole batch leaves.
+    Events of a connector's memory are published with those of the device, and `AllBlocksCleared`
+    does not say of which it is. Unless they are `mixed`, that is read only where the cache manager
+    gave it; if it `nets` events, only what a whole batch leaves is.
     """
 
     nets = False
@@ -427,7 +428,11 @@ class Publisher:
         return events
 
     def _publish(self, batch: Any) -> None:
-        events = [event for event in batch.events if self.mixed or id(event) in self._given]
+        events = [
+            event
+            for event in batch.events
+            if self.mixed or id(event) in self._given or medium_of(event)
+        ]
         self._manager.tell(net(events) if self.nets else events)
 
 

@@ -1,9 +1,10 @@
 """vLLM's own model runner, as far as it keeps the batch: without a device, a model and weights.
 
-The runner takes in the scheduler's output by its own `_update_states`: its cached requests, its
-`InputBatch` with a block table for each group, `condense`, and the copies of blocks on tensors of
-the CPU. What a step computes from and over is then read from that batch: the number of computed
-tokens, and the rows of the block tables, in which running states stand where they were copied
+The runner makes its batch itself, so the length of the rows is vLLM's. It takes in the scheduler's
+output by its own `_update_states`: its cached requests, its `InputBatch` with a block table for
+each group, `condense`, and the copies of blocks on tensors of the CPU. What a step computes from
+and over is then read from that batch: the number of computed tokens, and the rows of the block
+tables, in which running states stand where they were copied
 (`worker_states`). The copies are those that were made: each block of two small caches, of the two
 forms in which vLLM's layers keep theirs, holds its own number, and afterwards that of the block
 whose content it has.
@@ -20,6 +21,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Mapping
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 
@@ -37,9 +39,6 @@ from cachewitness.systems.vllm.worker_tokens import tokens_of
 from cachewitness_reference.vllm_extended.config import Options
 
 RUNNER = "v1.worker.gpu_model_runner"
-ROWS_TO_SPARE = 8
-"""So many more requests than there are blocks may be in the batch: an engine that runs so many has
-lost count."""
 VOCABULARY = 1 << 30
 """More than there are tokens. The batch compares it with the sampler's limits alone."""
 
@@ -51,11 +50,13 @@ def worker_of(
     on the host.
 
     The second runner's tables are not; nor are positions while it is open how many drafts of a step
-    in flight were accepted.
+    in flight were accepted. There the rows are as long as the first runner would make them.
     """
+    config = scheduler.vllm_config
     if scheduler.use_v2_model_runner or (options.async_depth and most_drafts(options)):
-        return WorkerTables()
-    return RealWorker(source, scheduler.vllm_config, kv_cache_config, options)
+        tables = _runner(source, config, kv_cache_config).input_batch.block_table.block_tables
+        return WorkerTables([table.max_num_blocks_per_req for table in tables])
+    return RealWorker(source, config, kv_cache_config, options)
 
 
 class RealWorker(WorkerTables):
@@ -71,32 +72,9 @@ class RealWorker(WorkerTables):
         """A cache that is a tensor of its own, and one that is half of a tensor, as where keys and
         values lie apart."""
         self._states = _states(source, config, kv_cache_config, options)
-        _alone_on_the_host(source)
-        batch = _batch(source, config, kv_cache_config, options)
-        self._slots = SlotMapping(batch)
-        runner = source.part(RUNNER, "GPUModelRunner")
-        self._runner = runner.__new__(runner)
-        vars(self._runner).update(
-            requests={},
-            num_prompt_logprobs={},
-            late_interaction_runner=SimpleNamespace(
-                on_requests_finished=_nothing, register_request=_nothing
-            ),
-            input_batch=batch,
-            kv_caches=list(self._caches),
-            kv_cache_config=kv_cache_config,
-            encoder_cache={},
-            speculative_config=config.speculative_config,
-            is_pooling_model=False,
-            uses_mrope=False,
-            uses_xdrope_dim=0,
-            use_async_scheduling=config.scheduler_config.async_scheduling,
-            use_async_spec_decode=False,
-            device=torch.device("cpu"),
-            max_model_len=options.max_model_len,
-            _zero_block_ids=_nothing,
-            _may_reorder_batch=_nothing,
-        )
+        self._runner = _runner(source, config, kv_cache_config)
+        vars(self._runner).update(kv_caches=list(self._caches))
+        self._slots = SlotMapping(self._runner.input_batch)
         self._tokens = tokens_of(
             source, self._runner, ahead=config.scheduler_config.async_scheduling
         )
@@ -180,41 +158,57 @@ class RealWorker(WorkerTables):
         ]
 
 
-def _batch(source: Source, config: Any, kv_cache_config: Any, options: Options) -> Any:
-    """Return vLLM's persistent batch with a block table for each group, made as its runner makes
-    it.
+def _runner(source: Source, config: Any, kv_cache_config: Any) -> Any:
+    """Return vLLM's model runner with what it keeps on the host. It makes its batch itself
+    (`may_reinitialize_input_batch`): how many rows there are, how long they are, which groups have
+    slots.
     """
     import torch
 
-    groups = [group.kv_cache_spec for group in kv_cache_config.kv_cache_groups]
-    sizes = [group.block_size for group in groups]
-    modes = source.part("v1.worker.block_table", "SlotMappingMode")
-    state = source.part("v1.kv_cache_interface", "MambaSpec")
-    offered = {
-        "max_num_reqs": min(
-            config.scheduler_config.max_num_seqs, kv_cache_config.num_blocks + ROWS_TO_SPARE
+    _alone_on_the_host(source)
+    sizes = [group.kv_cache_spec.block_size for group in kv_cache_config.kv_cache_groups]
+    scheduling = config.scheduler_config
+    drafts = config.speculative_config
+    of = source.part(RUNNER, "GPUModelRunner")
+    runner = of.__new__(of)
+    vars(runner).update(
+        vllm_config=config,
+        cache_config=config.cache_config,
+        parallel_config=config.parallel_config,
+        model_config=SimpleNamespace(get_vocab_size=lambda: VOCABULARY),
+        max_model_len=config.model_config.max_model_len,
+        max_encoder_len=0,
+        max_num_reqs=scheduling.max_num_seqs,
+        max_num_tokens=scheduling.max_num_batched_tokens,
+        num_spec_tokens=drafts.num_speculative_tokens if drafts else 0,
+        cp_kv_cache_interleave_size=config.parallel_config.cp_kv_cache_interleave_size,
+        _init_block_sizes=[],
+        _init_kernel_block_sizes=[],
+        _init_max_num_blocks=[],
+        _init_slot_mapping_modes=[],
+        jit_warmup_registry=SimpleNamespace(activate=nullcontext),
+        input_batch=SimpleNamespace(logitsprocs=None, logitsprocs_need_output_token_ids=False),
+        requests={},
+        num_prompt_logprobs={},
+        late_interaction_runner=SimpleNamespace(
+            on_requests_finished=_nothing, register_request=_nothing
         ),
-        "max_model_len": options.max_model_len,
-        "max_num_batched_tokens": options.max_num_batched_tokens,
-        "device": torch.device("cpu"),
-        "pin_memory": False,
-        "vocab_size": VOCABULARY,
-        "block_sizes": sizes,
-        "kernel_block_sizes": sizes,
-        "max_num_blocks_per_req": [
-            -(-options.max_model_len // size) + options.num_speculative_tokens for size in sizes
-        ],
-        "num_spec_tokens": options.num_speculative_tokens,
-        "slot_mapping_modes": [
-            modes.NONE if isinstance(group, state) else modes.TOKEN_TO_KV_SLOT for group in groups
-        ],
-    }
-    return fill(
-        source,
-        source.part("v1.worker.gpu_input_batch", "InputBatch"),
-        offered,
-        ["block_sizes", "max_num_blocks_per_req"],
+        kv_cache_config=kv_cache_config,
+        encoder_cache={},
+        speculative_config=drafts,
+        is_pooling_model=False,
+        uses_mrope=False,
+        uses_xdrope_dim=0,
+        use_async_scheduling=scheduling.async_scheduling,
+        use_async_spec_decode=False,
+        device=torch.device("cpu"),
+        _zero_block_ids=_nothing,
+        _may_reorder_batch=_nothing,
     )
+    # Until 0.32 a kernel's blocks may be smaller than the cache's; no kernel runs here.
+    sized = {"kv_cache_config": kv_cache_config, "kernel_block_sizes": sizes}
+    fill(source, runner.may_reinitialize_input_batch, sized)
+    return runner
 
 
 def _states(

@@ -11,7 +11,7 @@ Sources: vLLM 0.29.0 to 0.33.0, `v1/core/sched/output.py`; `v1/worker/gpu_model_
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from cachewitness.core.engine_failure import EngineFailure
@@ -21,10 +21,11 @@ from cachewitness.engines.cache_state import Tables
 
 class WorkerTables:
     """The rows of every request, by group and column. `admitted` are those who came, or came
-    back, with the last step.
+    back, with the last step. `widths`, by group: how many columns a row has; () for any number.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, widths: Sequence[int] = ()) -> None:
+        self._widths = widths
         self._rows: dict[str, Tables] = {}
         self.admitted: set[str] = set()
         self.copies: list[Move] = []
@@ -35,7 +36,7 @@ class WorkerTables:
         computes.
 
         Raises EngineFailure for a request that is to compute and of which the worker is told
-        nothing, or that it does not know.
+        nothing, or that it does not know, and for a table that is longer than its row.
         """
         self.copies = [
             Move(copy.src_block_id, copy.dst_block_id)
@@ -66,6 +67,12 @@ class WorkerTables:
                     "engine-crashed",
                     f"had {r} compute, of which its scheduler had not told the worker",
                 )
+            for row, width in zip(self._rows[r], self._widths, strict=False):
+                if len(row) > width:
+                    raise EngineFailure(
+                        "engine-crashed",
+                        f"gave {r} {len(row)} blocks, and a row of its worker has {width}",
+                    )
         return starts
 
     def fed(

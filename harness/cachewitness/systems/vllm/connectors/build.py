@@ -77,7 +77,11 @@ class ConnectorChoice(NamedTuple):
 
 
 def _offloading(pages: int, blocks: int, unit: int) -> dict[str, Any]:
-    return {"cpu_bytes_to_use": pages // blocks * CHUNK_BYTES, "blocks_per_chunk": blocks}
+    return {
+        "cpu_bytes_to_use": pages // blocks * CHUNK_BYTES,
+        "blocks_per_chunk": blocks,
+        "self_describing_kv_events": True,
+    }
 
 
 def _simple(pages: int, blocks: int, unit: int) -> dict[str, Any]:
@@ -247,5 +251,8 @@ def connected_header(
         unordered=connector.unordered,
     )
     rules = structs.replace(tiered.rules, tier=tier, progress_steps=waits)
+    if rules.key_events is not None and not connector.describes:
+        events = structs.replace(rules.key_events, bare=True)
+        rules = structs.replace(rules, key_events=events)
     able = [name for name in tiered.capabilities if name not in connector.lacks]
     return structs.replace(tiered, pools=pools, rules=rules, capabilities=able)

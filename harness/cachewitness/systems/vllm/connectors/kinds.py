@@ -58,6 +58,8 @@ class Side(Memory, Protocol):
     """Its own worker says which loads have failed."""
     once: bool
     """A request is looked up there once, until it has blocks."""
+    describes: bool
+    """Its events for routers have the tokens of every block of full attention."""
     waits: int
     """So many steps a request may wait for it because it is away."""
 
@@ -92,7 +94,7 @@ class VllmSide:
     harness says which loads fail.
     """
 
-    tells_failures = once = False
+    tells_failures = once = describes = False
     waits = 0
     away = False
     lacks: Sequence[str] = ()
@@ -132,6 +134,7 @@ class Connector:
         self.unordered = all(side.unordered for side in sides)
         self.tells_failures = all(side.tells_failures for side in sides)
         self.once = any(side.once for side in sides)
+        self.describes = all(side.describes for side in sides)
         self.waits = max(side.waits for side in sides)
         self.lacks = {name for side in sides for name in side.lacks}
         self.null = [first + page for first, side in self._placed() for page in side.null]

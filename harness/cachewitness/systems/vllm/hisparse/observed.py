@@ -27,7 +27,6 @@ from cachewitness.core.events import (
 )
 from cachewitness.engines.block_table_diff import BlockTableDiff, Further
 from cachewitness.engines.cache_state import Tables
-from cachewitness.engines.key_events import DEVICE, HOST
 from cachewitness.engines.observe import ObservedManager
 from cachewitness.engines.observe_pins import POOL
 from cachewitness.engines.page_accounts import WholeAccounts
@@ -160,10 +159,12 @@ class ObservedTiers(ObservedManager):
         """
         places = self._places
         self.settle()
-        for event in self._key_events.read(events, self.step, (DEVICE, HOST)):
+        for event in self._key_events.read(events, self.step):
             if isinstance(event, KvStored | KvRemoved):
                 parts = places.parts if event.group == places.source else [places.of_indexer]
-                self.events += [msgspec.structs.replace(event, group=part) for part in parts]
+                self.events += [
+                    msgspec.structs.replace(event, group=part, medium="") for part in parts
+                ]
             else:
                 self.events.append(event)
 
