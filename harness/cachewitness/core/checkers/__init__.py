@@ -21,6 +21,7 @@ from cachewitness.core.checkers.safety import (
     WindowLiveness,
 )
 from cachewitness.core.checkers.statistics import StatisticsTrue
+from cachewitness.core.checkers.stores import StoresOwed
 from cachewitness.core.checkers.tensors import TensorsAgree
 from cachewitness.core.trace_format import Level
 
@@ -35,6 +36,7 @@ OF_PAGES: tuple[type[Checker], ...] = (
     CommitOrder,
     ReuseFloor,
     ContentFloor,
+    StoresOwed,
     CapturesKept,
     EvictionOrder,
     KeyEventsTrue,

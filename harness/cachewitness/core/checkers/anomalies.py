@@ -117,6 +117,12 @@ CATALOGUE: tuple[Anomaly, ...] = (
         "correct output, no reuse: the cache is inert, or drops what it need not",
     ),
     Anomaly(
+        "lost-store",
+        "what the engine declares that it stores in a second tier is found there later, if its"
+        " request ended as intended and there was room",
+        "the second tier stores less than it says: what the device forgets is computed again",
+    ),
+    Anomaly(
         "lost-capture",
         "a declared capture is made, found by whoever begins as it does, and given up for want of"
         " places alone",
