@@ -122,6 +122,19 @@ class TierRules(msgspec.Struct, frozen=True, omit_defaults=True):
     once: bool = False
 
 
+class Unkeyed(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What the engine says that it keys nothing of, among whole blocks of attention that requests
+    computed which end as intended.
+
+    `answers`: blocks with generated tokens. `last`: the block with which a prompt ends. `duplicates`:
+    a page beside one that has the key for its prefix, nor does it get one when that key ends.
+    """  # noqa: E501
+
+    answers: bool = False
+    last: bool = False
+    duplicates: bool = False
+
+
 class Stores(msgspec.Struct, frozen=True, omit_defaults=True):
     """What the engine says that it puts into a second tier while there is room: of each request
     that ends as intended, what it computed of its prompt, in whole chunks (`TierRules.chunk`; in
@@ -210,7 +223,7 @@ class Rules(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fiel
     while a request is there, even one that waits. `key_events` is set if the engine tells routers
     of its keys, `stats` if it tells operators of its use, `answering` at answers level alone.
     `late_keys`: a key may begin steps behind the one that wrote its page. `stores` is set if the
-    engine says what it puts into a second tier.
+    engine says what it puts into a second tier, `unkeyed` says which whole blocks get no key.
     """  # noqa: E501
 
     caching: bool = True
@@ -231,6 +244,7 @@ class Rules(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fiel
     stats: bool = False
     late_keys: bool = False
     stores: Stores | None = None
+    unkeyed: Unkeyed = Unkeyed()
 
 
 class Header(msgspec.Struct, frozen=True, tag_field="e", tag="header"):

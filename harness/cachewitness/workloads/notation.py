@@ -9,7 +9,7 @@ The header comes first::
     group 2: full block 4 pool 1 of 0
     rules: alignment 4, eagle-drop 4, drafts 2, retention 0 on 1, shared-prefix-boundary, no-caching, progress 4
     rules: captures, idle-resets, key-events, key-events-with-gaps, key-events-with-orphans, stats
-    rules: key-events-of-hits
+    rules: key-events-of-hits, stores, stores-answers, no-keys-of-answers, no-keys-of-duplicates
 
 Events follow. Pages stand behind bars, group 0 first; what follows `#` is a comment::
 
@@ -100,7 +100,9 @@ from cachewitness.core.events import (
     Stats,
     StepBegin,
     StepEnd,
+    Stores,
     Submitted,
+    Unkeyed,
     Unpublish,
     UnpublishReason,
     Version,
@@ -120,6 +122,10 @@ PLAIN_RULES: dict[str, dict[str, Any]] = {
     "key-events-of-hits": {"key_events": KeyEvents(again=True)},
     "stats": {"stats": True},
     "late-keys": {"late_keys": True},
+    "stores": {"stores": Stores()},
+    "stores-answers": {"stores": Stores(answers=True)},
+    "no-keys-of-answers": {"unkeyed": Unkeyed(answers=True)},
+    "no-keys-of-duplicates": {"unkeyed": Unkeyed(duplicates=True)},
 }
 
 

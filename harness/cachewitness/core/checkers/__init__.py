@@ -7,6 +7,7 @@ from cachewitness.core.checkers.captures import CapturesKept
 from cachewitness.core.checkers.content_floor import ContentFloor
 from cachewitness.core.checkers.eviction import EvictionOrder
 from cachewitness.core.checkers.key_events import KeyEventsTrue
+from cachewitness.core.checkers.key_floor import KeysOwed
 from cachewitness.core.checkers.ownership import Ownership
 from cachewitness.core.checkers.progress import Progress
 from cachewitness.core.checkers.protocol import Checker
@@ -36,6 +37,7 @@ OF_PAGES: tuple[type[Checker], ...] = (
     CommitOrder,
     ReuseFloor,
     ContentFloor,
+    KeysOwed,
     StoresOwed,
     CapturesKept,
     EvictionOrder,

@@ -117,6 +117,12 @@ CATALOGUE: tuple[Anomaly, ...] = (
         "correct output, no reuse: the cache is inert, or drops what it need not",
     ),
     Anomaly(
+        "key-owed",
+        "a whole block that a request computed which ended as intended has a key, in its page or in"
+        " another, unless the engine declares that it keys no such blocks",
+        "correct output, no reuse: what was computed can be hit by nobody",
+    ),
+    Anomaly(
         "lost-store",
         "what the engine declares that it stores in a second tier is found there later, if its"
         " request ended as intended and there was room",

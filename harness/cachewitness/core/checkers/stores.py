@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from cachewitness.core.checkers.finding import Finding
+from cachewitness.core.checkers.key_floor import settled_tokens
 from cachewitness.core.checkers.lookup import has_usable_key
 from cachewitness.core.checkers.protocol import Checker, Found, Handler
 from cachewitness.core.checkers.tier_floor import needed_in_tier
@@ -41,16 +42,13 @@ Name = TypeVar("Name", str, int)
 
 LOCAL = "local"
 
-SETTLED = 2
-"""So many steps behind the one that completed it a chunk with generated tokens is owed: with steps
-in flight its last token may be known no earlier."""
-
 
 @dataclass(slots=True, eq=False)
 class Owed:
-    """A chunk of `length` tokens of `r` that has no copy yet. `node` is its prefix, `places` whose
-    copies make it up, `step` the one that completed it, and `run` the number of that step among
-    those of its request.
+    """A chunk of `r` that has no copy yet, its tokens from `start` to `length`. `node` is its
+    prefix, `places` are those whose copies make it up, and `step` is the one that completed it.
+
+    `ended`: the last step that had ended when its request was over.
     """
 
     r: str
@@ -59,8 +57,6 @@ class Owed:
     node: int
     places: list[Place]
     step: int
-    run: int
-    answer: bool
     ended: int = -1
 
 
@@ -139,10 +135,9 @@ class StoresOwed(Checker):
         """From now on it is owed what the request completed; an engine that gave it up owes
         nothing.
         """
-        request = ledger.requests[event.r]
+        settled = settled_tokens(ledger, ledger.requests[event.r])
         for owed in self._pending.pop(event.r, ()):
-            known = not owed.answer or request.ran_steps - owed.run >= SETTLED
-            if known and not event.by_engine:
+            if owed.length <= settled and not event.by_engine:
                 owed.ended = ledger.requests.last_step_ended
                 self._owed.setdefault(owed.node, []).append(owed)
         return None
@@ -256,7 +251,6 @@ def _completed(ledger: Ledger, request: RequestRecord, run: Run, step: int) -> I
             ]
             if lengths and all(_in_table(ledger, request, run, *place) for place in lengths):
                 places = [(group.id, request.nodes[length]) for group, length in lengths]
-                answer = end > request.prompt_tokens
                 yield Owed(
                     request.r,
                     end - size,
@@ -264,8 +258,6 @@ def _completed(ledger: Ledger, request: RequestRecord, run: Run, step: int) -> I
                     request.nodes[end],
                     places,
                     step,
-                    request.ran_steps,
-                    answer=answer,
                 )
 
 
