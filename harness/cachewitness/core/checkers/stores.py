@@ -77,6 +77,8 @@ class StoresOwed(Checker):
         """By request that has not ended: chunks that it completed and that have no copy yet."""
         self._owed: dict[int, list[Owed]] = {}
         """By prefix: chunks of requests that ended."""
+        self._failed: dict[Place, int] = {}
+        """The latest step in which a store of it failed; such a step may not have ended yet."""
         self._room: dict[int, int] = {}
         """By step in flight: how many pages of other tiers were free when it began."""
 
@@ -122,12 +124,15 @@ class StoresOwed(Checker):
             for owed in _completed(ledger, ledger.requests[run.r], run, event.step)
         ]
         missing = [owed for owed in complete if not _there(ledger, owed)]
+        self._failed = {place: step for place, step in self._failed.items() if step >= event.step}
         self.opportunities += len(complete) - len(missing)
         # An engine may take room for all of a store or for nothing, and store with it what it lacks
         # of the prompt in front of the chunk.
         last = {owed.r: owed for owed in missing}
         if missing and sum(_pages_lacking(ledger, owed) for owed in last.values()) <= room:
             for owed in missing:
+                if not self._failed.keys().isdisjoint(owed.places):
+                    continue
                 self._pending.setdefault(owed.r, []).append(owed)
         return None
 
@@ -155,6 +160,7 @@ class StoresOwed(Checker):
             failed = {
                 (image.group, image.node) for image in ledger.contents.copying.get(event.id, ())
             }
+            self._failed |= dict.fromkeys(failed, event.step)
             self._drop(lambda owed: not failed.isdisjoint(owed.places))
         return None
 
@@ -172,6 +178,7 @@ class StoresOwed(Checker):
     def forget(self, ledger: Ledger, gone: Collection[int]) -> None:
         """Owe nothing at prefixes that stand for others now."""
         self._drop(lambda owed: any(node in gone for _, node in owed.places))
+        self._failed.clear()
 
     def _drop(self, of: Callable[[Owed], bool]) -> None:
         self._pending = _without(self._pending, of)
