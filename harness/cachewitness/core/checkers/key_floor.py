@@ -104,9 +104,12 @@ class KeysOwed(Checker):
             record = records.get(page)
             if record is None or not whole_block(record, group, request):
                 continue
-            if not _can_be_hit(ledger, group, record, request) or _is_unkeyed(
-                ledger, record, request
-            ):
+            if _is_unkeyed(ledger, record, request):
+                continue
+            if not _can_be_hit(ledger, group, record, request):
+                continue
+            if record.node in ledger.keys.published[group.id]:
+                self.opportunities += 1
                 continue
             block = Block(group.id, record.node, record.stop, page, request.r, record.step)
             # Whether a request finished or was aborted may be reported behind its releases, and
@@ -204,7 +207,9 @@ def _owed(ledger: Ledger, block: Block, seq: int) -> Finding | None:
     ended = ledger.keys.ended[block.group].get(block.node)
     if ended is not None and ended.step >= block.step:
         unkeyed = ledger.header.rules.unkeyed
-        if unkeyed.duplicates or ended.reason not in ("evict", "replace"):
+        for_room = ended.reason in ("evict", "replace")
+        # That its own key was taken from a page that somebody holds is judged by others.
+        if unkeyed.duplicates or not for_room or ended.page == block.page:
             return None
     first = count(block.length, "token")
     many = f" of group {block.group}" if len(ledger.groups) > 1 else ""

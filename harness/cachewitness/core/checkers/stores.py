@@ -303,4 +303,4 @@ def _lost(event: Hit, owed: Owed) -> Finding:
         f" no copy of {tokens}: a contradiction."
     )
     line = f"{named(owed.r)} computed its tokens {tokens}; the second tier has no copy of them"
-    return Finding(anomaly="lost-store", r=event.r, sentence=sentence, line=line)
+    return Finding(anomaly="lost-store", r=owed.r, sentence=sentence, line=line)
