@@ -5,6 +5,7 @@ skip goes unseen.
 from __future__ import annotations
 
 import gc
+import os
 import signal
 from importlib.util import find_spec
 from pathlib import Path
@@ -49,6 +50,8 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "toy: runs the toy model; needs the extra `toy`")
     config.addinivalue_line("markers", "cuda: runs the toy model on a GPU, if torch sees one")
     config.addinivalue_line("markers", "score: runs lm-eval; needs the extra `score`")
+    for name in ("CI", "GITHUB_ACTIONS", "GITHUB_STEP_SUMMARY"):
+        os.environ.pop(name, None)  # commands print more where they are set; tests that want it do
     if (
         signal.getsignal(signal.SIGINT) is signal.SIG_IGN
     ):  # a shell has its background jobs ignore it, and all that they start
