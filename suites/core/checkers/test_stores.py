@@ -61,7 +61,9 @@ LAWFUL: dict[str, tuple[str, dict[str, Any]]] = {
     "asked for too early": (RUN + ENDS + AGAIN, {"stores": Stores(steps=1)}),
     "too short": (RUN + ENDS + AGAIN, {"stores": Stores(shortest=14)}),
     "the store failed": (
-        RUN.replace("; store", "; begun 7 0/2>1/1 8 0/3>1/2; failed 7 8; store") + ENDS + AGAIN,
+        RUN.replace("; store", "; begun 7 0/2>1/1; begun 8 0/3>1/2; failed 7; failed 8; store")
+        + ENDS
+        + AGAIN,
         {},
     ),
 }
