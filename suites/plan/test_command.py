@@ -30,6 +30,7 @@ EXAMPLES = {
         "--context",
         "65536",
     ],
+    "sglang": ["--layout", "qwen3.5-0.8b", "--memory", "20GiB"],
     "tensorrt_edge": [
         "--layout",
         "qwen3.5-0.8b",

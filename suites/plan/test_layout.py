@@ -78,7 +78,7 @@ def test_a_path_of_any_letters_is_written_as_toml(folder: str, tmp_path: Path) -
     [
         (
             {"layer_types": ["linear_attention"] * 40},
-            "the block size follows from one attention and one recurrent kind",
+            "vLLM caches no prefix of a model without attention",
         ),
         ({"model_type": "gpt2"}, "model_type: 'gpt2' is not known here"),
     ],

@@ -12,8 +12,9 @@ import msgspec
 
 from cachewitness.core.checkers.finding import Finding, Tally
 from cachewitness.core.result import Activity
-from cachewitness.report import jsonreport
+from cachewitness.report import comparison, jsonreport
 from cachewitness.report.summary import NotRun
+from cachewitness.sessions.bisect import search as bisection
 from cachewitness.sessions.fuzz.self_test import CanaryResult
 from cachewitness.sessions.mutants.document import Hunt
 from cachewitness.vectors.document import Consumed
@@ -172,14 +173,16 @@ class Serving(msgspec.Struct, kw_only=True):
 
 
 class Plan(msgspec.Struct, kw_only=True):
-    """What `plan` works out: `results` by name, whose endings are units, and under the same
-    names `how` each came about.
+    """What `plan` works out: `answer` in one line (empty if there is none), `results` by name, and
+    under the same names their `units` and `how` each came about.
     """
 
     system: str
     release: str
     layout: str
+    answer: str
     results: dict[str, int | float | str | bool | None]
+    units: dict[str, str]
     how: dict[str, str]
     tables: dict[str, list[dict[str, int | float | str | bool | None]]]
     commands: list[str]
@@ -197,6 +200,8 @@ KINDS: dict[str, tuple[str, Any]] = {
     "checked": ("several histories, judged", Checked),
     "fuzz": ("a fuzz campaign", Fuzzed),
     "search": ("an exhaustive search", Search),
+    "bisection": ("the commit since which a trace fails", bisection.Document),
+    "comparison": ("two runs compared", comparison.Document),
     "explained": ("what an anomaly is, or what is wrong with a file", Explained),
     "mutants": ("a hunt of seeded faults", Hunt),
     "rehearsed": ("what a program answered to the questions of the protocol", Rehearsed),

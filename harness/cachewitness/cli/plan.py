@@ -1,7 +1,7 @@
 """`cachewitness plan SYSTEM`: applies a system's sizing rules to a model and an amount of memory.
 
-A system is a policy that has a plan. Only the module of the one that is asked for is imported, so
-that an answer takes no longer than it must.
+A system is a policy that has a plan, or an engine that registers one. Only the module of the one
+that is asked for is imported, so that an answer takes no longer than it must.
 """
 
 from __future__ import annotations
@@ -19,16 +19,13 @@ class _Systems(click.Group):
         """Return the command of a system, or the one that writes a layout. Raises UsageError
         with the nearest system.
         """
-        from cachewitness.engines import policy as policies
-        from cachewitness.plan.systems import system_of
+        from cachewitness.plan.systems import sizing_of, system_of
 
         if cmd_name == LAYOUT:
             from cachewitness.plan import layout_file
 
             return layout_file.command
-        sizing = policies.get(system_of(cmd_name)).sizing
-        assert sizing is not None
-        return sizing.plan()
+        return sizing_of(system_of(cmd_name)).plan()
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the systems, the default first, and the command that writes a layout."""
@@ -38,12 +35,11 @@ class _Systems(click.Group):
 
     def format_help_text(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write what the command is for, with the names that a system can be given."""
-        from cachewitness.engines import policy as policies
-        from cachewitness.plan.systems import systems
+        from cachewitness.plan.systems import sizing_of, systems
 
-        sizings = {name: policies.get(name).sizing for name in systems()}
+        sizings = {name: sizing_of(name) for name in systems()}
         names = [
-            f"{name} (or {', '.join(sizing.aliases)})" if sizing and sizing.aliases else name
+            f"{name} (or {', '.join(sizing.aliases)})" if sizing.aliases else name
             for name, sizing in sizings.items()
         ]
         super().format_help_text(ctx, formatter)

@@ -1,5 +1,5 @@
 """The groups that vLLM makes of a model: a layout, by the arithmetic of
-`cachewitness_reference.vllm.sizing`.
+`cachewitness_reference.vllm.planning`.
 
 Sources (vLLM 0.33.0): `v1/core/kv_cache_planning.py`, `get_kv_cache_groups`; `config/cache.py`,
 DEFAULT_BLOCK_SIZE.
@@ -9,17 +9,10 @@ from __future__ import annotations
 
 from cachewitness._util.errors import UsageError
 from cachewitness.core.trace_format import GroupSpec, Layout
-from cachewitness.plan.hybrid import hybrid_of, is_hybrid
-from cachewitness.workloads.model import Full, Latent, Model, Recurrent, Sliding
-from cachewitness_reference.vllm.sizing import block_alignment, deal_layers, unified_block_size
-
-DEFAULT_BLOCK = 16
-"""Tokens in a block of a model without recurrent layers, and the least block of one that has them.
-"""
-LATENT_BLOCK = 64
-"""The same where attention keeps latent vectors alone: what the kernels take that vLLM chooses on
-Hopper (FlashMLA, v1/attention/backends/mla/flashmla.py). Other kernels take 16 (Triton), 32
-(FlashInfer) or 128 (CUTLASS)."""
+from cachewitness.plan.serving import Serving, rank_of
+from cachewitness.workloads.model import Model, Recurrent
+from cachewitness_reference.vllm.options import ConfigError
+from cachewitness_reference.vllm.planning import LayerGroup, groups_of
 
 
 def layout_of(model: Model, named: str, name: str = "") -> Layout:
@@ -28,40 +21,24 @@ def layout_of(model: Model, named: str, name: str = "") -> Layout:
 
     Raises UsageError for layers that these rules do not fit.
     """
-    block = _hybrid_block(model, named) if is_hybrid(model) else _block(model, named)
-    dealt = deal_layers([cache.layers for cache in model.caches])
-    groups = [
-        _group(cache, block, layers)
-        for cache, sizes in zip(model.caches, dealt, strict=True)
-        for layers in sizes
-    ]
-    return Layout(name or model.checkpoint, groups)
-
-
-def _hybrid_block(model: Model, named: str) -> int:
-    hybrid = hybrid_of(model, 1, named)
-    alignment = block_alignment(
-        DEFAULT_BLOCK, latent=hybrid.latent, checkpoint_alignment=model.checkpoint_alignment
-    )
-    return unified_block_size(hybrid.token_bytes, hybrid.state_bytes, alignment)
-
-
-def _block(model: Model, named: str) -> int:
-    if model.latent_alone:
-        return LATENT_BLOCK
-    pages = {cache.token_bytes for cache in model.caches if isinstance(cache, Full | Sliding)}
-    if len(pages) != 1 or not all(isinstance(cache, Full | Sliding) for cache in model.caches):
+    if all(isinstance(cache, Recurrent) for cache in model.caches):
         raise UsageError(
-            f"{named}: model.caches: groups are worked out for attention layers whose tokens weigh"
-            " the same"
+            f"{named}: model.caches: vLLM caches no prefix of a model without attention"
         )
-    return DEFAULT_BLOCK
+    serving = Serving(checkpoint_alignment=model.checkpoint_alignment)
+    try:
+        groups = groups_of(rank_of(model, serving, named).layers)
+    except ConfigError as error:
+        raise UsageError(f"{named}: model.caches: {error}") from None
+    return Layout(name or model.checkpoint, [spec_of(group) for group in groups])
 
 
-def _group(cache: object, block: int, layers: int) -> GroupSpec:
-    if isinstance(cache, Recurrent):
-        return GroupSpec("recurrent", block, layers=layers)
-    if isinstance(cache, Sliding):
-        return GroupSpec("sliding", block, layers=layers, window=cache.window)
-    assert isinstance(cache, Full | Latent)
-    return GroupSpec("full", block, layers=layers)
+def spec_of(group: LayerGroup) -> GroupSpec:
+    """Return a group in the words of a layout."""
+    layer = group.first
+    layers = len(group.layers)
+    if layer.kind == "recurrent":
+        return GroupSpec("recurrent", layer.block_size, layers=layers)
+    if layer.kind == "sliding":
+        return GroupSpec("sliding", layer.block_size, layers=layers, window=layer.window)
+    return GroupSpec("full", layer.block_size, layers=layers)

@@ -7,26 +7,26 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from cachewitness._util.errors import UsageError
-from cachewitness.workloads.model import DTYPE_BYTES, Full, Latent, Model, Recurrent, Sliding
-from cachewitness_reference.vllm.sizing import mamba_state_bytes
+from cachewitness.plan.rank import AUTO, Types, latent_bytes, state_bytes, token_bytes
+from cachewitness.workloads.model import Full, Latent, Model, Recurrent, Sliding
+from cachewitness_reference.vllm.sizing import checked
 
 
 @dataclass(frozen=True)
 class Hybrid:
-    """What a rank keeps: bytes of a token and of a state, each in one layer, and how many layers
-    there are of either kind.
+    """What a rank keeps: bytes of a token and of a state, each in one layer. `latent`: attention
+    keeps latent vectors.
     """
 
     token_bytes: int
     state_bytes: int
     latent: bool
-    attention_layers: int
-    recurrent_layers: int
 
 
 def is_hybrid(model: Model) -> bool:
-    """Return whether a model has recurrent layers."""
-    return any(isinstance(cache, Recurrent) for cache in model.caches)
+    """Return whether a model has recurrent layers beside attention."""
+    recurrent = [isinstance(cache, Recurrent) for cache in model.caches]
+    return any(recurrent) and not all(recurrent)
 
 
 def is_gated_delta(model: Model) -> bool:
@@ -36,50 +36,45 @@ def is_gated_delta(model: Model) -> bool:
     return any(isinstance(cache, Recurrent) and cache.family == "gdn" for cache in model.caches)
 
 
-def rank_token_bytes(keys: Full | Sliding, ranks: int) -> int:
-    """Return what one of so many ranks keeps of a token in one layer; a head that is on several is
-    kept by each.
-
-    Raises UsageError for heads that cannot be divided.
-    """
-    if keys.kv_heads % ranks and ranks % keys.kv_heads:
-        raise UsageError(
-            f"--tensor-parallel-size: {keys.kv_heads} KV heads cannot be divided by {ranks}"
-        )
-    return keys.token_bytes // keys.kv_heads * max(keys.kv_heads // ranks, 1)
+def types_of(model: Model, types: Types | None = None) -> Types:
+    """Return types of which that of keys and values is no longer left to the checkpoint."""
+    given = Types() if types is None else types
+    if given.kv != AUTO or not model.kv_cache_dtype:
+        return given
+    return Types(model.kv_cache_dtype, given.mamba, given.mamba_ssm, given.weights, given.drafts)
 
 
-def hybrid_of(model: Model, tensor_parallel_size: int, named: str) -> Hybrid:
+def hybrid_of(
+    model: Model, tensor_parallel_size: int, named: str, types: Types | None = None
+) -> Hybrid:
     """Return what one of so many ranks keeps of a hybrid; `named` is the option that named it, for
     messages.
 
     Raises UsageError where vLLM's rule has no single answer.
     """
-    attention = [cache for cache in model.caches if isinstance(cache, Full | Latent)]
-    states = [cache for cache in model.caches if isinstance(cache, Recurrent)]
-    if len(attention) != 1 or len(states) != 1 or len(model.caches) != 2:
-        raise UsageError(
-            f"{named}: model.caches: the block size follows from one attention and one recurrent"
-            " kind"
-        )
-    keys = attention[0]
-    state = states[0]
+    chosen = types_of(model, types)
     ranks = tensor_parallel_size
-    if ranks > 1 and state.family == "mamba2":
+    attention = [cache for cache in model.caches if isinstance(cache, Full | Latent | Sliding)]
+    states = [cache for cache in model.caches if isinstance(cache, Recurrent)]
+    if len(attention) + len(states) != len(model.caches):
         raise UsageError(
-            "--tensor-parallel-size: how the groups of a Mamba-2 layer are divided is not worked"
-            " out here; use 1"
+            f"{named}: model.caches: the block size follows from attention and recurrent layers"
+            " alone"
         )
-    heads = state.state_shape[0] if state.state_shape else state.conv_channels
-    if heads % ranks or state.conv_channels % ranks:
+    tokens = {
+        latent_bytes(cache, chosen)
+        if isinstance(cache, Latent)
+        else token_bytes(cache, ranks, chosen)
+        for cache in attention
+    }
+    if len(tokens) != 1:
         raise UsageError(
-            f"--tensor-parallel-size: {heads} recurrent heads cannot be divided by {ranks}"
+            f"{named}: model.caches: the block size follows from attention layers whose tokens"
+            " weigh the same"
         )
-    token_bytes = keys.entry_bytes if isinstance(keys, Latent) else rank_token_bytes(keys, ranks)
-    state_bytes = mamba_state_bytes(
-        state.conv_channels // ranks,
-        state.conv_kernel,
-        DTYPE_BYTES[state.conv_dtype],
-        state.state_bytes // ranks,
+    largest = max(state_bytes(state, ranks, chosen) for state in states)
+    return Hybrid(
+        tokens.pop(),
+        checked("state", largest),
+        any(isinstance(cache, Latent) for cache in attention),
     )
-    return Hybrid(token_bytes, state_bytes, isinstance(keys, Latent), keys.layers, state.layers)

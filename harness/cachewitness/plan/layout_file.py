@@ -101,7 +101,7 @@ def _value(value: str | int | Sequence[str | int]) -> str:
             "\x7f", "\\u007f"
         )
     if isinstance(value, int):
-        return str(value)
+        return str(value).lower()
     inner = [_value(each) for each in value]
     if sum(map(len, inner)) < 100:
         return f"[{', '.join(inner)}]"

@@ -27,30 +27,63 @@ class Whole(click.IntRange):
 
 class Memory(click.ParamType[int]):
     """An amount of memory: a number and its unit, a power of 1024 or of 1000; without one it is
-    in bytes.
+    in bytes. `G` alone is vLLM's 1024^3, and `g` its 1000^3.
     """
 
     name = "memory"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
         """Return bytes, rounded down."""
-        found = _MEMORY.fullmatch(str(value).strip())
-        if found is None:
+        try:
+            found = amount(str(value))
+        except ValueError:
             self.fail(
-                f"{value!r} is no amount of memory such as 40GiB, 40GB or 1048576.", param, ctx
+                f"{value!r} is no amount of memory such as 40GiB, 40GB, 40G or 1048576.",
+                param,
+                ctx,
             )
-        number, prefix, binary = found.groups()
-        amount = int(
-            Fraction(number)
-            * (1024 if binary else 1000) ** (" KMGTP".index(prefix.upper()) if prefix else 0)
-        )
-        if not 1 <= amount <= _MEMORY_MAX:
+        if not 1 <= found <= _AMOUNT_MAX:
             self.fail(f"{value!r} is not from 1 byte to 8 EiB.", param, ctx)
-        return amount
+        return found
 
 
-_MEMORY = re.compile(r"([0-9]{1,18}(?:\.[0-9]{1,6})?) ?(?:([kKMGTP])(i?)B|B)?")
-_MEMORY_MAX = 2**63 - 1
+class Amount(click.ParamType[int]):
+    """A whole number as vLLM takes it: `k`, `m`, `g` for powers of 1000, `K`, `M`, `G` of 1024."""
+
+    name = "number"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Return the number, at least 1."""
+        try:
+            found = amount(str(value))
+        except ValueError:
+            found = 0
+        if not 1 <= found <= _AMOUNT_MAX:
+            self.fail(
+                f"{value!r} is no number from 1 to 2^63 - 1, such as 32768 or 32K.", param, ctx
+            )
+        return found
+
+
+def amount(text: str) -> int:
+    """Return a number with a unit as a whole number, rounded down. Raises ValueError for none.
+
+    A letter alone is read as vLLM reads it (`utils/argparse_utils.py`): small for powers of 1000,
+    capital for powers of 1024, which take no fraction.
+    """
+    found = _AMOUNT.fullmatch(text.strip())
+    if found is None:
+        raise ValueError(text)
+    number, letter, binary, in_bytes = found.groups()
+    if letter and not in_bytes and letter.isupper() and "." in number:
+        raise ValueError(text)
+    power = " KMGTP".index(letter.upper()) if letter else 0
+    by_letter = bool(letter) and not in_bytes and letter.isupper()
+    return int(Fraction(number) * (1024 if binary or by_letter else 1000) ** power)
+
+
+_AMOUNT = re.compile(r"([0-9]{1,18}(?:\.[0-9]{1,6})?) ?(?:([kKmMgGtTpP])(?:(i?)(B))?|B)?")
+_AMOUNT_MAX = 2**63 - 1
 COUNT = Whole(0, 2**64 - 1)
 SIZE = Whole(1, 2**63 - 1)
 GIB = Whole(1, 2**33 - 1)
@@ -95,6 +128,10 @@ memory = click.option(
     metavar="40GiB",
     help="Memory for the cache, on one rank: how many requests fit.",
 )
+explain = click.option(
+    "--explain", is_flag=True, help="Print how every value comes about below the answer."
+)
+"""Gives a plan command `--explain`."""
 request_tokens = click.option(
     "--request-tokens", type=SIZE, metavar="N", help="Tell how many requests of N tokens fit."
 )
@@ -127,9 +164,11 @@ tensor_parallel_size = click.option(
 )
 
 
-def show(answer: Plan, *, as_json: bool) -> None:
-    """Print a plan on standard output."""
+def show(answer: Plan, *, as_json: bool, explain: bool = True) -> None:
+    """Print a plan on standard output; with `explain` all its lines, else those of the answer if
+    there is one.
+    """
     from cachewitness.plan.show import show as printed
 
     answer.notes += sources.remarks(answer.layout)
-    printed(answer, as_json=as_json)
+    printed(answer, as_json=as_json, explain=explain)

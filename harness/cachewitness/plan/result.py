@@ -34,19 +34,27 @@ class Table:
 
 @dataclass
 class Plan:
-    """What `cachewitness plan SYSTEM` answers."""
+    """What `cachewitness plan SYSTEM` answers; `answer` is its one line, empty if the lines are all
+    that there is to say. `shown` names the lines that are printed below it without being asked for.
+    """
 
     system: str
     release: str
     layout: str = ""
+    answer: str = ""
     lines: list[Line] = field(default_factory=list)
     tables: list[Table] = field(default_factory=list)
     commands: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    shown: tuple[str, ...] = ()
 
     def add(self, name: str, value: Value, how: str = "") -> None:
         """Append a line."""
         self.lines.append(Line(name, value, how))
+
+    def tell_running(self, tokens: int, requests: int) -> None:
+        """Say as the answer how many requests of so many tokens run at once."""
+        self.answer = f"{tokens:,} tokens: {requests:,} requests run at once"
 
     def value(self, name: str) -> Value:
         """Return the value of a line by its name. Raises KeyError if there is none."""
@@ -60,7 +68,9 @@ class Plan:
             "system": self.system,
             "release": self.release,
             "layout": self.layout,
+            "answer": self.answer,
             "results": {line.name: line.value for line in self.lines},
+            "units": {line.name: unit_of(line.name, line.value) for line in self.lines},
             "how": {line.name: line.how for line in self.lines if line.how},
             "tables": {
                 table.name: [dict(zip(table.columns, row, strict=True)) for row in table.rows]
@@ -69,3 +79,16 @@ class Plan:
             "commands": self.commands,
             "notes": self.notes,
         }
+
+
+UNITS = {"_tokens": "tokens", "_bytes": "bytes", "_share": "share"}
+"""By the end of a line's name; a share is 1 for all."""
+
+
+def unit_of(name: str, value: Value) -> str:
+    """Return the unit of a line's value: `count` for a number without one, `text`, `yes or no`."""
+    if isinstance(value, bool):
+        return "yes or no"
+    if isinstance(value, str):
+        return "text"
+    return next((unit for end, unit in UNITS.items() if name.endswith(end)), "count")

@@ -13,14 +13,16 @@ PIPE_WIDTH = 120
 _UNITS = ("KiB", "MiB", "GiB", "TiB", "PiB")
 
 
-def show(plan: Plan, *, as_json: bool) -> None:
-    """Print a plan on standard output."""
+def show(plan: Plan, *, as_json: bool, explain: bool = True) -> None:
+    """Print a plan on standard output. Its answer comes first; without `explain` of the lines only
+    those in `plan.shown` follow it.
+    """
     if as_json:
         output.echo(json.dumps(plan.as_json(), indent=2, ensure_ascii=False))
         return
     from rich.text import Text
 
-    _print_lines(plan)
+    _print_lines(plan, explain or not plan.answer)
     from cachewitness.report.terminal import console
 
     out = console(PIPE_WIDTH)
@@ -55,7 +57,7 @@ def _binary(amount: int) -> str:
     return f" ({size:.2f} {unit})" if unit else ""
 
 
-def _print_lines(plan: Plan) -> None:
+def _print_lines(plan: Plan, explain: bool) -> None:
     from rich.table import Table
     from rich.text import Text
 
@@ -64,6 +66,9 @@ def _print_lines(plan: Plan) -> None:
 
     out = console(PIPE_WIDTH)
     head = f"{plan.system} {plan.release}" + (f", {plan.layout}" if plan.layout else "")
+    if plan.answer:
+        out.print(Text(plan.answer, style="bold"), soft_wrap=True)
+        out.print()
     out.print(Text(head, style="bold"), soft_wrap=True)
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=False)
     table.add_column(no_wrap=True)
@@ -72,6 +77,8 @@ def _print_lines(plan: Plan) -> None:
     )
     table.add_column(style="dim")
     for line in plan.lines:
+        if not explain and line.name not in plan.shown:
+            continue
         table.add_row(line.name.replace("_", " "), format_value(line.name, line.value), line.how)
     print_table(table, out)
     for shown in plan.tables:

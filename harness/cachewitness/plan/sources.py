@@ -31,6 +31,21 @@ def model(named: str) -> Model:
     return read.model(Path(named)) if is_config(named) else layouts.model(named)
 
 
+def unquantized_model(named: str) -> Model:
+    """Return the model, for a system that does not follow what vLLM makes of a checkpoint's own
+    type of keys and values.
+
+    Raises UsageError as `model` does, and for a checkpoint that names such a type.
+    """
+    found = model(named)
+    if found.kv_cache_dtype:
+        raise UsageError(
+            f"{option(named)}: quantization_config: the checkpoint has keys and values in"
+            f" {found.kv_cache_dtype}, and what this system makes of it is not worked out here"
+        )
+    return found
+
+
 def has_model(named: str) -> bool:
     """Return whether a layout says what model it is of; a configuration always does."""
     return is_config(named) or layouts.has_model(named)

@@ -97,15 +97,18 @@ class Recurrent(_Cache, frozen=True, kw_only=True, tag="recurrent"):
     """One state for each sequence: a convolution's last inputs and a matrix for each head
     (`state_shape`, heads first).
 
-    A short convolution (`short_conv`) has no state beside its inputs, and an empty shape.
+    A short convolution (`short_conv`) has no state beside its inputs, and an empty shape; linear
+    attention (`linear`) has no convolution, and a kernel of 1. `state_dtype_fixed`: the checkpoint
+    or its class names the state's type, so that it does not follow the convolution's.
     """
 
-    family: Literal["gdn", "kda", "mamba1", "mamba2", "short_conv"]
+    family: Literal["gdn", "kda", "linear", "mamba1", "mamba2", "short_conv"]
     conv_channels: int
     conv_kernel: int
     conv_dtype: Dtype
     state_shape: list[int]
     state_dtype: Dtype
+    state_dtype_fixed: bool = False
 
     @property
     def state_bytes(self) -> int:
@@ -166,7 +169,9 @@ class Model(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     `max_length` is in tokens, and so is `checkpoint_alignment`: the multiple at which the recurrent
     kernel that the layout's groups were worked out for exports states (1: anywhere). `unverified`
-    names every number that no source confirms; it is empty only if all are.
+    names every number that no source confirms; it is empty only if all are. `kv_cache_dtype` is the
+    type, by vLLM's name, in which the checkpoint itself has keys and values kept; empty if it says
+    none. `draft_layers` are the attention layers of a drafter that is part of the checkpoint.
     """
 
     checkpoint: str
@@ -177,13 +182,8 @@ class Model(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     caches: list[Cache]
     statements: list[Statement] = []
     checkpoint_alignment: int = 1
-
-    @property
-    def latent_alone(self) -> Latent | None:
-        """The latent vectors of every token, if its layers keep those and nothing else."""
-        if len(self.caches) != 1 or not isinstance(alone := self.caches[0], Latent):
-            return None
-        return None if alone.window else alone
+    kv_cache_dtype: str = ""
+    draft_layers: int = 0
 
 
 class _File(msgspec.Struct, frozen=True):
@@ -261,7 +261,7 @@ def _check(model: Model) -> None:
     for index, cache in enumerate(model.caches):
         where = f"$.model.caches[{index}]"
         for field, value in msgspec.structs.asdict(cache).items():
-            if isinstance(value, int):
+            if isinstance(value, int) and not isinstance(value, bool):
                 _check_count(value, f"{where}.{field}")
         if isinstance(cache, Recurrent):
             # A short convolution keeps its inputs alone; every other recurrent layer has a state

@@ -32,7 +32,7 @@ MLA_ALIGNMENT = 128
 """The step, in tokens, in which the block of a hybrid with latent attention is raised, whatever its
 kernel's own block."""
 SIZE_MAX = 2**63 - 1
-BLOCKS_MAX = 2**16
+BLOCKS_MAX = 2**20
 """No plan walks over more blocks of one sequence than these."""
 
 
@@ -73,20 +73,13 @@ def unified_block_size(attention_token_bytes: int, state_bytes: int, alignment: 
     return alignment * math.ceil(Fraction(state_bytes, alignment * attention_token_bytes))
 
 
-def deal_layers(counts: Sequence[int]) -> list[list[int]]:
-    """Return, for each kind of layer, how many layers each of its groups has.
-
-    Groups are as large as the rarest kind is numerous, or the most numerous if that is less than
-    half as much again; layer i of a kind goes to its group i modulo the number of groups.
+def group_size(counts: Sequence[int]) -> int:
+    """Return how many layers a group has, given how many layers there are of each kind: as many as
+    the rarest kind has, or the most numerous if that is less than half as much again.
     """
     rarest = min(counts)
     commonest = max(counts)
-    size = commonest if commonest < 1.5 * rarest else rarest
-    groups = [math.ceil(count / size) for count in counts]
-    return [
-        [len(range(i, count, number)) for i in range(number)]
-        for count, number in zip(counts, groups, strict=True)
-    ]
+    return commonest if commonest < 1.5 * rarest else rarest
 
 
 @dataclass(frozen=True)

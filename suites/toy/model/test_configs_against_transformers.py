@@ -18,10 +18,12 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModel, PretrainedConfig
 
+from cachewitness._util.errors import UsageError
 from cachewitness.plan.config import read
-from cachewitness.plan.config.families import FAMILIES
+from cachewitness.plan.config.families import FAMILIES, PLAIN
 from cachewitness.systems.transformers.architectures import ARCHITECTURES, COMMON
 from cachewitness.workloads.model import Full, Latent, Recurrent, Sliding
+from suites.support.model_families import BY_FIELDS
 
 pytestmark = [pytest.mark.toy, pytest.mark.filterwarnings("ignore")]
 TOKENS = 40
@@ -100,6 +102,7 @@ LAYERS = {
     "kimi_linear": "layer_types",
     "lfm2": "layer_types",
     "nemotron_h": "layers_block_type",
+    "zamba2": "layers_block_type",
 }
 """Where a list of layers has to stand in the file, because no published model is like the class's
 own."""
@@ -136,7 +139,9 @@ def said(path: Path) -> Counter[tuple[Any, ...]]:
 def kept(config: PretrainedConfig, latent: bool) -> Counter[tuple[Any, ...]]:
     """Return what a model keeps after a pass over some tokens, layer by layer, as `said` does."""
     model = AutoModel.from_config(config).eval()
-    cache = model(torch.arange(TOKENS)[None] % COMMON["vocab_size"], use_cache=True).past_key_values
+    output = model(torch.arange(TOKENS)[None] % COMMON["vocab_size"], use_cache=True)
+    # Models without attention have another name for it.
+    cache = output.cache_params if hasattr(output, "cache_params") else output.past_key_values
     found: Counter[tuple[Any, ...]] = Counter()
     for layer in cache.layers:
         for _, channels, kernel in _tensors(layer, "conv_states"):
@@ -172,11 +177,18 @@ def test_a_model_keeps_what_the_reader_says_of_its_configuration(
 
 
 def test_every_family_is_built() -> None:
-    """Wrappers of a text model are its `text_config` and more."""
-    assert {*BUILT, "gemma3", "qwen3_5", "qwen3_5_moe"} == set(FAMILIES)
+    """Wrappers of a text model are its `text_config` and more; what `suites/plan/test_families.py`
+    works out by hand need not be built.
+    """
+    by_hand = {case.table["model_type"] for case in BY_FIELDS.values()}
+    wrappers = {"gemma3", "gemma4", "llama4", "qwen3_5", "qwen3_5_moe"}
+    alike = {"deepseek_v32", "falcon_mamba", "hunyuan_v1_moe", *PLAIN}
+    assert {*BUILT} | wrappers | by_hand | alike == set(FAMILIES)
 
 
-@pytest.mark.parametrize("model_type", [name for name, family in FAMILIES.items() if family.latent])
+@pytest.mark.parametrize(
+    "model_type", [name for name, family in FAMILIES.items() if family.latent and name in BUILT]
+)
 def test_the_width_of_a_latent_vector_is_that_of_the_projections(model_type: str) -> None:
     """The library keeps the expanded heads; what vLLM keeps is the input of the projection that
     expands them.
@@ -189,7 +201,11 @@ def test_the_width_of_a_latent_vector_is_that_of_the_projections(model_type: str
 
 @pytest.mark.parametrize(
     "model_type",
-    sorted({*FAMILIES} - {"gemma3", "qwen3_5", "qwen3_5_moe", "granitemoehybrid", "lfm2_moe"}),
+    sorted(
+        {name for name, family in FAMILIES.items() if family.defaults}
+        - {"gemma3", "qwen3_5", "qwen3_5_moe", "granitemoehybrid", "lfm2_moe"}
+        - {"gemma4", "llama4"}
+    ),
 )
 def test_what_a_file_leaves_out_is_what_the_class_supplies(model_type: str, tmp_path: Path) -> None:
     """A file of little more than a type, beside the file with every field written out: the same
@@ -206,3 +222,14 @@ def test_what_a_file_leaves_out_is_what_the_class_supplies(model_type: str, tmp_
         models.append(read.model(path))
     assert models[0].caches == models[1].caches and models[0].max_length == models[1].max_length
     assert len(models[1].unverified) > len(models[0].unverified)
+
+
+@pytest.mark.parametrize(
+    "model_type", sorted(name for name, family in FAMILIES.items() if not family.defaults)
+)
+def test_a_family_without_defaults_takes_none(model_type: str, tmp_path: Path) -> None:
+    """Whatever its file leaves out is refused, by name."""
+    path = tmp_path / "bare.json"
+    path.write_text(json.dumps({"model_type": model_type}))
+    with pytest.raises(UsageError, match="missing"):
+        read.model(path)

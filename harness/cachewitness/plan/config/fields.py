@@ -122,6 +122,15 @@ class Fields:
             raise self.refused(field, "a layer is named twice")
         return values
 
+    def flags(self, field: str, length: int) -> list[bool]:
+        """Return a list of so many zeros and ones."""
+        values = self._listed(field)
+        if len(values) != length or any(
+            type(each) is not int or each not in (0, 1) for each in values
+        ):
+            raise self.refused(field, f"no list of {length} zeros and ones")
+        return [bool(value) for value in values]
+
     def kinds(self, field: str, known: Mapping[str, str], length: int | None) -> list[str]:
         """Return what each layer keeps, by the words that a list, or the letters of a text, says
         of it.

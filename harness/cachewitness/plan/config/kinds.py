@@ -130,3 +130,89 @@ def lfm2(fields: Fields) -> list[str]:
         return fields.kinds("layer_types", ATTENTION | {"conv": STATE}, layers)
     full = fields.numbers("full_attn_idxs", 0, layers - 1)
     return [FULL if layer in full else STATE for layer in range(layers)]
+
+
+def whole(fields: Fields) -> list[str]:
+    """Return the kinds of a model of full attention alone. Raises UsageError if the file names
+    others.
+    """
+    layers = fields.layers()
+    if fields.says("layer_types"):
+        return fields.kinds("layer_types", ATTENTION | {"indexed_attention": FULL}, layers)
+    return [FULL] * layers
+
+
+def chunks(fields: Fields) -> list[str]:
+    """Return the kinds of Llama 4: vLLM keeps the layers that read a chunk whole, since it switches
+    its hybrid manager off for them.
+    """
+    fields.notes.append(
+        "layers that read a chunk of tokens are kept whole: vLLM switches its hybrid manager off"
+        " for them, unless VLLM_ALLOW_CHUNKED_LOCAL_ATTN_WITH_HYBRID_KV_CACHE is set"
+    )
+    return [FULL] * fields.layers()
+
+
+def states(fields: Fields) -> list[str]:
+    """Return the kinds of a model without attention."""
+    return [STATE] * fields.layers()
+
+
+def bamba(fields: Fields) -> list[str]:
+    """Return the kinds of Bamba: the layers that are attention, counted from 0."""
+    layers = fields.layers()
+    if not fields.says("attn_layer_indices"):
+        return [STATE] * layers
+    full = fields.numbers("attn_layer_indices", 0, layers - 1)
+    return [FULL if layer in full else STATE for layer in range(layers)]
+
+
+def zamba2(fields: Fields) -> list[str]:
+    """Return the kinds of Zamba2: every layer has a state, and a hybrid one attention beside it."""
+    words = {"mamba": STATE, "linear_attention": STATE, "hybrid": FULL}
+    named = fields.kinds("layers_block_type", words, fields.layers())
+    return [kind for name in named for kind in ((FULL, STATE) if name == FULL else (STATE,))]
+
+
+def plamo2(fields: Fields) -> list[str]:
+    """Return the kinds of PLaMo 2: in the middle of every period attention, else states."""
+    layers = fields.layers()
+    period = fields.count("mamba_step", least=2)
+    if layers <= period // 2:
+        return [STATE] * (layers - 1) + [FULL]
+    return [FULL if layer % period == period // 2 else STATE for layer in range(layers)]
+
+
+def groups(field: str) -> Kinds:
+    """Return the reader of a model whose groups of layers end with full attention."""
+
+    def kinds(fields: Fields) -> list[str]:
+        apart = fields.count(field)
+        return [STATE if (layer + 1) % apart else FULL for layer in range(fields.layers())]
+
+    return kinds
+
+
+def flagged(field: str) -> Kinds:
+    """Return the reader of a list of 0 and 1, where 1 is full attention and 0 a state."""
+
+    def kinds(fields: Fields) -> list[str]:
+        return [FULL if flag else STATE for flag in fields.flags(field, fields.layers())]
+
+    return kinds
+
+
+def shared(of: Kinds) -> Kinds:
+    """Return the reader of a model whose last `num_kv_shared_layers` read what an earlier layer
+    keeps.
+    """
+
+    def kinds(fields: Fields) -> list[str]:
+        found = of(fields)
+        settled = fields.settles("num_kv_shared_layers")
+        borrowed = fields.count("num_kv_shared_layers", least=0) if settled else 0
+        if borrowed >= len(found):
+            raise fields.refused("num_kv_shared_layers", f"{borrowed} of {len(found)} layers")
+        return found[: len(found) - borrowed] + [NOTHING] * borrowed
+
+    return kinds

@@ -16,13 +16,36 @@ from cachewitness._util import reading
 from cachewitness._util.errors import UsageError
 from cachewitness.plan.config.families import FAMILIES, Family
 from cachewitness.plan.config.fields import Fields
-from cachewitness.workloads.model import Model, choices, model_of
+from cachewitness.plan.config.quantization import kv_cache_dtype
+from cachewitness.workloads.model import Model, model_of
 
 SIZE_MAX = 4 << 20
 """No configuration has more bytes."""
 NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,95}(/[A-Za-z0-9][\w.-]{0,95})?", re.ASCII)
 """What a checkpoint may be called: such a name is safe in a command line."""
 UNNAMED = "<model>"
+CONFIG_FILE = "config.json"
+QUANTIZATION_FILE = "hf_quant_config.json"
+"""Where older checkpoints of modelopt say how they are quantized, beside `config.json`."""
+REFUSED = {
+    "deepseek_v4": "its compressed vectors lie in blocks that vLLM packs by a rule of their own;"
+    " runs take --layout deepseek-v4-flash",
+    "phi4flash": "half its layers read one layer's keys and values, by a rule that no release of"
+    " vLLM since 0.10.2 has",
+    "qwen4_exp": "the keys of its indexer and the states of its embeddings lie in blocks that vLLM"
+    " packs by a rule of their own",
+    "qwen4_exp_text": "the keys of its indexer and the states of its embeddings lie in blocks that"
+    " vLLM packs by a rule of their own",
+    "kimi_k3": "which of its layers have a state beside latent vectors is not worked out here",
+    "bailing_hybrid": "which of two models of vLLM reads it, and what the heads of its states are,"
+    " is not worked out here",
+}
+"""Types whose caches are not worked out, and why."""
+DECISIVE = re.compile(
+    "layer_types|layers_block|pattern|head|kv_|window|state|ssm|mamba|conv|lora_rank|rope_head"
+    "|linear|expand|index|compress|chunk|full_att|num_hidden_layers"
+)
+DECISIVE_MOST = 12
 SERVED = ("bfloat16", "float16", "float32")
 
 
@@ -41,15 +64,11 @@ def table_of(path: Path) -> dict[str, Any]:
     family = _family(path, raw, table)
     fields = Fields(where, table, family.defaults, notes)
     dtype = _dtype(Fields(f"{path}: ", raw | table, {}, notes))
-    if raw.get("quantization_config") is not None or table.get("quantization_config") is not None:
-        notes.append(
-            "dtype of keys and values: quantization_config is not read, and may make them smaller"
-            " than the weights say"
-        )
     caches = family.caches(fields, dtype)
     length = fields.count("max_position_embeddings", also=family.length)
     name = raw.get("_name_or_path")
-    return {
+    more = {"kv_cache_dtype": _kv_cache_dtype(path, raw, table)} | family.drafters(fields)
+    return {field: value for field, value in more.items() if value} | {
         "checkpoint": name if isinstance(name, str) and NAME.fullmatch(name) else UNNAMED,
         "config": str(path),
         "sources": [str(path)],
@@ -57,6 +76,18 @@ def table_of(path: Path) -> dict[str, Any]:
         "max_length": length,
         "caches": caches,
     }
+
+
+def _kv_cache_dtype(path: Path, raw: dict[str, Any], table: dict[str, Any]) -> str:
+    """Return the type of keys and values that the checkpoint names, in the file or beside it."""
+    for place, of in (("", raw), ("text_config.", table)):
+        if of.get("quantization_config") is not None:
+            field = f"{path}: {place}quantization_config"
+            return kv_cache_dtype(of["quantization_config"], field)
+    beside = path.with_name(QUANTIZATION_FILE)
+    if path.name == CONFIG_FILE and beside.is_file():
+        return kv_cache_dtype(_parsed(beside), str(beside))
+    return ""
 
 
 def model(path: Path) -> Model:
@@ -83,11 +114,27 @@ def _family(path: Path, raw: dict[str, Any], table: dict[str, Any]) -> Family:
     kind = table.get("model_type", raw.get("model_type"))
     if not isinstance(kind, str):
         raise UsageError(f"{path}: model_type: missing, or no text; known: {', '.join(FAMILIES)}")
+    if kind in REFUSED:
+        raise UsageError(f"{path}: model_type: {kind!r}: {REFUSED[kind]}")
     if kind not in FAMILIES:
-        raise UsageError(
-            f"{path}: model_type: {kind[:80]!r} is not known here; {choices(kind[:80], FAMILIES)}"
-        )
+        raise UsageError(f"{path}: model_type: {kind[:80]!r} is not known here; {_decisive(table)}")
     return FAMILIES[kind]
+
+
+def _decisive(table: dict[str, Any]) -> str:
+    """Return which fields of an unknown configuration decide what is cached."""
+    found = sorted(
+        field[:40]
+        for field in table
+        if isinstance(field, str) and DECISIVE.search(field) and table[field] is not None
+    )
+    if not found:
+        return "the file has no field that says what a layer keeps"
+    more = f" and {len(found) - DECISIVE_MOST} more" if len(found) > DECISIVE_MOST else ""
+    return (
+        f"what it keeps would follow from {', '.join(found[:DECISIVE_MOST])}{more}, by the model's"
+        " code; a layout with a table [model] says it (docs/reference/plan.md)"
+    )
 
 
 def _dtype(fields: Fields) -> str:

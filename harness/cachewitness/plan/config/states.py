@@ -17,17 +17,28 @@ Row = dict[str, Any]
 AUTO = "what vLLM's `auto` makes of such weights"
 
 
-def _row(family: str, channels: int, kernel: int, shape: list[int], types: tuple[str, str]) -> Row:
+def _row(
+    family: str, channels: int, kernel: int, shape: list[int], types: tuple[str, str, bool]
+) -> Row:
+    """Return a row; `types` are those of the convolution and of the state, and whether the file
+    fixes the latter.
+    """
     convolution = {"conv_channels": channels, "conv_kernel": kernel, "conv_dtype": types[0]}
-    return {"family": family} | convolution | {"state_shape": shape, "state_dtype": types[1]}
+    state = {"state_shape": shape, "state_dtype": types[1]}
+    fixed = {"state_dtype_fixed": True} if types[2] else {}
+    return {"family": family} | convolution | state | fixed
 
 
-def _typed(fields: Fields, field: str, otherwise: str, why: str) -> str:
-    """Return the type of a state: what a field says, else a type with the reason why it is that."""
+def _typed(
+    fields: Fields, field: str, dtype: str, otherwise: str, why: str
+) -> tuple[str, str, bool]:
+    """Return the types of a convolution and its state, the latter what a field says, else a type
+    with the reason why it is that; and whether the file fixes it.
+    """
     said = fields.word(field, get_args(Dtype)) if field else None
     if said is None:
         fields.notes.append(f"state_dtype: the configuration names none; {otherwise} is {why}")
-    return said or otherwise
+    return dtype, said or otherwise, said is not None and said == dtype
 
 
 def gated_delta(field: str) -> Callable[[Fields, str], Row]:
@@ -41,10 +52,8 @@ def gated_delta(field: str) -> Callable[[Fields, str], Row]:
         values = fields.count("linear_num_value_heads")
         value = fields.count("linear_value_head_dim")
         kernel = fields.count("linear_conv_kernel_dim")
-        kept = _typed(fields, field, dtype, AUTO)
-        return _row(
-            "gdn", 2 * keys * key + values * value, kernel, [values, value, key], (dtype, kept)
-        )
+        kept = _typed(fields, field, dtype, dtype, AUTO)
+        return _row("gdn", 2 * keys * key + values * value, kernel, [values, value, key], kept)
 
     return state
 
@@ -60,21 +69,16 @@ def kda(fields: Fields, dtype: str) -> Row:
         heads = inner.count("num_heads")
         size = inner.count("head_dim")
         kernel = inner.count("short_conv_kernel_size")
-    kept = _typed(fields, "", "float32", "what vLLM's `auto` means for KDA")
-    return _row("kda", 3 * heads * size, kernel, [heads, size, size], (dtype, kept))
+    kept = _typed(fields, "", dtype, "float32", "what vLLM's `auto` means for KDA")
+    return _row("kda", 3 * heads * size, kernel, [heads, size, size], kept)
 
 
 def mamba1(fields: Fields, dtype: str) -> Row:
     """Return what a Mamba layer keeps: every channel has a state of its own."""
     inner = fields.count("mamba_expand") * fields.count("hidden_size")
-    kept = _typed(fields, "", dtype, AUTO)
-    return _row(
-        "mamba1",
-        inner,
-        fields.count("mamba_d_conv"),
-        [inner, fields.count("mamba_d_state")],
-        (dtype, kept),
-    )
+    kept = _typed(fields, "", dtype, dtype, AUTO)
+    kernel = fields.count("mamba_d_conv")
+    return _row("mamba1", inner, kernel, [inner, fields.count("mamba_d_state")], kept)
 
 
 def mamba2(fields: Fields, dtype: str) -> Row:
@@ -100,10 +104,8 @@ def mamba2(fields: Fields, dtype: str) -> Row:
     groups = fields.count("mamba_n_groups")
     size = fields.count("mamba_d_state")
     kernel = fields.count("mamba_d_conv")
-    kept = _typed(fields, "", dtype, AUTO)
-    return _row(
-        "mamba2", inner + 2 * groups * size, kernel, [heads, inner // heads, size], (dtype, kept)
-    )
+    kept = _typed(fields, "", dtype, dtype, AUTO)
+    return _row("mamba2", inner + 2 * groups * size, kernel, [heads, inner // heads, size], kept)
 
 
 def nemotron(fields: Fields, dtype: str) -> Row:
@@ -112,12 +114,92 @@ def nemotron(fields: Fields, dtype: str) -> Row:
     size = fields.count("mamba_head_dim")
     width = fields.count("ssm_state_size")
     channels = heads * size + 2 * fields.count("n_groups", also="mamba_n_groups") * width
-    kept = _typed(fields, "mamba_ssm_cache_dtype", "float32", "vLLM's choice for Nemotron-H")
+    kept = _typed(fields, "mamba_ssm_cache_dtype", dtype, "float32", "vLLM's choice for Nemotron-H")
     kernel = fields.count("conv_kernel", also="mamba_d_conv")
-    return _row("mamba2", channels, kernel, [heads, size, width], (dtype, kept))
+    return _row("mamba2", channels, kernel, [heads, size, width], kept)
 
 
 def short_conv(fields: Fields, dtype: str) -> Row:
     """Return what a short convolution of LFM2 keeps: its last inputs and no state beside them."""
     channels = fields.count("conv_dim" if fields.says("conv_dim") else "hidden_size")
-    return _row("short_conv", channels, fields.count("conv_L_cache"), [], (dtype, dtype))
+    return _row("short_conv", channels, fields.count("conv_L_cache"), [], (dtype, dtype, False))
+
+
+def mamba(fields: Fields, dtype: str) -> Row:
+    """Return what a layer of a Mamba without attention keeps."""
+    expanded = fields.count("expand") * fields.count("hidden_size")
+    inner = fields.count("intermediate_size") if fields.says("intermediate_size") else expanded
+    kept = _typed(fields, "", dtype, dtype, AUTO)
+    kernel = fields.count("conv_kernel")
+    return _row("mamba1", inner, kernel, [inner, fields.count("state_size")], kept)
+
+
+def plain_mamba2(fields: Fields, dtype: str) -> Row:
+    """Return what a layer of a Mamba-2 without attention keeps."""
+    inner = fields.count("expand") * fields.count("hidden_size")
+    return _mamba2_of(
+        fields,
+        dtype,
+        inner,
+        heads="num_heads",
+        groups=fields.count("n_groups"),
+        size="state_size",
+        kernel="conv_kernel",
+    )
+
+
+def zamba2(fields: Fields, dtype: str) -> Row:
+    """Return what a Mamba-2 layer keeps, by the names of Zamba2."""
+    inner = fields.count("mamba_expand") * fields.count("hidden_size")
+    return _mamba2_of(
+        fields,
+        dtype,
+        inner,
+        heads="n_mamba_heads",
+        groups=fields.count("mamba_ngroups"),
+        size="mamba_d_state",
+        kernel="mamba_d_conv",
+    )
+
+
+def plamo2(fields: Fields, dtype: str) -> Row:
+    """Return what a Mamba-2 layer keeps, by the names of PLaMo 2, whose heads share no groups."""
+    inner = fields.count("mamba_num_heads") * fields.count("hidden_size_per_head")
+    return _mamba2_of(
+        fields,
+        dtype,
+        inner,
+        heads="mamba_num_heads",
+        groups=0,
+        size="mamba_d_state",
+        kernel="mamba_d_conv",
+    )
+
+
+def _mamba2_of(
+    fields: Fields, dtype: str, inner: int, *, heads: str, groups: int, size: str, kernel: str
+) -> Row:
+    number = fields.count(heads)
+    if inner % number:
+        raise fields.refused(heads, f"{inner} channels cannot be divided by {number} heads")
+    width = fields.count(size)
+    kept = _typed(fields, "", dtype, dtype, AUTO)
+    return _row(
+        "mamba2",
+        inner + 2 * groups * width,
+        fields.count(kernel),
+        [number, inner // number, width],
+        kept,
+    )
+
+
+def linear(fields: Fields, dtype: str) -> Row:
+    """Return what linear attention keeps: a matrix for every head, and no convolution."""
+    heads = fields.count("num_attention_heads")
+    size = (
+        fields.count("head_dim")
+        if fields.says("head_dim")
+        else fields.divided("hidden_size", "num_attention_heads")
+    )
+    kept = _typed(fields, "", dtype, dtype, AUTO)
+    return _row("linear", 1, 1, [heads, size, size], kept)

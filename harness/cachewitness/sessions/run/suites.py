@@ -77,6 +77,8 @@ class Suite:
     tensors: Tensors | None = None
     sampled: int = 1
     spread: int = 0
+    draw: Callable[[Configuration, Level, int], Trace] | None = None
+    """Makes a random trace from its number; None: the traces are not random."""
 
     def traces_of(
         self, configuration: Configuration, seed: int, place: int, places: int
@@ -98,11 +100,17 @@ def scenario_traces(configuration: Configuration, level: Level, seed: int) -> It
             yield scenario.trace(shape)
 
 
+def first_number(seed: int) -> int:
+    """Return the number of the first random trace of a seed."""
+    return seed * 1_000_003
+
+
+def _draw(configuration: Configuration, level: Level, number: int) -> Trace:
+    return random_trace(configuration.shape(level), number, withdraw=number % 4 == 0)
+
+
 def _random(configuration: Configuration, level: Level, seed: int) -> Iterator[Trace]:
-    number = seed * 1_000_003
-    while True:
-        yield random_trace(configuration.shape(level), number, withdraw=number % 4 == 0)
-        number += 1
+    return (_draw(configuration, level, number) for number in count(first_number(seed)))
 
 
 def _answers(configuration: Configuration, level: Level, seed: int) -> Iterator[Trace]:
@@ -111,10 +119,12 @@ def _answers(configuration: Configuration, level: Level, seed: int) -> Iterator[
         yield _avoiding(write(shape, story, seed))
 
 
+def _draw_answers(configuration: Configuration, level: Level, number: int) -> Trace:
+    return _avoiding(random_answers(configuration.shape(level), number))
+
+
 def _random_answers(configuration: Configuration, level: Level, seed: int) -> Iterator[Trace]:
-    shape = configuration.shape(level)
-    for number in count(seed * 1_000_003):
-        yield _avoiding(random_answers(shape, number))
+    return (_draw_answers(configuration, level, number) for number in count(first_number(seed)))
 
 
 def _avoiding(trace: Trace) -> Trace:
@@ -134,6 +144,7 @@ SUITES: tuple[Suite, ...] = (
         "manager",
         _random,
         endless=True,
+        draw=_draw,
     ),
     Suite(
         "scheduler",
@@ -148,6 +159,7 @@ SUITES: tuple[Suite, ...] = (
         "scheduler",
         _random,
         endless=True,
+        draw=_draw,
     ),
     Suite(
         "differential",
@@ -156,6 +168,7 @@ SUITES: tuple[Suite, ...] = (
         _random,
         paired=True,
         endless=True,
+        draw=_draw,
     ),
     Suite(
         "differential-scheduler",
@@ -164,6 +177,7 @@ SUITES: tuple[Suite, ...] = (
         _random,
         paired=True,
         endless=True,
+        draw=_draw,
     ),
     Suite(
         "answers",
@@ -178,5 +192,6 @@ SUITES: tuple[Suite, ...] = (
         "answers",
         _random_answers,
         endless=True,
+        draw=_draw_answers,
     ),
 )

@@ -9,11 +9,13 @@ import math
 import pytest
 
 from cachewitness._util.errors import UsageError
+from cachewitness.plan.grouping import layout_of
 from cachewitness.plan.hybrid import hybrid_of, is_hybrid
 from cachewitness.systems.vllm.reference.plan import Request, plan
 from cachewitness.workloads import layouts
 from cachewitness_reference.vllm import sizing
 from cachewitness_reference.vllm.options import ConfigError
+from cachewitness_reference.vllm.planning import Layer, groups_of
 from cachewitness_reference.vllm.sizing import SequenceLengths
 
 
@@ -149,7 +151,13 @@ def test_layers_are_dealt_out_as_vllm_does(counts: list[int], dealt: list[list[i
     """The rarest kind gives the size of a group, unless the other is less than half as numerous
     again.
     """
-    assert sizing.deal_layers(counts) == dealt
+    layers = [
+        Layer("recurrent" if kind == 0 else "full", 16, 64 if kind == 0 else 4, (kind,), states=1)
+        for kind, number in enumerate(counts)
+        for _ in range(number)
+    ]
+    sizes = [len(group.layers) for group in groups_of(layers)]
+    assert sizes == [size for kind in dealt for size in kind]
 
 
 @pytest.mark.parametrize(
@@ -162,10 +170,10 @@ def test_the_groups_of_a_layout_follow_from_its_model(layout: str) -> None:
     answer = plan(Request(layout))
     groups = layouts.load(layout).groups
     assert {group.block_size for group in groups} == {answer.value("unified_block_tokens")}
-    hybrid = hybrid_of(layouts.model(layout), 1, layout)
-    recurrent, attention = sizing.deal_layers([hybrid.recurrent_layers, hybrid.attention_layers])
-    assert [group.layers for group in groups if group.kind == "recurrent"] == recurrent
-    assert [group.layers for group in groups if group.kind == "full"] == attention
+    for kind, name in (("recurrent", "recurrent_groups"), ("full", "attention_groups")):
+        assert answer.value(name) == sum(group.kind == kind for group in groups)
+    planned = layout_of(layouts.model(layout), layout).groups
+    assert sorted(planned, key=str) == sorted(groups, key=str)
 
 
 def test_window_tails_are_kept_once_per_interval() -> None:
@@ -197,13 +205,17 @@ def test_left_alone_retention_is_what_the_release_does(release: str, interval: i
         (Request("qwen3.5-0.8b", "544", release="0.23"), "--retention-interval: release 0.23"),
         (Request("qwen3.5-0.8b", release="0.21"), "--release: '0.21'"),
         (Request("qwen3.5-0.8b", tensor_parallel_size=3), "--tensor-parallel-size"),
-        (Request("falcon-h1-0.5b", tensor_parallel_size=2), "--tensor-parallel-size"),
+        (Request("falcon-h1-0.5b", tensor_parallel_size=16), "--tensor-parallel-size"),
+        (Request("qwen3.5-0.8b", kv_cache_dtype="octave_k3v4"), "--kv-cache-dtype octave_k3v4"),
+        (
+            Request("qwen3.5-0.8b", speculative_method="eagle3", num_speculative_tokens=2),
+            "--speculative-config: the layers of method 'eagle3'",
+        ),
         (Request("qwen3.5-0.8b", prompt_tokens=2**49), "--prompt-tokens"),
-        (Request("qwen3.5-0.8b", block_size=1, prompt_tokens=262144), "at most 65536 blocks"),
         (Request("qwen3.5-0.8b", block_size=2**58), "page_bytes"),
         (Request("qwen3.5-0.8b", kernel_block=2**62, checkpoint_alignment=3), "alignment"),
         (Request("qwen3.5-0.8b", chunk_tokens=0), "chunk_tokens (0)"),
-        (Request("gemma-3-27b", block_size=16), "--block-size"),
+        (Request("gemma-3-27b", block_size=24), "--block-size: 24 is no multiple of the kernel's"),
         (Request("deepseek-v4-flash", "100"), "retention_interval (100) must be a multiple of 256"),
     ],
     ids=lambda value: "" if isinstance(value, Request) else value,

@@ -84,7 +84,7 @@ def plan(request: Request) -> Plan:
         raise UsageError(
             "--memory, --kv-bytes and --kv-gib say the same; leave all but one of them out"
         )
-    model = sources.model(request.layout)
+    model = sources.unquantized_model(request.layout)
     full, sliding = _layers(model, request.layout)
     longest = model.max_length if request.max_model_len is None else request.max_model_len
     if longest > model.max_length:
@@ -219,6 +219,7 @@ def _tell_requests(
     )
     how = f"min({shares.global_blocks} // {needed[0]}, {shares.sliding_blocks} // {needed[1]})"
     answer.add("requests_running", shares.sequences_of(*needed), how)
+    answer.tell_running(tokens, shares.sequences_of(*needed))
 
 
 def _remark(

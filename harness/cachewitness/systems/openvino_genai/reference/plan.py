@@ -223,7 +223,9 @@ def _layout(request: Request, chosen: Mapping[str, Any]) -> Layout:
     if no state has bytes.
     """
     if request.layout is not None:
-        model = sources.model(request.layout) if sources.has_model(request.layout) else None
+        model = (
+            sources.unquantized_model(request.layout) if sources.has_model(request.layout) else None
+        )
         return grouped(sources.layout(request.layout), model, chosen)
     attention = "kv_block_bytes" in chosen and not chosen.get("la_block_bytes")
     kinds: list[GroupKind] = ["full"] if attention else ["full", "recurrent"]
@@ -302,6 +304,7 @@ def _tell_requests(answer: Plan, tokens: int, size: int, capacity: Capacity, hyb
             f"min({how}, {capacity.la_blocks} // {states})",
         )
     answer.add("requests_running", fit, f"{how}: held at once, none shares a block")
+    answer.tell_running(tokens, fit)
 
 
 def _intervals(

@@ -91,7 +91,7 @@ def plan(request: Request) -> Plan:
     """
     if request.release not in RELEASES:
         raise UsageError(f"--release: {request.release!r} is unknown; known: {', '.join(RELEASES)}")
-    model = sources.model(request.layout)
+    model = sources.unquantized_model(request.layout)
     for option, value in (
         ("batch-size", request.max_batch_size),
         ("sequence-length", request.max_sequence_length),
@@ -119,6 +119,7 @@ def plan(request: Request) -> Plan:
             request.memory // row,
             f"{request.memory} // {row}: rows that fit, the largest batch",
         )
+        answer.tell_running(request.max_sequence_length, request.memory // row)
     _remark(answer, model, config, request)
     return answer
 

@@ -1,41 +1,45 @@
 """vLLM: how many requests an amount of memory holds, and what each retention interval keeps and
 costs.
 
-The arithmetic is `cachewitness_reference.vllm.pool`. Every number is of one rank: the memory that
-vLLM has for its cache there.
+The arithmetic is `cachewitness_reference.vllm.planning` and `pool`. Every number is of one rank:
+the memory that vLLM has for its cache there.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Literal
 
 from cachewitness._util import files
 from cachewitness._util.chart import Curves, curves
 from cachewitness._util.errors import UsageError
-from cachewitness.core.trace_format import GroupSpec
-from cachewitness.plan.hybrid import rank_token_bytes
 from cachewitness.plan.lost import lost_tokens
 from cachewitness.plan.result import Plan, Table, Value
-from cachewitness.workloads.model import Full, Model, Sliding
 from cachewitness_reference.vllm import pool
+from cachewitness_reference.vllm.planning import LayerGroup, Started
 from cachewitness_reference.vllm.pool import Group, Kept
 from cachewitness_reference.vllm.sizing import SequenceLengths
 
 
 @dataclass(frozen=True)
 class Pool:
-    """A model's groups, the bytes of one layer's block, and the sequence that is planned for,
-    with the interval asked for.
+    """A model's groups as a server has them, and the sequence that is planned for, with the
+    interval asked for. `caches` is False where prefixes are not cached.
     """
 
-    groups: Sequence[Group]
-    page_bytes: int
+    started: Started
     lengths: SequenceLengths
     interval: int | None
     pins_shared: bool
+    caches: bool = True
+
+    @property
+    def groups(self) -> list[Group]:
+        """The groups, by what they keep of a finished request."""
+        return [_group(group) for group in self.started.groups]
 
     @property
     def alignment(self) -> int:
@@ -75,72 +79,36 @@ class Interval:
         return "none" if self.interval is None else str(self.interval)
 
 
-def group_of(spec: GroupSpec, where: str) -> Group:
-    """Return a group of a layout. Raises UsageError for a kind that this arithmetic does not
-    know.
-    """
-    if spec.kind == "chunked":
-        raise UsageError(
-            f"{where}: what a chunked-local group holds at once is not worked out here"
-        )
-    return Group(spec.kind, spec.block_size, spec.layers, spec.window)
+def _group(group: LayerGroup) -> Group:
+    layer = group.first
+    kinds: dict[str, Literal["full", "sliding", "recurrent"]] = {
+        "sliding": "sliding",
+        "recurrent": "recurrent",
+    }
+    kind = kinds.get(layer.kind, "full")
+    window = layer.window if kind == "sliding" else 0
+    return Group(kind, layer.block_size, len(group.layers), window)
 
 
-def page_bytes(model: Model, groups: Sequence[Group], ranks: int, where: str) -> int:
-    """Return the bytes of one layer's block of a model of attention alone, on one of so many ranks.
-
-    Latent vectors have one head, which every rank holds. Raises UsageError for layers that keep
-    something else, or latent vectors beside other layers.
-    """
-    if alone := model.latent_alone:
-        return groups[0].block_size // alone.tokens_per_entry * alone.entry_bytes
-    weights = {}
-    for cache in model.caches:
-        if not isinstance(cache, Full | Sliding):
-            raise UsageError(
-                f"{where}: model.caches: what a page weighs is worked out for heads, or for latent"
-                " vectors alone"
-            )
-        weights["full" if isinstance(cache, Full) else "sliding", getattr(cache, "window", 0)] = (
-            rank_token_bytes(cache, ranks)
-        )
-    return max(group.block_size * weights[group.kind, group.window] for group in groups)
-
-
-def tell_memory(answer: Plan, of: Pool, memory: int, shared: int, in_flight: int) -> int:
-    """Add how many requests a memory holds: running, and finished with what retention keeps.
-    Return the blocks of the pool.
-    """
-    weight = pool.block_bytes(of.groups, of.page_bytes)
-    largest = max(group.layers for group in of.groups)
-    blocks = memory // weight
-    held = [group.running_blocks(of.tokens, in_flight) for group in of.groups]
+def tell_memory(answer: Plan, of: Pool, shared: int) -> None:
+    """Add how many requests a memory holds: running, and finished with what retention keeps."""
+    started = of.started
+    blocks = started.blocks
+    held = [
+        group.request_blocks(replace(started.bounds, tokens=of.tokens)) for group in started.groups
+    ]
     each = sum(held)
-    answer.add("memory_bytes", memory, "for the cache, on one rank")
-    answer.add(
-        "pool_block_bytes",
-        weight,
-        f"{largest} x {of.page_bytes}: a page for each layer of the largest group",
-    )
-    answer.add("pool_blocks", blocks, f"{memory} // {weight}; one is the null block")
     answer.add(
         "request_blocks", each, f"{_sum(held)}: held at once by {of.tokens} tokens, group by group"
-    )
-    answer.add(
-        "concurrency",
-        float(pool.concurrency(blocks, each)),
-        f"{blocks} / {each}: what vLLM logs as the maximum",
     )
     answer.add(
         "requests_running",
         _fit(blocks, each),
         f"({blocks} - 1) // {each}: cold, none shares a block",
     )
-    if blocks < each:
-        answer.notes.append(
-            f"vLLM does not start with --max-model-len {of.tokens}: a request needs {each * weight}"
-            " bytes"
-        )
+    if not of.caches:
+        answer.add("requests_cached", 0, "prefixes are not cached")
+        return
     for name, interval in (("", of.interval), ("dense_", None)):
         kept = of.kept(interval).blocks
         told = "dense" if interval is None else f"interval {interval}"
@@ -154,7 +122,28 @@ def tell_memory(answer: Plan, of: Pool, memory: int, shared: int, in_flight: int
         )
     if shared:
         _tell_shared(answer, of, blocks, each, shared)
-    return blocks
+
+
+def sentence(answer: Plan, of: Pool) -> str:
+    """Return the answer in one line."""
+    started = of.started
+    if not started.starts:
+        most = started.longest_that_fits
+        fits = f"{most:,} tokens fit" if most else "not even one token fits"
+        return f"vLLM does not start with {started.longest:,} tokens a request; {fits}"
+    running = answer.value("requests_running")
+    if of.caches:
+        kept = answer.value("requests_cached")
+        dense = answer.value("requests_dense_cached")
+        later = f"{kept:,} finished ones stay hittable"
+        if kept != dense:
+            later += f" ({dense:,} if dense)"
+    else:
+        later = "no prefix is cached"
+    return (
+        f"{of.tokens:,} tokens: {running:,} requests run at once, {later}; longest prompt"
+        f" {started.longest_that_fits:,}"
+    )
 
 
 def _tell_shared(answer: Plan, of: Pool, blocks: int, each: int, shared: int) -> None:

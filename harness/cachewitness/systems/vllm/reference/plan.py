@@ -13,23 +13,25 @@ layout.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
-
-import click
 
 from cachewitness._util.errors import UsageError
-from cachewitness.plan import options, sources
-from cachewitness.plan.hybrid import Hybrid, hybrid_of, is_gated_delta, is_hybrid
+from cachewitness.core.trace_format import GroupSpec
+from cachewitness.plan import sources
+from cachewitness.plan.grouping import spec_of
+from cachewitness.plan.hybrid import Hybrid, is_gated_delta, is_hybrid
+from cachewitness.plan.rank import AUTO, Types
 from cachewitness.plan.result import Plan
+from cachewitness.plan.serving import Serving, rank_of
 from cachewitness.systems.vllm.reference import RETENTION_INTERVAL, memory
 from cachewitness.systems.vllm.reference.memory import Pool
+from cachewitness.systems.vllm.reference.serve_command import FIT
+from cachewitness.systems.vllm.reference.server import Limits, started_of, tell_started
 from cachewitness.workloads.model import Model
 from cachewitness_reference.vllm import sizing
 from cachewitness_reference.vllm.options import RETENTION_VARIABLE, ConfigError
-from cachewitness_reference.vllm.pool import Group
+from cachewitness_reference.vllm.planning import groups_of
 from cachewitness_reference.vllm.sizing import SequenceLengths
 from cachewitness_reference.vllm.spec import NEWEST, RELEASES
 from cachewitness_reference.vllm_extended.sizing import pages_per_snapshot, pool_share
@@ -37,13 +39,30 @@ from cachewitness_reference.vllm_extended.sizing import pages_per_snapshot, pool
 KERNEL_BLOCK = 16
 HOPPER_CHECKPOINTS = 64
 PROMPT_TOKENS = 65536
-IN_FLIGHT = 2048
+SHOWN = (
+    "unified_block_tokens",
+    "memory_bytes",
+    "pool_blocks",
+    "padding_layers",
+    "request_blocks",
+    "concurrency",
+    "cache_size_tokens",
+    "starts",
+    "longest_prompt_tokens",
+    "max_num_seqs_most",
+    "requests_running",
+    "requests_cached",
+    "requests_dense_cached",
+    "shared_hit_tokens",
+    "requests_running_shared",
+)
+"""The lines below an answer: those of the log, and what the answer is made of."""
 
 
 @dataclass(frozen=True)
 class Request:
     """What the user asked; None is not said. `retention_interval` is text: a number of tokens,
-    or `none` for dense.
+    or `none` for dense. Fields with the name of a flag of `vllm serve` mean what it means.
     """
 
     layout: str
@@ -58,70 +77,47 @@ class Request:
     release: str = NEWEST
     memory: int | None = None
     shared_prefix: int | None = None
-    in_flight_tokens: int = IN_FLIGHT
+    in_flight_tokens: int | None = None
     intervals: bool = False
     chart: Path | None = None
+    kv_cache_dtype: str = AUTO
+    mamba_cache_dtype: str = AUTO
+    mamba_ssm_cache_dtype: str = AUTO
+    dtype: str = AUTO
+    enable_prefix_caching: bool | None = None
+    speculative_method: str = ""
+    num_speculative_tokens: int = 0
+    decode_context_parallel_size: int = 1
+    hybrid_kv_cache_manager: bool = True
+    max_model_len: int | None = None
+    max_num_seqs: int | None = None
+    max_num_batched_tokens: int | None = None
+    async_scheduling: bool = True
+    num_gpu_blocks_override: int | None = None
+    device_memory: int | None = None
+    enforce_eager: bool = False
 
-
-@click.command("vllm")
-@options.model_options()
-@click.option(
-    "--retention-interval",
-    metavar="N|none",
-    help=f"Tokens; none keeps every boundary; default: {RETENTION_VARIABLE}.",
-)
-@click.option("--block-size", type=options.SIZE, help="Tokens in a block; N by default.")
-@options.kernel_block
-@options.checkpoint_alignment
-@options.tensor_parallel_size
-@click.option(
-    "--prompt-tokens",
-    "--context",
-    "--request-tokens",
-    "prompt_tokens",
-    type=options.SIZE,
-    help="Of a request; 65536, or all that the model takes.",
-)
-@click.option(
-    "--output-tokens",
-    type=options.COUNT,
-    default=0,
-    show_default=True,
-    help="Tokens generated after it.",
-)
-@click.option(
-    "--chunk-tokens", type=options.SIZE, help="Tokens of the prompt in a step; a block by default."
-)
-@options.memory
-@click.option(
-    "--shared-prefix",
-    type=options.SIZE,
-    metavar="N",
-    help="With --memory: tokens with which all requests begin.",
-)
-@click.option(
-    "--in-flight-tokens",
-    type=options.SIZE,
-    default=IN_FLIGHT,
-    show_default=True,
-    help=(
-        "max_num_batched_tokens, times the batches in flight; windows hold their blocks for so"
-        " long."
-    ),
-)
-@click.option(
-    "--intervals",
-    is_flag=True,
-    help="Add a table: what each retention interval keeps, and what it costs.",
-)
-@click.option(
-    "--chart", type=click.Path(path_type=Path), metavar="FILE.svg", help="Draw that table."
-)
-@click.option("--release", default="0.33", show_default=True, help="Whose defaults and rules.")
-@options.as_json
-def command(as_json: bool, **given: Any) -> None:
-    """Work out the unified block size, the snapshots kept, and their share of the pool."""
-    options.show(plan(Request(**given)), as_json=as_json)
+    def serving(self, model: Model) -> Serving:
+        """Return what the flags make of a model's layers."""
+        exports = self.checkpoint_alignment
+        return Serving(
+            Types(
+                self.kv_cache_dtype,
+                self.mamba_cache_dtype,
+                self.mamba_ssm_cache_dtype,
+                self.dtype,
+                self.num_speculative_tokens,
+            ),
+            self.tensor_parallel_size,
+            self.decode_context_parallel_size,
+            self.block_size,
+            self.kernel_block,
+            model.checkpoint_alignment if exports is None else exports,
+            self.enable_prefix_caching,
+            self.speculative_method,
+            self.hybrid_kv_cache_manager,
+            self.release,
+        )
 
 
 def plan(request: Request) -> Plan:
@@ -134,30 +130,28 @@ def plan(request: Request) -> Plan:
     answer = Plan("vllm", request.release, request.layout)
     if request.shared_prefix and request.memory is None:
         raise UsageError("--shared-prefix: says nothing without --memory")
+    serving = request.serving(model)
     try:
-        of = (
-            _plan_hybrid(answer, request, model)
-            if is_hybrid(model)
-            else _plan_windows(answer, request, model)
-        )
+        if is_hybrid(model):
+            _plan_hybrid(answer, request, model, serving)
+        else:
+            _plan_windows(answer, request, model)
         if request.memory is not None or request.intervals or request.chart:
-            _plan_pool(answer, request, of())
+            _plan_pool(answer, request, model, serving)
     except ConfigError as error:
         raise UsageError(f"vllm: {error}") from None
     return answer
 
 
-def _plan_hybrid(answer: Plan, request: Request, model: Model) -> Callable[[], Pool]:
-    hybrid = hybrid_of(model, request.tensor_parallel_size, sources.option(request.layout))
-    exports = (
-        model.checkpoint_alignment
-        if request.checkpoint_alignment is None
-        else request.checkpoint_alignment
-    )
-    alignment = sizing.block_alignment(
-        request.kernel_block, latent=hybrid.latent, checkpoint_alignment=exports
-    )
-    unified = sizing.unified_block_size(hybrid.token_bytes, hybrid.state_bytes, alignment)
+def _plan_hybrid(answer: Plan, request: Request, model: Model, serving: Serving) -> None:
+    named = sources.option(request.layout)
+    asked = replace(serving, block_size=None) if request.block_size is not None else serving
+    rank = rank_of(model, asked, named)
+    hybrid = rank.hybrid
+    assert hybrid is not None
+    exports = asked.checkpoint_alignment
+    alignment = rank.alignment
+    unified = rank.block
     block = unified if request.block_size is None else request.block_size
     page = block * hybrid.token_bytes
     pages = pages_per_snapshot(hybrid.state_bytes, page)
@@ -182,10 +176,23 @@ def _plan_hybrid(answer: Plan, request: Request, model: Model) -> Callable[[], P
         (pages * page - hybrid.state_bytes) / hybrid.state_bytes,
         "of a state, to fill its pages",
     )
-    recurrent, attention = sizing.deal_layers([hybrid.recurrent_layers, hybrid.attention_layers])
-    answer.add("recurrent_groups", len(recurrent), f"{_sum(recurrent)} layers")
-    answer.add("attention_groups", len(attention), f"{_sum(attention)} layers")
-    _tell_snapshots(answer, request, model, block, pages, (len(recurrent), len(attention)))
+    groups = groups_of(rank.layers)
+    sizes = [
+        [len(group.layers) for group in groups if (group.first.kind == "recurrent") is recurrent]
+        for recurrent in (True, False)
+    ]
+    answer.add("recurrent_groups", len(sizes[0]), f"{_sum(sizes[0])} layers")
+    answer.add("attention_groups", len(sizes[1]), f"{_sum(sizes[1])} layers")
+    if serving.caches(model):
+        counts = (len(sizes[0]), len(sizes[1]))
+        _tell_snapshots(answer, request, model, block, pages, counts)
+    _tell_other_blocks(answer, request, model, hybrid, alignment, unified)
+
+
+def _tell_other_blocks(
+    answer: Plan, request: Request, model: Model, hybrid: Hybrid, alignment: int, unified: int
+) -> None:
+    """Note which other block vLLM takes, in other circumstances or instead of the one given."""
     if request.block_size is not None and request.block_size < unified:
         raised = sizing.unified_block_size(
             hybrid.token_bytes, hybrid.state_bytes, math.lcm(alignment, request.block_size)
@@ -195,7 +202,7 @@ def _plan_hybrid(answer: Plan, request: Request, model: Model) -> Callable[[], P
             f" {raised}, where a snapshot is one page; smaller blocks are the test set-up of PR"
             " 45845"
         )
-    elif exports == 1 and is_gated_delta(model):
+    elif alignment % HOPPER_CHECKPOINTS and is_gated_delta(model):
         hopper = sizing.unified_block_size(
             hybrid.token_bytes, hybrid.state_bytes, math.lcm(alignment, HOPPER_CHECKPOINTS)
         )
@@ -206,9 +213,6 @@ def _plan_hybrid(answer: Plan, request: Request, model: Model) -> Callable[[], P
         )
     if request.block_size is None:
         answer.notes += sources.blocks_differ(unified, request.layout)
-    groups = [Group("recurrent", block, layers) for layers in recurrent]
-    groups += [Group("full", block, layers) for layers in attention]
-    return lambda: _pool(request, model, groups, page, pages)
 
 
 def _tell_snapshots(
@@ -249,12 +253,8 @@ def _tell_snapshots(
         )
 
 
-def _plan_windows(answer: Plan, request: Request, model: Model) -> Callable[[], Pool]:
-    if request.block_size is not None:
-        raise UsageError(
-            "--block-size: without recurrent layers the blocks are the layout's; leave it out"
-        )
-    groups = sources.layout(request.layout).groups
+def _plan_windows(answer: Plan, request: Request, model: Model) -> None:
+    groups = _layout_groups(request, model)
     alignment = math.lcm(*(group.block_size for group in groups))
     interval = (
         _interval(request, "sliding") if any(group.kind == "sliding" for group in groups) else None
@@ -279,36 +279,52 @@ def _plan_windows(answer: Plan, request: Request, model: Model) -> Callable[[], 
                 kept / blocks if blocks else 0.0,
                 "of the blocks that dense retention keeps",
             )
-    where = sources.option(request.layout)
-    own = [memory.group_of(group, where) for group in groups]
-    return lambda: _pool(
-        request, model, own, memory.page_bytes(model, own, request.tensor_parallel_size, where), 1
+
+
+def _layout_groups(request: Request, model: Model) -> list[GroupSpec]:
+    """Return the groups of a model without recurrent layers: a layout's own, unless a flag makes
+    others of it.
+    """
+    if request.block_size is None and not sources.is_config(request.layout):
+        return list(sources.layout(request.layout).groups)
+    rank = rank_of(model, request.serving(model), sources.option(request.layout))
+    return [spec_of(group) for group in groups_of(rank.layers)]
+
+
+def _plan_pool(answer: Plan, request: Request, model: Model, serving: Serving) -> None:
+    rank = rank_of(model, serving, sources.option(request.layout))
+    longest = request.max_model_len or request.prompt_tokens or model.max_length
+    if longest == FIT:
+        longest = model.max_length
+    limits = Limits(
+        request.memory or 1,
+        longest,
+        request.device_memory,
+        request.max_num_batched_tokens,
+        request.in_flight_tokens,
+        request.async_scheduling,
+        request.max_num_seqs,
+        request.num_gpu_blocks_override,
+        request.enforce_eager,
     )
-
-
-def _pool(request: Request, model: Model, groups: list[Group], page_bytes: int, pages: int) -> Pool:
-    """Return the pool that memory and intervals are worked out for."""
-    if pages > 1:
-        raise UsageError(
-            "--block-size: a snapshot takes several blocks of this size, which no release does;"
-            " leave it out"
-        )
+    started = started_of(rank, serving, limits)
+    if request.max_model_len == FIT:
+        started = replace(started, longest=started.longest_that_fits or 1)
     hybrid = is_hybrid(model)
-    return Pool(
-        groups,
-        page_bytes,
-        _lengths(request, model, min(group.block_size for group in groups)),
+    of = Pool(
+        started,
+        _lengths(request, model, min(group.first.block_size for group in started.groups)),
         _interval(request, "sliding+mamba" if hybrid else "sliding"),
         RELEASES[request.release].pin_shared_prefix_boundary,
+        serving.caches(model),
     )
-
-
-def _plan_pool(answer: Plan, request: Request, of: Pool) -> None:
     blocks = None
     if request.memory is not None:
-        blocks = memory.tell_memory(
-            answer, of, request.memory, request.shared_prefix or 0, request.in_flight_tokens
-        )
+        blocks = started.blocks
+        tell_started(answer, started, serving, limits)
+        memory.tell_memory(answer, of, request.shared_prefix or 0)
+        answer.answer = memory.sentence(answer, of)
+        answer.shown = SHOWN
     rows = memory.intervals(of) if request.intervals or request.chart else []
     if request.intervals:
         answer.tables.append(memory.table(rows, blocks))
@@ -345,20 +361,21 @@ def _interval(request: Request, governs: str) -> int | None:
 
 
 def _lengths(request: Request, model: Model, block: int) -> SequenceLengths:
-    prompt = (
-        min(PROMPT_TOKENS, model.max_length)
-        if request.prompt_tokens is None
-        else request.prompt_tokens
-    )
+    most = request.max_model_len or model.max_length
+    if most == FIT:
+        most = model.max_length
+    usual = min(PROMPT_TOKENS, most) if request.max_model_len in (None, FIT) else most
+    prompt = usual if request.prompt_tokens is None else request.prompt_tokens
     lengths = SequenceLengths(
         prompt,
         request.output_tokens,
         block if request.chunk_tokens is None else request.chunk_tokens,
     )
-    if lengths.computed_tokens > model.max_length:
+    if lengths.computed_tokens > most:
+        taker = model.checkpoint if request.max_model_len is None else "--max-model-len"
         raise UsageError(
-            f"--prompt-tokens: {lengths.computed_tokens} tokens are computed, and"
-            f" {model.checkpoint} takes {model.max_length}"
+            f"--prompt-tokens: {lengths.computed_tokens} tokens are computed, and {taker} takes"
+            f" {most}"
         )
     return lengths
 

@@ -166,7 +166,7 @@ def _answers() -> PolicyAnswers:
 
 
 def _plan() -> click.Command:
-    from cachewitness.systems.vllm.reference.plan import command
+    from cachewitness.systems.vllm.reference.plan_command import command
 
     return command
 
