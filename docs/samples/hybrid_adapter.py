@@ -31,6 +31,7 @@ from cachewitness import (
     Submit,
     Tables,
     TraceHeader,
+    Unkeyed,
     UnpublishReason,
     UsageError,
 )
@@ -236,7 +237,7 @@ def open_engine(header: TraceHeader, options: Mapping[str, str]) -> Driver:
             Group(index, group.kind, size, snapshots="every-block")
             for index, group in enumerate(header.layout.groups)
         ],
-        rules=Rules(alignment=size),
+        rules=Rules(alignment=size, unkeyed=Unkeyed(duplicates=True)),
         capabilities=CAPABILITIES,
         trace=header.name,
     )

@@ -415,7 +415,7 @@ std::string header(const Json& trace) {
     const std::string size = groups[0]["block_size"].text;
     return R"({"e":"header","engine":"hybrid driver","level":"manager","pools":[{"id":0,"pages":)" + trace["pages"].text +
            R"(}],"groups":[{"id":0,"kind":"full","block_size":)" + size + R"(},{"id":1,"kind":"recurrent","block_size":)" +
-           size + R"(,"snapshots":"every-block"}],"rules":{"alignment":)" + size +
+           size + R"(,"snapshots":"every-block"}],"rules":{"unkeyed":{"duplicates":true},"alignment":)" + size +
            R"(},"capabilities":["abort","adapter","preempt","reset","salt","update_weights"]})";
 }
 

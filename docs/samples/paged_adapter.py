@@ -26,6 +26,7 @@ from cachewitness import (
     Submit,
     Tables,
     TraceHeader,
+    Unkeyed,
     UnpublishReason,
     UsageError,
     describe_full_attention,
@@ -179,7 +180,8 @@ def open_engine(header: TraceHeader, options: Mapping[str, str]) -> Driver:
     """Build an engine for one trace; a UsageError says that it cannot run it."""
     if unknown := set(header.options) - set(OPTIONS):
         raise UsageError(f"options that this cache does not have: {', '.join(sorted(unknown))}")
-    described = describe_full_attention(header, "paged", Eviction("lru", free_first=False))
+    order, unkeyed = Eviction("lru", free_first=False), Unkeyed(duplicates=True)
+    described = describe_full_attention(header, "paged", order, unkeyed=unkeyed)
     size = described.groups[0].block_size
     return Driver(described, PagedAdapter(header.pages, size, OPTIONS | header.options))
 

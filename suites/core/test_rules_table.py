@@ -8,10 +8,25 @@ from typing import Any
 
 import msgspec
 
-from cachewitness.core.events import Captures, KeyEvents, Retention, Rules, TierRules
+from cachewitness.core.events import (
+    Captures,
+    KeyEvents,
+    Retention,
+    Rules,
+    Stores,
+    TierRules,
+    Unkeyed,
+)
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "formats.md"
-PARTS = {"retention": Retention, "tier": TierRules, "captures": Captures, "key_events": KeyEvents}
+PARTS = {
+    "retention": Retention,
+    "tier": TierRules,
+    "stores": Stores,
+    "unkeyed": Unkeyed,
+    "captures": Captures,
+    "key_events": KeyEvents,
+}
 WORDS = {"true": True, "false": False, "null": None, "none": [], "all": [], "must": None}
 """How the table says a default; the first word counts."""
 
@@ -45,7 +60,7 @@ def test_every_rule_is_in_the_table() -> None:
 def test_the_table_says_the_defaults() -> None:
     declared = fields(Rules)
     for rule, told in rows().items():
-        if rule == "retention":
+        if rule in ("retention", "unkeyed"):
             continue  # its fields are rows of their own
         word = re.split(r"[ :]", told.strip("`"))[0]
         assert WORDS.get(word, int(word) if word.isdigit() else word) == declared[rule], rule

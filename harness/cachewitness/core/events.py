@@ -122,6 +122,35 @@ class TierRules(msgspec.Struct, frozen=True, omit_defaults=True):
     once: bool = False
 
 
+class Unkeyed(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What the engine says that it keys nothing of, among whole blocks of attention that requests
+    computed which end as intended.
+
+    `answers`: blocks with generated tokens. `last`: the block with which a prompt ends. `duplicates`:
+    a page beside one that has the key for its prefix, nor does it get one when that key ends.
+    """  # noqa: E501
+
+    answers: bool = False
+    last: bool = False
+    duplicates: bool = False
+
+
+class Stores(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What the engine says that it puts into a second tier while there is room: of each request
+    that ends as intended, what it computed of its prompt, in whole chunks (`TierRules.chunk`; in
+    whole blocks where the tier is asked key by key).
+
+    With `answers`, chunks with generated tokens are stored as well. Nothing is stored of prompts of
+    fewer than `shortest` tokens. `groups` are those of the device whose pages are stored; none
+    named: all that have copies. A store may begin so many `steps` behind the request's end.
+    """
+
+    answers: bool = False
+    shortest: int = 0
+    groups: list[int] = []
+    steps: int = 0
+
+
 class Captures(msgspec.Struct, frozen=True, omit_defaults=True):
     """What an engine says that has no keys, and captures the shared part of each prompt (`shared`
     of its `submit`) instead.
@@ -196,7 +225,8 @@ class Rules(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fiel
     while a request is there, even one that waits. `key_events` is set if the engine tells routers
     of its keys, `stats` if it tells operators of its use, `answering` at answers level alone.
     `late_keys`: a key may begin steps behind the one that wrote its page. `static_batches`: who
-    waits joins when all who run are over.
+    waits joins when all who run are over. `stores` is set if the engine says what it puts into a
+    second tier, `unkeyed` says which whole blocks get no key.
     """  # noqa: E501
 
     caching: bool = True
@@ -217,6 +247,8 @@ class Rules(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fiel
     stats: bool = False
     late_keys: bool = False
     static_batches: bool = False
+    stores: Stores | None = None
+    unkeyed: Unkeyed = Unkeyed()
 
 
 class Header(msgspec.Struct, frozen=True, tag_field="e", tag="header"):

@@ -5,7 +5,7 @@ the smallest there is.
 from __future__ import annotations
 
 from cachewitness._util.errors import UsageError
-from cachewitness.core.events import Eviction, Group, Header, Pool, Rules
+from cachewitness.core.events import Eviction, Group, Header, Pool, Rules, Unkeyed
 from cachewitness.core.trace_format import TraceHeader
 from cachewitness.engines.adapter import CAPABILITIES
 
@@ -14,14 +14,19 @@ NO_STATES = dict.fromkeys(("no-fabricated-snapshots", "interval-sparsity"), "no 
 
 
 def describe(
-    trace: TraceHeader, engine: str, eviction: Eviction | None = None, *, block_size: int = 0
+    trace: TraceHeader,
+    engine: str,
+    eviction: Eviction | None = None,
+    *,
+    block_size: int = 0,
+    unkeyed: Unkeyed | None = None,
 ) -> Header:
     """Return the history header of an engine that has the pages of a trace, in blocks of the
     trace's layout.
 
     `eviction` is the order in which it evicts, if it declares one; `block_size` in tokens if it has
-    blocks of its own: the pool is then of as many tokens. Raises UsageError for a layout with other
-    groups.
+    blocks of its own: the pool is then of as many tokens. `unkeyed` says which blocks get no key,
+    None: all that a request computes get one. Raises UsageError for a layout with other groups.
     """
     group, *more = trace.layout.groups
     if more or group.kind != "full":
@@ -32,7 +37,7 @@ def describe(
         level=trace.level,
         pools=[Pool(id=0, pages=trace.pages * group.block_size // size, eviction=eviction)],
         groups=[Group(id=0, kind="full", block_size=size)],
-        rules=Rules(alignment=size),
+        rules=Rules(alignment=size, unkeyed=unkeyed or Unkeyed()),
         capabilities=CAPABILITIES,
         not_applicable=NO_STATES,
         trace=trace.name,

@@ -167,6 +167,7 @@ def test_a_sound_history_passes_every_checker() -> None:
         "window-liveness",
         "identity",
         "captures",
+        "stores",
         "key-events",
         "statistics",
         "tensors",

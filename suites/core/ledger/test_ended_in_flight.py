@@ -9,7 +9,9 @@ import pytest
 from cachewitness.core.ledger.records import NOTHING
 from suites.support.ledger_histories import FULL, HYBRID, R1, found, ledger_after
 
-IN_FLIGHT = FULL + R1 + "accept r1 9 @r1:1\nacquire r1 | 3\nbegin 2: r1 8..9 | 1 2 3\n"
+IN_FLIGHT = (
+    FULL + R1 + "publish 0/2 r1:8 @1\naccept r1 9 @r1:1\nacquire r1 | 3\nbegin 2: r1 8..9 | 1 2 3\n"
+)
 
 
 @pytest.mark.parametrize("line", ["abort r1", "finish r1", "preempt r1"])

@@ -20,6 +20,7 @@ from cachewitness import (
     Rule,
     Sizing,
     TraceHeader,
+    Unkeyed,
     describe_full_attention,
     load_layout,
     mutant,
@@ -36,7 +37,8 @@ NAME = "toy_policy"
 
 def open_engine(header: TraceHeader, options: Mapping[str, str]) -> Driver:
     """Build the engine for a trace."""
-    described = describe_full_attention(header, NAME, Eviction("lru"))
+    unkeyed = Unkeyed(duplicates=True)  # of two pages with one prefix, one has the key
+    described = describe_full_attention(header, NAME, Eviction("lru"), unkeyed=unkeyed)
     size = described.groups[0].block_size
     return Driver(described, ToyAdapter(PagedCache(header.pages, size), header.pages * size))
 

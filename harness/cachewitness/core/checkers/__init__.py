@@ -7,6 +7,7 @@ from cachewitness.core.checkers.captures import CapturesKept
 from cachewitness.core.checkers.content_floor import ContentFloor
 from cachewitness.core.checkers.eviction import EvictionOrder
 from cachewitness.core.checkers.key_events import KeyEventsTrue
+from cachewitness.core.checkers.key_floor import KeysOwed
 from cachewitness.core.checkers.ownership import Ownership
 from cachewitness.core.checkers.progress import Progress
 from cachewitness.core.checkers.protocol import Checker
@@ -21,6 +22,7 @@ from cachewitness.core.checkers.safety import (
     WindowLiveness,
 )
 from cachewitness.core.checkers.statistics import StatisticsTrue
+from cachewitness.core.checkers.stores import StoresOwed
 from cachewitness.core.checkers.tensors import TensorsAgree
 from cachewitness.core.trace_format import Level
 
@@ -35,6 +37,8 @@ OF_PAGES: tuple[type[Checker], ...] = (
     CommitOrder,
     ReuseFloor,
     ContentFloor,
+    KeysOwed,
+    StoresOwed,
     CapturesKept,
     EvictionOrder,
     KeyEventsTrue,

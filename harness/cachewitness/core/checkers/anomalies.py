@@ -118,6 +118,18 @@ CATALOGUE: tuple[Anomaly, ...] = (
         "correct output, no reuse: the cache is inert, or drops what it need not",
     ),
     Anomaly(
+        "key-owed",
+        "a whole block that a request computed which ended as intended has a key, in its page or in"
+        " another, unless the engine declares that it keys no such blocks",
+        "correct output, no reuse: what was computed can be hit by nobody",
+    ),
+    Anomaly(
+        "lost-store",
+        "what the engine declares that it stores in a second tier is found there later, if its"
+        " request ended as intended and there was room",
+        "the second tier stores less than it says: what the device forgets is computed again",
+    ),
+    Anomaly(
         "lost-capture",
         "a declared capture is made, found by whoever begins as it does, and given up for want of"
         " places alone",

@@ -7,8 +7,9 @@ hit, was dropped without need.
 
 Two kinds of content count, and both only where full blocks are concerned. What a request that
 finished had computed of its prompt, in whole blocks that leave a token to compute: any cache keeps
-that. And what had a key that ended although a page was free: of pools that declare how keys end,
-checker `eviction` judges that instead.
+that, though another page may have the key as long as that one lives (`Unkeyed`: or lived). And what
+had a key that ended although a page was free: of pools that declare how keys end, checker
+`eviction` judges that instead.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from dataclasses import dataclass
 
 from cachewitness.core.attention_span import first_needed
 from cachewitness.core.checkers.finding import Finding
-from cachewitness.core.checkers.lookup import Lookup
+from cachewitness.core.checkers.lookup import Lookup, thinned_out
 from cachewitness.core.checkers.protocol import Checker, Found, Handler
 from cachewitness.core.checkers.room import goes_with_its_step, spare_pages
 from cachewitness.core.checkers.wording import count, named, page_list
@@ -46,7 +47,7 @@ class Lying:
     given the page since.
 
     `operation` is the one in which it was let go and, once there is a taker, that in which the page
-    was given away.
+    was given away. Of what is `beside` another page had the key by then.
     """
 
     group: int
@@ -58,6 +59,7 @@ class Lying:
     operation: int
     keyed: bool = False
     taker: str = ""
+    beside: bool = False
 
 
 class ContentFloor(Checker):
@@ -121,7 +123,7 @@ class ContentFloor(Checker):
     def on_release(self, ledger: Ledger, event: Release) -> Found:
         """Note what pages without a key hold when their last holder lets go of them."""
         request = ledger.requests.get(event.holder)
-        if request is None or event.holder in self._older or _thinned_out(ledger, event.group):
+        if request is None or event.holder in self._older or thinned_out(ledger, event.group):
             return None
         group = ledger.groups[event.group]
         records = ledger.records[event.pool].usable
@@ -132,7 +134,12 @@ class ContentFloor(Checker):
                 continue
             if not _whole_block_of_prompt(record, group, request):
                 continue
-            excused = self._had_a_key(ledger, event.group, page, record)
+            beside = _keyed(ledger, event.group, record.node)
+            excused = (
+                ledger.header.rules.unkeyed.duplicates
+                if beside
+                else self._lost_its_key(ledger, event.group, page, record)
+            )
             self._stripped.pop((event.group, record.node), None)
             if excused:
                 continue
@@ -140,6 +147,7 @@ class ContentFloor(Checker):
             lying = Lying(
                 event.group, record.node, record.stop, event.pool, page, event.holder, operation
             )
+            lying.beside = beside
             # Whether a request finished or was aborted may be reported behind its releases, and
             # only what a finished one computed is owed.
             if event.holder in self._finished:
@@ -148,19 +156,17 @@ class ContentFloor(Checker):
                 self._let_go.append(lying)
         return None
 
-    def _had_a_key(self, ledger: Ledger, group: int, page: int, record: PageRecord) -> bool:
-        """Whether what a page holds is keyed elsewhere, or was since it was written: then it need
-        not have a key of its own.
+    def _lost_its_key(self, ledger: Ledger, group: int, page: int, record: PageRecord) -> bool:
+        """Whether what a page holds was keyed elsewhere since it was written, and the key ended.
 
         That the key was taken from the page itself while somebody held it is no excuse.
         """
         ended = ledger.keys.ended[group].get(record.node)
-        went = (
+        return (
             ended is not None
             and ended.step >= record.step
             and self._stripped.get((group, record.node)) != page
         )
-        return went or _keyed(ledger, group, record.node)
 
     def on_finish(self, ledger: Ledger, event: Finished) -> Found:
         """Keep what the request let go in this operation, before it was reported to be finished."""
@@ -184,8 +190,11 @@ class ContentFloor(Checker):
                 or event.length not in (0, key.length)
             ):
                 continue
-            # First, whatever ended it: a reset or new weights make the engine owe nothing.
-            self._forget((key.group, key.node))
+            # First, whatever ended it: a reset or new weights make the engine owe nothing. But
+            # what lies beside a page that had to make room can be hit now.
+            lying = self._lying.get((key.group, key.node))
+            if lying is None or not lying.beside or not _for_room(event, record):
+                self._forget((key.group, key.node))
             # A pending key names content that is not written, so nothing is lost with it.
             wanted = key.state == "committed" and _for_room(event, record)
             self._note_stripped(
@@ -203,7 +212,7 @@ class ContentFloor(Checker):
                 and not declared
                 and record is not None
                 and not record.holders
-                and not _thinned_out(ledger, key.group)
+                and not thinned_out(ledger, key.group)
             ):
                 self._ended.append((key, record))
         return None
@@ -381,14 +390,6 @@ class ContentLookup(Lookup):
         return lying is not None
 
 
-def _thinned_out(ledger: Ledger, group: int) -> bool:
-    """Whether retention, as the engine declares it, keeps only part of what is written of a
-    group.
-    """
-    retention = ledger.header.rules.retention
-    return retention.interval is not None and group in retention.groups
-
-
 def _for_room(event: Unpublish, record: PageRecord | None) -> bool:
     """Whether a key ended for the sake of others, as it seems: not with a reset, new weights, or
     a step that does not run.
@@ -430,6 +431,7 @@ def _forgotten(ledger: Ledger, event: Hit, floor: int, needed: list[Lying]) -> F
         "lost its key, which ended although a page was free"
         if first.keyed
         else f"was computed by {first.r}, which finished"
+        f"{', beside a page whose key has ended' * first.beside}"
     )
     where = f"page{'s' if ',' in pages else ''} {pages}{f' of pool {first.pool}' if many else ''}"
     sentence = (

@@ -101,20 +101,23 @@ class Reuse(msgspec.Struct, kw_only=True):
 
     `owed` is the longest hit that the engine's keys allowed at the time, and `reach` the longest
     had no page and no key ever been given up: what had been computed before, under the same
-    identity. What lies between the two was lost lawfully, or a finding says how not.
+    identity. What lies between the two was lost for want of a key. It was `evicted`, ended with a
+    `reset` or new weights, was `thinned` out by retention as the engine declares it, or never had
+    one (`unkept`): whether it was to have one is what `keys` and `content-floor` judge.
     """
 
     got: int = 0
     owed: int = 0
     reach: int = 0
+    evicted: int = 0
+    reset: int = 0
+    thinned: int = 0
+    unkept: int = 0
 
     def add(self, other: Reuse) -> None:
         """Add another run's."""
-        self.got, self.owed, self.reach = (
-            self.got + other.got,
-            self.owed + other.owed,
-            self.reach + other.reach,
-        )
+        for field in self.__struct_fields__:
+            setattr(self, field, getattr(self, field) + getattr(other, field))
 
 
 class Tally(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -197,7 +200,7 @@ def denials(tallies: list[Tally]) -> str:
 
 
 def reused(tallies: list[Tally]) -> str:
-    """Say in one line how many tokens were hit, owed, and lost lawfully; empty if nothing could
+    """Say in one line how many tokens were hit, owed, and lost by what; empty if nothing could
     have been hit.
     """
     total = Reuse()
@@ -205,10 +208,19 @@ def reused(tallies: list[Tally]) -> str:
         total.add(tally.reuse or Reuse())
     if not total.reach:
         return ""
-    lost = max(total.reach - max(total.owed, total.got), 0)
+    lost = [
+        f"{tokens:,} were {how}"
+        for tokens, how in (
+            (total.evicted, "evicted"),
+            (total.reset, "reset"),
+            (total.thinned, "thinned out"),
+            (total.unkept, "never kept"),
+        )
+        if tokens
+    ]
     return (
         f"hits: {total.got:,} tokens got, {total.owed:,} owed by what was kept; {total.reach:,} had"
-        f" been computed before, of which {lost:,} were lost lawfully (evicted, reset, thinned out)"
+        f" been computed before{', of which ' * bool(lost)}{', '.join(lost)}"
     )
 
 

@@ -8,10 +8,19 @@ is respected.
 from __future__ import annotations
 
 from cachewitness.core.attention_span import needed_lengths
-from cachewitness.core.events import Group
+from cachewitness.core.events import Group, UnpublishReason
 from cachewitness.core.ledger.ledger import Ledger
 from cachewitness.core.ledger.requests import RequestRecord
 from cachewitness.core.trace_format import GroupKind
+
+HOW_ENDED: dict[UnpublishReason, str] = {
+    "evict": "evicted",
+    "replace": "evicted",
+    "reset": "reset",
+    "version": "reset",
+    "retention": "thinned",
+}
+"""Why what had a key cannot be hit; a key that was withdrawn named nothing."""
 
 
 def has_usable_key(
@@ -32,6 +41,35 @@ def has_usable_key(
         and bool(copies)
         and any(has_usable_key(ledger, other, node, unusable=unusable) for other in copies)
     )
+
+
+def how_lost(ledger: Ledger, request: RequestRecord, length: int) -> str:
+    """Return why a request cannot resume at a length, in tokens, that had been computed before:
+    `evicted`, `reset`, `thinned` or `unkept`, as of the first key that is missing.
+    """
+    for group in ledger.local:
+        for needed in needed_lengths(group, length):
+            if not has_usable_key(ledger, group.id, request.nodes[needed]):
+                return _how_ended(ledger, group.id, request.nodes[needed])
+    return "unkept"
+
+
+def _how_ended(ledger: Ledger, group: int, node: int) -> str:
+    keys = ledger.keys.published[group].get(node, {}).values()
+    if any(key.state in ("reset", "outdated") for key in keys):
+        return "reset"
+    ended = ledger.keys.ended[group].get(node)
+    if ended is not None and ended.reason in HOW_ENDED:
+        return HOW_ENDED[ended.reason]
+    return "thinned" if thinned_out(ledger, group) else "unkept"
+
+
+def thinned_out(ledger: Ledger, group: int) -> bool:
+    """Whether retention, as the engine declares it, keeps only part of what is written of a
+    group.
+    """
+    retention = ledger.header.rules.retention
+    return retention.interval is not None and group in retention.groups
 
 
 class Lookup:

@@ -8,7 +8,7 @@ from bisect import bisect_left
 from collections.abc import Collection
 
 from cachewitness.core.checkers.finding import Finding, Reuse
-from cachewitness.core.checkers.lookup import Lookup
+from cachewitness.core.checkers.lookup import Lookup, how_lost
 from cachewitness.core.checkers.protocol import Checker, Found, Handler
 from cachewitness.core.checkers.tier_floor import ANY_TIME, NO_TIME, longest_apart
 from cachewitness.core.checkers.wording import count, named
@@ -168,13 +168,11 @@ class ReuseFloor(Checker):
         limit = len(nodes) - 2
         length = bisect_left(range(1, limit + 1), True, key=lambda at: nodes[at] not in computed)
         owed = max(owed, event.resume)
-        self.reuse.add(
-            Reuse(
-                got=event.resume,
-                owed=owed,
-                reach=max(length // rules.alignment * rules.alignment, owed),
-            )
-        )
+        reach = max(length // rules.alignment * rules.alignment, owed)
+        self.reuse.add(Reuse(got=event.resume, owed=owed, reach=reach))
+        if reach > owed:
+            how = how_lost(ledger, ledger.requests[event.r], reach)
+            self.reuse.add(Reuse(**{how: reach - owed}))
 
     def on_hit(self, ledger: Ledger, event: Hit) -> Found:
         """Compare where the request resumes with the longest common prefix."""

@@ -46,14 +46,16 @@ def _longest_in_tier(ledger: Ledger, request: RequestRecord, tier: TierRules, be
     limit = len(request.tokens) - 1
     for position in range(limit // tier.chunk * tier.chunk, 0, -tier.chunk):
         if all(
-            _all_held(ledger, ledger.stored[g.id], request, _needed(g, position, tier), before)
+            _all_held(
+                ledger, ledger.stored[g.id], request, needed_in_tier(g, position, tier), before
+            )
             for g in ledger.local
         ):
             return max(position - ledger.header.rules.eagle_drop_tokens, 0)
     return 0
 
 
-def _needed(group: Group, position: int, tier: TierRules) -> Iterable[int]:
+def needed_in_tier(group: Group, position: int, tier: TierRules) -> Iterable[int]:
     """Return the lengths whose keys a group needs in the tier for a hit that ends with a chunk."""
     size = group.block_size
     chunk = tier.chunk

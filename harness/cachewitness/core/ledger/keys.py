@@ -17,10 +17,11 @@ from cachewitness.core.ledger.records import Key, KeyState, PoolRecords
 
 
 class Ended(NamedTuple):
-    """Why a key was unpublished, and in which step."""
+    """Why a key was unpublished, in which step, and of which page."""
 
     reason: UnpublishReason
     step: int
+    page: int
 
 
 class Keys:
@@ -79,7 +80,7 @@ class Keys:
         for key in list(records[event.page].keys):
             named = key.group == event.group and key.page == event.page
             if named and event.length in (0, key.length):
-                self._end(key, Ended(event.reason, event.step))
+                self._end(key, Ended(event.reason, event.step, event.page))
 
     def _end(self, key: Key, ended: Ended) -> None:
         pages = self.published[key.group].get(key.node, {})

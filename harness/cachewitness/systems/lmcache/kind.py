@@ -111,7 +111,8 @@ def open_engine(header: TraceHeader, options: Mapping[str, str]) -> Engine:
     )
     server = driver.adapter.connector.lmcache.server
     free = server.pads or setting.workers > 1
-    engine = Served(_declared(driver.header, release, pads=free), driver.adapter, server)
+    declared = _declared(driver.header, release, pads=free, lost=setting.lost > 0)
+    engine = Served(declared, driver.adapter, server)
     engine.device = device
     return engine
 
@@ -157,17 +158,20 @@ def _configuration(layout: Layout, tier_pages: int, **options: Any) -> Configura
     return Configuration(layout, {"tier_pages": tier_pages, **options}, "lmcache")
 
 
-def _declared(header: Header, release: str, *, pads: bool) -> Header:
+def _declared(header: Header, release: str, *, pads: bool, lost: bool) -> Header:
     """Return the header less what LMCache is not told. Where objects are padded no page says
-    when memory runs short.
+    when memory runs short; nor is a store owed then, or where some are lost on purpose.
     """
+    rules = header.rules
+    if pads or lost:
+        rules = msgspec.structs.replace(rules, stores=None)
     capabilities = [name for name in header.capabilities if name not in WITHOUT]
     pools = [
         msgspec.structs.replace(pool, eviction=None) if pads and pool.id == TIER else pool
         for pool in header.pools
     ]
     return msgspec.structs.replace(
-        header, capabilities=capabilities, engine_version=release, pools=pools
+        header, capabilities=capabilities, engine_version=release, pools=pools, rules=rules
     )
 
 

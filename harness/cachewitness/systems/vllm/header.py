@@ -10,7 +10,16 @@ from collections.abc import Collection
 
 import msgspec
 
-from cachewitness.core.events import Eviction, Group, Header, KeyEvents, Pool, Retention, Rules
+from cachewitness.core.events import (
+    Eviction,
+    Group,
+    Header,
+    KeyEvents,
+    Pool,
+    Retention,
+    Rules,
+    Stores,
+)
 from cachewitness.core.trace_format import GroupSpec, TraceHeader
 from cachewitness.engines.adapter import CAPABILITIES, SECOND
 from cachewitness.engines.observe_pins import POOL
@@ -104,9 +113,14 @@ def _why(rules: Rules, otherwise: str) -> str:
     return otherwise if rules.caching else "prefix caching is off"
 
 
-def with_tier(header: Header, pages: int, eviction: Eviction | None = TIER_LRU) -> Header:
+def with_tier(
+    header: Header,
+    pages: int,
+    eviction: Eviction | None = TIER_LRU,
+    stores: Stores | None = None,
+) -> Header:
     """Return the header with a second tier of so many pages, and in it a group for each of the
-    device's.
+    device's; `stores` says what is put there.
     """
     if not pages:
         return header
@@ -116,4 +130,7 @@ def with_tier(header: Header, pages: int, eviction: Eviction | None = TIER_LRU) 
         for group in header.groups
     ]
     pools = [*header.pools, Pool(id=TIER, pages=pages, tier=SECOND, eviction=eviction)]
-    return msgspec.structs.replace(header, pools=pools, groups=[*header.groups, *aside])
+    rules = msgspec.structs.replace(header.rules, stores=stores)
+    return msgspec.structs.replace(
+        header, pools=pools, groups=[*header.groups, *aside], rules=rules
+    )

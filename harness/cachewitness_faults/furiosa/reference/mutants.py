@@ -308,4 +308,25 @@ def blocks_kept_for_copies(engine: Driver) -> None:
     wrap(manager, "room", room)
 
 
+@fault(
+    name="furiosa-answers-not-stored",
+    mirrors="raullenchai/Rapid-MLX#214 (nothing is kept of a turn's answer)",
+    anomaly="key-owed",
+    checker="keys",
+    group="N",
+)
+def answers_not_stored(engine: Driver) -> None:
+    """Nothing that was generated comes into the tree."""
+
+    def store(original: Any, request: Any) -> None:
+        computed = request.num_computed
+        request.num_computed = min(computed, max(request.num_prompt_tokens, request.num_stored))
+        try:
+            original(request)
+        finally:
+            request.num_computed = computed
+
+    wrap(_manager(engine), "store", store)
+
+
 MUTANTS = declared(globals())

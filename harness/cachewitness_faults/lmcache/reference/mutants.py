@@ -218,4 +218,49 @@ def use_does_not_renew(engine: Any) -> None:
     )
 
 
+@fault(
+    name="lmcache-watermark-advances-twice",
+    mirrors="LMCache 0.5.6, lmcache_mp_connector.py: what a look-up finds is set there, not added",
+    anomaly="lost-store",
+    checker="stores",
+    group="N",
+)
+@where_there_is_a_store
+def watermark_advances_twice(engine: Any) -> None:
+    """Each look-up adds what it finds to what counts as stored.
+
+    A request that waits for room is looked up again and again, and so many of its own chunks are
+    passed over.
+    """
+    connector = connector_of(engine)
+
+    def get_num_new_matched_tokens(original: Any, request_id: str, computed: int) -> int:
+        tracker = connector.trackers[request_id]
+        before = tracker.num_stored_tokens
+        found: int = original(request_id, computed)
+        tracker.num_stored_tokens += before
+        return found
+
+    wrap(connector, "get_num_new_matched_tokens", get_num_new_matched_tokens)
+
+
+@fault(
+    name="lmcache-last-chunk-passed-over",
+    mirrors="jundot/omlx#1427, #3182 (what a turn ends with is silently not kept)",
+    anomaly="lost-store",
+    checker="stores",
+    group="N",
+)
+@where_there_is_a_store
+def last_chunk_passed_over(engine: Any) -> None:
+    """Of several chunks that a step completes the last is not stored, and counts as if it were."""
+    server = connector_of(engine).server
+
+    def store(original: Any, request_id: str, tokens: Any, chunks: range, blocks: Any) -> Any:
+        kept = chunks[: max(len(chunks) - 1, 1)]
+        return original(request_id, tokens, kept, blocks)
+
+    wrap(server, "store", store)
+
+
 MUTANTS = declared(globals())

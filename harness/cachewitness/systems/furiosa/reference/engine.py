@@ -13,7 +13,16 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from cachewitness._util.errors import UsageError
-from cachewitness.core.events import Eviction, Group, Header, Move, Pool, Rules, UnpublishReason
+from cachewitness.core.events import (
+    Eviction,
+    Group,
+    Header,
+    Move,
+    Pool,
+    Rules,
+    Unkeyed,
+    UnpublishReason,
+)
 from cachewitness.core.trace_format import Layout, Submit, TraceHeader
 from cachewitness.core.trace_format import Step as StepOp
 from cachewitness.engines.adapter import CAPABILITIES, Adapter, Asked, Host, Refused, Scheduled
@@ -131,6 +140,8 @@ def describe(trace: TraceHeader, config: CacheConfig) -> Header:
         rules=Rules(
             caching=options.enable_caching,
             alignment=layers.block_size if options.hit_granularity == "block" else 1,
+            # The tree has one entry for a prefix, and an entry whose block went stays without.
+            unkeyed=Unkeyed(duplicates=True),
         ),
         capabilities=CAPABILITIES,
         not_applicable=NOT_APPLICABLE,

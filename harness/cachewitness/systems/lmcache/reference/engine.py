@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 
 from cachewitness._util.errors import UsageError
-from cachewitness.core.events import Eviction, TierRules
+from cachewitness.core.events import Eviction, Stores, TierRules
 from cachewitness.core.trace_format import GroupSpec, Layout, Submit, TraceHeader
 from cachewitness.engines.adapter import Host
 from cachewitness.engines.driver import Driver
@@ -301,6 +301,6 @@ def assemble(
     connector = Connector(lmcache, front, len(header.layout.groups))
     eviction = Eviction("lru-used", watermark=own.trigger_watermark)
     return Driver(
-        with_tier(described, own.tier_pages, eviction),
+        with_tier(described, own.tier_pages, eviction, Stores(answers=own.save_decode_cache)),
         LMCacheAdapter(config, front, new_request, connector),
     )

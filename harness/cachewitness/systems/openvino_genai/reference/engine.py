@@ -25,7 +25,16 @@ from itertools import count
 from typing import Any
 
 from cachewitness._util.errors import UsageError
-from cachewitness.core.events import Eviction, Group, Header, Move, Pool, Rules, UnpublishReason
+from cachewitness.core.events import (
+    Eviction,
+    Group,
+    Header,
+    Move,
+    Pool,
+    Rules,
+    Unkeyed,
+    UnpublishReason,
+)
 from cachewitness.core.trace_format import GroupSpec, Layout, Step, Submit, TraceHeader
 from cachewitness.engines.adapter import CAPABILITIES, Adapter, Asked, Refused, Scheduled
 from cachewitness.engines.cache_state import ABSENT, Claim, Count, KeyId, Tables
@@ -184,6 +193,8 @@ class Built:
                 progress_steps=PROGRESS_STEPS,
                 # where nothing can be scheduled, ContinuousBatching ignores everybody who runs
                 engine_aborts=True,
+                # the first block of a prefix has the key as long as somebody holds it
+                unkeyed=Unkeyed(duplicates=True),
             ),
             capabilities=CAPABILITIES,
             not_applicable=not_applicable,

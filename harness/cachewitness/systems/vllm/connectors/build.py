@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from msgspec import structs
 
 from cachewitness._util.errors import UsageError
-from cachewitness.core.events import Header, TierRules
+from cachewitness.core.events import Header, Stores, TierRules
 from cachewitness.core.trace_format import TraceHeader
 from cachewitness.engines.observe_tier import TIER
 from cachewitness.systems.lmcache.connector import LAYOUT, LMCache, fitted, prepare
@@ -40,6 +40,10 @@ PAGE_BYTES = 64
 MODEL = {"use_mla": False, "model": "none", "dtype": "float32", "get_total_num_kv_heads": lambda: 1}
 """What connectors ask the model for beyond what the scheduler does."""
 
+STORE_STEPS = 2
+"""How many steps behind the end of its request a store begins at the latest: connectors hear of the
+end with the next step, and defer stores by one more."""
+
 WAIT_STEPS = 2
 """How many steps a load takes beyond its copy: it is asked for in one, and its request goes on in
 the one behind its end."""
@@ -54,7 +58,8 @@ class Kind(NamedTuple):
     """A connector: its name in vLLM, the names of its children if it has some, and what its
     configuration says beside that.
 
-    `blocks`: so many blocks make a chunk of its memory's. `pages` is the size of a memory that
+    `stores` is what is put into its memory, None where that is not known. `blocks`: so many blocks
+    make a chunk of its memory's. `pages` is the size of a memory that
     nobody limits. `patient`: aborts of requests for which something is loaded wait for that, and a
     reset that leaves something was refused.
     """
@@ -65,6 +70,7 @@ class Kind(NamedTuple):
     blocks: int = 1
     pages: int = 0
     patient: bool = False
+    stores: Stores | None = None
 
 
 class ConnectorChoice(NamedTuple):
@@ -113,20 +119,29 @@ blocks, and what drives it.
 The third number is the least common multiple of the groups' blocks, in tokens.
 """
 
+PROMPTS = Stores(steps=STORE_STEPS)
+OUTPUTS = Stores(answers=True, steps=STORE_STEPS)
+
 KINDS: Mapping[str, Kind] = {
     "example": Kind("ExampleConnector", pages=PAGES),
-    "offloading": Kind("OffloadingConnector"),
-    "offloading-chunks": Kind("OffloadingConnector", blocks=2),
-    "offloading-outputs": Kind("OffloadingConnector", extra={"offload_prompt_only": False}),
-    "offloading-sync": Kind("OffloadingConnector", extra={"sync_load_budget_bytes": 1 << 40}),
-    "simple": Kind("SimpleCPUOffloadConnector"),
+    "offloading": Kind("OffloadingConnector", stores=PROMPTS),
+    "offloading-chunks": Kind("OffloadingConnector", blocks=2, stores=PROMPTS),
+    "offloading-outputs": Kind(
+        "OffloadingConnector", extra={"offload_prompt_only": False}, stores=OUTPUTS
+    ),
+    "offloading-sync": Kind(
+        "OffloadingConnector", extra={"sync_load_budget_bytes": 1 << 40}, stores=PROMPTS
+    ),
+    "simple": Kind("SimpleCPUOffloadConnector", stores=OUTPUTS),
     "simple-lazy": Kind("SimpleCPUOffloadConnector", extra={"lazy_offload": True}),
-    "lmcache": Kind(LMCACHE, patient=True),
-    "lmcache-strict": Kind(LMCACHE),
-    "lmcache-chunks": Kind(LMCACHE, blocks=2, patient=True),
+    "lmcache": Kind(LMCACHE, patient=True, stores=PROMPTS),
+    "lmcache-strict": Kind(LMCACHE, stores=PROMPTS),
+    "lmcache-chunks": Kind(LMCACHE, blocks=2, patient=True, stores=PROMPTS),
     "lmcache-dies": Kind(LMCACHE, extra={OUTAGE: "dies"}, patient=True),
     "lmcache-stalls": Kind(LMCACHE, extra={OUTAGE: "stalls"}, patient=True),
-    "lmcache-outputs": Kind(LMCACHE, extra={"lmcache.mp.save_decode_cache": True}, patient=True),
+    "lmcache-outputs": Kind(
+        LMCACHE, extra={"lmcache.mp.save_decode_cache": True}, patient=True, stores=OUTPUTS
+    ),
     "multi": Kind("MultiConnector", ("SimpleCPUOffloadConnector", "OffloadingConnector")),
 }
 """The connectors that can be named in the engine's option `connector`."""
@@ -225,6 +240,7 @@ def connector_of(
     chunk = NEVER if kind.children or kind.pages else sizes[0] * kind.blocks
     connector = Connector(runner, sides, names, pages, chunk, chunk if kind.blocks > 1 else 0)
     connector.patient = kind.patient
+    connector.stores = kind.stores
     return connector
 
 
@@ -236,7 +252,9 @@ def connected_header(
 
     `engine_aborts`: a request whose load fails is ended.
     """
-    tiered = with_tier(header, connector.pages, None)
+    full = [group.id for group in header.groups if group.kind == "full"]
+    stores = structs.replace(connector.stores, groups=full) if connector.stores and full else None
+    tiered = with_tier(header, connector.pages, None, stores)
     pools = [
         structs.replace(pool, null=[*connector.null]) if pool.id == TIER else pool
         for pool in tiered.pools

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, Protocol
 
+from cachewitness.core.events import Stores
 from cachewitness.systems.vllm.connectors.copies import Copies, Job
 from cachewitness.systems.vllm.connectors.model_runner import Forward, ModelRunner
 from cachewitness.systems.vllm.connectors.tier import Books, KeyNames, Memory
@@ -113,6 +114,8 @@ class Connector:
     patient = False
     """Who is aborted while something is loaded for it is aborted when that is there; a reset that
     left keys was refused."""
+    stores: Stores | None = None
+    """What is put into its memory; None: not known."""
 
     def __init__(
         self,

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from cachewitness._util.errors import UsageError
-from cachewitness.core.events import Eviction, Rules
+from cachewitness.core.events import Eviction, Rules, Stores
 from cachewitness.core.trace_format import Submit, TraceHeader
 from cachewitness.engines.driver import Driver
 from cachewitness.engines.manager_adapter import ManagerAdapter
@@ -150,7 +150,10 @@ def assemble(
     )
     observed = ObservedManager(manager)
     if header.level == "scheduler":
-        tiered = with_tier(described, options_of(config).tier_pages)
+        # What is keyed on the device is stored: of other groups than these that is not all.
+        full = [group.id for group in described.groups if group.kind == "full"]
+        stores = Stores(answers=True, groups=full) if full else None
+        tiered = with_tier(described, options_of(config).tier_pages, stores=stores)
         scheduled = SchedulerAdapter(config, observed, new_request)
         scheduled.holds = longest_held(config)
         return Driver(tiered, scheduled)

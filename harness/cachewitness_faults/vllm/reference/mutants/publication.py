@@ -201,4 +201,41 @@ def copies_a_step_late(engine: Driver) -> None:
     wrap(engine, "_begin", begin_step)
 
 
+@mutant(
+    name="answers-not-keyed",
+    mirrors="vllm-project/vllm#52419 (most of a tail is not registered); raullenchai/Rapid-MLX#214",
+    anomaly="key-owed",
+    checker="keys",
+    group="N",
+    engines=BOTH,
+)
+def answers_not_keyed(engine: Driver) -> None:
+    """Blocks with generated tokens get no key, so each turn computes the last answer again."""
+
+    def cache_blocks(original: Any, request: Any, num_computed_tokens: int) -> None:
+        original(request, min(num_computed_tokens, request.num_prompt_tokens))
+
+    wrap(core(engine).coordinator, "cache_blocks", cache_blocks)
+
+
+@mutant(
+    name="second-of-two-not-keyed",
+    mirrors="sgl-project/sglang#34870 (what is inserted is taken for a duplicate)",
+    anomaly="key-owed",
+    checker="keys",
+    group="N",
+    engines=REFERENCE,
+)
+def second_of_two_not_keyed(engine: Driver) -> None:
+    """A block whose prefix has a key gets none, and stays without when the first block goes."""
+    pool = core(engine).block_pool
+
+    def insert(original: Any, request_id: str, key: Any, block: Any, num_tokens: int) -> None:
+        first = pool.cached_block_hash_to_block.get_one_block(key)
+        if first is None or first is block:
+            original(request_id, key, block, num_tokens)
+
+    wrap(pool, "_insert", insert)
+
+
 MUTANTS = declared(globals())

@@ -166,4 +166,26 @@ def reset_of_all_spares_the_tier(engine: Driver) -> None:
     wrap(adapter(engine).manager, "reset_tier", reset_tier)
 
 
+@mutant(
+    name="store-of-a-step-cut-short",
+    mirrors="vllm-project/vllm#56709 (a chunk in front of the ones looked up was never stored)",
+    anomaly="lost-store",
+    checker="stores",
+    group="N",
+    engines=REFERENCE,
+    level="scheduler",
+)
+def store_of_a_step_cut_short(engine: Driver) -> None:
+    """Of what a step has keyed the first block alone is stored in the second tier."""
+    pool = getattr(core(engine), "tiered_pool", None)
+    if pool is None:
+        return
+
+    def store_to_tier(original: Any) -> Any:
+        del pool.keys_to_store[1:]
+        return original()
+
+    wrap(pool, "store_to_tier", store_to_tier)
+
+
 MUTANTS = declared(globals())

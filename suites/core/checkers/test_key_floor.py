@@ -1,0 +1,94 @@
+"""Keys that are owed: a whole block of a request that ended has one, and what excuses that."""
+
+from __future__ import annotations
+
+import pytest
+
+from cachewitness.core.checkers.key_floor import KeysOwed
+from cachewitness.core.checkers.reuse import ReuseFloor
+from cachewitness.core.driving import check
+from cachewitness.workloads.notation import parse
+
+HEADER = """
+pool 0: 9 pages, null 0
+group 0: full block 4
+rules: alignment 4{rules}
+submit r1 a:{tokens}
+hit r1 0
+acquire r1 | 1 2 3 4
+"""
+RUN = "step 1: r1 0..13 | 1 2 3 4\n"
+KEYED = "publish 0/1 r1:4\npublish 0/2 r1:8\n"
+ENDS = "finish r1\nrelease r1\n"
+
+
+def found(text: str, rules: str = "", tokens: int = 13) -> list[str]:
+    history = parse(HEADER.format(rules=rules, tokens=tokens) + text)
+    result = check(history, [KeysOwed()])
+    assert result.tallies[0].crashed == ""
+    return [finding.line for finding in result.findings]
+
+
+def test_the_block_without_a_key_is_named() -> None:
+    """Two of three whole blocks have keys; the fourth is not whole, and is owed nothing."""
+    assert found(KEYED + RUN + ENDS) == [
+        "request r1 ended; page 3 with its first 12 tokens has no key"
+    ]
+
+
+def test_pages_may_be_released_before_the_end_is_reported() -> None:
+    assert len(found(KEYED + RUN + "release r1\nfinish r1\n")) == 1
+
+
+LAWFUL = {
+    "keyed when it ends": RUN + ENDS + KEYED.replace("\n", " @1\n") + "publish 0/3 r1:12 @1\n",
+    "aborted by its client": KEYED + RUN + "abort r1\nrelease r1\n",
+    "preempted": KEYED + RUN + "preempt r1\nrelease r1\n",
+    "a reset": KEYED + RUN + "unpublish 0/1 reset\nunpublish 0/2 reset\nreset ok\n" + ENDS,
+    "not computed as far": KEYED + "step 1: r1 0..11 | 1 2 3 4\n" + ENDS,
+    "its own key was taken": (
+        KEYED + "publish 0/3 r1:12\n" + RUN + "unpublish 0/3 evict\nfinish r1\nrelease r1\n"
+    ),
+}
+
+
+@pytest.mark.parametrize("why", LAWFUL)
+def test_nothing_is_owed(why: str) -> None:
+    assert found(LAWFUL[why]) == []
+
+
+@pytest.mark.parametrize(
+    ("rules", "owed"), [("", 1), (", no-keys-of-answers", 0), (", no-caching", 0)]
+)
+def test_what_the_engine_declares_that_it_does_not_key_is_not_owed(rules: str, owed: int) -> None:
+    """The third block is whole with the answer's third token, and two more steps follow."""
+    steps = "publish 0/1 r1:4\npublish 0/2 r1:8\nstep 1: r1 0..10 | 1 2 3\n"
+    for step, at in enumerate(range(10, 15), start=2):
+        steps += f"accept r1 {at + 1} @r1[{at - 10}]:1\nstep {step}: r1 {at}..{at + 1} | 1 2 3 4\n"
+    assert len(found(steps + ENDS, rules, tokens=10)) == owed
+
+
+def test_where_no_hit_can_end_nothing_is_owed() -> None:
+    """Hits are multiples of 8, and the request computed no more than 7 tokens of the second 8."""
+    text = HEADER.replace("alignment 4", "alignment 8").format(rules="", tokens=13)
+    history = parse(text + KEYED + RUN + ENDS)
+    assert check(history, [KeysOwed()]).findings == []
+
+
+HOW = {
+    "evicted": "unpublish 0/1 evict\n",
+    "reset": "unpublish 0/1 reset\nreset ok\n",
+    "unkept": "",
+}
+
+
+@pytest.mark.parametrize("how", HOW)
+def test_what_a_look_up_lost_is_counted_by_what_became_of_its_key(how: str) -> None:
+    """The first block decides, since nothing can be hit without it."""
+    keyed = "" if how == "unkept" else "publish 0/1 r1:4\n"
+    ending = HOW[how]
+    text = HEADER + keyed + RUN + ENDS + ending + "submit r2 a:13\nhit r2 0\n"
+    (tally,) = check(parse(text.format(rules="", tokens=13)), [ReuseFloor()]).tallies
+    assert tally.reuse is not None
+    lost = {name: getattr(tally.reuse, name) for name in (*HOW, "thinned")}
+    assert lost == {**dict.fromkeys((*HOW, "thinned"), 0), how: 12}

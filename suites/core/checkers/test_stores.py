@@ -1,0 +1,116 @@
+"""Stores that are owed: what an engine says that it puts into a second tier is found there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from cachewitness.core.checkers.stores import StoresOwed
+from cachewitness.core.driving import check, drive
+from cachewitness.core.events import Stores
+from cachewitness.core.trace_format import Finish, Op, Reset, Step, Submit, Trace, TraceHeader
+from cachewitness.engines import policy as policies
+from cachewitness.engines.faults import all_mutants
+from cachewitness.workloads import layouts
+from cachewitness.workloads.notation import parse
+
+HEADER = """
+pool 0: 9 pages, null 0
+pool 1: {pages} pages, tier cpu
+group 0: full block 4
+group 1: full block 4 pool 1 of 0
+rules: alignment 4, stores
+submit r1 a:13
+hit r1 0 | |
+acquire r1 | 1 2 3 4
+publish 0/1 r1:4
+publish 0/2 r1:8
+publish 0/3 r1:12
+publish 1/0 r1:4
+"""
+RUN = "step 1: r1 0..13 | 1 2 3 4; store 0/1>1/0\n"
+ENDS = "finish r1\nrelease r1\n"
+AGAIN = "submit r2 a:13\nhit r2 12 | 1 2 3 |\n"
+
+
+def found(text: str, pages: int = 4, stores: Stores | None = None) -> list[str]:
+    history = parse(HEADER.format(pages=pages) + text)
+    rules = replace(history.header.rules, stores=stores or Stores())
+    history = replace(history, header=replace(history.header, rules=rules))
+    result = check(history, [StoresOwed()])
+    assert result.tallies[0].crashed == ""
+    return [finding.line for finding in result.findings]
+
+
+def test_what_was_not_stored_is_named_when_it_is_asked_for() -> None:
+    """It does not matter that the device has it still."""
+    told = "request r1 computed its tokens [4,8); the second tier has no copy of them"
+    assert found(RUN + ENDS) == []
+    assert found(RUN + ENDS + AGAIN) == [told]
+
+
+LAWFUL: dict[str, tuple[str, dict[str, Any]]] = {
+    "aborted by its client": (RUN + ENDS.replace("finish", "abort") + AGAIN, {}),
+    "not ended": (RUN + AGAIN, {}),
+    "room for one page less": (RUN + ENDS + AGAIN, {"pages": 2}),
+    "the tier was reset": (RUN + ENDS + "unpublish 1/0 reset\nreset ok tier cpu\n" + AGAIN, {}),
+    "new weights": (RUN + ENDS + "reset ok\nversion 1\n" + AGAIN, {}),
+    "asked for too early": (RUN + ENDS + AGAIN, {"stores": Stores(steps=1)}),
+    "too short": (RUN + ENDS + AGAIN, {"stores": Stores(shortest=14)}),
+    "the store failed": (
+        RUN.replace("; store", "; begun 7 0/2>1/1; begun 8 0/3>1/2; failed 7; failed 8; store")
+        + ENDS
+        + AGAIN,
+        {},
+    ),
+}
+
+
+@pytest.mark.parametrize("why", LAWFUL)
+def test_nothing_is_owed(why: str) -> None:
+    text, how = LAWFUL[why]
+    assert found(text, **how) == []
+
+
+def test_an_engine_that_does_not_say_what_it_stores_owes_nothing() -> None:
+    history = parse(HEADER.format(pages=4).replace(", stores", "") + RUN + ENDS + AGAIN)
+    (tally,) = check(history, [StoresOwed()]).tallies
+    assert "does not say what it stores" in tally.not_applicable
+
+
+# --- a request that is looked up again and again --------------------------------------------------
+
+
+def asked_while_it_waits() -> Trace:
+    """Return a trace in which c finds 4 blocks in the second tier, waits for room, is looked up in
+    each step, and computes 4 blocks more, which d asks for.
+    """
+    options = {"tier_pages": 48, "max_num_batched_tokens": 64}
+    header = TraceHeader(
+        "t", layouts.load("full"), 12, level="scheduler", policy="lmcache", options=options
+    )
+    steps: list[Op] = [Step()]
+    ops = [Submit("a", "A:65"), *steps * 2, Finish("a"), *steps, Reset(tier="local")]
+    ops += [Submit("b", "B:140"), *steps * 4, Submit("c", "A:64 c:65"), *steps * 4, Finish("b")]
+    ops += [*steps * 4, Finish("c"), *steps, Reset(tier="local")]
+    return Trace(header, [*ops, Submit("d", "A:64 c:64 d:5"), *steps * 2])
+
+
+def test_a_mark_that_advances_with_each_look_up_loses_stores() -> None:
+    """LMCache's connector sets what is stored to what a look-up finds; a fault adds it."""
+    trace = asked_while_it_waits()
+
+    def anomalies(plant: Callable[[Any], None] | None) -> set[str]:
+        engine = policies.get("lmcache").open(trace.header, {})
+        if plant:
+            plant(engine)
+        result = drive(trace, engine, [StoresOwed()])
+        assert result.tallies[0].opportunities > 0
+        return {finding.anomaly for finding in result.findings}
+
+    assert anomalies(None) == set()
+    fault = all_mutants()["lmcache-watermark-advances-twice"]
+    assert anomalies(fault.plant) == {"lost-store"}
