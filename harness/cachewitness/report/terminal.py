@@ -20,6 +20,7 @@ from cachewitness._util import output
 from cachewitness._util.lines import printable
 from cachewitness.core.checkers.finding import Measured, Tally, excused, idle, reused
 from cachewitness.core.result import (
+    COUNTS,
     EXIT_FAIL,
     EXIT_INTERNAL,
     EXIT_INTERRUPTED,
@@ -28,6 +29,7 @@ from cachewitness.core.result import (
     EXIT_UNKNOWN,
     EXIT_USAGE,
     Activity,
+    Largest,
 )
 from cachewitness.report.cold import print_arms
 from cachewitness.report.counterexample import witness_of, wrapped
@@ -235,9 +237,7 @@ def _told_measured(measured: Measured) -> str:
 
 def print_activity(activity: Activity, out: Console) -> None:
     """Print in one line what happened, so that an idle run is not mistaken for a clean one."""
-    counted = {
-        name.replace("_", " "): getattr(activity, name) for name in activity.__struct_fields__
-    }
+    counted = {name.replace("_", " "): getattr(activity, name) for name in COUNTS}
     out.print(
         Text(", ".join(f"{name} {count:,}" for name, count in counted.items())), soft_wrap=True
     )
@@ -286,7 +286,17 @@ def covered(report: Report) -> str:
     more = "".join(f"; {line}" for line in (*unasked(total), excused(report.tallies())) if line)
     return (
         f"covered: {done}, {_counted(total.hits, 'hit')} in {_counted(total.lookups, 'look-up')};"
-        f" {left_out}{gone}{more}"
+        f" {reached(total.largest)}; {left_out}{gone}{more}"
+    )
+
+
+def reached(largest: Largest) -> str:
+    """Return the largest values that a trace reached."""
+    images = f", {_counted(largest.images, 'image')}" if largest.images else ""
+    pages = f", a page reused {_counted(largest.reuses, 'time')}" if largest.reuses else ""
+    return (
+        f"at most a prompt of {largest.prompt:,}, an answer of {_counted(largest.answer, 'token')},"
+        f" {_counted(largest.requests, 'request')} of one engine{images}{pages}"
     )
 
 

@@ -8,11 +8,11 @@ judge is never reported as passed.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from copy import copy
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 
 from cachewitness._util.errors import EngineMissing, UsageError
 from cachewitness._util.worker_pool import Task, WorkerDied, WorkerPool
@@ -305,8 +305,9 @@ class Runner:
                         self._most
                         if suite.endless
                         else sum(1 for _ in suite.traces(one, suite.level, self.seed))
+                        + sum(1 for _ in self._large_traces(suite, one, place, len(fitting)))
                     )
-                    for one in fitting
+                    for place, one in enumerate(fitting)
                 )
         return RunProgress(planned, timed, self.seconds / max(len(timed), 1))
 
@@ -318,6 +319,14 @@ class Runner:
     @property
     def _short(self) -> bool:
         return self.engine.kind.computes and not self.full and not self.chosen_configurations
+
+    def _large_traces(
+        self, suite: Suite, configuration: Configuration, place: int, places: int
+    ) -> Iterator[Trace]:
+        """Yield the large scenarios of a configuration; none where each would take minutes."""
+        if not suite.large or (self.engine.kind.computes and not self.full):
+            return iter(())
+        return suite.large_traces(configuration, place, places)
 
     def _streams(self, suite: Suite, deadline: float | None) -> list[Stream]:
         """Return the traces of a suite; of an endless one only so many for each configuration,
@@ -355,7 +364,12 @@ class Runner:
         places = len(configurations)
         streams = [
             Stream(
-                configuration, self.engine, suite.traces_of(configuration, self.seed, place, places)
+                configuration,
+                self.engine,
+                chain(
+                    suite.traces_of(configuration, self.seed, place, places),
+                    self._large_traces(suite, configuration, place, places),
+                ),
             )
             for place, configuration in enumerate(configurations)
         ]

@@ -18,7 +18,7 @@ from cachewitness.workloads.answer_stories import STORIES, write
 from cachewitness.workloads.avoided import AVOID, avoiding
 from cachewitness.workloads.configurations import Configuration
 from cachewitness.workloads.generate import random_trace
-from cachewitness.workloads.scenarios import SCENARIOS
+from cachewitness.workloads.scenarios import LARGE, SCENARIOS, Scenario
 
 
 @dataclass
@@ -65,7 +65,8 @@ class Suite:
 
     `sampled`: on an engine that computes tensors, a short run takes one trace in so many. `spread`:
     each configuration has so many traces and begins with another of them, so that the first rounds
-    meet all traces and all configurations.
+    meet all traces and all configurations. `large`: scenarios that are run once each, on
+    configurations in turn, and left out by a short run.
     """
 
     name: str
@@ -77,6 +78,7 @@ class Suite:
     tensors: Tensors | None = None
     sampled: int = 1
     spread: int = 0
+    large: tuple[Scenario, ...] = ()
 
     def traces_of(
         self, configuration: Configuration, seed: int, place: int, places: int
@@ -88,6 +90,15 @@ class Suite:
         yield from islice(self.traces(configuration, self.level, seed), first, None)
         if first:
             yield from islice(self.traces(configuration, self.level, seed), first)
+
+    def large_traces(
+        self, configuration: Configuration, place: int, places: int
+    ) -> Iterator[Trace]:
+        """Yield the large scenarios that are run on the configuration at `place` of so many."""
+        shape = configuration.shape(self.level)
+        for number, scenario in enumerate(self.large):
+            if number * places // len(self.large) == place and scenario.applies(shape):
+                yield scenario.trace(shape)
 
 
 def scenario_traces(configuration: Configuration, level: Level, seed: int) -> Iterator[Trace]:
@@ -127,7 +138,13 @@ def _avoiding(trace: Trace) -> Trace:
 
 
 SUITES: tuple[Suite, ...] = (
-    Suite("invariants", "hand-written scenarios under every checker", "manager", scenario_traces),
+    Suite(
+        "invariants",
+        "hand-written scenarios under every checker",
+        "manager",
+        scenario_traces,
+        large=LARGE,
+    ),
     Suite(
         "random",
         "random workloads that prefer boundaries, under every checker",
@@ -141,6 +158,7 @@ SUITES: tuple[Suite, ...] = (
         "scheduler",
         scenario_traces,
         sampled=10,
+        large=LARGE,
     ),
     Suite(
         "scheduler-random",
