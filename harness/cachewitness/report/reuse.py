@@ -77,7 +77,8 @@ class ReuseComparison(msgspec.Struct, kw_only=True):
         other = f"; {self.others:,} had other traces, or none" if self.others else ""
         return (
             f"baseline {self.file}: {self.tokens:,} tokens restored, {self.tokens_before:,} before,"
-            f" on the same traces of {self.compared:,} configurations of suites{other}"
+            f" on the same traces of {self.compared:,} configuration{'s' * (self.compared != 1)} of"
+            f" suites{other}"
         )
 
 
@@ -113,9 +114,9 @@ def load(path: Path, loss: float) -> Baseline:
     Raises UsageError if the file is no such report, or was written before reports had this.
     """
     try:
-        earlier = msgspec.json.decode(reading.content(path), type=EarlierReport)
-    except msgspec.DecodeError as error:
-        raise UsageError(f"--baseline: {path} is no report of `cachewitness run`: {error}") from None
+        earlier = msgspec.json.decode(reading.whole(path), type=EarlierReport)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise UsageError(f"--baseline: {path}: no report of `cachewitness run` ({error})") from None
     rows = {(suite.name, row.configuration): row for suite, row in _rows(earlier)}
     if not rows:
         raise UsageError(

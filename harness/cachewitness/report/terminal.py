@@ -154,6 +154,8 @@ def print_report(
     if not quiet:
         print_known(report, out)
         out.print(Text(speed(report)), soft_wrap=True)
+    if report.baseline:
+        print_lines([*report.baseline.losses, report.baseline.line], out)
     out.print(Text(covered(report)), soft_wrap=True)
     print_verdict(report.exit_code, out, reasons=reasons(report))
 
@@ -546,13 +548,17 @@ def reasons(report: Report) -> list[str]:
 def _found(report: Report) -> list[str]:
     """Return how many traces failed that were not expected to, by anomaly; nothing if none did."""
     failed = Counter(failure.finding.anomaly for failure in report.failures if not failure.expected)
+    losses = len(report.baseline.losses) if report.baseline else 0
+    lost = [
+        f"less is restored than in the baseline, on {_counted(losses, 'configuration')} of suites"
+    ] * bool(losses)
     if not failed:
-        return []
+        return lost
     controls = sum(row.traces for suite in report.suites for row in suite.controls)
     traces = sum(suite.traces for suite in report.suites) + controls
     kinds = ", ".join(f"{name} in {count}" for name, count in failed.items())
     of = f"{traces} traces, {controls} of them of controls," if controls else f"{traces} traces"
-    return [f"{failed.total()} of {of} contradict a rule ({kinds})"]
+    return [f"{failed.total()} of {of} contradict a rule ({kinds})", *lost]
 
 
 def _counted(count: int, what: str) -> str:

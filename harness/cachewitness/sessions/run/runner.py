@@ -28,6 +28,7 @@ from cachewitness.report.arm_row import merge_rows
 from cachewitness.report.compared import Compared
 from cachewitness.report.control_row import ControlRow, merge_controls
 from cachewitness.report.expected import Expectations
+from cachewitness.report.reuse import Baseline
 from cachewitness.report.summary import DIED, UNFINISHED, Failure, NotRun, Report, SuiteReport
 from cachewitness.sessions.run.minimize import smallest
 from cachewitness.sessions.run.progress import RunProgress
@@ -66,6 +67,8 @@ class Runner:
     seconds: float = 0.0
     expected: Expectations = field(default_factory=Expectations)
     policy: str = "vllm"
+    baseline: Baseline | None = None
+    """An earlier report, of which no more than a share of restored tokens may be missing."""
     chosen_configurations: bool = False
     """The user named the layouts, so that no suite takes others."""
     chosen_suites: bool = False
@@ -200,6 +203,7 @@ class Runner:
                 finally:
                     report.arms = merge_rows(report.arms)
                     report.controls = merge_controls(report.controls)
+                    report.reuse = [row for row in report.reuse if row.traces]
                     report.tallies = merge_tallies(tallies)
                     self._tell_unpaired(report)
                     report.crashed = sorted(
@@ -223,6 +227,7 @@ class Runner:
         met soon.
         """
         streams = self._streams(suite, deadline)
+        report.reuse = [stream.reuse for stream in streams if not stream.control]
         last = [stream for stream in streams if stream.control and not suite.endless]
         for together in (
             [stream for stream in streams if suite.endless or not stream.control],
@@ -271,6 +276,7 @@ class Runner:
                     self.ran.add((suite.level, stream.configuration.name))
                     report.traces += 1
                     report.activity.add(result.activity)
+                    stream.reuse.add(result)
                     tallies += result.tallies
                     if isinstance(result, Compared):
                         report.arms.append(result.row)
@@ -597,6 +603,13 @@ class Runner:
             ]
         if why := self._hangs():
             report.vacuous.append(why)
+        if self.baseline:
+            report.baseline = self.baseline.compare([(s.name, s.reuse) for s in report.suites])
+            if not report.baseline.tokens_before:
+                report.vacuous.append(
+                    f"baseline {self.baseline.file}: no trace was run again of which it says that"
+                    " anything was restored"
+                )
         report.vacuous += report.activity.shortfalls(self.engine.tier)
         report.take_in(self.expected)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import count, islice
 
 import msgspec
@@ -13,6 +13,7 @@ from cachewitness.core.events import Header
 from cachewitness.core.result import Result
 from cachewitness.core.trace_format import Level, Trace
 from cachewitness.engines.registry import EngineSpec
+from cachewitness.report.reuse import ReuseRow
 from cachewitness.workloads.answer_random import random_answers
 from cachewitness.workloads.answer_stories import STORIES, write
 from cachewitness.workloads.avoided import AVOID, avoiding
@@ -26,8 +27,8 @@ class Stream:
     """Traces for one configuration, and the engine that runs them, its precision included; `ran` of
     them have been run.
 
-    `refused`: the engine refused one of them. `control` names what is run beside the engine, to
-    know what is the cache's doing; empty: the engine itself.
+    `refused`: the engine refused one of them. `reuse` is what they restored. `control` names what
+    is run beside the engine, to know what is the cache's doing; empty: the engine itself.
     """
 
     configuration: Configuration
@@ -36,6 +37,10 @@ class Stream:
     ran: int = 0
     control: str = ""
     refused: bool = False
+    reuse: ReuseRow = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.reuse = ReuseRow(configuration=self.name)
 
     @property
     def name(self) -> str:
