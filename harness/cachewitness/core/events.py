@@ -164,7 +164,9 @@ class Answering(msgspec.Struct, frozen=True, omit_defaults=True):
     `resumes` is set if the engine tells from which kept state each request goes on (`resume`): one
     of a `recurrent` layer, of a `sliding` window of so many tokens, or keys and values that are
     kept whole (`full`). `inexact` is set if answers may depend on who shares the batch; the harness
-    writes it down of an engine's kind.
+    writes it down of an engine's kind. `repeats`: who asks with an equal prompt of at least so many
+    tokens, at once behind its answer, has something restored, or is told why not (`why`); 0: the
+    engine does not declare it.
     """
 
     dtype: AnswerDtype
@@ -174,6 +176,7 @@ class Answering(msgspec.Struct, frozen=True, omit_defaults=True):
     resumes: Resumes = ""
     window: int = 0
     inexact: bool = False
+    repeats: int = 0
 
 
 class Rules(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -672,7 +675,7 @@ class Answer(_Event, tag="answer"):
     `restored` tokens of its prompt were taken from the cache when it was admitted; −1: the engine
     does not say. `ended`: by `length`, at a `stop` token, `cancelled` by its client, or `refused`:
     the engine gave it up. The request was sent `again` so often, since a server was not there, or
-    had no time.
+    had no time. `why` is what the engine says of why nothing was restored.
     """
 
     r: str
@@ -681,6 +684,7 @@ class Answer(_Event, tag="answer"):
     restored: int = -1
     ended: Ended = "length"
     again: int = 0
+    why: str = ""
 
 
 class Resumed(_Event, tag="resume", gc=False):

@@ -234,7 +234,13 @@ def _told_measured(measured: Measured) -> str:
         if m.asked
         else ""
     )
-    return told + hits
+    repeats = (
+        f"; {m.repeats_restored:,} of {_counted(m.repeats, 'prompt')} asked again at once had"
+        " something restored"
+        if m.repeats
+        else ""
+    )
+    return told + hits + repeats
 
 
 def print_activity(activity: Activity, out: Console) -> None:

@@ -199,6 +199,12 @@ CATALOGUE: tuple[Anomaly, ...] = (
         "one tenant's cache answers for another, or tokens that nobody computed",
     ),
     Anomaly(
+        "lost-repeat",
+        "who asks with an equal prompt at once behind its answer has something restored, where the"
+        " engine declares it, or is told why not",
+        "prompts that are asked again are computed again, though every answer is right",
+    ),
+    Anomaly(
         "engine-crashed",
         "an engine carries out every operation that a trace may ask for",
         "the server goes down",

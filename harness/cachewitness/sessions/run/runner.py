@@ -180,6 +180,8 @@ class Runner:
                 self._skip(f"suite {suite.name}", why)
             else:
                 report = SuiteReport(name=suite.name)
+                self._own: dict[tuple[str, str], int] = {}
+                self._of_controls: list[tuple[ControlRow, tuple[str, str], Result]] = []
                 self._tallies = tallies = list[Tally]()
                 started = time.perf_counter()
                 self._report.suites.append(report)
@@ -202,6 +204,7 @@ class Runner:
                 # Also when a worker died: what the suite did until then is in the report.
                 finally:
                     report.arms = merge_rows(report.arms)
+                    self._compare_controls()
                     report.controls = merge_controls(report.controls)
                     report.reuse = [row for row in report.reuse if row.traces]
                     report.tallies = merge_tallies(tallies)
@@ -262,7 +265,9 @@ class Runner:
                 result = self._trace(suite, stream, *begun, report)
                 if result is not None and stream.control:
                     stream.ran += 1
-                    report.controls.append(ControlRow.of(stream.control, result))
+                    row = ControlRow.of(stream.control, result)
+                    report.controls.append(row)
+                    self._of_controls.append((row, _place(stream, result.trace), result))
                     self._judge(suite, stream, result, report)
                     # What the checkers judge of a control is no evidence about the cache; of their
                     # tallies only crashes count.
@@ -277,6 +282,7 @@ class Runner:
                     report.traces += 1
                     report.activity.add(result.activity)
                     stream.reuse.add(result)
+                    self._own[_place(stream, result.trace)] = result.activity.hit_tokens
                     tallies += result.tallies
                     if isinstance(result, Compared):
                         report.arms.append(result.row)
@@ -292,6 +298,15 @@ class Runner:
                     return False
             rounds += 1
         return True
+
+    def _compare_controls(self) -> None:
+        """Note of each trace of a control what it restored, and what the engine itself did on it,
+        before or afterwards.
+        """
+        for row, place, result in self._of_controls:
+            if place in self._own:
+                row.tokens += result.activity.hit_tokens
+                row.own += self._own[place]
 
     def _planned(self, suites: list[Suite]) -> RunProgress:
         """Return what is to be done; nobody can tell of what compares tensors, or runs beside
@@ -622,6 +637,12 @@ def rerun(suite: Suite, first: Finding, trace: Trace, engine: EngineSpec) -> Fin
         lambda: judged(suite, trace, engine.open(trace.header), engine, until=first.alike)
     )
     return next(filter(first.alike, result.findings), None)
+
+
+def _place(stream: Stream, trace: Trace | None) -> tuple[str, str]:
+    """Return the configuration and the name of a trace, which a control has too."""
+    assert trace is not None, "a suite runs traces"
+    return stream.configuration.name, trace.header.name
 
 
 def _with_causes(failure: Failure, engine: EngineSpec, cause: str) -> None:
