@@ -131,6 +131,7 @@ def _keys_outlive(engine: Driver, still_keyed: Any) -> None:
 @tokens_confused(
     name="answers-beyond-100-tokens-unhashed",
     mirrors="sgl-project/sglang#34870 (tokens of an answer that are in no key)",
+    level="scheduler",
 )
 def answers_beyond_100_tokens_unhashed(engine: Driver) -> None:
     """Behind the 100th token of an answer a block is named by its place alone."""
