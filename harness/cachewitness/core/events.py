@@ -196,7 +196,9 @@ class Rules(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fiel
     want of room, requests are given up that would run alone. `idle_resets`: a reset is refused
     while a request is there, even one that waits. `key_events` is set if the engine tells routers
     of its keys, `stats` if it tells operators of its use, `answering` at answers level alone.
-    `late_keys`: a key may begin steps behind the one that wrote its page.
+    `late_keys`: a key may begin steps behind the one that wrote its page. `frees_behind`: what lies
+    behind a window or a recurrent state is given back before the next step of its request begins,
+    unless a step in flight reads it.
     """  # noqa: E501
 
     caching: bool = True
@@ -216,6 +218,7 @@ class Rules(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fiel
     answering: Answering | None = None
     stats: bool = False
     late_keys: bool = False
+    frees_behind: bool = False
 
 
 class Header(msgspec.Struct, frozen=True, tag_field="e", tag="header"):

@@ -121,6 +121,7 @@ PLAIN_RULES: dict[str, dict[str, Any]] = {
     "key-events-of-hits": {"key_events": KeyEvents(again=True)},
     "stats": {"stats": True},
     "late-keys": {"late_keys": True},
+    "frees-behind": {"frees_behind": True},
 }
 
 

@@ -106,6 +106,12 @@ CATALOGUE: tuple[Anomaly, ...] = (
         "a running request's cache changes under it",
     ),
     Anomaly(
+        "late-release",
+        "pages behind a window or a recurrent state are given back before the next step, where the"
+        " engine declares it; what a step in flight reads stays until it has ended",
+        "the pool has less room: requests are preempted and prefixes evicted that need not be",
+    ),
+    Anomaly(
         "lost-hit",
         "a request resumes no earlier than at the longest prefix that every group holds",
         "correct output, no reuse: the cache is inert",
