@@ -5,6 +5,7 @@ skip goes unseen.
 from __future__ import annotations
 
 import gc
+import os
 import signal
 from importlib.util import find_spec
 from pathlib import Path
@@ -55,6 +56,8 @@ def pytest_configure(config: pytest.Config) -> None:
         "markers", "large: runs the large scenarios with the suites that have them"
     )
     config.addinivalue_line("markers", "score: runs lm-eval; needs the extra `score`")
+    for name in ("CI", "GITHUB_ACTIONS", "GITHUB_STEP_SUMMARY"):
+        os.environ.pop(name, None)  # commands print more where they are set; tests that want it do
     if (
         signal.getsignal(signal.SIGINT) is signal.SIG_IGN
     ):  # a shell has its background jobs ignore it, and all that they start

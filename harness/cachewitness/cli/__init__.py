@@ -77,7 +77,7 @@ def invoke(argv: Sequence[str]) -> int:
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")
-    _take_termination_for_ctrl_c()
+    _TERMINATION.take()
     try:
         if (completed := answered(cli)) is not None:
             return completed
@@ -134,26 +134,34 @@ TWICE_S = 2.0
 """Seconds in which another SIGTERM is the same: a group gets it, and a script passes it on."""
 
 
-def _take_termination_for_ctrl_c() -> None:
-    """Have SIGTERM end a run as Ctrl-C does: what was found so far is told."""
-    import signal
-    import threading
-    from time import monotonic
-    from types import FrameType
+class _Termination:
+    """Has SIGTERM end a run as Ctrl-C does: what was found so far is shown."""
 
-    last: list[float] = []
+    def __init__(self) -> None:
+        self._last: float | None = None
 
-    def end(number: int, frame: FrameType | None) -> None:
+    def take(self) -> None:
+        """Begin a command: its first signal ends it, whenever the last command had one."""
+        import signal
+        import threading
+
+        self._last = None
+        if (
+            threading.current_thread() is threading.main_thread()
+            and signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+        ):
+            signal.signal(signal.SIGTERM, self._end)
+
+    def _end(self, number: int, frame: object) -> None:
+        from time import monotonic
+
         now = monotonic()
-        if not last or now - last[-1] > TWICE_S:
-            last.append(now)
+        if self._last is None or now - self._last > TWICE_S:
+            self._last = now
             raise KeyboardInterrupt
 
-    if (
-        threading.current_thread() is threading.main_thread()
-        and signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
-    ):
-        signal.signal(signal.SIGTERM, end)
+
+_TERMINATION = _Termination()
 
 
 def _unwritten(error: OSError) -> int:

@@ -33,8 +33,9 @@ FAULTS_SHOWN = 6
 def explain(what: str, engine: str, isolate: Isolate, as_json: bool) -> int:
     """Explain an anomaly by an example, or draw what is wrong with a trace or a history.
 
-    ANOMALY is a name (`ls anomalies`). FILE is a trace, which is run on --engine, or a history. The
-    exit code is 0 whatever is found: `replay` and `check` judge.
+    ANOMALY is a name (`ls anomalies`). FILE is a trace, which is run on --engine, or a history; the
+    block tables are shown, and the life of the page at fault with the cause marked. The exit code
+    is 0 whatever is found: `replay` and `check` judge.
     """
     from cachewitness._util import reading
     from cachewitness.cli import documents
@@ -102,9 +103,12 @@ def _found(result: Result) -> list[str]:
     """Return the operations, the finding, and the block tables of its moment."""
     from cachewitness.report.counterexample import compact, marked, wrapped
     from cachewitness.report.html.frames import film
-    from cachewitness.report.html.text import moment
+    from cachewitness.report.html.lives import lives
+    from cachewitness.report.html.text import life, moment
 
     finding = result.findings[0]
+    header = result.history.header
+    events = result.history.events
     operations = [compact(op) for op in result.trace.ops] if result.trace else []
     listed = [*marked(operations, finding.op), ""] if operations else []
     return [
@@ -112,7 +116,8 @@ def _found(result: Result) -> list[str]:
         *wrapped(finding.line),
         *wrapped(finding.sentence),
         "",
-        *moment(film(result.history.header, result.history.events, finding)),
+        *moment(film(header, events, finding)),
+        *(line for one in lives(header, events, finding) for line in ("", *life(one))),
     ]
 
 

@@ -757,3 +757,15 @@ class History(msgspec.Struct):
     header: Header
     events: list[Event]
     op_of: list[int] = []
+
+    def starts(self, operations: int) -> list[int]:
+        """Return for each operation the number of its first event; of one without events that of
+        the next.
+        """
+        first: dict[int, int] = {}
+        for seq, op in enumerate(self.op_of):
+            first.setdefault(op, seq)
+        starts = [len(self.events)]
+        for op in reversed(range(operations)):
+            starts.append(first.get(op, starts[-1]))
+        return starts[:0:-1]

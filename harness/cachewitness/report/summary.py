@@ -245,7 +245,8 @@ class Report(msgspec.Struct, kw_only=True):
 
 class Stored(msgspec.Struct, kw_only=True, omit_defaults=True):
     """Where a failure was put, and the command that shows it again; `output`: what the engine's
-    process had printed.
+    process had printed. `starts` are, by operation of the trace, the numbers of the first events in
+    the history.
     """
 
     trace: str
@@ -253,6 +254,7 @@ class Stored(msgspec.Struct, kw_only=True, omit_defaults=True):
     whole_trace: str = ""
     history: str = ""
     output: str = ""
+    starts: list[int] = []
 
 
 def shown(report: Report) -> list[Failure]:

@@ -11,6 +11,7 @@ import pytest
 
 from cachewitness._util.data import fixtures
 from cachewitness.core import validate
+from cachewitness.core.checkers.anomalies import BY_NAME
 from cachewitness.core.checkers.finding import Finding
 from cachewitness.core.checkers.wording import (
     LINE_MAX,
@@ -112,3 +113,19 @@ def test_words_of_lines() -> None:
     assert key_of("r1", 32) == "key of r1 [0,32)"
     assert with_detail("page 1", "why") == "page 1; why" and with_detail("page 1", "") == "page 1"
     assert with_detail("page 1", "x" * LINE_MAX) == "page 1"
+
+
+def test_what_is_found_without_recurrent_groups_speaks_of_no_state() -> None:
+    """Neither its line, its sentence, its rule nor what follows from it."""
+    judged = 0
+    for path in sorted((fixtures() / "histories" / "anomalous").glob("*.jsonl")):
+        header, events = validate.events(path)
+        kinds = {group.kind for group in header.groups}
+        if not kinds or "recurrent" in kinds:
+            continue
+        for finding in judge(header, events).findings:
+            anomaly = BY_NAME[finding.anomaly]
+            texts = (finding.line, finding.sentence, anomaly.invariant, anomaly.implies)
+            assert not re.search(r"\b(state|snapshot)s?\b", " ".join(texts)), path.stem
+            judged += 1
+    assert judged > 30

@@ -73,7 +73,7 @@ def test_it_passes_without_a_further_option(
     ("bug", "anomalies"),
     [
         ("early-snapshot", {"fabricated-snapshot"}),
-        ("freed-while-shared", {"double-free", "aliased-write"}),
+        ("freed-while-shared", {"reference-count", "double-free", "aliased-write"}),
     ],
 )
 def test_a_planted_fault_is_found_and_replayed(bug: str, anomalies: set[str], driver: Path) -> None:

@@ -71,9 +71,10 @@ MUTANTS = {
     "scheduler": {
         "window-freed-by-drafts": {"premature-release"},
         "drafts-published": {
-            "partial-commit",
-            "fabricated-snapshot",
-        },  # of attention, or of a state
+            "partial-commit",  # of attention
+            "fabricated-snapshot",  # of a state
+            "engine-crashed",  # the policy asserts that it gives no block a second key
+        },
     },
 }
 """Faults, and as what they can be found."""

@@ -69,8 +69,8 @@ CATALOGUE: tuple[Anomaly, ...] = (
     ),
     Anomaly(
         "lost-replay-boundary",
-        "of a prefilled prompt everything is kept that a replay needs to resume at its last aligned"
-        " boundary: blocks of attention, and the state of a recurrent group",
+        "of a prefilled prompt every group keeps what a replay needs to resume at the last aligned"
+        " boundary",
         "an exact replay computes everything again",
     ),
     Anomaly(
@@ -83,7 +83,8 @@ CATALOGUE: tuple[Anomaly, ...] = (
         "over-dense-retention",
         "of what was written, only what the retention interval and the reachable boundaries allow"
         " is kept",
-        "snapshots fill the pool and evict live prefixes: the hit rate collapses late",
+        "what nobody resumes from fills the pool and evicts live prefixes: the hit rate collapses"
+        " late",
     ),
     Anomaly(
         "leak",

@@ -396,9 +396,10 @@ def _not_counted(
         f" {told(sum(holders.values()), 'reference')}; however the engine counted"
         f" {told(count, 'reference')} in step {counted}{_UNCHANGED}: a contradiction."
     )
-    r = next(iter(holders), event.holder)
+    by = event.holder
+    r = by if by in holders else next(iter(holders), by)
     line = (
-        f"page {page} has {told(sum(holders.values()), 'reference')}, the last change by {r}; the"
+        f"page {page} has {told(sum(holders.values()), 'reference')}, the last change by {by}; the"
         f" engine counts {count}"
     )
     return Finding(anomaly=anomaly, r=r, sentence=sentence, line=line, seq=event.seq)

@@ -33,9 +33,9 @@ class ReplayBoundaryRetained(Checker):
 
     name = "replay-boundary-retained"
     summary = (
-        "when a prompt was prefilled and its last aligned state written, retention never drops it,"
-        " whatever the interval; nor a state at a shared-prefix boundary, where the engine declares"
-        " that it keeps those"
+        "when a prompt was prefilled, retention drops nothing that a replay needs to resume at the"
+        " last aligned boundary, whatever the interval; nor a state at a shared-prefix boundary,"
+        " where the engine declares that it keeps those"
     )
     anomalies = ("lost-replay-boundary", "lost-shared-prefix-boundary")
 

@@ -32,7 +32,13 @@ def packed(film: Film) -> dict[str, Any]:
         return {"title": one.title, "failing": one.failing, "lanes": lanes, "pools": pools}
 
     frames = [frame(one) for one in film.frames]
-    names = {"left_out": film.left_out, "groups": film.groups, "pools": film.pools}
+    names = {
+        "left_out": film.left_out,
+        "groups": film.groups,
+        "pools": film.pools,
+        "pool_ids": film.pool_ids,
+        "pool_of": film.pool_of,
+    }
     return names | {
         "frames": frames,
         "cells": cells.known,

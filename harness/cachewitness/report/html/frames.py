@@ -60,12 +60,18 @@ class PageCell(msgspec.Struct, omit_defaults=True):
 class Frame(msgspec.Struct):
     """One moment. `failing`: the one in which the failure was found. `pools` are the pages that
     anything ever touched.
+
+    `seq` is the number of the event that it is of: the one that its title names, or the first that
+    a run of its `step` reads or writes. `step` is −1 of all but one moment of each step, that in
+    front of its runs.
     """
 
     title: str
     lanes: list[Lane]
     pools: list[list[PageCell]]
     failing: bool = False
+    seq: int = -1
+    step: int = -1
 
 
 class Sample(msgspec.Struct):
@@ -80,6 +86,7 @@ class Sample(msgspec.Struct):
 class Film(msgspec.Struct):
     """The frames of a history, what was left out of them, and the names of groups and pools.
 
+    `pool_ids` are the pools' own numbers, `pool_of` those of the groups' pools.
     `samples` and `hits` (step, request, tokens) are of the whole history.
     """
 
@@ -87,6 +94,8 @@ class Film(msgspec.Struct):
     left_out: int
     groups: list[str]
     pools: list[str]
+    pool_ids: list[int]
+    pool_of: list[int]
     samples: list[Sample]
     hits: list[tuple[int, str, int]]
 
@@ -110,7 +119,16 @@ def film(header: Header, events: Sequence[Event], finding: Finding | None = None
         row.cells = list(folded(row.cells))
     groups = [words.group(one) for one in header.groups]
     pools = words.pools(header)
-    return Film(kept, len(moments) - len(kept), groups, pools, projector.samples, projector.hits)
+    return Film(
+        kept,
+        len(moments) - len(kept),
+        groups,
+        pools,
+        [pool.id for pool in header.pools],
+        [one.pool for one in header.groups],
+        projector.samples,
+        projector.hits,
+    )
 
 
 class _Projector:
@@ -133,6 +151,8 @@ class _Projector:
         self._before: dict[int, Frame] = {}
         """The frame that was taken before the runs of a step that is open."""
         self._title = ""
+        self._titled: tuple[int, int] = (-1, -1)
+        """The event of the title, and its step if that has no other frame."""
         self._unmarked: Event | None = None
         """The failing event, if the frame of its moment is still to be taken."""
 
@@ -142,20 +162,22 @@ class _Projector:
 
         The frame of a step may be marked later, for a read or write of one of its runs.
         """
-        for event in events:
+        for seq, event in enumerate(events):
             in_a_run = isinstance(event, Read | Write)
             if in_a_run and event.step in self._begun:
                 yield from self._moment()
                 begun = self._ledger.requests.open_steps.get(event.step, self._begun[event.step])
                 del self._begun[event.step]
                 self._before[event.step] = self._frame(
-                    words.step(begun), {run.r: run for run in begun.runs}
+                    words.step(begun), (seq, event.step), {run.r: run for run in begun.runs}
                 )
                 yield self._before[event.step]
             title = words.title(event)
             if title:
                 yield from self._moment()
                 self._title = title
+                over = isinstance(event, StepEnd) and event.step in self._begun
+                self._titled = seq, event.step if over else -1
             before = self._before.get(event.step) if in_a_run else None
             if before and isinstance(event, Read):
                 self._read(before, event)
@@ -170,7 +192,7 @@ class _Projector:
     def _moment(self) -> Iterator[Frame]:
         """Yield the frame of what has happened since the last one, if that has a title."""
         if self._title:
-            frame = self._frame(self._title)
+            frame = self._frame(self._title, self._titled)
             self._title = ""
             if self._unmarked is not None:
                 self._mark(frame, self._unmarked)
@@ -233,8 +255,11 @@ class _Projector:
 
     # --- one moment -------------------------------------------------------------------------------
 
-    def _frame(self, title: str, runs: Mapping[str, Run] | None = None) -> Frame:
-        """Take the frame of this moment; who has ended is in it for the last time.
+    def _frame(
+        self, title: str, place: tuple[int, int], runs: Mapping[str, Run] | None = None
+    ) -> Frame:
+        """Take the frame of this moment; who has ended is in it for the last time. `place` is its
+        event and its step.
 
         `runs` are those of the step that is about to run: one in flight behind it may have been
         scheduled already.
@@ -248,9 +273,8 @@ class _Projector:
         )
         for r in [r for r, doing in self._doing.items() if doing in words.END.values()]:
             del self._doing[r]
-        return Frame(
-            title, lanes, [self._pool(pool.id) if shown else [] for pool in self._header.pools]
-        )
+        pools = [self._pool(pool.id) if shown else [] for pool in self._header.pools]
+        return Frame(title, lanes, pools, seq=place[0], step=place[1])
 
     def _lane(self, r: str, doing: str, run: Run | None) -> Lane:
         if r not in self._tables:

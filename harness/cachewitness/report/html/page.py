@@ -20,10 +20,14 @@ from cachewitness.core.result import Result, exit_code
 from cachewitness.core.trace_format import Trace
 from cachewitness.report import jsonreport, terminal
 from cachewitness.report.counterexample import caused, compact, describe
-from cachewitness.report.html import charts
+from cachewitness.report.html import charts, words
 from cachewitness.report.html.compress import packed
 from cachewitness.report.html.event_text import Spoken, spoken
 from cachewitness.report.html.frames import Film, film
+from cachewitness.report.html.life import Life, LifeEvent, Place
+from cachewitness.report.html.links import links, moment_of, moments_of, operations_of
+from cachewitness.report.html.lives import lives
+from cachewitness.report.html.sheet import Sheet, sheet
 from cachewitness.report.summary import Stored
 
 HERE = Path(__file__).parent
@@ -31,6 +35,8 @@ FILMS_MAX = 12
 """Failures that are shown step by step; the others are listed."""
 SHORT_MAX = 300
 """Letters of a text in a list."""
+LIVES_MAX = 64
+"""Pages whose lives are in the page of a failure."""
 
 
 class Picture(msgspec.Struct):
@@ -52,9 +58,42 @@ class Picture(msgspec.Struct):
     why: str = ""
     cause: str = ""
     film: Film | None = None
+    starts: list[int] = []
+    lives: list[Life] = []
+    sheet: Sheet | None = None
     spoken: list[Spoken] = []
     unspoken: int = 0
     charts: list[str] = []
+
+    @property
+    def at_fault(self) -> list[Life]:
+        """The lives in which the cause is, or the failure."""
+        return [life for life in self.lives if any(event.mark for event in life.events)]
+
+    @property
+    def began(self) -> tuple[Life, LifeEvent] | None:
+        """The cause, where it is not what the finding says, and the life that it is in."""
+        found = [(life, life.began) for life in self.lives]
+        return next(((life, event) for life, event in found if event), None)
+
+    @property
+    def links(self) -> list[str]:
+        """The names of the moments, in order."""
+        return links(self.film) if self.film else []
+
+    @property
+    def operation_links(self) -> list[str]:
+        """By operation the name of its moment; empty where it has none."""
+        if self.film is None:
+            return [""] * len(self.operations)
+        by_moment = operations_of(self.film, self.starts)
+        moments = moments_of(self.film, by_moment, len(self.operations))
+        return [self.links[index] if index >= 0 else "" for index in moments]
+
+    def link_of(self, seq: int) -> str:
+        """Return the name of the moment of an event; empty if it is not shown."""
+        index = moment_of(self.film, seq) if self.film else -1
+        return self.links[index] if index >= 0 else ""
 
 
 def of_run(document: jsonreport.Document, folder: Path) -> bytes:
@@ -142,6 +181,7 @@ def filmed(picture: Picture, stored: Stored | None, folder: Path) -> Picture:
         picture.why = "its trace was not stored"
         return picture
     picture.replay = stored.replay
+    picture.starts = stored.starts
     try:
         trace: Trace = validate.load_trace(folder / Path(stored.trace).name)
         picture.trace = describe(trace)
@@ -169,7 +209,51 @@ def _show(picture: Picture, header: Header, events: list[Event], finding: Findin
         picture.spoken, picture.unspoken = spoken(events, finding)
         return
     picture.film = film(header, events, finding)
+    picture.lives = lives(header, events, finding, _pages_of_interest(header, picture.film))
+    picture.sheet = sheet(events, finding)
     picture.charts = [*charts.occupancy(picture.film), charts.hits(picture.film)]
+
+
+def _pages_of_interest(header: Header, shown: Film) -> list[Place]:
+    """Return the pages whose lives the page has: those of the moment of the failure, or of the last
+    one, first those in block tables.
+    """
+    failing = [frame for frame in shown.frames if frame.failing] or shown.frames[-1:]
+    rows = [row for frame in failing for lane in frame.lanes for row in lane.rows]
+    pools = {group.id: group.pool for group in header.groups}
+    tables = [(pools[row.group], cell.page) for row in rows for cell in row.cells]
+    every = [
+        (pool.id, one.page)
+        for frame in failing
+        for pool, pages in zip(header.pools, frame.pools, strict=True)
+        for one in pages
+    ]
+    return [*dict.fromkeys(place for place in (*tables, *every) if place[1] >= 0)][:LIVES_MAX]
+
+
+def _played(picture: Picture) -> dict[str, Any]:
+    """Return what the script of a page needs of a picture: its film, and where things are in it."""
+    assert picture.film is not None
+    began = picture.began
+    return packed(picture.film) | {
+        "links": picture.links,
+        "operations": operations_of(picture.film, picture.starts),
+        "cause": moment_of(picture.film, began[1].seq) if began else -1,
+        "states": words.STATES,
+        "lives": [
+            {
+                "pool": life.pool,
+                "page": life.page,
+                "title": life.title,
+                "left_out": life.left_out,
+                "events": [
+                    [moment_of(picture.film, one.seq), one.step, one.until, one.text, one.mark]
+                    for one in life.events
+                ],
+            }
+            for life in picture.lives
+        ],
+    }
 
 
 def _render(**values: object) -> bytes:
@@ -201,7 +285,7 @@ def _environment() -> jinja2.Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters["data"] = lambda film: _data(packed(film))
+    environment.filters["data"] = lambda picture: _data(_played(picture))
     environment.filters["svg"] = lambda parts: Markup(
         "\n".join(parts)
     )  # made by `charts`, which escapes what it is given

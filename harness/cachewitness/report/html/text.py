@@ -4,8 +4,10 @@ of the pages in them.
 
 from __future__ import annotations
 
+from cachewitness.report.html import words
 from cachewitness.report.html.cells import Cell
 from cachewitness.report.html.frames import Film, Frame, Lane
+from cachewitness.report.html.life import Life, LifeEvent
 
 SIGNS = {
     "right": "ok",
@@ -16,6 +18,7 @@ SIGNS = {
     "left": "not read",
     "null": "-",
 }
+MARKS = {"cause": "the cause", "found": "here it fails", "both": "the cause"}
 INDENT = "  "
 
 
@@ -36,6 +39,21 @@ def moment(film: Film) -> list[str]:
         [] if marked else _pages(frame, film)
     )
     return [f"{frame.title}, where it fails:", *lines] if lines else []
+
+
+def life(one: Life) -> list[str]:
+    """Return the life of a page, an event a line, with the cause and the failure marked."""
+    width = max((len(_steps(event)) for event in one.events), default=0)
+    lines = [f"life of {one.title}:"]
+    lines += [f"{INDENT}… {one.left_out} events are left out"] if one.left_out else []
+    for event in one.events:
+        mark = f"  <-- {MARKS[event.mark]}" if event.mark else ""
+        lines.append(f"{INDENT}{_steps(event):<{width}}  {event.text}{mark}")
+    return lines
+
+
+def _steps(event: LifeEvent) -> str:
+    return f"steps {event.step}-{event.until}" if event.until else f"step {event.step}"
 
 
 def _lane(lane: Lane, film: Film) -> list[str]:
@@ -61,7 +79,8 @@ def _cell(cell: Cell) -> str:
 def _pages(frame: Frame, film: Film) -> list[str]:
     """Return the pages that the failure is about."""
     return [
-        f"{INDENT}{name}, page {one.page} ({one.state}): {one.known}  <-- here"
+        f"{INDENT}{name}, page {one.page} ({one.state}: {words.STATES[one.state]}): {one.known}"
+        "  <-- here"
         for name, pages in zip(film.pools, frame.pools, strict=True)
         for one in pages
         if one.marked

@@ -25,8 +25,18 @@ from cachewitness.core.ledger.records import NOTHING, Content, Key, PageRecord
 PageState = Literal[
     "free", "poisoned", "zeros", "written", "pending", "committed", "idle", "stale", "tainted"
 ]
-"""free: nobody holds it and no key names it. poisoned: held and not written. idle: kept for its key
-alone. stale: a key names what it does not hold. tainted: computed from something wrong."""
+STATES: dict[PageState, str] = {
+    "free": "nobody holds it and no key names it",
+    "poisoned": "held, and not written since it was acquired",
+    "zeros": "held, and overwritten with zeros",
+    "written": "held and written, without a key",
+    "pending": "keyed in a step that has not ended",
+    "committed": "held and keyed",
+    "idle": "kept for its key alone",
+    "stale": "a key names what it does not hold",
+    "tainted": "computed from something wrong",
+}
+"""What each state of a page means."""
 NAMES = {
     "full": "full attention",
     "sliding": "sliding window",

@@ -174,10 +174,12 @@ def keep_as(
     try:
         folder.mkdir(parents=True, exist_ok=True)
         trace.save(asked, path)
-        history.save(attempt(ran)[0].history, happened)
+        recorded = attempt(ran)[0].history
+        history.save(recorded, happened)
     except Exception as error:
         return stored, _missing(folder, error)
     stored.history = str(happened)
+    stored.starts = recorded.starts(len(asked.ops))
     return stored, ""
 
 
@@ -247,9 +249,11 @@ def _keep(failure: Failure, engine: EngineSpec, folder: Path, *, whole: bool) ->
         before = folder / f"{stem}{WHOLE}"
         happened = folder / f"{stem}{HISTORY}"
         trace.save(failure.trace, before)
-        history.save(explained(engine, differential=paired)(failure.shrunk).history, happened)
+        recorded = explained(engine, differential=paired)(failure.shrunk).history
+        history.save(recorded, happened)
         stored.whole_trace = str(before)
         stored.history = str(happened)
+        stored.starts = recorded.starts(len(failure.shrunk.ops))
     return stored
 
 
