@@ -46,6 +46,11 @@ CATALOGUE: tuple[Anomaly, ...] = (
         "one group continues, another starts from nothing: garbled output on hits only",
     ),
     Anomaly(
+        "hit-beyond-resume",
+        "a hit names pages of each group as far as the request resumes, and none behind",
+        "a request computes into pages that others read",
+    ),
+    Anomaly(
         "state-position-skew",
         "a recurrent state is resumed at exactly the position that it was taken at",
         "the last tokens are applied twice, or never",

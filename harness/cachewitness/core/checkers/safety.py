@@ -31,6 +31,7 @@ class SafetyLaw(Checker):
         "use-after-free",
         "state-position-skew",
         "group-misalignment",
+        "hit-beyond-resume",
         "nothing-to-compute",
     )
     answers_for_reads = True
@@ -90,7 +91,7 @@ def _beyond(ledger: Ledger, hit: Hit) -> Finding | None:
                 f"{named(hit.r)} resumes at {hit.resume} and hit {count(len(further), 'page')} of"
                 f" group {group.id} beyond"
             )
-            return Finding(anomaly="group-misalignment", r=hit.r, sentence=sentence, line=line)
+            return Finding(anomaly="hit-beyond-resume", r=hit.r, sentence=sentence, line=line)
     return None
 
 

@@ -173,7 +173,7 @@ def eagle_unit_given_back_twice(engine: Driver) -> None:
 @mutant(
     name="second-full-group-beyond-the-hit",
     mirrors="vllm-project/vllm v1/core/kv_cache_coordinator.py (blocks of full attention cut)",
-    anomaly="group-misalignment",
+    anomaly="hit-beyond-resume",
     checker="safety-law",
     group="M",
     engines=REFERENCE,
