@@ -10,8 +10,8 @@
 #   CACHEWITNESS_PYTHON     run this checkout's harness with this Python; else `cachewitness` on PATH, else with python3
 #
 # The artefacts: report.txt (what was printed), report.html (each failure step by step), report.json, report.sarif (for code
-# scanning), junit.xml, badge.json (for shields.io), summary.md, and in failures/ the trace, the trace before it was shrunk and the
-# history of each failure. On GitHub failures are annotated and the summary is shown.
+# scanning), junit.xml, badge.json (for shields.io), comment.md (for a pull request: comment.sh), summary.md, and in
+# failures/ the trace, the trace before it was shrunk and the history of each failure. On GitHub failures are annotated and the summary is shown.
 # Exit codes: 0 pass, 1 fail, 2 unknown, 3 the harness itself crashed, 4 usage or set-up, 5 something was not checked, 130 stopped.
 # A verdict counts only with a whole report that says the same: an engine that ends the process chooses no verdict.
 set -euo pipefail
@@ -53,8 +53,10 @@ fi
 said=$("${harness[@]}" --version 2>&1) || refuse "the harness does not start (${said##*$'\n'}); see ci/README.md"
 
 mkdir -p -- "$artefacts" || refuse "CACHEWITNESS_ARTEFACTS: $artefacts cannot be made"
-# What an earlier run left there must not be taken for this one's.
-rm -rf -- "$artefacts"/{.output.*,report.txt,report.html,report.json,report.sarif,junit.xml,badge.json,summary.md,failures,crashes}
+# What an earlier run left there must not be taken for this one's, but for failures/last-failed.json, the list of what is run first.
+rm -rf -- "$artefacts"/{.output.*,report.txt,report.html,report.json,report.sarif,junit.xml,badge.json,comment.md,summary.md,crashes}
+rm -f -- "$artefacts"/failures/*.{jsonl,txt}
+rmdir -- "$artefacts/failures" 2>/dev/null || true
 
 run=("${harness[@]}" run --engine "$engine" --seed "$seed" --seconds "$seconds" --report "$artefacts")
 if [[ -n ${CACHEWITNESS_EXPECTED:-} ]]; then
@@ -120,6 +122,17 @@ fi
     sed '/^::error /d' <"$artefacts/report.txt"
     printf '~~~~~\n'
 } >"$artefacts/summary.md"
+# A run that left no comment of its own, or not the code that the gate ends with, gets one that says that. A comment has 65,536
+# characters at most.
+if ! grep -qs "^### cachewitness: .*(exit code $status)\$" "$artefacts/comment.md"; then
+    {
+        printf '<!-- cachewitness -->\n'
+        head -n 2 -- "$artefacts/summary.md"
+        printf '~~~~~text\n'
+        sed '/^::error /d' <"$artefacts/report.txt" | tail -n 100 | tail -c 50000
+        printf '~~~~~\n'
+    } >"$artefacts/comment.md"
+fi
 if [[ -n ${GITHUB_STEP_SUMMARY:-} ]]; then
     cat -- "$artefacts/summary.md" >>"$GITHUB_STEP_SUMMARY"
 fi

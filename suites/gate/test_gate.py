@@ -111,6 +111,7 @@ def test_a_fork_without_a_fault_is_green(clean: Path) -> None:
     assert done.report()["verdict"] == "pass"
     kept = [
         "badge.json",
+        "comment.md",
         "junit.xml",
         "report.html",
         "report.json",
@@ -141,7 +142,7 @@ def test_a_planted_fault_is_red_with_witness_and_artefacts(red: Gated) -> None:
     kept = [path.name for path in (red.artefacts / "failures").iterdir()]
     for suffix in (".whole.trace.jsonl", ".history.jsonl"):
         assert len([name for name in kept if name.endswith(suffix)]) == len(red.failures()) > 0
-    assert len(kept) == 3 * len(red.failures())
+    assert len(kept) == 3 * len(red.failures()) + 1 and "last-failed.json" in kept
     junit = ElementTree.parse(red.artefacts / "junit.xml").getroot()
     assert int(junit.attrib["failures"]) == len(red.failures())
 
@@ -283,7 +284,7 @@ def test_artefacts_of_an_earlier_run_are_gone(red: Gated, tmp_path: Path) -> Non
     kept = shutil.copytree(red.artefacts, tmp_path / "kept here")
     (kept / "notes.txt").write_text("mine")
     assert gate(red.folder, "reference", *SHORT, CACHEWITNESS_ARTEFACTS=str(kept)).code == 0
-    assert not (kept / "failures").exists()
+    assert not (kept / "failures").exists(), "what failed last passes now"
     assert (kept / "notes.txt").exists()
 
 
@@ -392,6 +393,8 @@ def test_no_code_is_a_verdict_without_a_report_that_says_the_same(
     assert done.code == code, done.out + done.err
     assert ("the engine was not judged" in done.out) == (code == 3)
     assert f"(exit code {code})" in (done.artefacts / "summary.md").read_text().splitlines()[0]
+    marker, heading = (done.artefacts / "comment.md").read_text().splitlines()[:2]
+    assert marker == "<!-- cachewitness -->" and heading.endswith(f"(exit code {code})")
 
 
 def test_an_engine_that_ends_the_process_is_not_green(tmp_path: Path) -> None:

@@ -44,6 +44,11 @@ def read(path: str) -> Any:
     return yaml.safe_load((ROOT / path).read_text(encoding="utf-8"))
 
 
+def first_steps(steps: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the steps up to the gate: those behind it run however it ended."""
+    return [step for step in steps if not str(step.get("if", "")).startswith("always()")]
+
+
 def script(template: str) -> tuple[str, dict[str, str]]:
     """Return the shell steps of a template as one script, and the variables that it sets."""
     if template == "buildkite":
@@ -54,13 +59,13 @@ def script(template: str) -> tuple[str, dict[str, str]]:
         return "\n".join(job["script"]), job["variables"]
     if template == "github":
         whole = read("ci/examples/github-workflow.yml")
-        steps = whole["jobs"]["gate"]["steps"]
+        steps = first_steps(whole["jobs"]["gate"]["steps"])
         variables = whole["env"]
         return (
             "\n".join(["git clone", *(step["run"] for step in steps if "run" in step)]),
             variables,
         )
-    steps = read("ci/action/action.yml")["runs"]["steps"]
+    steps = first_steps(read("ci/action/action.yml")["runs"]["steps"])
     given = {"FORK_OF": "0.33.0", "CACHEWITNESS_SECONDS": "60", "ENGINE": "vllm:source=."}
     named = {name for step in steps for name in step.get("env", {})}
     assert named == set(given) and all(

@@ -26,7 +26,7 @@ from cachewitness.sessions.fuzz.self_test import CanaryResult
 FAULT = "reference:mutant=hit-is-maximum-over-groups"
 TRACE = data.fixtures() / "traces" / "mutants" / "hit-is-maximum-over-groups.jsonl"
 SENTENCE = "is the null block, where nothing is ever stored"
-FILES = {"badge.json", "junit.xml", "report.html", "report.json", "report.sarif"}
+FILES = {"badge.json", "comment.md", "junit.xml", "report.html", "report.json", "report.sarif"}
 
 
 def told(folder: Path) -> tuple[int, str]:

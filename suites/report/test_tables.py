@@ -61,8 +61,12 @@ def test_two_runs_with_one_seed_have_the_same_ids(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And the same of everything but times; every row has an id of its own."""
-    monkeypatch.chdir(tmp_path)
-    first, again = (table(name, tmp_path / f"{number}.csv") for number in range(2))
+    tables = []
+    for number in range(2):  # each in a folder of its own, where nothing failed before
+        (tmp_path / str(number)).mkdir()
+        monkeypatch.chdir(tmp_path / str(number))
+        tables.append(table(name, tmp_path / f"{number}.csv"))
+    first, again = tables
     assert len(first) > 1 and len({row["id"] for row in first}) == len(first)
     assert [*first[0]] == [*COLUMNS[name]]
     plain = [

@@ -164,6 +164,7 @@ def test_the_data_is_what_commands_read(names: list[str]) -> None:
     """All of each folder that is carried, and nothing of the others."""
     carried = {DATA + name for folder in CARRIED for name in tracked(f"fixtures/{folder}")}
     carried |= {f"{DATA}samples/{shape}_adapter.py" for shape in SHAPES}
+    carried.add(f"{DATA}requirements/vllm_requirements.txt")
     assert {name for name in names if name.startswith(DATA)} == carried
 
 

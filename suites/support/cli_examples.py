@@ -67,10 +67,13 @@ EXAMPLES: dict[str, list[tuple[tuple[str, ...], int, str]]] = {
 }
 """By command: its arguments, its exit code and the kind of its document. What `score` and `serve`
 print needs an engine that answers, and is tried where there is one (suites/parity/scores), that
-of `campaign` in suites/sessions/campaign; the other systems of `plan` in
-suites/plan/test_command.py."""
+of `campaign` in suites/sessions/campaign, that of `compare` and of `report-index` in suites/report,
+that of `bisect` in suites/sessions; the other systems of `plan` in suites/plan/test_command.py."""
 ELSEWHERE = {
+    "bisect",
     "campaign",
+    "compare",
+    "report-index",
     "score",
     "serve",
     "plan furiosa",

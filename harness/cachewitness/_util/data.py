@@ -77,6 +77,13 @@ def samples() -> Path:
     return _found("samples", "docs/samples")
 
 
+def requirements() -> Path:
+    """Return the folder of the lists of packages that systems need, `SYSTEM_requirements.txt`.
+    Raises UsageError if there is none.
+    """
+    return _found("requirements", "ci")
+
+
 def _found(name: str, in_checkout: str) -> Path:
     packaged = _PACKAGE / "_data" / name
     checkout = _CHECKOUT / in_checkout

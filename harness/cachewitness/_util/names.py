@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Iterable
+from fnmatch import fnmatchcase
 
 NAMED_MAX = 12
 """Of more names, a message names the nearest ones alone."""
@@ -15,6 +16,11 @@ def identifier(name: str) -> str:
     underscores.
     """
     return re.sub(r"[^A-Za-z0-9]+", "_", name).strip("_").lower()
+
+
+def fits(name: str, pattern: str) -> bool:
+    """Whether a pattern fits an id: `*` and `?` stand for anything, brackets for themselves."""
+    return fnmatchcase(name, pattern.replace("[", "[[]"))
 
 
 def nearest(name: str, known: Iterable[str], listing: str = "") -> str:

@@ -207,8 +207,10 @@ def _crashed(error: BaseException, *, debug: bool) -> int:
 
 
 def _register() -> None:
+    from cachewitness.cli.bisect import bisect
     from cachewitness.cli.campaign import campaign
     from cachewitness.cli.check import check
+    from cachewitness.cli.compare import compare
     from cachewitness.cli.completion import completion
     from cachewitness.cli.consume import consume
     from cachewitness.cli.doctor import doctor
@@ -222,11 +224,26 @@ def _register() -> None:
     from cachewitness.cli.protocol_check import protocol_check
     from cachewitness.cli.replay import replay
     from cachewitness.cli.report import report
+    from cachewitness.cli.report_index import report_index
     from cachewitness.cli.run import run
     from cachewitness.cli.score import score
     from cachewitness.cli.serve import serve
 
-    judging = (run, fuzz, campaign, mutants, score, serve, replay, explain, report, check)
+    judging = (
+        run,
+        fuzz,
+        campaign,
+        mutants,
+        score,
+        serve,
+        replay,
+        explain,
+        report,
+        check,
+        report_index,
+        compare,
+        bisect,
+    )
     for command in (
         *judging,
         doctor,

@@ -12,8 +12,9 @@ import msgspec
 
 from cachewitness.core.checkers.finding import Finding, Tally
 from cachewitness.core.result import Activity
-from cachewitness.report import jsonreport
+from cachewitness.report import comparison, jsonreport
 from cachewitness.report.summary import NotRun
+from cachewitness.sessions.bisect import search as bisection
 from cachewitness.sessions.fuzz.self_test import CanaryResult
 from cachewitness.sessions.mutants.document import Hunt
 from cachewitness.vectors.document import Consumed
@@ -197,6 +198,8 @@ KINDS: dict[str, tuple[str, Any]] = {
     "checked": ("several histories, judged", Checked),
     "fuzz": ("a fuzz campaign", Fuzzed),
     "search": ("an exhaustive search", Search),
+    "bisection": ("the commit since which a trace fails", bisection.Document),
+    "comparison": ("two runs compared", comparison.Document),
     "explained": ("what an anomaly is, or what is wrong with a file", Explained),
     "mutants": ("a hunt of seeded faults", Hunt),
     "rehearsed": ("what a program answered to the questions of the protocol", Rehearsed),

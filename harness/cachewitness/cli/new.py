@@ -70,6 +70,7 @@ def new(what: str, folder: Path, name: str, shape: str, as_json: bool) -> int:
     """
     from cachewitness._util import data, files
     from cachewitness._util.errors import UsageError
+    from cachewitness.engines import origin
 
     name = name or folder.resolve().name
     module = name.replace("-", "_")
@@ -91,6 +92,8 @@ def new(what: str, folder: Path, name: str, shape: str, as_json: bool) -> int:
     adapter = (data.samples() / f"{shape}_adapter.py").read_text(encoding="utf-8")
     texts = {f"{module}.py": _named(adapter, shape, name)}
     names = {"name": name, "module": module, "shape": shape, "sample": SHAPES[shape]}
+    names["source"] = origin.origin().elsewhere()
+    names["unknown"] = names["source"] == origin.PLACEHOLDER
     for path, template in FILES.items():
         texts[path.format(module=module)] = _rendered(template, **names)
     for path, text in texts.items():

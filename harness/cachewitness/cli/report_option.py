@@ -26,8 +26,8 @@ def _folder_option(what: str) -> Callable[[F], F]:
 
 
 report_option = _folder_option(
-    "Write report.json, report.html, report.sarif, junit.xml, badge.json, and the traces and"
-    " histories of failures."
+    "Write report.json, report.html, report.sarif, junit.xml, badge.json, comment.md, and the"
+    " traces and histories of failures."
 )
 page_option = _folder_option("Write report.json, and report.html, which draws it.")
 
@@ -54,6 +54,13 @@ def ready(folder: Path | None, *sources: Path) -> None:
     store.clear(folder)
 
 
+def failures_of(folder: Path | None) -> Path:
+    """Return where failures are kept: in the folder of the report, if there is one."""
+    from cachewitness.sessions.run import store
+
+    return folder / store.FAILURES if folder else store.DEFAULT_FOLDER
+
+
 def keeper_of(engine: EngineSpec, folder: Path | None, most: int | None = None) -> Keeper:
     """Return what keeps failures: `most` of them (None: all) with their histories in the folder, or
     the first of each anomaly without one.
@@ -62,7 +69,7 @@ def keeper_of(engine: EngineSpec, folder: Path | None, most: int | None = None) 
 
     return store.Keeper(
         engine,
-        folder / store.FAILURES if folder else store.DEFAULT_FOLDER,
+        failures_of(folder),
         everything=folder is not None,
         most=most,
     )
@@ -80,7 +87,7 @@ def files_of(
     """
     if folder is None:
         return {}, []
-    from cachewitness.report import badge, jsonreport, junit, sarif
+    from cachewitness.report import badge, jsonreport, junit, markdown, sarif
     from cachewitness.report.html import page
     from cachewitness.sessions.run import store
 
@@ -90,7 +97,8 @@ def files_of(
     )
     made = {folder / store.REPORT: jsonreport.render(document), **drawn}
     made[folder / store.JUNIT] = junit.render(report, stored)
-    made[folder / store.SARIF] = sarif.render(report, stored)
+    made[folder / store.SARIF] = sarif.render(report, stored, str(folder / store.REPORT))
+    made[folder / store.COMMENT] = markdown.render(report, stored)
     made[folder / store.BADGE] = badge.render(report)
     return made, problems
 

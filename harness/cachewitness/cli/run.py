@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
     from cachewitness.report.reuse import Baseline
     from cachewitness.report.summary import Report, Stored
+    from cachewitness.sessions.run.choice import Choice
     from cachewitness.sessions.run.progress import RunProgress
 
 _FILE = click.Path(path_type=Path)
@@ -56,6 +57,8 @@ class Work:
     device: str | None
     full: bool
     jobs: int | None
+    only: tuple[str, ...]
+    last_failed: bool
     fail_fast: bool
     max_failures: int
     shrink_attempts: int | None
@@ -131,6 +134,23 @@ class Output:
 )
 @jobs_option
 @click.option(
+    "--only",
+    multiple=True,
+    metavar="PATTERN",
+    help=(
+        "Run only traces whose id fits, `suite:trace@configuration` as reports print it; * and ?"
+        " stand for anything; may be repeated."
+    ),
+)
+@click.option(
+    "--last-failed",
+    is_flag=True,
+    help=(
+        "Run only what failed last, as the folder of failures says; everything if nothing did."
+        " Without it, what failed last is run first."
+    ),
+)
+@click.option(
     "--fail-fast",
     is_flag=True,
     help=(
@@ -194,6 +214,7 @@ def run(chosen: Selection, work: Work, listed: ExpectedFailures, output: Output)
     folder).
     """
     from cachewitness._util import files
+    from cachewitness.sessions.run import last_failed
     from cachewitness.sessions.run.runner import Runner
     from cachewitness.sessions.run.snapshots import Snapshots
 
@@ -204,6 +225,7 @@ def run(chosen: Selection, work: Work, listed: ExpectedFailures, output: Output)
     chosen = chosen.also([one.setting for one in exported])
     configurations, named, exact = chosen.configurations(spec)
     _ready(output)
+    choice = _choice(work, output)
     kept = keeper_of(spec, output.folder, work.max_failures)
     talks = not output.quiet and not output.as_json
     status = StatusLine(shown=talks)
@@ -214,7 +236,13 @@ def run(chosen: Selection, work: Work, listed: ExpectedFailures, output: Output)
         report.not_kept = len(kept.left_out)
         return _Made(report, kept.stored, [one.name for one in configurations], chosen.policy)
 
+    def remember(report: Report) -> None:
+        failed = {failure.id for failure in report.failures if not failure.expected}
+        last_failed.save(kept.folder, choice.failed, choice.ran, failed)
+
     def write(report: Report) -> None:
+        with suppress(UsageError):
+            remember(report)
         for path, content in so_far(*made(report), output.folder, output.junit).items():
             with suppress(UsageError):  # it is told when the run has ended
                 files.write(path, [content])
@@ -243,6 +271,7 @@ def run(chosen: Selection, work: Work, listed: ExpectedFailures, output: Output)
         on_step=Snapshots(write).offer if output.folder or output.junit else None,
         shrunk=work.max_failures,
         attempts=work.shrink_attempts,
+        choice=choice,
     )
     try:
         report = runner.run(suites_of(work.suites))
@@ -251,8 +280,29 @@ def run(chosen: Selection, work: Work, listed: ExpectedFailures, output: Output)
     whole = made(report)
     _show(whole, output)
     written, problems = _files(whole, output)
+    try:
+        remember(report)
+    except UsageError as error:
+        problems.append(str(error))
     quiet = output.quiet or output.as_json
     return finish(report.exit_code, written, [*kept.problems, *problems], quiet=quiet)
+
+
+def _choice(work: Work, output: Output) -> Choice:
+    """Return which traces are run, and which of them first."""
+    from cachewitness.cli.report_option import failures_of
+    from cachewitness.sessions.run import last_failed
+    from cachewitness.sessions.run.choice import Choice
+
+    folder = failures_of(output.folder)
+    failed = last_failed.load(folder)
+    if work.last_failed and not failed:
+        click.echo(
+            f"cachewitness: --last-failed: nothing in {folder} says that a trace failed; every"
+            " trace is run",
+            err=True,
+        )
+    return Choice(work.only, failed, failed_only=work.last_failed and bool(failed))
 
 
 class _Made(NamedTuple):

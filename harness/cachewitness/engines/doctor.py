@@ -4,10 +4,12 @@ under a deadline.
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from shlex import quote
 from time import perf_counter
 from typing import Literal
 
@@ -20,6 +22,7 @@ from cachewitness.engines import policy as policies
 from cachewitness.engines.isolation.child_env import passed, withheld
 from cachewitness.engines.isolation.engine import Isolation
 from cachewitness.engines.mutant import DEFAULT_POLICY
+from cachewitness.engines.origin import origin
 from cachewitness.engines.registry import EngineSpec
 
 FORMAT = "cachewitness.doctor"
@@ -104,8 +107,7 @@ def examine(spec: EngineSpec, interpreter: str, deadline: float) -> Engine:
     began = perf_counter()
     _open(spec.isolated(isolation), found)
     found.seconds = perf_counter() - began
-    if found.mend.startswith("pip "):
-        found.mend = f"{python} -m {found.mend}"
+    found.mend = _installable(found.mend, python)
     if written is None:
         found.version = ""
         return found
@@ -157,7 +159,7 @@ def _open(spec: EngineSpec, found: Engine) -> None:
             found.state = "broken"
             found.why = str(broken)
             if "No module named 'cachewitness'" in found.why:
-                found.mend = f"pip install {_ourselves()}"
+                found.mend = f"pip install {quote(origin().requirement())}"
         except UsageError as refused:
             found.why = str(refused)
             continue
@@ -180,7 +182,10 @@ def _headers(spec: EngineSpec) -> Iterator[TraceHeader]:
         yield TraceHeader("doctor", one.layout, PAGES, level, one.policy, one.options)
 
 
-def _ourselves() -> str:
-    """Return what pip installs this package from: the checkout that runs, or its release."""
-    root = Path(__file__).resolve().parents[3]
-    return str(root) if (root / "pyproject.toml").is_file() else f"cachewitness=={__version__}"
+def _installable(mend: str, python: str) -> str:
+    """Return a command with pip as that of a Python, and with this package from where it came."""
+    ours = origin()
+    mend = re.sub(
+        r"'cachewitness\[([\w-]+)\]'", lambda found: quote(ours.requirement(found[1])), mend
+    )
+    return re.sub(r"(^|(?<= ))pip (?=install )", lambda _: f"{quote(python)} -m pip ", mend)

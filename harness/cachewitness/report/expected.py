@@ -15,14 +15,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, date, datetime
-from fnmatch import fnmatchcase
 from pathlib import Path
 
 import msgspec
 
 from cachewitness._util import data, reading
 from cachewitness._util.errors import UsageError
-from cachewitness._util.names import nearest
+from cachewitness._util.names import fits, nearest
 from cachewitness.core.checkers.anomalies import BY_NAME, DISAGREEMENTS
 from cachewitness.core.checkers.finding import Finding
 
@@ -51,7 +50,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
 
     def fits(self, name: str) -> bool:
         """Whether the entry is about what has this id."""
-        return fnmatchcase(name, self.pattern.replace("[", "[[]"))
+        return fits(name, self.pattern)
 
     def excuses(self, finding: Finding) -> bool:
         """Whether the finding is the one that the entry names."""

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import msgspec
 
+from cachewitness._util import jsonl, reading
+from cachewitness._util.errors import UsageError
 from cachewitness._util.indented import indented
 from cachewitness.core.checkers.anomalies import BY_NAME
 from cachewitness.core.checkers.finding import Tally
@@ -72,9 +75,10 @@ class Document(msgspec.Struct, kw_only=True):
     `engine_seconds` and `harness_seconds` are processor time, null: not measured. `not_kept` counts
     failures that are named here and were neither shrunk nor written.
 
-    `held` says in which process an engine ran that is not this package's own. `known_list` is that
-    of the release, null if the engine has none or it was left out; one without files: this release
-    has no list.
+    `only` are the options that chose traces, such as `--only PATTERN`; without any, and in reports
+    of earlier releases, nothing was left out by one. `held` says in which process an engine ran
+    that is not this package's own. `known_list` is that of the release, null if the engine has none
+    or it was left out; one without files: this release has no list.
     """
 
     cachewitness: str
@@ -106,6 +110,7 @@ class Document(msgspec.Struct, kw_only=True):
     startup_seconds: float
     engine_seconds: float | None
     harness_seconds: float | None
+    only: list[str] = []
     format: str = FORMAT
     version: int = VERSION
 
@@ -162,7 +167,28 @@ def document(
         startup_seconds=report.startup_seconds,
         engine_seconds=report.engine_seconds,
         harness_seconds=report.harness_seconds,
+        only=report.only,
     )
+
+
+def load(path: Path) -> Document:
+    """Return the document in a file. Raises UsageError if it cannot be read, or is not one that
+    this release reads.
+    """
+    content = reading.whole(path, remedy="; `cachewitness run --report DIR` writes it")
+    try:
+        head = msgspec.json.decode(content, type=_Head)
+        if (head.format, head.version) != (FORMAT, VERSION):
+            named = f"{head.format} {head.version}" if head.format else "no report"
+            raise UsageError(f"{path}: is {named}; this release reads {FORMAT} {VERSION}")
+        return msgspec.json.decode(content, type=Document)
+    except jsonl.UNREADABLE as error:
+        raise UsageError(f"{path}: {error}") from None
+
+
+class _Head(msgspec.Struct):
+    format: str = ""
+    version: int = 0
 
 
 def render(whole: Document) -> bytes:

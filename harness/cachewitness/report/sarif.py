@@ -1,9 +1,10 @@
 """A run as SARIF 2.1.0, for code scanning: a rule for each anomaly, a result for each failure.
 
 A failure has no place in a source file. Its result lies in the stored trace, at the operation that
-shows it, and names the suite, the trace and the configuration as a logical location. Its
-fingerprint is of the anomaly and of the shrunk trace without its name and seed, so that the same
-defect is the same alert in the next run, also under another seed.
+shows it, or in the report if its trace was not kept: GitHub takes no result without a place. It
+names the suite, the trace and the configuration as a logical location. Its fingerprint is of the
+anomaly and of the shrunk trace without its name and seed, so that the same defect is the same alert
+in the next run, also under another seed.
 
 Source: OASIS, Static Analysis Results Interchange Format 2.1.0.
 """
@@ -30,9 +31,9 @@ SCHEMA = (
 FINGERPRINT = "cachewitness/trace/v1"
 
 
-def render(report: Report, stored: Mapping[str, Stored]) -> bytes:
-    """Return the run as a SARIF document. What was not run or could not be judged is a
-    notification of the tool.
+def render(report: Report, stored: Mapping[str, Stored], file: str = "report.json") -> bytes:
+    """Return the run as a SARIF document; `file` is where its report lies. What was not run or
+    could not be judged is a notification of the tool.
     """
     failures = sorted(report.failures, key=lambda failure: bool(failure.expected))
     named = [BY_NAME[name] for name in sorted({failure.finding.anomaly for failure in failures})]
@@ -49,7 +50,7 @@ def render(report: Report, stored: Mapping[str, Stored]) -> bytes:
         "tool": {"driver": {"name": "cachewitness", "version": __version__, "rules": rules}},
         "automationDetails": {"id": f"cachewitness/{report.engine}/"},
         "invocations": [_invocation(report)],
-        "results": [_result(failure, stored.get(failure.id)) for failure in failures],
+        "results": [_result(failure, stored.get(failure.id), file) for failure in failures],
     }
     document = {"$schema": SCHEMA, "version": "2.1.0", "runs": [run]}
     return indented(document, 1)
@@ -71,16 +72,17 @@ def _invocation(report: Report) -> dict[str, Any]:
     }
 
 
-def _result(failure: Failure, stored: Stored | None) -> dict[str, Any]:
+def _result(failure: Failure, stored: Stored | None, file: str) -> dict[str, Any]:
     finding = failure.finding
-    location: dict[str, Any] = {"logicalLocations": [{"fullyQualifiedName": failure.id}]}
-    if stored is not None and stored.trace:
-        # The first line of a trace is its header, so operation n stands in line n + 2.
-        region = {"startLine": max(failure.offending, 0) + 2}
-        location["physicalLocation"] = {
-            "artifactLocation": {"uri": quote(stored.trace)},
-            "region": region,
-        }
+    # The first line of a trace is its header, so operation n stands in line n + 2.
+    place = (stored.trace, max(failure.offending, 0) + 2) if stored and stored.trace else (file, 1)
+    location: dict[str, Any] = {
+        "logicalLocations": [{"fullyQualifiedName": failure.id}],
+        "physicalLocation": {
+            "artifactLocation": {"uri": quote(place[0])},
+            "region": {"startLine": place[1]},
+        },
+    }
     result: dict[str, Any] = {
         "ruleId": finding.anomaly,
         "level": "note" if failure.expected else "error",

@@ -137,7 +137,8 @@ class Report(msgspec.Struct, kw_only=True):
     is the comparison with an earlier report, None if none was asked for. `not_kept` failures are
     named, and neither shrunk nor written. `interrupted`: the user stopped it before its end.
     `environment` names the settings that came from the environment, `settings` which of its
-    system's defaults the run replaces, and how it sizes what is not replaced. `held` says in which
+    system's defaults the run replaces, and how it sizes what is not replaced. `only` are the
+    options that left traces out. `held` says in which
     process an engine ran that is not this package's own. `blind` says which planted fault was
     missed.
     """
@@ -146,6 +147,7 @@ class Report(msgspec.Struct, kw_only=True):
     engine_version: str = ""
     environment: list[str] = []
     settings: list[str] = []
+    only: list[str] = []
     held: str = ""
     seed: int = 0
     suites: list[SuiteReport] = []

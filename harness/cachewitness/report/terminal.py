@@ -525,6 +525,9 @@ def reasons(report: Report) -> list[str]:
             "stopped before its end",
             "until then " + "; ".join(_found(report) or known or ["nothing found"]),
         ]
+    if report.exit_code == EXIT_PASS and report.only:
+        chosen = f"nothing {'else ' * bool(known)}found by {', '.join(report.only)}"
+        return [f"{chosen}, which is no verdict on the other traces", *known]
     if report.exit_code == EXIT_PASS:
         return known and ["nothing else found", *known]
     if report.exit_code == EXIT_FAIL:

@@ -85,12 +85,15 @@ def test_vllm_s_own_refusal_becomes_one_line(error: type[Exception]) -> None:
 
 @pytest.mark.usefixtures("no_vllm")
 def test_a_missing_vllm_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without vLLM the message names the package and the other way, a source folder."""
+    """The light way first: sources and the packages that they need; then the whole of it."""
     monkeypatch.setitem(sys.modules, "vllm", None)
-    with pytest.raises(
-        EngineMissing, match=r"vllm is not installed; pip install vllm.*vllm:source=PATH"
-    ):
+    with pytest.raises(EngineMissing, match=r"need not be.*source=PATH.*pip install vllm") as told:
         load()
+    *packages, clone, doctor = told.value.mend.split(" && ")
+    assert [command.split()[:2] for command in packages] == [["pip", "install"]] * 2
+    assert Path(packages[1].split()[-1]).is_file(), "the list of packages is there"
+    assert clone.startswith("git clone --depth 1 --branch v0.33.0 ")
+    assert doctor == f"cachewitness doctor vllm:source={clone.split()[-1]}"
 
 
 @pytest.mark.usefixtures("no_vllm")
@@ -98,8 +101,10 @@ def test_a_missing_package_of_vllm_is_named(tmp_path: Path) -> None:
     """A source tree whose dependencies are missing names the first one and the set that works."""
     (tmp_path / "vllm").mkdir()
     (tmp_path / "vllm" / "__init__.py").write_text("import no_such_package_of_vllm\n")
-    with pytest.raises(EngineMissing, match=r"no_such_package_of_vllm.*ci/vllm_requirements\.txt"):
+    listed = r"no_such_package_of_vllm.*ci/vllm_requirements\.txt"
+    with pytest.raises(EngineMissing, match=listed) as told:
         load(str(tmp_path))
+    assert "git clone" not in told.value.mend and " --no-deps -r " in told.value.mend
 
 
 def test_a_folder_without_vllm_is_refused(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from copy import copy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain, islice
 
@@ -30,10 +30,12 @@ from cachewitness.report.control_row import ControlRow, merge_controls
 from cachewitness.report.expected import Expectations
 from cachewitness.report.reuse import Baseline
 from cachewitness.report.summary import DIED, UNFINISHED, Failure, NotRun, Report, SuiteReport
+from cachewitness.sessions.run import choice as choices
+from cachewitness.sessions.run.choice import Choice, Chosen
 from cachewitness.sessions.run.minimize import smallest
 from cachewitness.sessions.run.progress import RunProgress
 from cachewitness.sessions.run.selection import ANSWERS, Sample, controls, random_traces, why_not
-from cachewitness.sessions.run.suites import Stream, Suite
+from cachewitness.sessions.run.suites import Stream, Suite, first_number
 from cachewitness.sessions.run.trial import InTurn, SuiteTrace, SuiteTrial, SuiteTrials, judged
 from cachewitness.workloads.avoided import AVOID
 from cachewitness.workloads.configurations import Configuration
@@ -102,6 +104,8 @@ class Runner:
     """Told of each suite that has ended: what came of it, and which of how many it is."""
     on_step: Callable[[Callable[[], Report]], None] | None = None
     """Given what returns the report so far, after each trace and each attempt at a smaller one."""
+    choice: Choice = field(default_factory=Choice)
+    """Which traces are run, by their ids, and which of them first."""
 
     def run(self, suites: list[Suite]) -> Report:
         """Run the suites and return the report, which holds what there is so far if the user
@@ -113,7 +117,12 @@ class Runner:
         """
         self._started = time.perf_counter()
         self._tallies: list[Tally] = []
-        self._report = Report(engine=self.engine.text, held=self.engine.held, seed=self.seed)
+        self._report = Report(
+            engine=self.engine.text,
+            held=self.engine.held,
+            seed=self.seed,
+            only=self.choice.words,
+        )
         self._left_out: dict[tuple[str, str], NotRun] = {}
         self.ran: set[tuple[Level, str]] = set()
         self.refusals: set[tuple[Level, str]] = set()
@@ -227,12 +236,13 @@ class Runner:
         failure if one is enough.
 
         Controls share the time of an endless suite. Elsewhere they come last, so that a failure is
-        met soon.
+        met soon. What failed when it was run last comes before everything else.
         """
-        streams = self._streams(suite, deadline)
-        report.reuse = [stream.reuse for stream in streams if not stream.control]
+        first, streams = self._streams(suite, deadline)
+        report.reuse = [stream.reuse for stream in (*first, *streams) if not stream.control]
         last = [stream for stream in streams if stream.control and not suite.endless]
         for together in (
+            first,
             [stream for stream in streams if suite.endless or not stream.control],
             last,
         ):
@@ -316,7 +326,7 @@ class Runner:
         planned: dict[str, int | None] = {suite.name: None for suite in suites}
         for suite in suites:
             if suite.name not in timed and not (
-                suite.tensors or self._short or self._has_controls(suite)
+                suite.tensors or self._short or self._has_controls(suite) or self.choice.narrows
             ):
                 fitting = [one for one in self.configurations if one.runs_at(suite.level)]
                 # Counted by drawing the traces: how many a configuration has depends on what the
@@ -349,18 +359,37 @@ class Runner:
             return iter(())
         return suite.large_traces(configuration, place, places)
 
-    def _streams(self, suite: Suite, deadline: float | None) -> list[Stream]:
-        """Return the traces of a suite; of an endless one only so many for each configuration,
-        if it has no deadline.
+    def _streams(self, suite: Suite, deadline: float | None) -> tuple[list[Stream], list[Stream]]:
+        """Return the traces of a suite, those that come first apart from the others; of an endless
+        one only so many for each configuration, if it has no deadline.
         """
         streams = self._whole_streams(suite)
+        first = []
         taken = Sample(suite.sampled, partial(self._leave_out, suite))
         for index, stream in enumerate(streams):
-            if self._short:
+            chosen = self._chosen(suite, stream, deadline)
+            if chosen.first:
+                first.append(replace(stream, traces=iter(chosen.first)))
+            stream.traces = chosen.rest
+            if self._short and not self.choice.narrows:
                 stream.traces = taken.of(stream.traces, index)
-            if suite.endless and deadline is None:
-                stream.traces = islice(stream.traces, self._most)
-        return streams
+        return first, streams
+
+    def _chosen(self, suite: Suite, stream: Stream, deadline: float | None) -> Chosen:
+        """Return the traces of a stream that are run."""
+        prefix = f"{suite.name}:"
+        suffix = f"@{stream.name}"
+        most = self._most if suite.endless and deadline is None else None
+        leave_out = partial(self._skip_unchosen, suite)
+        if suite.draw is None or stream.control:
+            traces = islice(stream.traces, most)
+            return choices.chosen(self.choice, prefix, suffix, traces, leave_out)
+        draw = partial(suite.draw, stream.configuration, suite.level)
+        start = first_number(self.seed)
+        return choices.drawn(self.choice, prefix, suffix, start, most, draw, leave_out)
+
+    def _skip_unchosen(self, suite: Suite) -> None:
+        self._skip(f"{suite.name}: other traces", f"{', '.join(self.choice.words)} leaves them out")
 
     def _whole_streams(self, suite: Suite) -> list[Stream]:
         configurations = [
@@ -538,6 +567,7 @@ class Runner:
         engine = stream.engine
         assert trace is not None
         name = f"{suite.name}:{trace.header.name}@{stream.name}"
+        self.choice.ran.add(name)
         if result.activity.unexercised and not suite.endless and not stream.control:
             self.changed.append(f"{name}: {result.activity.unexercised}")
         weighed = self.expected.weigh(name, result.findings)
@@ -597,14 +627,17 @@ class Runner:
         for tally in report.tallies():
             if tally.not_applicable:
                 report.not_applicable[tally.checker] = tally.not_applicable
-        report.vacuous += [*unjudged(report.tallies()), *self.changed]
+        self._conclude_unjudged()
+        report.vacuous += [*self.changed, *(f"{what} fits no trace" for what in self._unmatched())]
         left_out = {what for what, _ in self._left_out}
         arms = [row for suite in report.suites for row in suite.arms]
         report.vacuous += [f"arm {row.arm}: {why}" for row in arms for why in row.missing]
         report.vacuous += [
             f"suite {suite.name} ran no trace"
             for suite in report.suites
-            if suite.traces == 0 and f"suite {suite.name}" not in left_out
+            if suite.traces == 0
+            and f"suite {suite.name}" not in left_out
+            and not self.choice.narrows
         ]
         if not any(suite.traces for suite in report.suites):
             report.vacuous.append("no suite ran")
@@ -627,6 +660,25 @@ class Runner:
                 )
         report.vacuous += report.activity.shortfalls(self.engine.tier)
         report.take_in(self.expected)
+
+    def _conclude_unjudged(self) -> None:
+        """Note which rules had nothing to judge. Where only some traces were run, most rules have
+        not; then it counts only if none had.
+        """
+        report = self._report
+        tallies = report.tallies()
+        if not self.choice.narrows or not any(tally.opportunities for tally in tallies):
+            report.vacuous += unjudged(tallies)
+            return
+        why = f"{', '.join(self.choice.words)} runs too few traces for it"
+        report.not_run += [NotRun(what, why) for what in unjudged(tallies)]
+
+    def _unmatched(self) -> list[str]:
+        """Return the options that were to choose traces and chose none; nobody can tell of a run
+        that was stopped.
+        """
+        stopped = self._report.interrupted or self.fail_fast
+        return [] if stopped else self.choice.unmatched
 
 
 def rerun(suite: Suite, first: Finding, trace: Trace, engine: EngineSpec) -> Finding | None:

@@ -32,12 +32,13 @@ from cachewitness.report.summary import Failure, Stored
 from cachewitness.sessions.run.lockstep import NAME as DIFFERENTIAL
 from cachewitness.sessions.run.lockstep import lockstep
 
-REPORT, JUNIT, PAGE, SARIF, BADGE = (
+REPORT, JUNIT, PAGE, SARIF, BADGE, COMMENT = FILES = (
     "report.json",
     "junit.xml",
     "report.html",
     "report.sarif",
     "badge.json",
+    "comment.md",
 )
 FAILURES = "failures"
 DEFAULT_FOLDER = Path(".cachewitness") / FAILURES
@@ -83,7 +84,7 @@ def clear(folder: Path) -> None:
     """Remove the report of an earlier run, so that nobody takes it for that of a run which did
     not come to write its own.
     """
-    left = [folder / name for name in (REPORT, JUNIT, PAGE, SARIF, BADGE)]
+    left = [folder / name for name in FILES]
     left += [path for end in ENDS for path in (folder / FAILURES).glob(f"*{end}")]
     for path in left:
         with suppress(OSError):
@@ -116,7 +117,7 @@ class Keeper:
         self._most = most
         self._counted: Counter[bool] = Counter()
         self._engine = engine
-        self._folder = folder
+        self.folder = folder
         self._everything = everything
         self._first: dict[str, str] = {}
 
@@ -130,12 +131,12 @@ class Keeper:
         if before is None and not self._room(failure):
             return
         try:
-            self._folder.mkdir(parents=True, exist_ok=True)
+            self.folder.mkdir(parents=True, exist_ok=True)
             self.stored[failure.id] = after = _keep(
-                failure, self._engine, self._folder, whole=final and self._everything
+                failure, self._engine, self.folder, whole=final and self._everything
             )
         except Exception as error:
-            self.problems.append(_missing(self._folder, error))
+            self.problems.append(_missing(self.folder, error))
             return
         for path in {before.trace, before.output} - {after.trace, after.output} if before else ():
             if path:

@@ -84,6 +84,8 @@ class Suite:
     sampled: int = 1
     spread: int = 0
     large: tuple[Scenario, ...] = ()
+    draw: Callable[[Configuration, Level, int], Trace] | None = None
+    """Makes a random trace from its number; None: the traces are not random."""
 
     def traces_of(
         self, configuration: Configuration, seed: int, place: int, places: int
@@ -114,11 +116,17 @@ def scenario_traces(configuration: Configuration, level: Level, seed: int) -> It
             yield scenario.trace(shape)
 
 
+def first_number(seed: int) -> int:
+    """Return the number of the first random trace of a seed."""
+    return seed * 1_000_003
+
+
+def _draw(configuration: Configuration, level: Level, number: int) -> Trace:
+    return random_trace(configuration.shape(level), number, withdraw=number % 4 == 0)
+
+
 def _random(configuration: Configuration, level: Level, seed: int) -> Iterator[Trace]:
-    number = seed * 1_000_003
-    while True:
-        yield random_trace(configuration.shape(level), number, withdraw=number % 4 == 0)
-        number += 1
+    return (_draw(configuration, level, number) for number in count(first_number(seed)))
 
 
 def _answers(configuration: Configuration, level: Level, seed: int) -> Iterator[Trace]:
@@ -127,10 +135,12 @@ def _answers(configuration: Configuration, level: Level, seed: int) -> Iterator[
         yield _avoiding(write(shape, story, seed))
 
 
+def _draw_answers(configuration: Configuration, level: Level, number: int) -> Trace:
+    return _avoiding(random_answers(configuration.shape(level), number))
+
+
 def _random_answers(configuration: Configuration, level: Level, seed: int) -> Iterator[Trace]:
-    shape = configuration.shape(level)
-    for number in count(seed * 1_000_003):
-        yield _avoiding(random_answers(shape, number))
+    return (_draw_answers(configuration, level, number) for number in count(first_number(seed)))
 
 
 def _avoiding(trace: Trace) -> Trace:
@@ -156,6 +166,7 @@ SUITES: tuple[Suite, ...] = (
         "manager",
         _random,
         endless=True,
+        draw=_draw,
     ),
     Suite(
         "scheduler",
@@ -171,6 +182,7 @@ SUITES: tuple[Suite, ...] = (
         "scheduler",
         _random,
         endless=True,
+        draw=_draw,
     ),
     Suite(
         "differential",
@@ -179,6 +191,7 @@ SUITES: tuple[Suite, ...] = (
         _random,
         paired=True,
         endless=True,
+        draw=_draw,
     ),
     Suite(
         "differential-scheduler",
@@ -187,6 +200,7 @@ SUITES: tuple[Suite, ...] = (
         _random,
         paired=True,
         endless=True,
+        draw=_draw,
     ),
     Suite(
         "answers",
@@ -201,5 +215,6 @@ SUITES: tuple[Suite, ...] = (
         "answers",
         _random_answers,
         endless=True,
+        draw=_draw_answers,
     ),
 )

@@ -18,16 +18,22 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from shlex import quote
 from types import ModuleType
 from typing import Any
 
+from cachewitness._util import data
 from cachewitness._util.errors import EngineMissing, UsageError
 
 REQUIREMENTS = "ci/vllm_requirements.txt"
 FIRST, LAST = "0.24", "0.33"
 KNOWN = f"{FIRST} to {LAST}"
 """The releases that the adapter was written for."""
-INSTALL = f"pip install vllm=={LAST}.0"
+WHOLE = f"pip install vllm=={LAST}.0"
+"""Everything, with its kernels: gigabytes, of which the cache core needs none."""
+TORCH = "pip install torch==2.13.0 --extra-index-url https://download.pytorch.org/whl/cpu"
+SOURCES = f"vllm-{LAST}.0"
+CLONE = f"git clone --depth 1 --branch v{LAST}.0 https://github.com/vllm-project/vllm {SOURCES}"
 
 
 @dataclass(frozen=True)
@@ -115,9 +121,7 @@ def load(path: str = "") -> Source:
         )
     except ModuleNotFoundError as error:
         name = error.name or str(error)
-        raise EngineMissing(
-            _what_to_install(name, path), INSTALL if name == "vllm" else ""
-        ) from None
+        raise EngineMissing(_what_to_install(name, path), _mend(name)) from None
     except (ImportError, OSError, RuntimeError) as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise EngineMissing(
@@ -128,8 +132,10 @@ def load(path: str = "") -> Source:
 def _what_to_install(name: str, path: str) -> str:
     if name == "vllm":
         return (
-            "vllm is not installed; pip install vllm, or name an unpacked wheel: --engine"
-            " vllm:source=PATH"
+            "vllm is not installed, and need not be: its cache core is Python, which runs on a CPU"
+            " from a checkout or an unpacked wheel, --engine vllm:source=PATH, with a few packages"
+            f" ({REQUIREMENTS}); `cachewitness doctor vllm` prints the commands, and {WHOLE}"
+            " installs all of it"
         )
     if name.startswith("vllm."):
         return f"{path or 'the installed vllm'} has no module {name}; this adapter knows {KNOWN}"
@@ -137,6 +143,19 @@ def _what_to_install(name: str, path: str) -> str:
         f"vllm needs the package {name}, which is missing; pip install --no-deps -r {REQUIREMENTS},"
         " torch==2.13.0 first"
     )
+
+
+def _mend(name: str) -> str:
+    """Return the command that brings a module: the packages that the Python of vLLM needs, and its
+    sources if these are missing; empty if no command does.
+    """
+    if name.startswith("vllm."):
+        return ""
+    listed = quote(str(data.requirements() / Path(REQUIREMENTS).name))
+    packages = f"{TORCH} && pip install --no-deps -r {listed}"
+    if name != "vllm":
+        return packages
+    return f"{packages} && {CLONE} && cachewitness doctor vllm:source={SOURCES}"
 
 
 def _put_first(path: str) -> None:
