@@ -13,6 +13,9 @@ from typing import Any
 
 import pytest
 
+from cachewitness.sessions.run.suites import Suite
+from suites.support.sampled import ALL
+
 NEEDED = {
     "parity/tensors": ("torch",),
     "toy/engine": ("torch",),
@@ -49,6 +52,9 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "lmcache: runs the installed LMCache (ci/stage_lmcache.sh)")
     config.addinivalue_line("markers", "toy: runs the toy model; needs the extra `toy`")
     config.addinivalue_line("markers", "cuda: runs the toy model on a GPU, if torch sees one")
+    config.addinivalue_line(
+        "markers", "large: runs the large scenarios with the suites that have them"
+    )
     config.addinivalue_line("markers", "score: runs lm-eval; needs the extra `score`")
     for name in ("CI", "GITHUB_ACTIONS", "GITHUB_STEP_SUMMARY"):
         os.environ.pop(name, None)  # commands print more where they are set; tests that want it do
@@ -56,6 +62,17 @@ def pytest_configure(config: pytest.Config) -> None:
         signal.getsignal(signal.SIGINT) is signal.SIG_IGN
     ):  # a shell has its background jobs ignore it, and all that they start
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(autouse=True)
+def _without_large_scenarios(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Leave the large scenarios, of a second each, out of whatever runs whole suites for another
+    purpose.
+    """
+    if not ALL and request.node.get_closest_marker("large") is None:
+        monkeypatch.setattr(Suite, "large_traces", lambda *_: iter(()))
 
 
 NOT_RUN: dict[str, str] = {}

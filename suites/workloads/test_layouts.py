@@ -80,6 +80,7 @@ def test_the_toy_layouts_are_those_the_default_suite_is_written_for() -> None:
         "full-swa-mamba": [full, sliding, recurrent],
         "full-mamba-unequal": [GroupSpec("full", 4), GroupSpec("recurrent", 8)],
         "full-swa-unequal": [full, GroupSpec("sliding", 8, window=32)],
+        "full-full-narrow": [GroupSpec("full", 8), full, GroupSpec("sliding", 16, window=10)],
         "full-sparse": [GroupSpec("full", 16, layers=4), GroupSpec("full", 16, layers=2)],
     }
     assert {name: layouts.load(name).groups for name in expected} == expected

@@ -35,6 +35,7 @@ from cachewitness.cli.table_option import ready, table_option
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from cachewitness.report.reuse import Baseline
     from cachewitness.report.summary import Report, Stored
     from cachewitness.sessions.run.choice import Choice
     from cachewitness.sessions.run.progress import RunProgress
@@ -61,6 +62,20 @@ class Work:
     fail_fast: bool
     max_failures: int
     shrink_attempts: int | None
+    baseline: Path | None
+    loss: float | None
+
+    def earlier(self) -> Baseline | None:
+        """Return the earlier report that is to be compared with. Raises UsageError if it cannot
+        be read.
+        """
+        from cachewitness.report.reuse import load
+
+        if self.baseline is None:
+            if self.loss is not None:
+                raise UsageError("--loss: there is no --baseline that anything is lost from")
+            return None
+        return load(self.baseline, (self.loss or 0.0) / 100)
 
 
 @dataclass(frozen=True)
@@ -163,6 +178,21 @@ class Output:
         " that only answers."
     ),
 )
+@click.option(
+    "--baseline",
+    type=_FILE,
+    metavar="FILE",
+    help=(
+        "A report of an earlier run (report.json): fail if less is restored on the same traces of"
+        " a configuration."
+    ),
+)
+@click.option(
+    "--loss",
+    type=Finite(min=0, max=100),
+    metavar="PERCENT",
+    help="How much less than in --baseline may be restored; left out: 0.",
+)
 @expected_options
 @known_option
 @json_option("report")
@@ -225,6 +255,7 @@ def run(chosen: Selection, work: Work, listed: ExpectedFailures, output: Output)
         seconds=work.seconds,
         expected=listed.load(spec),
         policy=chosen.policy,
+        baseline=work.earlier(),
         chosen_configurations=named,
         chosen_suites=bool(work.suites),
         exact_configurations=exact,

@@ -58,6 +58,10 @@ class AnswerSense:
             raise MalformedHistory(
                 f"{answering.vocabulary} - at `$.rules.answering.vocabulary`; {least}"
             )
+        if answering.repeats < 0:
+            raise MalformedHistory(
+                f"{answering.repeats} - at `$.rules.answering.repeats`; a number of tokens, or 0"
+            )
         if answering.shortest < 1 or not answering.texts.isprintable():
             raise MalformedHistory(
                 "less than a token, or no line - at `$.rules.answering.shortest` or"

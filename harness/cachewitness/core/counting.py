@@ -12,6 +12,7 @@ from cachewitness.core.events import (
     Cold,
     Counts,
     Event,
+    Extended,
     Finished,
     Header,
     Hit,
@@ -35,6 +36,7 @@ class Counting:
     """
 
     def __init__(self, header: Header, requests: Mapping[str, RequestRecord]) -> None:
+        self._images: set[str] = set()
         self.activity = Activity()  # where there are no pages to be counted
         self.counted = header.level == "answers"  # where there are no pages to be counted
         self._requests = requests
@@ -47,6 +49,7 @@ class Counting:
         """The drafts of the step that ended last, by request."""
         self.handlers: Handlers = {
             Submitted: self._submit,
+            Extended: self._extend,
             Aborted: self._end,
             Finished: self._end,
             Hit: self._hit,
@@ -66,6 +69,16 @@ class Counting:
 
     def _submit(self, event: Submitted) -> None:
         self.activity.requests += 1
+        largest = self.activity.largest
+        largest.requests += 1
+        largest.prompt = max(largest.prompt, len(event.tokens))
+        if event.media:
+            self._images.update(item.hash for item in event.media)
+            largest.images = len(self._images)
+
+    def _extend(self, event: Extended) -> None:
+        largest = self.activity.largest
+        largest.prompt = max(largest.prompt, event.keep + len(event.tokens))
 
     def _end(self, event: Aborted | Finished) -> None:
         self.activity.aborted_by_engine += event.by_engine
@@ -115,6 +128,7 @@ class Counting:
         activity = self.activity
         activity.lookups += 1
         activity.aborted_by_engine += event.ended == "refused"
+        activity.largest.answer = max(activity.largest.answer, len(event.tokens))
         if event.restored > 0:
             activity.hits += 1
             activity.restored += 1
@@ -138,6 +152,10 @@ class Counting:
         """Count the drafts that the request's run verified; they stand up to the first that is
         not what was sampled.
         """
+        largest = self.activity.largest
+        answer = event.upto - self._requests[event.r].prompt_tokens
+        if answer > largest.answer:
+            largest.answer = answer
         if drafts := self._verified.pop(event.r, None):
             self.activity.drafts += len(drafts)
             equal = [draft == token for draft, token in zip(drafts, event.tokens, strict=False)]

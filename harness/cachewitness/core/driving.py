@@ -203,6 +203,7 @@ class Observer:
         """Judge the end and return the result."""
         self._found(self.panel.close(), len(trace.ops) - 1 if trace else -1)
         self.activity.events = self._seq
+        self.activity.largest.reuses = self.panel.ledger.holdings.reuses
         return Result(
             trace=trace,
             history=self.history,

@@ -195,7 +195,9 @@ class Answering(msgspec.Struct, frozen=True, omit_defaults=True):
     `resumes` is set if the engine tells from which kept state each request goes on (`resume`): one
     of a `recurrent` layer, of a `sliding` window of so many tokens, or keys and values that are
     kept whole (`full`). `inexact` is set if answers may depend on who shares the batch; the harness
-    writes it down of an engine's kind.
+    writes it down of an engine's kind. `repeats`: who asks with an equal prompt of at least so many
+    tokens, at once behind its answer, has something restored, or is told why not (`why`); 0: the
+    engine does not declare it.
     """
 
     dtype: AnswerDtype
@@ -205,6 +207,7 @@ class Answering(msgspec.Struct, frozen=True, omit_defaults=True):
     resumes: Resumes = ""
     window: int = 0
     inexact: bool = False
+    repeats: int = 0
 
 
 class Rules(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -226,7 +229,9 @@ class Rules(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fiel
     of its keys, `stats` if it tells operators of its use, `answering` at answers level alone.
     `late_keys`: a key may begin steps behind the one that wrote its page. `static_batches`: who
     waits joins when all who run are over. `stores` is set if the engine says what it puts into a
-    second tier, `unkeyed` says which whole blocks get no key.
+    second tier, `unkeyed` says which whole blocks get no key. `frees_behind`: what lies behind a
+    window or a recurrent state is given back before the next step of its request begins, unless a
+    step in flight reads it.
     """  # noqa: E501
 
     caching: bool = True
@@ -249,6 +254,7 @@ class Rules(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fiel
     static_batches: bool = False
     stores: Stores | None = None
     unkeyed: Unkeyed = Unkeyed()
+    frees_behind: bool = False
 
 
 class Header(msgspec.Struct, frozen=True, tag_field="e", tag="header"):
@@ -712,7 +718,7 @@ class Answer(_Event, tag="answer"):
     `restored` tokens of its prompt were taken from the cache when it was admitted; −1: the engine
     does not say. `ended`: by `length`, at a `stop` token, `cancelled` by its client, or `refused`:
     the engine gave it up. The request was sent `again` so often, since a server was not there, or
-    had no time.
+    had no time. `why` is what the engine says of why nothing was restored.
     """
 
     r: str
@@ -721,6 +727,7 @@ class Answer(_Event, tag="answer"):
     restored: int = -1
     ended: Ended = "length"
     again: int = 0
+    why: str = ""
 
 
 class Resumed(_Event, tag="resume", gc=False):

@@ -29,6 +29,25 @@ WORST_FIRST = (EXIT_INTERNAL, EXIT_FAIL, EXIT_USAGE, EXIT_UNKNOWN, EXIT_NOTHING_
 """A finding stands whatever else is open; of the others, what has cleared least comes first."""
 
 
+class Largest(msgspec.Struct, kw_only=True):
+    """The largest values that one trace reached: tokens of a prompt and of an answer, requests and
+    different images of one engine, and how often a page was handed out again.
+
+    A fault that begins beyond them was not looked for.
+    """
+
+    prompt: int = 0
+    answer: int = 0
+    requests: int = 0
+    images: int = 0
+    reuses: int = 0
+
+    def add(self, other: Largest) -> None:
+        """Take over whatever is larger in another run."""
+        for field in self.__struct_fields__:
+            setattr(self, field, max(getattr(self, field), getattr(other, field)))
+
+
 class Activity(msgspec.Struct, kw_only=True):
     """What happened in a run, so that nobody mistakes an idle run for a clean one.
 
@@ -58,11 +77,13 @@ class Activity(msgspec.Struct, kw_only=True):
     sent_again: int = 0
     continued: int = 0
     left_out: int = 0
+    largest: Largest = msgspec.field(default_factory=Largest)
 
     def add(self, other: Activity) -> None:
         """Add another run's activity."""
-        for field in self.__struct_fields__:
+        for field in COUNTS:
             setattr(self, field, getattr(self, field) + getattr(other, field))
+        self.largest.add(other.largest)
 
     @property
     def unexercised(self) -> str:
@@ -93,6 +114,9 @@ class Activity(msgspec.Struct, kw_only=True):
         found += [self.unexercised] if self.unexercised else []
         return found + ([f"nothing was loaded by {tier}"] if tier and not self.from_tier else [])
 
+
+COUNTS = tuple(name for name in Activity.__struct_fields__ if name != "largest")
+"""The fields of `Activity` that add up."""
 
 UNCOUNTED = (
     "the engine's count of free pages",

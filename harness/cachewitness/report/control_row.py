@@ -11,7 +11,8 @@ from cachewitness.core.result import Result
 
 class ControlRow(msgspec.Struct, kw_only=True):
     """Of `traces` of a control `failed` have a finding; of `answers` so many had `restored`
-    tokens.
+    tokens. On those of its traces that the engine itself has run too, `tokens` were restored, and
+    by the engine itself `own`.
     """
 
     control: str
@@ -19,6 +20,8 @@ class ControlRow(msgspec.Struct, kw_only=True):
     failed: int = 0
     answers: int = 0
     restored: int = 0
+    tokens: int = 0
+    own: int = 0
 
     @staticmethod
     def of(control: str, result: Result) -> ControlRow:
@@ -37,9 +40,14 @@ class ControlRow(msgspec.Struct, kw_only=True):
     @property
     def told(self) -> str:
         """The row in one line."""
+        tokens = (
+            f"; {self.tokens:,} tokens restored where the engine itself restores {self.own:,}"
+            if self.tokens
+            else ""
+        )
         return (
             f"control {self.control}: {self.failed} of {self.traces} traces have a finding; "
-            f"{self.restored:,} of {self.answers:,} answers with restored tokens"
+            f"{self.restored:,} of {self.answers:,} answers with restored tokens{tokens}"
         )
 
 

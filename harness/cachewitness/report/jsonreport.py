@@ -15,6 +15,7 @@ from cachewitness.core.checkers.finding import Tally
 from cachewitness.core.result import Activity, Outcome
 from cachewitness.report.arm_row import ArmRow
 from cachewitness.report.control_row import ControlRow
+from cachewitness.report.reuse import ReuseComparison, ReuseRow
 from cachewitness.report.summary import Failure, KnownList, NotRun, Report, Stored
 
 FORMAT = "cachewitness.report"
@@ -67,6 +68,7 @@ class SuiteEntry(msgspec.Struct, kw_only=True):
     bad_events: list[str]
     arms: list[ArmRow]
     controls: list[ControlRow]
+    reuse: list[ReuseRow]
 
 
 class Document(msgspec.Struct, kw_only=True):
@@ -101,6 +103,7 @@ class Document(msgspec.Struct, kw_only=True):
     expired_expected: list[str]
     broken_list: list[str]
     known_list: KnownList | None
+    baseline: ReuseComparison | None
     not_kept: int
     interrupted: bool
     operations: int
@@ -145,6 +148,7 @@ def document(
                 bad_events=suite.bad_events,
                 arms=suite.arms,
                 controls=suite.controls,
+                reuse=suite.reuse,
             )
             for suite in report.suites
         ],
@@ -157,6 +161,7 @@ def document(
         expired_expected=report.expired,
         broken_list=report.broken_list,
         known_list=report.known_list,
+        baseline=report.baseline,
         not_kept=report.not_kept,
         interrupted=report.interrupted,
         operations=sum(suite.activity.operations for suite in report.suites),

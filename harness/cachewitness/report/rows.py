@@ -6,11 +6,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from cachewitness.core.result import Activity
+from cachewitness.core.result import COUNTS
 from cachewitness.report.sarif import fingerprint
 from cachewitness.report.summary import Failure, Report
 
-COUNTS = Activity.__struct_fields__
 COLUMNS = (
     *(
         "id",

@@ -24,6 +24,7 @@ from cachewitness.core.trace_format import Trace
 from cachewitness.report.arm_row import ArmRow
 from cachewitness.report.control_row import ControlRow
 from cachewitness.report.expected import Expectations
+from cachewitness.report.reuse import ReuseComparison, ReuseRow
 
 DISAGREEMENT_NAMES = {anomaly.name for anomaly in DISAGREEMENTS}
 
@@ -95,7 +96,7 @@ class KnownList(msgspec.Struct, kw_only=True):
 
 class SuiteReport(msgspec.Struct, kw_only=True):
     """The result of one suite; `arms` are the lines of cold against cached, `controls` what ran
-    beside an engine that answers.
+    beside an engine that answers, `reuse` what was restored on each configuration.
 
     `crashed` has a line for each checker that crashed, and for a trace that ended every process
     that ran it; `open` one for each that says what it could not judge. `bad_events` has a line for
@@ -113,6 +114,7 @@ class SuiteReport(msgspec.Struct, kw_only=True):
     bad_events: list[str] = []
     arms: list[ArmRow] = []
     controls: list[ControlRow] = []
+    reuse: list[ReuseRow] = []
 
     @property
     def outcome(self) -> Outcome:
@@ -132,11 +134,12 @@ class Report(msgspec.Struct, kw_only=True):
 
     Of the list of expected failures, nothing failed as `unexpected_passes` say, `unmatched` fit no
     trace, the day of `expired` is over; `broken_list` says why the list itself fails the run.
-    `known_list` is that of the release; None if the engine has none, or it was left out. `not_kept`
-    failures are named, and neither shrunk nor written.
-    `interrupted`: the user stopped it before its end. `environment` names the settings that came
-    from the environment, `settings` which of its system's defaults the run replaces, and how it
-    sizes what is not replaced. `only` are the options that left traces out. `held` says in which
+    `known_list` is that of the release; None if the engine has none, or it was left out. `baseline`
+    is the comparison with an earlier report, None if none was asked for. `not_kept` failures are
+    named, and neither shrunk nor written. `interrupted`: the user stopped it before its end.
+    `environment` names the settings that came from the environment, `settings` which of its
+    system's defaults the run replaces, and how it sizes what is not replaced. `only` are the
+    options that left traces out. `held` says in which
     process an engine ran that is not this package's own. `blind` says which planted fault was
     missed.
     """
@@ -157,6 +160,7 @@ class Report(msgspec.Struct, kw_only=True):
     expired: list[str] = []
     broken_list: list[str] = []
     known_list: KnownList | None = None
+    baseline: ReuseComparison | None = None
     not_kept: int = 0
     interrupted: bool = False
     blind: str = ""
@@ -167,8 +171,11 @@ class Report(msgspec.Struct, kw_only=True):
 
     @property
     def outcome(self) -> Outcome:
-        """Return the worst outcome of the suites."""
-        return merge([suite.outcome for suite in self.suites])
+        """Return the worst outcome of the suites; fail if less is restored than a baseline asks
+        for.
+        """
+        lost: list[Outcome] = ["fail"] if self.baseline and self.baseline.losses else []
+        return merge([*lost, *(suite.outcome for suite in self.suites)])
 
     @property
     def exit_code(self) -> int:

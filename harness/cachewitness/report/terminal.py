@@ -20,6 +20,7 @@ from cachewitness._util import output
 from cachewitness._util.lines import printable
 from cachewitness.core.checkers.finding import Measured, Tally, denials, excused, idle, reused
 from cachewitness.core.result import (
+    COUNTS,
     EXIT_FAIL,
     EXIT_INTERNAL,
     EXIT_INTERRUPTED,
@@ -28,6 +29,7 @@ from cachewitness.core.result import (
     EXIT_UNKNOWN,
     EXIT_USAGE,
     Activity,
+    Largest,
 )
 from cachewitness.report.cold import print_arms
 from cachewitness.report.counterexample import witness_of, wrapped
@@ -152,6 +154,8 @@ def print_report(
     if not quiet:
         print_known(report, out)
         out.print(Text(speed(report)), soft_wrap=True)
+    if report.baseline:
+        print_lines([*report.baseline.losses, report.baseline.line], out)
     out.print(Text(covered(report)), soft_wrap=True)
     print_verdict(report.exit_code, out, reasons=reasons(report))
 
@@ -230,14 +234,18 @@ def _told_measured(measured: Measured) -> str:
         if m.asked
         else ""
     )
-    return told + hits
+    repeats = (
+        f"; {m.repeats_restored:,} of {_counted(m.repeats, 'prompt')} asked again at once had"
+        " something restored"
+        if m.repeats
+        else ""
+    )
+    return told + hits + repeats
 
 
 def print_activity(activity: Activity, out: Console) -> None:
     """Print in one line what happened, so that an idle run is not mistaken for a clean one."""
-    counted = {
-        name.replace("_", " "): getattr(activity, name) for name in activity.__struct_fields__
-    }
+    counted = {name.replace("_", " "): getattr(activity, name) for name in COUNTS}
     out.print(
         Text(", ".join(f"{name} {count:,}" for name, count in counted.items())), soft_wrap=True
     )
@@ -288,7 +296,17 @@ def covered(report: Report) -> str:
     more = "".join(f"; {line}" for line in lines if line)
     return (
         f"covered: {done}, {_counted(total.hits, 'hit')} in {_counted(total.lookups, 'look-up')};"
-        f" {left_out}{gone}{more}"
+        f" {reached(total.largest)}; {left_out}{gone}{more}"
+    )
+
+
+def reached(largest: Largest) -> str:
+    """Return the largest values that a trace reached."""
+    images = f", {_counted(largest.images, 'image')}" if largest.images else ""
+    pages = f", a page reused {_counted(largest.reuses, 'time')}" if largest.reuses else ""
+    return (
+        f"at most a prompt of {largest.prompt:,}, an answer of {_counted(largest.answer, 'token')},"
+        f" {_counted(largest.requests, 'request')} of one engine{images}{pages}"
     )
 
 
@@ -542,13 +560,17 @@ def reasons(report: Report) -> list[str]:
 def _found(report: Report) -> list[str]:
     """Return how many traces failed that were not expected to, by anomaly; nothing if none did."""
     failed = Counter(failure.finding.anomaly for failure in report.failures if not failure.expected)
+    losses = len(report.baseline.losses) if report.baseline else 0
+    lost = [
+        f"less is restored than in the baseline, on {_counted(losses, 'configuration')} of suites"
+    ] * bool(losses)
     if not failed:
-        return []
+        return lost
     controls = sum(row.traces for suite in report.suites for row in suite.controls)
     traces = sum(suite.traces for suite in report.suites) + controls
     kinds = ", ".join(f"{name} in {count}" for name, count in failed.items())
     of = f"{traces} traces, {controls} of them of controls," if controls else f"{traces} traces"
-    return [f"{failed.total()} of {of} contradict a rule ({kinds})"]
+    return [f"{failed.total()} of {of} contradict a rule ({kinds})", *lost]
 
 
 def _counted(count: int, what: str) -> str:

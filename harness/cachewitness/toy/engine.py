@@ -31,6 +31,9 @@ from cachewitness.toy.tensors import Tensors
 from cachewitness_reference.toy_model.config import ToyConfig
 from cachewitness_reference.toy_model.kernels import NAMES
 
+PAD_ROWS = 4
+"""Batches are filled up to a multiple of so many rows, as engines that record their kernels do."""
+
 
 class ToyEngine(Computed):
     """Carries out a trace on a policy's scheduler and, step by step, on tensors; compares every
@@ -110,7 +113,8 @@ def build(header: TraceHeader, options: Mapping[str, str]) -> ToyEngine:
     model = _model(engine.header, options)
     kernels = options.get("kernels", "torch")
     check_kernels(kernels, model.device, model.config)
-    return ToyEngine(engine, model, pad_rows=_number("pad_rows", options, 1), kernels=kernels)
+    pad_rows = _number("pad_rows", options, PAD_ROWS, 1)
+    return ToyEngine(engine, model, pad_rows=pad_rows, kernels=kernels)
 
 
 def _model(header: Header, options: Mapping[str, str]) -> Model:
@@ -120,13 +124,13 @@ def _model(header: Header, options: Mapping[str, str]) -> Model:
     groups = header.local_groups()
     if folder := options.get("checkpoint", ""):
         return loaded(Path(folder), groups, precision=precision, device=device)
-    return made_for(groups, seed=_number("seed", options, 0), precision=precision, device=device)
+    return made_for(groups, seed=_number("seed", options, 0, 0), precision=precision, device=device)
 
 
-def _number(name: str, options: Mapping[str, str], default: int) -> int:
+def _number(name: str, options: Mapping[str, str], default: int, least: int) -> int:
     text = options.get(name, str(default))
-    if not text.isdecimal() or int(text) < default:
-        raise UsageError(f"--engine: {name} {text!r} is not a whole number, at least {default}")
+    if not text.isdecimal() or int(text) < least:
+        raise UsageError(f"--engine: {name} {text!r} is not a whole number, at least {least}")
     return int(text)
 
 

@@ -32,6 +32,8 @@ from cachewitness.workloads.source import Seeded, Source
 
 OPERATIONS = 60
 _BLOCKS_MAX = 7
+_LONGEST = 100
+"""A prompt that is scaled may have so many tokens times the scale, however short blocks are."""
 _DECODED_MAX = 12
 _CHATTED_MAX = 24
 _CROWDS = (*[4] * 30, *[8] * 6, *[16] * 3, 64)
@@ -96,8 +98,12 @@ def random_trace(shape: Shape, seed: int, *, withdraw: bool, operations: int = O
     return Trace(msgspec.structs.replace(trace.header, seed=seed), trace.ops)
 
 
-def write(shape: Shape, source: Source, *, withdraw: bool, operations: int, name: str) -> Trace:
-    """Write one random trace from a source of choices."""
+def write(
+    shape: Shape, source: Source, *, withdraw: bool, operations: int, name: str, scale: int = 1
+) -> Trace:
+    """Write one random trace from a source of choices; prompts and answers are `scale` times as
+    long as usual.
+    """
     script = Script(
         shape,
         name,
@@ -107,7 +113,7 @@ def write(shape: Shape, source: Source, *, withdraw: bool, operations: int, name
     if withdraw:
         script.needs.append("withdraw")
     live_max = source.choice(_CROWDS)
-    workload = _Workload(script, source, live_max, withdraw=withdraw)
+    workload = _Workload(script, source, live_max, withdraw=withdraw, scale=scale)
     workload.run(operations if live_max < _MANY else operations + 2 * live_max)
     longest = workload.longest + (4 if shape.level == "scheduler" else 1) * shape.unit
     fifths = source.choice(_FIFTHS_OF_POOL[shape.level])
@@ -147,7 +153,9 @@ class _Workload:
     before.
     """
 
-    def __init__(self, script: Script, source: Source, live_max: int, *, withdraw: bool) -> None:
+    def __init__(
+        self, script: Script, source: Source, live_max: int, *, withdraw: bool, scale: int
+    ) -> None:
         self._script = script
         self._source = source
         self._withdraw = withdraw
@@ -158,7 +166,10 @@ class _Workload:
         self._sessions: dict[str, tuple[str, int]] = {}
         """By session: its prompt, what it said before and what came behind that among it, and how
         long its answer is."""
+        self._scale = scale
         self._blocks = _BLOCKS_MAX if live_max < _MANY else 2
+        if scale > 1:
+            self._blocks = max(self._blocks * scale, _LONGEST * scale // script.shape.unit)
         self.longest = self._blocks * script.shape.unit
         longest = max(self._blocks - 1, 1) * script.shape.unit + (live_max >= _MANY)
         limit = script.shape.options.get(
@@ -209,7 +220,7 @@ class _Workload:
         for turn in range(4):
             header = f"header{turn}:{source.integer(1, unit)}" if source.chance(_MOVED) else ""
             prompt = f"{said} {header}".strip()
-            steps = min(source.integer(1, unit + 1), _CHATTED_MAX)
+            steps = min(source.integer(1, unit + 1), _CHATTED_MAX) * self._scale
             if length_of(prompt) + steps > self._talk.longest:
                 return
             answer = self._script.converse(f"chat{turn}", prompt, steps)
@@ -415,4 +426,4 @@ class _Workload:
     def _decode(self) -> None:
         """Let one request, or all of them, generate past a boundary."""
         live = self._live if self._source.chance(40) else [self._source.choice(self._live)]
-        self._script.decode(min(self._talk.length(), _DECODED_MAX), *live)
+        self._script.decode(min(self._talk.length(), _DECODED_MAX * self._scale), *live)

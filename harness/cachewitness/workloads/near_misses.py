@@ -88,7 +88,13 @@ def _of_parts(said: SentPrompt) -> list[SentPrompt]:
         found += [replace(said, salt=""), replace(said, salt=_one_bit(salt))]
     if adapter:
         found.append(replace(said, adapter=""))
+        found += [replace(said, adapter=name) for name in _near_names(adapter)]
     return [other for other in found if other != said]
+
+
+def _near_names(name: str) -> tuple[str, ...]:
+    """Return names that share a beginning with one, differ from it in case, or in one letter."""
+    return f"{name}-b", name[:-1] or f"{name}{name}", name.swapcase(), _one_bit(name)
 
 
 def _one_bit(text: str) -> str:

@@ -43,9 +43,10 @@ A history at answers level begins with a line of its own, and has no pages and n
 
     answers float32 vocabulary 100
     submit r1 sys:8 generate=2
+    answers float32 vocabulary 100 repeats 9         equal prompts of 9 tokens and more restore something
     answers float32 vocabulary 100 resumes sliding 4    or `resumes recurrent`, `resumes full`; then there is:
     resume r2 8 of r1:9 first 3                      or without `first`; `of nobody`: the engine never said so
-    answer r1 @r1:2 | -0.5 -1.25 | restored 8        also `| cancelled`; no logprobs: `answer r1 @r1:2`
+    answer r1 @r1:2 | -0.5 -1.25 | restored 8        also `| cancelled`, `restored 0 why evicted`; no logprobs: `answer r1 @r1:2`
     cold r1 @r1:2 | -0.5 -1.25 | restored 0 tolerance 0.001      behind a near-tie: `cold r1 @r1[1]:1 | -1.25 | start 1 …`
 
 The worker derives what a step reads and writes; a test that needs raw events may write `write 0 r1
@@ -130,6 +131,7 @@ PLAIN_RULES: dict[str, dict[str, Any]] = {
     "stores-answers": {"stores": Stores(answers=True)},
     "no-keys-of-answers": {"unkeyed": Unkeyed(answers=True)},
     "no-keys-of-duplicates": {"unkeyed": Unkeyed(duplicates=True)},
+    "frees-behind": {"frees_behind": True},
 }
 
 
@@ -297,12 +299,18 @@ class _Reader:
     def _read_answers(self, rest: str) -> None:
         form = (
             r"(float64|float32|bfloat16|float16) vocabulary (\d+)(?: resumes"
-            r" (recurrent|full|sliding) ?(\d*))?"
+            r" (recurrent|full|sliding) ?(\d*))?(?: repeats (\d+))?"
         )
         match = _matched(form, rest, "answers float32 vocabulary 100")
         dtype: Any = match[1]
         resumes: Any = match[3] or ""
-        self.answering = Answering(dtype, int(match[2]), resumes=resumes, window=int(match[4] or 0))
+        self.answering = Answering(
+            dtype,
+            int(match[2]),
+            resumes=resumes,
+            window=int(match[4] or 0),
+            repeats=int(match[5] or 0),
+        )
 
     def _read_resume(self, rest: str) -> None:
         match = _matched(
@@ -322,9 +330,9 @@ class _Reader:
             (word for word in ("stop", "cancelled", "refused") if word in words.split()), "length"
         )
         numbers = dict(re.findall(r"(restored) (\d+)", words))
-        self.events.append(
-            Answer(r=r, **said, restored=int(numbers.get("restored", -1)), ended=ended)
-        )
+        _, _, why = words.partition(" why ")
+        restored = int(numbers.get("restored", -1))
+        self.events.append(Answer(r=r, **said, restored=restored, ended=ended, why=why.strip()))
 
     def _read_cold(self, rest: str) -> None:
         r, said, words = self._answer_of(rest)

@@ -16,6 +16,8 @@ from cachewitness.workloads.scenarios.shape import Shape
 from cachewitness.workloads.source import Source
 
 ADAPTERS = ("tuned", "other")
+NEAR_ADAPTERS = ("tuned-b", "Tuned", "tunee")
+"""Names that share a beginning with one of the others, differ in case or in one letter."""
 _TENANT = "tenant-of-a-name-longer-than-a-digest-and-than-a-block-of-sixteen-tokens-"
 _SALTS = ("one", "one", "two", *ADAPTERS, *[f"{_TENANT}a", f"{_TENANT}b"] * 2)
 _KERNELS = ("flash:16", "flash:16", "flash:64", "triton:16")

@@ -15,6 +15,7 @@ from cachewitness.systems.sample.server import Request
 _SAMPLE: dict[str, Any] = {"checker": "answers", "engines": ("sample",), "level": "answers"}
 _RESUMES = {**_SAMPLE, "checker": "resumes"}
 """Faults that show in the states that it tells (`resumes=told`)."""
+SHORT = 40
 
 
 @mutant(
@@ -33,6 +34,23 @@ def _aliased(engine: Any) -> None:
             request.states[-1].state = request.state
 
     wrap(engine.server, "_token", token)
+
+
+@mutant(
+    name="short-prompts-dropped",
+    mirrors="ml-explore/mlx-lm (prompts below a length are not kept)",
+    anomaly="lost-repeat",
+    group="N",
+    **_SAMPLE,
+)
+def _dropped(engine: Any) -> None:
+    """Of a prompt of fewer than 40 tokens nothing is found again."""
+
+    def resume(original: Any, request: Request) -> None:
+        if len(request.tokens) >= SHORT:
+            original(request)
+
+    wrap(engine.server, "resume", resume)
 
 
 @mutant(

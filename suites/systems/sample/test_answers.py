@@ -297,3 +297,18 @@ def test_a_search_for_a_smaller_trace_ends_as_the_kind_says() -> None:
     finding = runs(trace, spec).findings[0]
     smaller = smallest(trace, few, finding, rerun)
     assert len(opened) <= 25 and len(smaller.trace.ops) < len(trace.ops)
+
+
+def test_restored_tokens_are_compared_with_a_control_and_prompts_asked_again_are_counted() -> None:
+    """On the traces that both ran; a model of attention alone restores no less here."""
+    report = run("sample", configurations()[0])
+    (row,) = [
+        row
+        for suite in report.suites
+        for row in suite.controls
+        if suite.name == "answers" and row.control == "attention-only"
+    ]
+    assert row.tokens >= row.own > 0
+    assert f"{row.tokens:,} tokens restored where the engine itself restores" in row.told
+    (tally,) = [tally for tally in report.tallies() if tally.checker == "answers"]
+    assert tally.measured[0].repeats > tally.measured[0].repeats_restored > 0

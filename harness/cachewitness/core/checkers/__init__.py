@@ -24,6 +24,7 @@ from cachewitness.core.checkers.safety import (
 from cachewitness.core.checkers.statistics import StatisticsTrue
 from cachewitness.core.checkers.stores import StoresOwed
 from cachewitness.core.checkers.tensors import TensorsAgree
+from cachewitness.core.checkers.timely_release import TimelyRelease
 from cachewitness.core.trace_format import Level
 
 OF_PAGES: tuple[type[Checker], ...] = (
@@ -33,6 +34,7 @@ OF_PAGES: tuple[type[Checker], ...] = (
     IntervalSparsity,
     Ownership,
     WindowLiveness,
+    TimelyRelease,
     Identity,
     CommitOrder,
     ReuseFloor,

@@ -46,6 +46,11 @@ CATALOGUE: tuple[Anomaly, ...] = (
         "one group continues, another starts from nothing: garbled output on hits only",
     ),
     Anomaly(
+        "hit-beyond-resume",
+        "a hit names pages of each group as far as the request resumes, and none behind",
+        "a request computes into pages that others read",
+    ),
+    Anomaly(
         "state-position-skew",
         "a recurrent state is resumed at exactly the position that it was taken at",
         "the last tokens are applied twice, or never",
@@ -105,6 +110,12 @@ CATALOGUE: tuple[Anomaly, ...] = (
         "aliased-write",
         "nobody overwrites content that another holder of the page still needs",
         "a running request's cache changes under it",
+    ),
+    Anomaly(
+        "late-release",
+        "pages behind a window or a recurrent state are given back before the next step, where the"
+        " engine declares it; what a step in flight reads stays until it has ended",
+        "the pool has less room: requests are preempted and prefixes evicted that need not be",
     ),
     Anomaly(
         "lost-hit",
@@ -217,6 +228,12 @@ CATALOGUE: tuple[Anomaly, ...] = (
         "foreign-restore",
         "a request restores no more of its prompt than a request of the same identity has computed",
         "one tenant's cache answers for another, or tokens that nobody computed",
+    ),
+    Anomaly(
+        "lost-repeat",
+        "who asks with an equal prompt at once behind its answer has something restored, where the"
+        " engine declares it, or is told why not",
+        "prompts that are asked again are computed again, though every answer is right",
     ),
     Anomaly(
         "engine-crashed",

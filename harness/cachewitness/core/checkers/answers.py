@@ -7,7 +7,8 @@ answers part there lawfully, and what follows is compared with what the baseline
 engine's own token (the next `cold` of the request).
 
 How many tokens an engine restores is judged too: no more than the prompt shares with a request of
-the same identity.
+the same identity; and of an equal prompt that is asked again at once some, if the engine declares
+it, or it says why not.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ DIFFERS, MISSING, FOREIGN = "answer-differs", "answer-missing", "foreign-restore
 UNLIKE = "baseline-differs"
 BATCH, AGAIN = "batch", "again"
 """The causes of a baseline that is not like itself: beside others, and when it is asked again."""
+LOST = "lost-repeat"
 
 BY_CHANCE = 4
 """So many tokens a prompt may share by chance with what other traces left, where they are kept
@@ -108,9 +110,9 @@ class AnswersAgree(Checker):
     name = "answers"
     summary = (
         "answers are those of the engine without its cache; nothing is restored that nobody"
-        " computed"
+        " computed, and of a prompt asked again at once something"
     )
-    anomalies = (DIFFERS, MISSING, FOREIGN, UNLIKE)
+    anomalies = (DIFFERS, MISSING, FOREIGN, UNLIKE, LOST)
     lacks = "an answer with restored tokens, beside one of a baseline that restores none"
 
     def __init__(self) -> None:
@@ -127,6 +129,14 @@ class AnswersAgree(Checker):
         self._crowded: set[str] = set()
         """Requests beside which another one was under way."""
         self._by_chance = 0
+        self._repeats = 0
+        """From so many tokens on an equal prompt restores something; 0: the engine does not say."""
+        self._last: Submitted | None = None
+        """Who was answered last, whole, and nobody asked since."""
+        self._again: dict[str, str] = {}
+        """Requests whose prompt is that of the last answer, and whose that was."""
+        self._repeated: list[bool] = []
+        """For each of them whether something was restored."""
         self._prompts = self._restored = 0
         """Tokens of prompts that were answered, and those of them that were restored."""
 
@@ -135,6 +145,7 @@ class AnswersAgree(Checker):
         self._by_chance = (
             BY_CHANCE if header.rules.answering and header.rules.answering.texts else 0
         )
+        self._repeats = header.rules.answering.repeats if header.rules.answering else 0
         own = header.not_applicable.get(self.name, "")
         return (
             own
@@ -154,6 +165,10 @@ class AnswersAgree(Checker):
     def on_submit(self, ledger: Ledger, event: Submitted) -> Found:
         """Remember who asked what, and beside whom."""
         self._requests[event.r] = event
+        last = self._last
+        self._last = None
+        if last and (last.tokens, _identity(last)) == (event.tokens, _identity(event)):
+            self._again[event.r] = last.r
         if self._under_way:
             self._crowded |= {event.r, *self._under_way}
         self._under_way.add(event.r)
@@ -170,6 +185,12 @@ class AnswersAgree(Checker):
         self._under_way.discard(event.r)
         self._prompts += len(self._requests[event.r].tokens)
         self._restored += max(event.restored, 0)
+        if event.ended in ("length", "stop") and not self._under_way:
+            self._last = self._requests[event.r]
+        if event.r in self._again and event.r not in self._crowded and event.restored >= 0:
+            self._repeated.append(event.restored > 0)
+            if self._is_lost(event):
+                return [self._lost(event)]
         reach, whose = self._reach(event.r)
         if event.restored > max(reach, self._by_chance):
             return [self._foreign(event, reach, whose)]
@@ -234,6 +255,8 @@ class AnswersAgree(Checker):
     def close(self, ledger: Ledger) -> Found:
         """Complete what was measured by what was restored."""
         for measured in self.measured[:1]:
+            measured.repeats = len(self._repeated)
+            measured.repeats_restored = sum(self._repeated)
             measured.asked = self._prompts
             measured.restored = self._restored
         return None
@@ -259,6 +282,26 @@ class AnswersAgree(Checker):
         return (
             same if complete or same < len(other.tokens) else same + other.generate
         )  # what it has generated is not known
+
+    def _is_lost(self, answer: Answer) -> bool:
+        """Whether nothing of an equal prompt was restored that the engine owes, and it does not
+        say why.
+        """
+        length = len(self._requests[answer.r].tokens)
+        owed = 0 < self._repeats <= length and answer.ended in ("length", "stop")
+        return owed and answer.restored == 0 and not answer.why
+
+    def _lost(self, answer: Answer) -> Finding:
+        length = count(len(self._requests[answer.r].tokens), "token")
+        before = self._again[answer.r]
+        sentence = (
+            f"Let {answer.r} ask with the prompt of {before}, of {length}, as soon as {before} has"
+            " its answer, and nobody in between. The engine declares that it restores something of"
+            f" a prompt of {count(self._repeats, 'token')} and more then. However it restores"
+            " nothing, and does not say why: a contradiction."
+        )
+        line = f"{named(answer.r)} restored nothing of its {length}, which {before} had just asked"
+        return Finding(anomaly=LOST, r=answer.r, sentence=sentence, line=line)
 
     def _foreign(self, answer: Answer, reach: int, whose: str) -> Finding:
         asked = self._requests[answer.r]

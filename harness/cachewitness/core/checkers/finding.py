@@ -54,7 +54,9 @@ class Measured(msgspec.Struct, kw_only=True):
     `largest` is the largest difference, and `share` the largest share of its own tolerance that a
     difference came to. Of `rows` compared, `restored_rows` were of requests that had hit something;
     `beyond` differed by more than the tolerance, `nan` of them as NaN and `infinite` as infinity.
-    Of `asked` tokens of requests that were looked up, `restored` were not computed.
+    Of `asked` tokens of requests that were looked up, `restored` were not computed. Of `repeats`,
+    requests whose prompt is that of the last one and which nobody else was beside, so many had
+    something restored (`repeats_restored`).
     """
 
     dtype: str
@@ -72,6 +74,8 @@ class Measured(msgspec.Struct, kw_only=True):
     infinite: int = 0
     asked: int = 0
     restored: int = 0
+    repeats: int = 0
+    repeats_restored: int = 0
 
     def add(self, other: Measured) -> None:
         """Add another run's of the same quantity and dtype: counts add up, of differences the

@@ -12,7 +12,7 @@ from cachewitness.core.checkers.diagnose import content_of, short_content
 from cachewitness.core.checkers.difference import difference
 from cachewitness.core.checkers.finding import EARLY_COPY, Finding
 from cachewitness.core.checkers.protocol import Checker, Found, Handler
-from cachewitness.core.checkers.wording import count, key_of, named, with_detail
+from cachewitness.core.checkers.wording import count, key_of, named, page_list, with_detail
 from cachewitness.core.events import Header, Hit, Publish, Read, StepEnd, Submitted
 from cachewitness.core.ledger.ledger import Ledger
 from cachewitness.core.ledger.records import NOTHING, Content, Key
@@ -31,6 +31,7 @@ class SafetyLaw(Checker):
         "use-after-free",
         "state-position-skew",
         "group-misalignment",
+        "hit-beyond-resume",
         "nothing-to-compute",
     )
     answers_for_reads = True
@@ -58,6 +59,8 @@ class SafetyLaw(Checker):
                 " is left to compute"
             )
             return (Finding(anomaly="nothing-to-compute", r=event.r, sentence=sentence, line=line),)
+        if beyond := _beyond(ledger, event):
+            return (beyond,)
         key = _invalidated(ledger, event, "reset")
         if key is None:
             return None
@@ -68,6 +71,28 @@ class SafetyLaw(Checker):
         )
         line = _hit_line(event, key, "which a reset ended")
         return (Finding(anomaly="stale-hit", r=event.r, sentence=sentence, line=line),)
+
+
+def _beyond(ledger: Ledger, hit: Hit) -> Finding | None:
+    """Return that a hit names pages of some group beyond where it resumes: the request would
+    compute into pages that others read.
+    """
+    for group in ledger.header.local_groups():
+        end = -(-hit.resume // group.block_size)
+        null = ledger.records[group.pool].null
+        further = [page for page in hit.pages[group.id][end:] if page >= 0 and page not in null]
+        if further:
+            sentence = (
+                f"Let {hit.r} resume at {hit.resume}, so that what it hit of group {group.id} ends"
+                f" with column {end - 1}. However its hit names {page_list(further)} behind that,"
+                " over which it is going to compute: a contradiction."
+            )
+            line = (
+                f"{named(hit.r)} resumes at {hit.resume} and hit {count(len(further), 'page')} of"
+                f" group {group.id} beyond"
+            )
+            return Finding(anomaly="hit-beyond-resume", r=hit.r, sentence=sentence, line=line)
+    return None
 
 
 class WindowLiveness(Checker):

@@ -31,6 +31,8 @@ class Holdings:
         """The number of the operation under way."""
         self.pages_of: dict[str, int] = {}
         """Per holder: how many pages it holds, counted with multiplicity."""
+        self.reuses = 0
+        """How often the page was handed out again that was so most often."""
         self._copied_from: dict[tuple[int, int], int] = {}
         """(pool, page) -> the latest of the steps in flight that copy from the page."""
         self.left: set[tuple[int, int, int]] = set()
@@ -59,6 +61,10 @@ class Holdings:
                 if record.keys:
                     record.restored = operation
                     del idle[page]
+                else:
+                    record.tenants += 1
+                    if record.tenants > self.reuses + 1:
+                        self.reuses += 1
             record.holders[holder] = record.holders.get(holder, 0) + 1
             record.held_for[holder] = group
 

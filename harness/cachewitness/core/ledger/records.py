@@ -139,6 +139,7 @@ class PageRecord(Content):
     prefix that it keeps a copy of, or a request ended that begins with it: that may count as a use.
     `used_in` is the step in which it was taken or keyed last. `left` is what lies there still since
     nobody had a claim to it any more, until it is written again; a copy that is fenced may read it.
+    `tenants` counts how often it was taken with nothing in it.
     """
 
     holders: dict[str, int] = field(default_factory=dict)
@@ -152,6 +153,7 @@ class PageRecord(Content):
     asked_for: int = -1
     used_in: int = 0
     left: Content | None = None
+    tenants: int = 0
 
     def leave(self) -> None:
         """Forget the content as far as requests are concerned."""

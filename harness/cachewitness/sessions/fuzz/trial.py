@@ -30,6 +30,10 @@ from cachewitness.workloads.source import Seeded, Source
 LENGTHS = (30, 60, 60, 120)
 """In operations, of traces; long ones fill pools, short ones leave more to other configurations."""
 
+LARGER, LARGER_CHANCE = 10, 2
+"""So many of a hundred traces have prompts and answers that are so many times as long, and as many
+have so many times the operations, so that pages are reused as often."""
+
 CONFIGURATIONS = "configurations"
 """What is left out where a configuration is refused."""
 
@@ -67,12 +71,15 @@ class Plan:
         if source.chance(self.galleries):
             trace = write_gallery(shape, source, name=name)
         else:
+            scale = LARGER if source.chance(LARGER_CHANCE) else 1
+            times = LARGER if source.chance(LARGER_CHANCE) else 1
             trace = write(
                 shape,
                 source,
                 withdraw=source.chance(20),
-                operations=source.choice(LENGTHS),
+                operations=source.choice(LENGTHS) * times,
                 name=name,
+                scale=scale,
             )
         return configuration, Trace(
             msgspec.structs.replace(trace.header, seed=self.seed), trace.ops

@@ -3,9 +3,9 @@ every fault.
 
 Traces of the policy's configurations and traces that the fuzzer draws take turns. Of the
 configurations come the scenarios, prompts as long as the engine declares, and random work in
-between, one trace of each configuration after another; when they are used up the fuzzer goes on
-alone, without end. The fault decides the policy and the level; only how long its longest prompts
-are is the answer of the engine that has it.
+between, one trace of each configuration after another, and behind each round one of the large
+scenarios; when they are used up the fuzzer goes on alone, without end. The fault decides the policy
+and the level; only how long its longest prompts are is the answer of the engine that has it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from cachewitness.sessions.fuzz.trial import Plan
 from cachewitness.sessions.run.ceiling import ceiling
 from cachewitness.workloads.configurations import Configuration
 from cachewitness.workloads.generate import random_trace
-from cachewitness.workloads.scenarios import SCENARIOS
+from cachewitness.workloads.scenarios import LARGE, SCENARIOS
 
 STORIES_A_RANDOM_TRACE = 4
 """After so many scenarios of a configuration comes a random trace."""
@@ -51,8 +51,14 @@ def workloads(mutant: Mutant, seed: int = 0) -> Iterator[Trace]:
         configurations.sort(
             key=lambda configuration: configuration.runs_at("manager")
         )  # what only a scheduler has comes first
+    places = len(configurations)
+    large = [
+        scenario.trace(configurations[number * places // len(LARGE)].shape(level))
+        for number, scenario in enumerate(LARGE)
+    ]
     spec = parse(f"{mutant.engine}:mutant={mutant.name}")
     streams = [_of_cell(configuration, level, seed, spec) for configuration in configurations]
+    streams.append(iter(large))
     drawn = _drawn(
         Plan(
             mutant.policy,

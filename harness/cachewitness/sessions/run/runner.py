@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 
 from cachewitness._util.errors import EngineMissing, UsageError
 from cachewitness._util.worker_pool import Task, WorkerDied, WorkerPool
@@ -28,6 +28,7 @@ from cachewitness.report.arm_row import merge_rows
 from cachewitness.report.compared import Compared
 from cachewitness.report.control_row import ControlRow, merge_controls
 from cachewitness.report.expected import Expectations
+from cachewitness.report.reuse import Baseline
 from cachewitness.report.summary import DIED, UNFINISHED, Failure, NotRun, Report, SuiteReport
 from cachewitness.sessions.run import choice as choices
 from cachewitness.sessions.run.ceiling import ceiling
@@ -69,6 +70,8 @@ class Runner:
     seconds: float = 0.0
     expected: Expectations = field(default_factory=Expectations)
     policy: str = "vllm"
+    baseline: Baseline | None = None
+    """An earlier report, of which no more than a share of restored tokens may be missing."""
     chosen_configurations: bool = False
     """The user named the layouts, so that no suite takes others."""
     chosen_suites: bool = False
@@ -187,6 +190,8 @@ class Runner:
                 self._skip(f"suite {suite.name}", why)
             else:
                 report = SuiteReport(name=suite.name)
+                self._own: dict[tuple[str, str], int] = {}
+                self._of_controls: list[tuple[ControlRow, tuple[str, str], Result]] = []
                 self._tallies = tallies = list[Tally]()
                 started = time.perf_counter()
                 self._report.suites.append(report)
@@ -209,7 +214,9 @@ class Runner:
                 # Also when a worker died: what the suite did until then is in the report.
                 finally:
                     report.arms = merge_rows(report.arms)
+                    self._compare_controls()
                     report.controls = merge_controls(report.controls)
+                    report.reuse = [row for row in report.reuse if row.traces]
                     report.tallies = merge_tallies(tallies)
                     self._tell_unpaired(report)
                     report.crashed = sorted(
@@ -234,6 +241,7 @@ class Runner:
         met soon. What failed when it was run last comes before everything else.
         """
         first, streams = self._streams(suite, deadline)
+        report.reuse = [stream.reuse for stream in (*first, *streams) if not stream.control]
         last = [stream for stream in streams if stream.control and not suite.endless]
         for together in (
             first,
@@ -269,7 +277,9 @@ class Runner:
                 result = self._trace(suite, stream, *begun, report)
                 if result is not None and stream.control:
                     stream.ran += 1
-                    report.controls.append(ControlRow.of(stream.control, result))
+                    row = ControlRow.of(stream.control, result)
+                    report.controls.append(row)
+                    self._of_controls.append((row, _place(stream, result.trace), result))
                     self._judge(suite, stream, result, report)
                     # What the checkers judge of a control is no evidence about the cache; of their
                     # tallies only what was not judged counts.
@@ -283,6 +293,8 @@ class Runner:
                     self.ran.add((suite.level, stream.configuration.name))
                     report.traces += 1
                     report.activity.add(result.activity)
+                    stream.reuse.add(result)
+                    self._own[_place(stream, result.trace)] = result.activity.hit_tokens
                     tallies += result.tallies
                     if isinstance(result, Compared):
                         report.arms.append(result.row)
@@ -298,6 +310,15 @@ class Runner:
                     return False
             rounds += 1
         return True
+
+    def _compare_controls(self) -> None:
+        """Note of each trace of a control what it restored, and what the engine itself did on it,
+        before or afterwards.
+        """
+        for row, place, result in self._of_controls:
+            if place in self._own:
+                row.tokens += result.activity.hit_tokens
+                row.own += self._own[place]
 
     def _planned(self, suites: list[Suite]) -> RunProgress:
         """Return what is to be done; nobody can tell of what compares tensors, or runs beside
@@ -318,8 +339,9 @@ class Runner:
                         if suite.endless
                         else sum(1 for _ in suite.traces(one, suite.level, self.seed))
                         + suite.ceiling
+                        + sum(1 for _ in self._large_traces(suite, one, place, len(fitting)))
                     )
-                    for one in fitting
+                    for place, one in enumerate(fitting)
                 )
         return RunProgress(planned, timed, self.seconds / max(len(timed), 1))
 
@@ -331,6 +353,14 @@ class Runner:
     @property
     def _short(self) -> bool:
         return self.engine.kind.computes and not self.full and not self.chosen_configurations
+
+    def _large_traces(
+        self, suite: Suite, configuration: Configuration, place: int, places: int
+    ) -> Iterator[Trace]:
+        """Yield the large scenarios of a configuration; none where each would take minutes."""
+        if not suite.large or (self.engine.kind.computes and not self.full):
+            return iter(())
+        return suite.large_traces(configuration, place, places)
 
     def _streams(self, suite: Suite, deadline: float | None) -> tuple[list[Stream], list[Stream]]:
         """Return the traces of a suite, those that come first apart from the others; of an endless
@@ -386,7 +416,14 @@ class Runner:
             )
         places = len(configurations)
         streams = [
-            Stream(configuration, self.engine, self._traces_of(suite, configuration, place, places))
+            Stream(
+                configuration,
+                self.engine,
+                chain(
+                    self._traces_of(suite, configuration, place, places),
+                    self._large_traces(suite, configuration, place, places),
+                ),
+            )
             for place, configuration in enumerate(configurations)
         ]
         return streams + (
@@ -625,6 +662,13 @@ class Runner:
             ]
         if why := self._hangs():
             report.vacuous.append(why)
+        if self.baseline:
+            report.baseline = self.baseline.compare([(s.name, s.reuse) for s in report.suites])
+            if not report.baseline.tokens_before:
+                report.vacuous.append(
+                    f"baseline {self.baseline.file}: no trace was run again of which it says that"
+                    " anything was restored"
+                )
         report.vacuous += report.activity.shortfalls(self.engine.tier)
         report.take_in(self.expected)
 
@@ -656,6 +700,12 @@ def rerun(suite: Suite, first: Finding, trace: Trace, engine: EngineSpec) -> Fin
         lambda: judged(suite, trace, engine.open(trace.header), engine, until=first.alike)
     )
     return next(filter(first.alike, result.findings), None)
+
+
+def _place(stream: Stream, trace: Trace | None) -> tuple[str, str]:
+    """Return the configuration and the name of a trace, which a control has too."""
+    assert trace is not None, "a suite runs traces"
+    return stream.configuration.name, trace.header.name
 
 
 def _with_causes(failure: Failure, engine: EngineSpec, cause: str) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import count, islice
 
 import msgspec
@@ -13,12 +13,13 @@ from cachewitness.core.events import Header
 from cachewitness.core.result import Result
 from cachewitness.core.trace_format import Level, Trace
 from cachewitness.engines.registry import EngineSpec
+from cachewitness.report.reuse import ReuseRow
 from cachewitness.workloads.answer_random import random_answers
 from cachewitness.workloads.answer_stories import STORIES, write
 from cachewitness.workloads.avoided import AVOID, avoiding
 from cachewitness.workloads.configurations import Configuration
 from cachewitness.workloads.generate import random_trace
-from cachewitness.workloads.scenarios import SCENARIOS
+from cachewitness.workloads.scenarios import LARGE, SCENARIOS, Scenario
 
 
 @dataclass
@@ -26,8 +27,8 @@ class Stream:
     """Traces for one configuration, and the engine that runs them, its precision included; `ran` of
     them have been run.
 
-    `refused`: the engine refused one of them. `control` names what is run beside the engine, to
-    know what is the cache's doing; empty: the engine itself.
+    `refused`: the engine refused one of them. `reuse` is what they restored. `control` names what
+    is run beside the engine, to know what is the cache's doing; empty: the engine itself.
     """
 
     configuration: Configuration
@@ -36,6 +37,10 @@ class Stream:
     ran: int = 0
     control: str = ""
     refused: bool = False
+    reuse: ReuseRow = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.reuse = ReuseRow(configuration=self.name)
 
     @property
     def name(self) -> str:
@@ -65,7 +70,8 @@ class Suite:
 
     `sampled`: on an engine that computes tensors, a short run takes one trace in so many. `spread`:
     each configuration has so many traces and begins with another of them, so that the first rounds
-    meet all traces and all configurations.
+    meet all traces and all configurations. `large`: scenarios that are run once each, on
+    configurations in turn, and left out by a short run.
     """
 
     name: str
@@ -80,6 +86,7 @@ class Suite:
     ceiling: bool = False
     """Behind its traces each configuration has one whose prompts are as long as the engine declares
     that it takes."""
+    large: tuple[Scenario, ...] = ()
     draw: Callable[[Configuration, Level, int], Trace] | None = None
     """Makes a random trace from its number; None: the traces are not random."""
 
@@ -93,6 +100,15 @@ class Suite:
         yield from islice(self.traces(configuration, self.level, seed), first, None)
         if first:
             yield from islice(self.traces(configuration, self.level, seed), first)
+
+    def large_traces(
+        self, configuration: Configuration, place: int, places: int
+    ) -> Iterator[Trace]:
+        """Yield the large scenarios that are run on the configuration at `place` of so many."""
+        shape = configuration.shape(self.level)
+        for number, scenario in enumerate(self.large):
+            if number * places // len(self.large) == place and scenario.applies(shape):
+                yield scenario.trace(shape)
 
 
 def scenario_traces(configuration: Configuration, level: Level, seed: int) -> Iterator[Trace]:
@@ -146,6 +162,7 @@ SUITES: tuple[Suite, ...] = (
         "manager",
         scenario_traces,
         ceiling=True,
+        large=LARGE,
     ),
     Suite(
         "random",
@@ -162,6 +179,7 @@ SUITES: tuple[Suite, ...] = (
         scenario_traces,
         sampled=10,
         ceiling=True,
+        large=LARGE,
     ),
     Suite(
         "scheduler-random",

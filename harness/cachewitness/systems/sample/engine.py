@@ -48,7 +48,13 @@ class SampleEngine(SteppedEngine[Server]):
         )
         resumes: Resumes = "" if not server.tells else "recurrent" if recurrent else "full"
         rules = Rules(
-            caching=cache.enabled, answering=Answering("float64", VOCABULARY, resumes=resumes)
+            caching=cache.enabled,
+            answering=Answering(
+                "float64",
+                VOCABULARY,
+                resumes=resumes,
+                repeats=server.block + 1 if cache.enabled else 0,
+            ),
         )
         super().__init__(server, declared("sample", header, rules, salt=True))
 

@@ -101,6 +101,7 @@ def rules_of(
         progress_steps=PROGRESS_STEPS,
         reserved_pages=int(options.watermark * header.pages),
         drafts=options.num_speculative_tokens,
+        frees_behind=True,
         eagle_groups=_eagle_groups(core) if options.eagle_groups else [],
         key_events=key_events(header, sizes[1]) if tells_routers(source, options) else None,
     )

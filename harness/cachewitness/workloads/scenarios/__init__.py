@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from cachewitness.workloads.scenarios.shape import Script, Shape
-from cachewitness.workloads.scenarios.stories import SCENARIOS, Scenario
+from cachewitness.workloads.scenarios.stories import LARGE, SCENARIOS, Scenario
 
-__all__ = ["SCENARIOS", "Scenario", "Script", "Shape"]
+__all__ = ["LARGE", "SCENARIOS", "Scenario", "Script", "Shape"]

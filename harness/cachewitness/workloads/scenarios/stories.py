@@ -10,6 +10,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from cachewitness.core.trace_format import Trace
+from cachewitness.workloads.scenarios.large import (
+    long_answer,
+    long_prompt,
+    many_images,
+    many_requests,
+)
 from cachewitness.workloads.scenarios.shape import Script, Shape, image
 from cachewitness.workloads.scenarios.tiers import (
     cold_then_from_tier,
@@ -555,3 +561,33 @@ SCENARIOS: tuple[Scenario, ...] = (
         template_moves,
     ),
 )
+
+
+LARGE: tuple[Scenario, ...] = (
+    Scenario(
+        "many-requests",
+        "1,000 requests under names that differ in one letter, over pages that are reused 64 times"
+        " and more",
+        "vllm-project/vllm#30931, #44701 (adapters, salts)",
+        many_requests,
+    ),
+    Scenario(
+        "long-prompt",
+        "a prompt of 4,096 tokens, and others that differ from it far behind its beginning",
+        "sgl-project/sglang#34870 (parts of a prompt that are not in its key)",
+        long_prompt,
+    ),
+    Scenario(
+        "many-images",
+        "1,000 images of one length behind the same tokens, and none of them is evicted",
+        "LMCache/LMCache#4086 (names cut to 16 bits)",
+        many_images,
+    ),
+    Scenario(
+        "long-answer",
+        "two answers of 1,000 tokens, both requests preempted behind them, and one answer quoted",
+        "vllm-project/vllm#45845, #31583",
+        long_answer,
+    ),
+)
+"""Scenarios that are an order of magnitude larger; a suite runs each once, on one configuration."""

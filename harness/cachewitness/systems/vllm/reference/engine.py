@@ -106,6 +106,7 @@ def rules(header: TraceHeader, config: KVCacheConfig) -> Rules:
         progress_steps=PROGRESS_STEPS + TRANSFERS_AWAITED * options.tier_delay,
         reserved_pages=int(options.watermark * config.num_blocks),
         drafts=options.num_speculative_tokens,
+        frees_behind=True,
         eagle_groups=_eagle_groups(config),
         key_events=(
             key_events(header, config.hash_block_size) if options.enable_kv_cache_events else None

@@ -53,6 +53,7 @@ def default_configurations() -> list[Configuration]:
         Configuration(mamba, {"retention_interval": 64, "pages_per_snapshot": 3}),
         Configuration(mamba, {"retention_interval": 0, "use_eagle": True}),
         Configuration(window, {"retention_interval": 64, "use_eagle": True}),
+        Configuration(layouts.load("full-full-narrow"), {"retention_interval": None}),
     ]
     return configurations
 

@@ -139,4 +139,38 @@ def same_step_guard_lost_by_a_hit(engine: Driver) -> None:
         plant(manager)
 
 
+late = partial(of_scheduler, anomaly="late-release", checker="timely-release", group="H")
+
+
+@late(
+    name="states-given-back-a-step-late",
+    mirrors="vllm-project/vllm v1/core/kv_cache_manager.py (tokens in flight taken off twice)",
+)
+def states_given_back_a_step_late(engine: Driver) -> None:
+    """What lies behind a state is given back by what the step before the last had computed."""
+    seen: dict[str, int] = {}
+
+    def remove_skipped_blocks(original: Any, request_id: str, processed: int) -> None:
+        original(request_id, min(seen.get(request_id, processed), processed))
+        seen[request_id] = processed
+
+    for manager in groups(engine, "Mamba"):
+        wrap(manager, "remove_skipped_blocks", remove_skipped_blocks)
+
+
+@late(
+    name="nothing-given-back-beside-a-step-in-flight",
+    mirrors="vllm-project/vllm#47728 (what a step in flight reads stays)",
+)
+def nothing_given_back_beside_a_step_in_flight(engine: Driver) -> None:
+    """While a step is in flight no page behind a window or a state is given back."""
+    coordinator = core(engine).coordinator
+
+    def remove_skipped_blocks(original: Any, request_id: str, processed: int) -> None:
+        if not adapter(engine).scheduler.requests[request_id].num_in_flight_tokens:
+            original(request_id, processed)
+
+    wrap(coordinator, "remove_skipped_blocks", remove_skipped_blocks)
+
+
 MUTANTS = declared(globals())

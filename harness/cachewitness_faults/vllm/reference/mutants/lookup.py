@@ -170,4 +170,53 @@ def eagle_unit_given_back_twice(engine: Driver) -> None:
     wrap(coordinator, "find_longest_cache_hit", find_longest_cache_hit)
 
 
+@mutant(
+    name="second-full-group-beyond-the-hit",
+    mirrors="vllm-project/vllm v1/core/kv_cache_coordinator.py (blocks of full attention cut)",
+    anomaly="hit-beyond-resume",
+    checker="safety-law",
+    group="M",
+    engines=REFERENCE,
+)
+def second_full_group_beyond_the_hit(engine: Driver) -> None:
+    """Of two groups of full attention the first alone is cut to the hit; the other keeps the blocks
+    that it found beyond.
+    """
+    coordinator = core(engine).coordinator
+    if not hasattr(coordinator, "_columns"):
+        return
+
+    def columns(original: Any, hits: Any, hit_length: int) -> Any:
+        found = [[list(blocks) for blocks in hit[0]] for hit in hits]
+        cut = list(original(hits, hit_length))
+        full = [
+            (group, blocks)
+            for group, blocks in zip(coordinator.attention_groups, found, strict=True)
+            if type(group.spec).__name__ == "FullAttentionSpec"
+        ]
+        for group, whole in full[1:]:
+            for group_id, blocks in zip(group.group_ids, whole, strict=True):
+                cut[group_id] = blocks
+        return tuple(cut)
+
+    wrap(coordinator, "_columns", columns)
+
+
+@mutant(
+    name="eagle-peeks-at-no-block",
+    mirrors="vllm-project/vllm v1/core/kv_cache_coordinator.py (the block that is given back)",
+    anomaly="lost-hit",
+    checker="reuse-floor",
+    group="N",
+    engines=REFERENCE,
+)
+def eagle_peeks_at_no_block(engine: Driver) -> None:
+    """A speculative look-up gives a block back and has not looked one further, so a sibling's hit
+    is a block shorter.
+    """
+    coordinator = core(engine).coordinator
+    if hasattr(coordinator, "_with_margin"):
+        wrap(coordinator, "_with_margin", lambda original, group, candidate, hashes: candidate)
+
+
 MUTANTS = declared(globals())

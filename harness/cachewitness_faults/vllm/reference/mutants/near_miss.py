@@ -31,7 +31,7 @@ Link = Callable[[Request, BlockHash, int, int], BlockHash]
 there."""
 
 
-def _rehashed(engine: Driver, link: Link) -> None:
+def rehashed(engine: Driver, link: Link) -> None:
     """Let requests be hashed block by block with another link."""
 
     def new_request(original: Any, *args: Any) -> Any:
@@ -51,11 +51,11 @@ def _rehashed(engine: Driver, link: Link) -> None:
     wrap(adapter(engine), "new_request", new_request)
 
 
-def _with_extra_keys(
+def with_extra_keys(
     engine: Driver, keys: Callable[[Request, int, int], tuple[object, ...] | None]
 ) -> None:
     """Let what tells equal tokens apart be other than it is."""
-    _rehashed(
+    rehashed(
         engine,
         lambda request, parent, start, stop: chain(
             parent, request.all_token_ids[start:stop], keys(request, start, stop)
@@ -76,7 +76,7 @@ def tokens_hashed_in_16_bits(engine: Driver) -> None:
         extra = request.extra_keys(start, stop)
         return BlockHash(sha256(parent + packed + repr(extra).encode()).digest())
 
-    _rehashed(engine, link)
+    rehashed(engine, link)
 
 
 @tokens_confused(name="polynomial-instead-of-a-digest", mirrors="NVIDIA/Megatron-LM#4158")
@@ -96,7 +96,7 @@ def polynomial_instead_of_a_digest(engine: Driver) -> None:
             sha256(parent + (total % MODULUS).to_bytes(8, "big") + repr(extra).encode()).digest()
         )
 
-    _rehashed(engine, link)
+    rehashed(engine, link)
 
 
 @tokens_confused(
@@ -117,7 +117,7 @@ def last_token_of_a_block_unhashed(engine: Driver) -> None:
         )
         return chain(parent, tokens, request.extra_keys(start, stop))
 
-    _rehashed(engine, link)
+    rehashed(engine, link)
 
 
 @tokens_confused(name="chain-begins-anew", mirrors="vllm-project/vllm#12621")
@@ -135,7 +135,7 @@ def chain_begins_anew(engine: Driver) -> None:
             request.extra_keys(start, stop),
         )
 
-    _rehashed(engine, link)
+    rehashed(engine, link)
 
 
 @identity_confused(name="parts-of-identity-joined", mirrors="vllm-project/vllm#44701")
@@ -155,7 +155,7 @@ def parts_of_identity_joined(engine: Driver) -> None:
             ((name, *images) if name or images else None) if start == 0 else tuple(images) or None
         )
 
-    _with_extra_keys(engine, keys)
+    with_extra_keys(engine, keys)
 
 
 @identity_confused(name="adapter-folded-into-salt", mirrors="vllm-project/vllm#44701")
@@ -194,7 +194,7 @@ def image_without_its_place(engine: Driver) -> None:
             or None
         )
 
-    _with_extra_keys(engine, keys)
+    with_extra_keys(engine, keys)
 
 
 @identity_confused(name="first-image-of-a-block-alone", mirrors="vllm-project/vllm#36622")
@@ -210,7 +210,7 @@ def first_image_of_a_block_alone(engine: Driver) -> None:
                 found.append(key)
         return tuple(found) or None
 
-    _with_extra_keys(engine, keys)
+    with_extra_keys(engine, keys)
 
 
 MUTANTS = declared(globals())
