@@ -18,6 +18,7 @@ import pytest
 
 import cachewitness
 from benchmarks import pages
+from cachewitness.api.cases import Choice
 from cachewitness.core import stored as history
 from cachewitness.core.trace_format import Step, Submit
 from cachewitness.engines.reference import ENGINE as REFERENCE
@@ -354,3 +355,12 @@ def test_python_dash_m_is_the_command_line() -> None:
         [sys.executable, "-m", "cachewitness", "--version"], capture_output=True, text=True
     )
     assert (done.returncode, done.stdout.strip()) == (0, f"cachewitness {cachewitness.__version__}")
+
+
+def test_a_case_of_a_suite_runs_its_one_trace() -> None:
+    """Not what the suite draws, nor what it adds for each configuration."""
+    chosen = Choice("reference", layouts=["full"], suites=["invariants", "random"])
+    cases = chosen.cases(0)
+    for case in (cases[0], cases[-1]):
+        report, lines = case.run()
+        assert lines == [] and [suite.traces for suite in report.suites] == [1]

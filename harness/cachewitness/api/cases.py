@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import islice
 
 from cachewitness._util.errors import UsageError
@@ -88,13 +88,7 @@ class Case:
         The trace of a failure is shrunk and kept in `.cachewitness/failures`.
         """
         kept = store.Keeper(self.engine, store.DEFAULT_FOLDER)
-        alone = replace(
-            self.suite,
-            traces=lambda configuration, level, seed: iter([self.trace]),
-            draw=None,
-            endless=False,
-            sampled=1,
-        )
+        alone = self.suite.of_one(self.trace)
         runner = Runner(
             self.engine,
             [self.configuration],

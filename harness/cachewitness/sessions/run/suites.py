@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import count, islice
 
 import msgspec
@@ -100,6 +100,18 @@ class Suite:
         yield from islice(self.traces(configuration, self.level, seed), first, None)
         if first:
             yield from islice(self.traces(configuration, self.level, seed), first)
+
+    def of_one(self, trace: Trace) -> Suite:
+        """Return this suite with one trace in place of all that it draws and adds."""
+        return replace(
+            self,
+            traces=lambda configuration, level, seed: iter([trace]),
+            endless=False,
+            sampled=1,
+            ceiling=False,
+            large=(),
+            draw=None,
+        )
 
     def large_traces(
         self, configuration: Configuration, place: int, places: int
