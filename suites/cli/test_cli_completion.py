@@ -38,7 +38,7 @@ def completed(
         ("cachewitness fuzz --layout", "full-swa-m", ["full-swa-mamba"]),
         ("cachewitness run --suite", "inv", ["invariants"]),
         ("cachewitness run --policy", "furi", ["furiosa"]),
-        ("cachewitness mutants --mutant", "null-b", ["null-block-published"]),
+        ("cachewitness mutants --mutant", "null-block-p", ["null-block-published"]),
         ("cachewitness explain", "stale-h", ["stale-hit"]),
     ],
 )

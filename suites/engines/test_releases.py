@@ -13,7 +13,7 @@ from cachewitness._util import data
 from cachewitness.cli import invoke
 from cachewitness.core.result import EXIT_PASS, EXIT_USAGE
 from cachewitness.engines import policy as policies
-from cachewitness.plan.systems import systems
+from cachewitness.plan.systems import sizing_of, system_of, systems
 
 VECTORS = data.fixtures() / "vectors"
 TRACE = data.fixtures() / "traces" / "mutants" / "openvino-newest-overwritten.jsonl"
@@ -77,7 +77,7 @@ def test_an_engine_that_is_a_release_has_no_choice_of_it(
 
 
 def test_a_campaign_is_repeated_with_its_release(capsys: pytest.CaptureFixture[str]) -> None:
-    words = ("fuzz", "--policy", "openvino_genai", "--release", "2026.2", "--operations", "200")
+    words = ("fuzz", "--policy", "openvino_genai", "--release", "2026.2", "--operations", "1000")
     printed = said(capsys, *words, code=EXIT_PASS)
     assert "(2026.2)" in printed and "--engine reference:release=2026.2" in printed.splitlines()[-1]
 
@@ -124,8 +124,7 @@ def test_an_unknown_option_is_told_the_options_of_that_policy(
 def test_an_unknown_option_of_a_plan_is_told_the_options_of_that_plan(
     system: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    sizing = policies.get(system).sizing
-    assert sizing is not None
+    sizing = sizing_of(system_of(system))
     error = said(capsys, "plan", system, "--zzz", "1", code=EXIT_USAGE)
     assert (
         error.startswith("cachewitness: No such option '--zzz'; known are --")

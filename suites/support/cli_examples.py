@@ -38,7 +38,7 @@ EXAMPLES: dict[str, list[tuple[tuple[str, ...], int, str]]] = {
         )
     ],
     "fuzz": [
-        (("--operations", "50", "--jobs", "1"), 5, "fuzz"),
+        (("--operations", "50", "--jobs", "1"), 0, "fuzz"),
         (("--exhaustive", "--bound", "requests=1,pages=4", "--jobs", "1"), 0, "search"),
     ],
     "replay": [
@@ -64,6 +64,7 @@ EXAMPLES: dict[str, list[tuple[tuple[str, ...], int, str]]] = {
     ],
     "ls": [((kind,), 0, "listed") for kind in ("engines", "anomalies", "schemas")],
     "plan vllm": [(("--layout", "qwen3.5-0.8b"), 0, "plan")],
+    "plan sglang": [(("--layout", "qwen3.5-0.8b", "--memory", "4GiB"), 0, "plan")],
 }
 """By command: its arguments, its exit code and the kind of its document. What `score` and `serve`
 print needs an engine that answers, and is tried where there is one (suites/parity/scores), that

@@ -35,6 +35,7 @@ OF_KEYS = ("commit-order", "reuse-floor", "replay-boundary-retained")
 OF_STATES, OF_INTERVAL = "no-fabricated-snapshots", "interval-sparsity"
 DENIABLE: Mapping[str, Callable[[Header], bool]] = {
     **dict.fromkeys(OF_KEYS[:2], lambda header: _keyed(header)),
+    "keys": lambda header: _keyed(header) and not header.rules.late_keys,
     OF_KEYS[2]: lambda header: _keyed(header) and not header.rules.late_keys,
     OF_STATES: lambda header: header.rules.caching and _recurrent(header),
     OF_INTERVAL: lambda header: _keyed(header) and _thins_out(header),

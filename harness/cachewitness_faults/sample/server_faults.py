@@ -175,6 +175,22 @@ def _lost(engine: Any) -> None:
     wrap(engine.server, "preempt", preempt)
 
 
+@mutant(
+    name="pad-rows-move-states",
+    mirrors="sglang#30974",
+    anomaly="baseline-differs",
+    group="F",
+    **_SAMPLE,
+)
+def _padded(engine: Any) -> None:
+    """What pads a batch goes into the states of those who run beside others, cached or not."""
+
+    def choose(original: Any, state: Any, total: Any, count: int, noise: float) -> Any:
+        return original(state, total, count, noise + 1e-3 * (len(engine.server.running) - 1))
+
+    wrap(engine.server.model, "choose", choose)
+
+
 MUTANTS = declared(globals())
 FAULTS = {fault.name: fault for fault in (*faults.MUTANTS, *MUTANTS)}
 """All of them by name, with the one that the documentation shows."""

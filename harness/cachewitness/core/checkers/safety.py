@@ -76,9 +76,13 @@ class SafetyLaw(Checker):
 def _beyond(ledger: Ledger, hit: Hit) -> Finding | None:
     """Return that a hit names pages of some group beyond where it resumes: the request would
     compute into pages that others read.
+
+    The page in which its next token falls is left out. An engine that sets a hit of a whole prompt
+    back by a token, as OpenVINO GenAI does, copies that page before it writes; where it is not
+    copied, the write is an `aliased-write`.
     """
     for group in ledger.header.local_groups():
-        end = -(-hit.resume // group.block_size)
+        end = hit.resume // group.block_size + 1
         null = ledger.records[group.pool].null
         further = [page for page in hit.pages[group.id][end:] if page >= 0 and page not in null]
         if further:
