@@ -152,7 +152,7 @@ def test_a_right_engine_that_tells_what_its_requests_go_on_from_passes(model: st
 @pytest.mark.parametrize("fault", sorted(FAULTS.keys() - {"pad-rows-move-states"}))
 def test_a_fault_does_not_raise_the_noise_floor(fault: str) -> None:
     """What is tolerated comes from uncached computation, which a fault of the cache does not
-    touch. (Padding is a fault of the computation itself, and is found as one.)
+    touch. Padding is a fault of the computation itself, and is found as one.
     """
     header = write(SMALL.shape("answers"), "replays", 0).header
     assert (

@@ -77,12 +77,15 @@ def _beyond(ledger: Ledger, hit: Hit) -> Finding | None:
     """Return that a hit names pages of some group beyond where it resumes: the request would
     compute into pages that others read.
 
-    The page in which its next token falls is left out. An engine that sets a hit of a whole prompt
-    back by a token, as OpenVINO GenAI does, copies that page before it writes; where it is not
-    copied, the write is an `aliased-write`.
+    An engine that hits a whole prompt is set back by a token, as OpenVINO GenAI is, and one that
+    restores captures copies them: both may name the page in which the next token falls. Where that
+    page is not copied before it is written, the write is an `aliased-write`.
     """
+    whole = hit.resume == len(ledger.requests[hit.r].tokens) - 1
+    copied = whole or ledger.header.rules.captures is not None
     for group in ledger.header.local_groups():
-        end = hit.resume // group.block_size + 1
+        size = group.block_size
+        end = hit.resume // size + 1 if copied else -(-hit.resume // size)
         null = ledger.records[group.pool].null
         further = [page for page in hit.pages[group.id][end:] if page >= 0 and page not in null]
         if further:
