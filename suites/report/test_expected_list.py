@@ -51,7 +51,7 @@ def test_several_causes_of_one_anomaly_are_as_many_entries(tmp_path: Path) -> No
     ("names", "told"),
     [
         ("leak,stale-hti", "'stale-hti' is neither an anomaly nor a cause of leak"),
-        ("answer-differs,cahce", "'cahce' is neither an anomaly nor a cause of answer-differs"),
+        ("answer-differs,cash", "'cash' is neither an anomaly nor a cause of answer-differs"),
         ("answer-differs,cache+nothing", "'cache+nothing' is neither"),
         ("early-copy,leak", "'early-copy' is no anomaly"),
         ("leak,leak", "'leak' is named twice"),

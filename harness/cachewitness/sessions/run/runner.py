@@ -14,6 +14,8 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain, islice
 
+import msgspec
+
 from cachewitness._util.errors import EngineMissing, UsageError
 from cachewitness._util.worker_pool import Task, WorkerDied, WorkerPool
 from cachewitness.core.checkers.finding import Finding, Tally, merge_tallies, unjudged
@@ -359,8 +361,24 @@ class Runner:
     ) -> Iterator[Trace]:
         """Yield the large scenarios of a configuration; none where each would take minutes."""
         if not suite.large or (self.engine.kind.computes and not self.full):
-            return iter(())
-        return suite.large_traces(configuration, place, places)
+            return
+        for trace in suite.large_traces(configuration, place, places):
+            yield self._without_refused_options(trace, configuration)
+
+    def _without_refused_options(self, trace: Trace, configuration: Configuration) -> Trace:
+        """Return a large trace without the options that it adds, such as a bound of its requests'
+        length, if the engine has no such options.
+        """
+        if trace.header.options.keys() <= configuration.options.keys():
+            return trace
+        try:
+            self.engine.open(trace.header).close()
+        except UsageError:
+            options = dict(configuration.options)
+            return Trace(msgspec.structs.replace(trace.header, options=options), trace.ops)
+        except Exception:  # the run of the trace reports it
+            return trace
+        return trace
 
     def _streams(self, suite: Suite, deadline: float | None) -> tuple[list[Stream], list[Stream]]:
         """Return the traces of a suite, those that come first apart from the others; of an endless

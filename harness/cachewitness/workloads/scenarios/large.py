@@ -15,8 +15,7 @@ from cachewitness.workloads.scenarios.shape import Script, Shape, image
 PROMPT = 4096
 ANSWER = 1000
 REQUESTS = 1000
-REUSES = 64
-"""Lengths in tokens; how many requests, or images, there are; how often a page is reused."""
+"""Lengths in tokens; how many requests, or images, there are."""
 _TOKENS_MAX = 64_000
 """So many tokens of prompts a scenario has at most, if that leaves a hundred requests."""
 _AT_ONCE = 4
