@@ -217,3 +217,23 @@ def test_a_report_that_cannot_be_read_is_a_mistake_of_one_line(
     assert invoke(["compare", str(runs["clean"]), str(tmp_path)]) == 4
     err = capsys.readouterr().err
     assert said in err and err.count("\n") == 1
+
+
+def test_what_is_left_open_in_b_is_no_pass(runs: dict[str, Path]) -> None:
+    """As a checker that crashed is none."""
+    clean = read(runs["clean"])
+    b = deepcopy(clean)
+    suite(b, "random")["open"] = ["answers: rounding alone could hide it"]
+    assert compared(clean, b).exit_code == 2
+    assert compared(b, b).exit_code == 0
+
+
+def test_an_end_that_no_line_explains_is_no_pass(runs: dict[str, Path]) -> None:
+    """Such as a loss beside an earlier report, which is no failure of a trace."""
+    clean = read(runs["clean"])
+    made = compared(clean, clean | {"exit_code": 1, "verdict": "fail"})
+    assert (made.exit_code, made.reasons) == (
+        1,
+        ["B ends with exit code 1, A with 0; see B's report"],
+    )
+    assert compared(clean | {"exit_code": 1, "verdict": "fail"}, clean).exit_code == 0

@@ -156,6 +156,8 @@ def _verdict(
         return EXIT_UNKNOWN, [*open_, *_shortfall(less)]
     if less:
         return EXIT_NOTHING_CHECKED, ["no new failure in what B checked", *_shortfall(less)]
+    if why := pair.unexplained():
+        return pair.b.exit_code, [why]
     left = pair.failed_a.keys() & pair.failed_b.keys()
     both = [f"{_counted(left, 'failure')} in both"] if left else []
     return EXIT_PASS, ["no new failure, and B lacks no suite, configuration or rule of A", *both]
@@ -329,16 +331,31 @@ class _Pair:
             if line not in self.a.nothing_to_judge and about not in named:
                 yield f"nothing checked in B: {line}"
 
+    def unexplained(self) -> str:
+        """Return that B ends otherwise than A and with nothing that is compared here, such as the
+        tokens that `--baseline` misses; empty if it does not.
+        """
+        failing = any(not failure.expected for failure in self.failed_b.values())
+        if failing or self.b.exit_code in (EXIT_PASS, self.a.exit_code):
+            return ""
+        return (
+            f"B ends with exit code {self.b.exit_code}, A with {self.a.exit_code}; see B's report"
+        )
+
     def open(self) -> list[str]:
         """Return what kept B from being judged, and not A; a line each."""
-        before = {line for suite in self.a.suites for line in (*suite.crashed, *suite.bad_events)}
+        before = {line for suite in self.a.suites for line in _unjudged(suite)}
         lines = [
             f"{suite.name}: {line}"
             for suite in self.b.suites
-            for line in (*suite.crashed, *suite.bad_events)
+            for line in _unjudged(suite)
             if line not in before
         ]
         return list(dict.fromkeys(lines))
+
+
+def _unjudged(suite: SuiteEntry) -> list[str]:
+    return [*suite.crashed, *suite.open, *suite.bad_events]
 
 
 def _failures(run: Run) -> dict[Key, FailureEntry]:
