@@ -19,7 +19,8 @@ from dataclasses import dataclass
 
 from cachewitness.core.attention_span import first_needed
 from cachewitness.core.checkers.finding import Finding
-from cachewitness.core.checkers.lookup import Lookup, thinned_out
+from cachewitness.core.checkers.key_floor import whole_block
+from cachewitness.core.checkers.lookup import Lookup, has_usable_key, thinned_out
 from cachewitness.core.checkers.protocol import Checker, Found, Handler
 from cachewitness.core.checkers.room import goes_with_its_step, spare_pages
 from cachewitness.core.checkers.wording import count, named, page_list
@@ -134,7 +135,7 @@ class ContentFloor(Checker):
                 continue
             if not _whole_block_of_prompt(record, group, request):
                 continue
-            beside = _keyed(ledger, event.group, record.node)
+            beside = has_usable_key(ledger, event.group, record.node, device_alone=True)
             excused = (
                 ledger.header.rules.unkeyed.duplicates
                 if beside
@@ -235,7 +236,8 @@ class ContentFloor(Checker):
             # An engine may keep pages without a key out of use, so a page is free only if the
             # ledger and the engine's own count agree.
             spare = self._unclaimed(pool) and spare_pages(ledger, pool)
-            if untouched and not _keyed(ledger, key.group, key.node) and spare:
+            keyed = has_usable_key(ledger, key.group, key.node, device_alone=True)
+            if untouched and not keyed and spare:
                 operation = ledger.holdings.operation
                 self._keep(
                     Lying(
@@ -402,23 +404,12 @@ def _whole_block_of_prompt(record: PageRecord, group: Group, request: RequestRec
     """Whether a page holds a whole block of attention of a request's prompt, behind which a
     token is left to compute.
     """
-    size = group.block_size
     stop = record.stop
-    whole = (
-        record.node != NOTHING
-        and not record.state
-        and stop % size == 0
-        and record.start <= stop - size
+    return (
+        stop < request.prompt_tokens
+        and first_needed(group, stop) < stop  # a window of one token reads nothing cached
+        and whole_block(record, group, request)
     )
-    sound = whole and not record.tainted and not record.older and record.group == group.id
-    owed = (
-        stop < request.prompt_tokens and first_needed(group, stop) < stop
-    )  # a window of one token reads nothing cached
-    return sound and owed and request.nodes[stop] == record.node
-
-
-def _keyed(ledger: Ledger, group: int, node: int) -> bool:
-    return any(key.usable for key in ledger.keys.published[group].get(node, {}).values())
 
 
 def _forgotten(ledger: Ledger, event: Hit, floor: int, needed: list[Lying]) -> Finding:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import chain, islice
+from itertools import islice
 
 import msgspec
 
@@ -361,9 +361,8 @@ class Runner:
     ) -> Iterator[Trace]:
         """Yield the large scenarios of a configuration; none where each would take minutes."""
         if not suite.large or (self.engine.kind.computes and not self.full):
-            return
-        for trace in suite.large_traces(configuration, place, places):
-            yield self._without_refused_options(trace, configuration)
+            return iter(())
+        return suite.large_traces(configuration, place, places)
 
     def _without_refused_options(self, trace: Trace, configuration: Configuration) -> Trace:
         """Return a large trace without the options that it adds, such as a bound of its requests'
@@ -376,8 +375,8 @@ class Runner:
         except UsageError:
             options = dict(configuration.options)
             return Trace(msgspec.structs.replace(trace.header, options=options), trace.ops)
-        except Exception:  # the run of the trace reports it
-            return trace
+        except Exception:
+            pass  # the run of the trace reports it
         return trace
 
     def _streams(self, suite: Suite, deadline: float | None) -> tuple[list[Stream], list[Stream]]:
@@ -437,10 +436,7 @@ class Runner:
             Stream(
                 configuration,
                 self.engine,
-                chain(
-                    self._traces_of(suite, configuration, place, places),
-                    self._large_traces(suite, configuration, place, places),
-                ),
+                self._traces_of(suite, configuration, place, places),
             )
             for place, configuration in enumerate(configurations)
         ]
@@ -456,6 +452,8 @@ class Runner:
         yield from suite.traces_of(configuration, self.seed, place, places)
         if suite.ceiling:
             yield from ceiling(self.engine, configuration, suite.level)
+        for trace in self._large_traces(suite, configuration, place, places):
+            yield self._without_refused_options(trace, configuration)
 
     def _has_controls(self, suite: Suite) -> bool:
         declared = self.engine.kind.controls
