@@ -175,7 +175,7 @@ class Loop:
         )
         self._worker = Worker(described)
         self._observer = Observer(described, keep=False)
-        self._census = Census(self._observer.panel.ledger)
+        self._census = Census(self._observer.checkers.ledger)
         self._state = [group.kind == "recurrent" for group in described.groups]
         self._attention = self._state.index(False)
         self._digest = sha256()
@@ -243,7 +243,7 @@ class Loop:
     def _note(self, event: Event) -> None:
         if isinstance(event, Hit):
             turn = self.served.turns[self._turn_of[event.r]]
-            turn.looked_up += self._observer.panel.ledger.requests[event.r].prompt_tokens
+            turn.looked_up += self._observer.checkers.ledger.requests[event.r].prompt_tokens
             turn.hit += event.resume
         elif isinstance(event, Accept):
             self._generated[event.r] += len(event.tokens)

@@ -38,7 +38,7 @@ class AnswerSense:
     """Follows such a history, event by event. `live`: the events come from an engine, which says
     these alone.
 
-    Raises Nonsense for a header that names pages, or does not say what the answers are.
+    Raises MalformedHistory for a header that names pages, or does not say what the answers are.
     """
 
     def __init__(self, header: Header, *, live: bool = False) -> None:
@@ -92,8 +92,8 @@ class AnswerSense:
         }
 
     def follow(self, event: Event) -> None:
-        """Take one event in. Raises Nonsense if it refers to something that does not exist, or
-        cannot come here.
+        """Take one event in. Raises MalformedHistory if it refers to something that does not exist,
+        or cannot come here.
         """
         if self._live and not isinstance(event, Answer | Resumed):
             raise MalformedHistory(
@@ -103,7 +103,9 @@ class AnswerSense:
         self.note(event)
 
     def note(self, event: Event) -> None:
-        """Take in an event that the harness itself writes down. Raises Nonsense as `follow`."""
+        """Take in an event that the harness itself writes down. Raises MalformedHistory as
+        `follow`.
+        """
         rule = self._rules.get(type(event))
         if rule is None:
             raise MalformedHistory(

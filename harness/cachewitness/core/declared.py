@@ -83,8 +83,8 @@ def applies_all_the_same(header: Header, rule: str) -> bool:
 
 
 def check_declared(header: Header) -> None:
-    """Raise Nonsense if a header says what no cache can be, or denies a rule that applies to
-    every cache.
+    """Raise MalformedHistory if a header says what no cache can be, or denies a rule that applies
+    to every cache.
     """
     for field in ("engine", "engine_version", "trace"):
         _check_line(getattr(header, field), field)
@@ -182,7 +182,7 @@ def denied(header: Header) -> dict[int, str]:
 
 
 def check_fit(header: Header, trace: TraceHeader) -> None:
-    """Raise Nonsense unless the engine that describes itself so is one for this trace.
+    """Raise MalformedHistory unless the engine that describes itself so is one for this trace.
 
     It has groups of the layout's kinds and no others, though it may merge those that are alike. Its
     narrowest window and chunk are no smaller than the layout's, and it forgets of answers what the

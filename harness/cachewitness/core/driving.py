@@ -1,8 +1,8 @@
 """Drives a trace through an engine and judges what happens, event by event.
 
 Each operation goes to the engine, the worker executes the block tables that the engine returns, and
-the checkers (`Panel`) see every event as it happens. So a run can stop at the first contradiction
-and name the operation.
+the checkers (`CheckerSet`) see every event as it happens. So a run can stop at the first
+contradiction and name the operation.
 """
 
 from __future__ import annotations
@@ -142,9 +142,9 @@ class Observer:
     ) -> None:
         self.history = History(header, [], [])
         self.findings: list[Finding] = []
-        self.panel = CheckerSet(header, fresh(header.level) if checkers is None else checkers)
-        self._counting = Counting(header, self.panel.ledger.requests)
-        self.panel.show_after(self._counting.handlers)
+        self.checkers = CheckerSet(header, fresh(header.level) if checkers is None else checkers)
+        self._counting = Counting(header, self.checkers.ledger.requests)
+        self.checkers.show_after(self._counting.handlers)
         self._keep = keep
         self._seq = 0
 
@@ -166,7 +166,7 @@ class Observer:
 
     def operation_over(self, op: int) -> None:
         """Judge what can be judged only when the engine has reported all of an operation."""
-        self._found(self.panel.operation_over(), op)
+        self._found(self.checkers.operation_over(), op)
 
     def _found(self, findings: Sequence[Finding], op: int) -> None:
         for finding in findings:
@@ -175,7 +175,7 @@ class Observer:
 
     def take(self, events: Iterable[Event], op: int) -> None:
         """Take in a part of what one operation made happen."""
-        observe = self.panel.observe
+        observe = self.checkers.observe
         seq = self._seq
         if self._keep:
             events = list(events)
@@ -197,18 +197,18 @@ class Observer:
 
     def at_rest(self, op: int) -> None:
         """Judge what would be found if the run ended here; it may go on."""
-        self._found(self.panel.at_rest(), op)
+        self._found(self.checkers.at_rest(), op)
 
     def close(self, trace: Trace | None) -> Result:
         """Judge the end and return the result."""
-        self._found(self.panel.close(), len(trace.ops) - 1 if trace else -1)
+        self._found(self.checkers.close(), len(trace.ops) - 1 if trace else -1)
         self.activity.events = self._seq
-        self.activity.largest.reuses = self.panel.ledger.holdings.reuses
+        self.activity.largest.reuses = self.checkers.ledger.holdings.reuses
         return Result(
             trace=trace,
             history=self.history,
             findings=self.findings,
-            tallies=list(self.panel.tallies.values()),
+            tallies=list(self.checkers.tallies.values()),
             activity=self.activity,
             counted=self._counting.counted,
         )
@@ -511,7 +511,7 @@ def _by_operations(events: Iterable[Event], observer: Observer) -> Iterator[Even
             observer.operation_over(-1)
             latest = event.step
         elif kind in _MAY_BEGIN:
-            observer.panel.reconsider()
+            observer.checkers.reconsider()
         yield event
         if kind is Submitted or kind is Finished:
             observer.activity.operations += 1

@@ -70,8 +70,8 @@ def taken_in(header: Any, trace: TraceHeader | None = None) -> Header:
 
 
 def sense_of(header: Header) -> WellFormedness | AnswerSense:
-    """Return what follows a history of this level. Raises Nonsense for a header that does not
-    fit together.
+    """Return what follows a history of this level. Raises MalformedHistory for a header that does
+    not fit together.
     """
     return AnswerSense(header) if header.level == "answers" else WellFormedness(header)
 

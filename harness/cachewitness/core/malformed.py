@@ -58,13 +58,13 @@ def spans_problem(group: Group | GroupSpec, where: str) -> str:
 
 
 def at_least_nothing(number: int, field: str) -> None:
-    """Raise Nonsense for a negative number."""
+    """Raise MalformedHistory for a negative number."""
     if number < 0:
         raise MalformedHistory(f"{number} - at `$.{field}`; it is at least 0")
 
 
 def check_tokens(tokens: list[int]) -> None:
-    """Raise Nonsense for what is no token id."""
+    """Raise MalformedHistory for what is no token id."""
     if tokens and not (min(tokens) >= 0 and max(tokens) <= TOKEN_MAX):
         raise MalformedHistory(f"a token id outside 0 to {TOKEN_MAX} - at `$.tokens`")
 
@@ -75,7 +75,7 @@ def listed(pools: Iterable[int]) -> str:
 
 
 def check_header(header: Header) -> None:
-    """Raise Nonsense if groups and pools do not fit together."""
+    """Raise MalformedHistory if groups and pools do not fit together."""
     pools = [pool.id for pool in header.pools]
     if not pools or not header.groups:
         raise MalformedHistory(

@@ -63,7 +63,8 @@ class OperationCheck:
         """By session: how many tokens it has when all its answers are over."""
 
     def check(self, op: Op, events: list[Event]) -> None:
-        """Raise Nonsense if events, which were followed already, do not answer the operation.
+        """Raise MalformedHistory if events, which were followed already, do not answer the
+        operation.
 
         Ends and preemptions that nobody asked for are marked as the engine's own.
         """
@@ -224,7 +225,7 @@ def _preempts(op: Op, r: str) -> bool:
 
 
 def check_submit(op: Submit, submits: list[Submitted]) -> None:
-    """Raise Nonsense unless exactly the request that was asked for was submitted."""
+    """Raise MalformedHistory unless exactly the request that was asked for was submitted."""
     if [event.r for event in submits] != [op.r]:
         raise MalformedHistory(
             f"`submit` of {[event.r for event in submits]}; report {op.r!r}, once"

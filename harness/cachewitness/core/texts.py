@@ -82,15 +82,15 @@ class Texts:
         """By request: where the text begins that it generates, and how long its prompt is."""
 
     def submit(self, op: Submit, tokens: list[int]) -> None:
-        """Take in the tokens of a prompt. Raises Nonsense if a place of a text is another token
-        than before.
+        """Take in the tokens of a prompt. Raises MalformedHistory if a place of a text is another
+        token than before.
         """
         self._stream[op.r] = self._place(op.stream or f"@{op.r}", 0), len(tokens)
         self._read(op.r, op.prompt, tokens)
 
     def extend(self, op: Extend, event: Extended) -> None:
-        """Take in more input of a session. Raises Nonsense if it is not what was asked for, or
-        as `submit`.
+        """Take in more input of a session. Raises MalformedHistory if it is not what was asked for,
+        or as `submit`.
         """
         if len(event.tokens) != length_of(op.prompt):
             raise MalformedHistory(
@@ -101,8 +101,8 @@ class Texts:
         self._stream[op.r] = self._stream[op.r][0], event.keep + len(event.tokens)
 
     def accept(self, event: Accept) -> None:
-        """Take in what a request generated. Raises Nonsense as `submit`; two texts may generate
-        the same token.
+        """Take in what a request generated. Raises MalformedHistory as `submit`; two texts may
+        generate the same token.
         """
         text, prompt = self._stream[event.r]
         first = event.upto - len(event.tokens) - prompt

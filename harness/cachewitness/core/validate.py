@@ -114,8 +114,8 @@ class _Order:
         self.next, self.step = 0, 1
 
     def follow(self, event: Event) -> None:
-        """Take in a place that is not the next one; raise Nonsense unless it is the first, or
-        places are not told.
+        """Take in a place that is not the next one; raise MalformedHistory unless it is the first,
+        or places are not told.
         """
         begun = self.next
         if begun == 0 and self.step:

@@ -73,7 +73,7 @@ class WellFormedness:
     `live`: the events come from an engine, and the harness adds its own later: `read`, `write`,
     `copy`, `zero` and `engine-crashed`.
 
-    Raises Nonsense for a header whose groups or pools do not fit together.
+    Raises MalformedHistory for a header whose groups or pools do not fit together.
     """
 
     def __init__(self, header: Header, *, live: bool = False) -> None:
@@ -152,8 +152,8 @@ class WellFormedness:
             self._rules |= dict.fromkeys((Read, Write, Copy, Zero, Died), _not_the_engines)
 
     def follow(self, event: Event) -> None:
-        """Take one event in. Raises Nonsense if it refers to something that does not exist, or
-        cannot come now.
+        """Take one event in. Raises MalformedHistory if it refers to something that does not exist,
+        or cannot come now.
         """
         step = event.step
         if step != self._ahead and not self._ended_step <= step <= self.begun:
@@ -163,7 +163,7 @@ class WellFormedness:
             rule(event)
 
     def rest(self) -> None:
-        """Judge the end of the history. Raises Nonsense if no step ever ended of those that
+        """Judge the end of the history. Raises MalformedHistory if no step ever ended of those that
         began.
         """
         if self._in_flight and not self._ended_step:
@@ -174,8 +174,8 @@ class WellFormedness:
         self._check_explained()
 
     def operation_over(self) -> None:
-        """Note that an operation is over. Raises Nonsense if it published keys for a step that
-        did not begin in it.
+        """Note that an operation is over. Raises MalformedHistory if it published keys for a step
+        that did not begin in it.
         """
         if self._keyed:
             raise MalformedHistory(
@@ -362,7 +362,7 @@ class WellFormedness:
             self._moves(getattr(event, field), field)
 
     def _oldest(self, event: Settled | StepEnd) -> dict[str, tuple[int, int]]:
-        """Return the runs of the step that an event is of. Raises Nonsense unless it is the
+        """Return the runs of the step that an event is of. Raises MalformedHistory unless it is the
         oldest in flight.
         """
         if event.step not in self._in_flight:

@@ -28,8 +28,8 @@ def seen(trace: Trace, engine: str, limit: int) -> tuple[Observer, Result]:
     running = parse(engine).open(trace.header)
     worker = Worker(running.describe())
     observer = Observer(running.describe(), keep=False)
-    observer.panel.collector.limit = limit
-    observer.panel.collector._least = limit
+    observer.checkers.collector.limit = limit
+    observer.checkers.collector._least = limit
     for index, op in enumerate(trace.ops):
         events: list[Event] = worker.extend(running.apply(op))
         observer.see(events, index)
@@ -75,10 +75,10 @@ def test_a_long_history_takes_no_more_room_than_a_short_one() -> None:
         ).header
         observer, result = seen(Trace(header, ops), "reference", 0)
         assert result.findings == [] and result.activity.evictions > 0
-        most = len(observer.panel.ledger.trie)
+        most = len(observer.checkers.ledger.trie)
         for _ in range(2):
-            observer.panel.collector.collect()
-        sizes.append((len(observer.panel.ledger.trie), len(observer.panel.ledger.requests)))
+            observer.checkers.collector.collect()
+        sizes.append((len(observer.checkers.ledger.trie), len(observer.checkers.ledger.requests)))
         assert most <= 4 * sizes[-1][0]
     assert sizes[0] == sizes[1]
 

@@ -5,7 +5,7 @@ operation is judged when the operation is over: a handler leaves a doubt, which 
 checker counts its opportunities: the occasions on which it really had something to judge. A checker
 that crashes is removed from the run and makes the verdict unknown; findings of the others stand.
 
-An invalid read is diagnosed once, by the panel, and the finding goes to the checker that answers
+An invalid read is diagnosed once, by the set, and the finding goes to the checker that answers
 for its anomaly.
 """
 

@@ -1,8 +1,8 @@
 """The safety law: a request reads exactly the content of its own prefix.
 
 Several checkers share the law, and each answers for its own anomalies of an invalid read, so that a
-run shows which part of the law had opportunities and which had none. The panel diagnoses the read
-and gives the finding to the checker that answers for its anomaly.
+run shows which part of the law had opportunities and which had none. The checker set diagnoses the
+read and gives the finding to the checker that answers for its anomaly.
 """
 
 from __future__ import annotations

@@ -70,7 +70,7 @@ class Watched:
     @property
     def ledger(self) -> Ledger:
         """What is known of its pages and requests."""
-        return self._observer.panel.ledger
+        return self._observer.checkers.ledger
 
     @property
     def findings(self) -> list[Finding]:
@@ -108,7 +108,11 @@ class Watched:
     def crashed(self) -> str:
         """Return what a checker crashed with; empty if none did."""
         return next(
-            (tally.unjudged for tally in self._observer.panel.tallies.values() if tally.unjudged),
+            (
+                tally.unjudged
+                for tally in self._observer.checkers.tallies.values()
+                if tally.unjudged
+            ),
             "",
         )
 

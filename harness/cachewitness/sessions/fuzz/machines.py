@@ -401,7 +401,7 @@ class Machine(RuleBasedStateMachine):
             self.happened.add(result.activity)
 
     def _judge(self, findings: Sequence[Finding]) -> None:
-        crashed = [tally for tally in self._observer.panel.tallies.values() if tally.unjudged]
+        crashed = [tally for tally in self._observer.checkers.tallies.values() if tally.unjudged]
         self._judged = bool(findings or crashed)
         if findings:
             raise contradiction(findings[0].anomaly)("\n".join(self._witness(findings[0])))
