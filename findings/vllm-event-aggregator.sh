@@ -15,7 +15,7 @@ set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/lib/vllm.sh"
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-vllm_without_libraries "$work" 0.33.0
+vllm_without_libraries "$work" vllm==0.33.0
 cd "$work"
 HOME=$work VLLM_LOGGING_LEVEL=ERROR VLLM_NO_USAGE_STATS=1 PYTHONPATH=$work/src "$work/venv/bin/python" - 2>"$work/log" <<'PYTHON' || { tail -5 "$work/log" >&2; exit 1; }
 from importlib.metadata import version
