@@ -151,12 +151,13 @@ def test_a_server_that_answers_from_a_wrong_state_fails(fault: str, name: str) -
 
 def test_a_server_that_answers_from_a_wrong_prefix_under_load_fails() -> None:
     """Of two requests that resume in one step, each gets the other's state; alone nobody
-    notices.
+    notices. Which requests meet in a step is the machine's doing, so several traces may be needed.
     """
     with Double(mutant="restored-into-another-slot", pace=0.005).serving() as double:
         spec = spec_of(double)
         traces = [
-            random_answers(spec.configurations[0].shape("answers"), seed) for seed in (7, 9, 10)
+            random_answers(spec.configurations[0].shape("answers"), seed)
+            for seed in (7, *range(9, 15))
         ]
         assert any(
             finding.anomaly == "answer-differs"
