@@ -27,10 +27,10 @@ from cachewitness.engines.policy import PolicyKind
 from cachewitness.engines.registry import EngineSpec
 from cachewitness.parity.answers import causes
 from cachewitness.report.arm_row import merge_rows
+from cachewitness.report.baseline import Baseline
 from cachewitness.report.compared import Compared
 from cachewitness.report.control_row import ControlRow, merge_controls
 from cachewitness.report.expected import Expectations
-from cachewitness.report.reuse import Baseline
 from cachewitness.report.summary import DIED, UNFINISHED, Failure, NotRun, Report, SuiteReport
 from cachewitness.sessions.run import choice as choices
 from cachewitness.sessions.run.ceiling import ceiling
