@@ -340,7 +340,7 @@ class Runner:
                         self._most
                         if suite.endless
                         else sum(1 for _ in suite.traces(one, suite.level, self.seed))
-                        + suite.ceiling
+                        + 2 * suite.ceiling
                         + sum(1 for _ in self._large_traces(suite, one, place, len(fitting)))
                     )
                     for place, one in enumerate(fitting)
@@ -451,7 +451,7 @@ class Runner:
     ) -> Iterator[Trace]:
         yield from suite.traces_of(configuration, self.seed, place, places)
         if suite.ceiling:
-            yield from ceiling(self.engine, configuration, suite.level)
+            yield from ceiling(self.engine, configuration, suite.level, self.seed + place)
         for trace in self._large_traces(suite, configuration, place, places):
             yield self._without_refused_options(trace, configuration)
 
