@@ -79,7 +79,5 @@ def recompute(
     chunks = [
         Chunk(tokens[start:stop], start, tables, outputs=stop - start) for start, stop in chain
     ]
-    logits = [
-        step(pools, [chunk], weights, pad_rows=pad_rows, kernels=kernels) for chunk in chunks
-    ]
+    logits = [step(pools, [chunk], weights, pad_rows=pad_rows, kernels=kernels) for chunk in chunks]
     return logits[len(chain) - len(pieces) :], states_of(pools, tables, last.stop)
