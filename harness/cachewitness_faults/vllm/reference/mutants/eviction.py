@@ -140,18 +140,17 @@ def empty_blocks_wait_behind_cached_ones(engine: Driver) -> None:
         "a free list that is filled at start-up behind what is given back meanwhile, as where pages"
         " are returned to the front (sgl-project/sglang-omni#1724, review)"
     ),
-    anomaly="wrong-victim",
+    anomaly="needless-eviction",
     checker="eviction",
     group="N",
     engines=REFERENCE,
 )
 def never_taken_blocks_wait_behind_returned_ones(engine: Driver) -> None:
-    """Where all blocks wait in one queue, those that nobody ever took go to its end each time that
-    one is given back, and cached ones are evicted meanwhile.
+    """Blocks that nobody ever took go to the end of the queue each time that one is given back, and
+    cached ones are evicted meanwhile. Where all blocks wait in one queue (`free_list` fifo) it is a
+    wrong victim that shows it.
     """
     pool = core(engine).block_pool
-    if getattr(pool, "free_list", "lru") != "fifo":
-        return
     never = {block.block_id for block in pool.free_block_queue.values()}
 
     def get_new_blocks(original: Any, num_blocks: int) -> Any:
