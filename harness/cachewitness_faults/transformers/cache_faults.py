@@ -100,7 +100,7 @@ def _narrow(engine: Any) -> None:
     group="N",
     **{**_OWN, "anomaly": "lost-repeat"},
 )
-def _short(engine: Any) -> None:
+def _forgotten(engine: Any) -> None:
     """Nothing is kept of the first 40 tokens of a prompt or answer."""
     if engine.server.store is not None:
         wrap(
