@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import PurePath
+from shlex import quote
 
 import msgspec
 
@@ -258,6 +259,20 @@ class Stored(msgspec.Struct, kw_only=True, omit_defaults=True):
     history: str = ""
     output: str = ""
     starts: list[int] = []
+
+    @property
+    def folder(self) -> str:
+        """The folder of the report that the failure is kept under, as the run was given it."""
+        return str(PurePath(self.trace).parent.parent)
+
+    @property
+    def portable(self) -> str:
+        """The command with `"$DIR"` for that folder, which its user may move and rename; as it is
+        if it does not name the trace.
+        """
+        path = PurePath(self.trace)
+        within = str(PurePath(path.parent.name, path.name))
+        return self.replay.replace(f" {quote(self.trace)} ", f' "$DIR"/{quote(within)} ', 1)
 
 
 def shown(report: Report) -> list[Failure]:

@@ -184,6 +184,10 @@ class _Projector:
             if event.seq == self._failing and before:
                 self._mark(before, event)
             elif event.seq == self._failing:
+                if isinstance(event, StepBegin):
+                    yield from self._moment()
+                    self._title = f"step {event.step} begins"
+                    self._titled = seq, -1
                 self._unmarked = event
             self._follow(event)
             self._ledger.apply(event)

@@ -47,6 +47,6 @@ def _picture(row: FindingRow, folder: Path) -> Picture:
     picture.operation = row.offending
     picture.cause = caused(row.cause)
     picture = filmed(picture, row.stored, folder)
-    picture.replay = row.replay
+    picture.replay, picture.folder = row.replay, ""
     picture.id = f"{row.signature}, on {', '.join(row.engines)}"
     return picture

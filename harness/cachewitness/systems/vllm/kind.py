@@ -224,7 +224,11 @@ def _out_of_step(trace: TraceHeader, release: str) -> str:
     if it is.
     """
     if trace.level == "scheduler":
-        return "the reference's scheduler was not compared with vLLM's own"
+        return (
+            "the reference's scheduler has not been compared with that of any vLLM, so that a"
+            " difference would not tell which of the two is wrong; the suites `scheduler` and"
+            " `scheduler-random` judge vLLM's own by the rules"
+        )
     if release == NEWEST:
         return ""
     if release not in IN_STEP:
