@@ -207,8 +207,8 @@ def test_a_browser_moves_the_operations_and_the_address_with_the_slider(
     *states, life = json.loads(html.unescape(title))
     assert states == [
         ["#step-1", "step b1+16", "operation 2 · step 1", "step 1"],
-        ["#moment-2", "step b1+16", "operation 2 · b1 finds nothing cached", ""],
+        ["#moment-2", "step b1+16", "operation 2 · b1 finds nothing cached link", ""],
         ["#moment-1", "submit b1  doc1:16", "operation 1 · b1 is submitted", ""],
-        ["#moment-6", "step c1+1", "operation 4 · c1 finds 16 tokens cached", ""],
+        ["#moment-6", "step c1+1", "operation 4 · c1 finds 16 tokens cached link", ""],
     ]
     assert life.startswith("Life of page 1") and "written by b1: tokens [0, 16)" in life

@@ -462,7 +462,7 @@ def test_what_fails_as_a_step_begins_has_a_moment_of_its_own() -> None:
     film = frames.film(header, events, finding)
     (failing,) = [frame for frame in film.frames if frame.failing]
     begun = events[finding.seq]
-    assert failing.title == f"step {begun.step} begins" and failing.seq == finding.seq
+    assert failing.title == f"step {begun.step} is scheduled" and failing.seq == finding.seq
     assert "has ended" in film.frames[film.frames.index(failing) - 1].title
 
 

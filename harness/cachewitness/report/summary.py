@@ -94,6 +94,16 @@ class KnownList(msgspec.Struct, kw_only=True):
         found = "1 finding" if self.findings == 1 else f"{self.findings:,} findings"
         return f"known of {self.release}: {found}, {lists} {', '.join(self.files)}"
 
+    @property
+    def if_unchanged(self) -> str:
+        """What a failure means that the lists do not have; empty without a list."""
+        return (
+            f"if this is {self.release} as it was released, what its list does not have is a new"
+            " finding, or a false alarm of cachewitness: please report it"
+            if self.files
+            else ""
+        )
+
 
 class SuiteReport(msgspec.Struct, kw_only=True):
     """The result of one suite; `arms` are the lines of cold against cached, `controls` what ran

@@ -541,7 +541,7 @@ def reasons(report: Report) -> list[str]:
     if report.exit_code == EXIT_PASS:
         return known and ["nothing else found", *known]
     if report.exit_code == EXIT_FAIL:
-        return _found(report) + known
+        return [*_found(report), *known, *_if_unchanged(report)]
     if report.bad_events and report.exit_code == EXIT_USAGE:
         traces = sum(suite.traces for suite in report.suites)
         return [
@@ -563,6 +563,11 @@ def reasons(report: Report) -> list[str]:
         died = [line for suite in report.suites for line in suite.crashed if line.startswith(DIED)]
         return [*open_, *died, *known]
     return []
+
+
+def _if_unchanged(report: Report) -> list[str]:
+    told = report.known_list.if_unchanged if report.known_list else ""
+    return [told] * bool(told)
 
 
 def _found(report: Report) -> list[str]:

@@ -186,7 +186,7 @@ class _Projector:
             elif event.seq == self._failing:
                 if isinstance(event, StepBegin):
                     yield from self._moment()
-                    self._title = f"step {event.step} begins"
+                    self._title = f"step {event.step} is scheduled"
                     self._titled = seq, -1
                 self._unmarked = event
             self._follow(event)

@@ -113,7 +113,7 @@ const play = (film) => {
     const place = known ? "operation " + (data.operations[at] + 1) + " · " : at + 1 + " of " + data.frames.length + ": ";
     moment.textContent = place + frame.title + (frame.failing ? " (here it fails) " : " ");
     moment.className = "moment" + (frame.failing ? " failing" : "");
-    link(at, names[at], moment).className = "here";
+    link(at, "link", moment).className = "here";
     const scroller = element("div", "", "wide");
     scroller.append(lanes(frame));
     stage.replaceChildren(scroller, pools(frame));
