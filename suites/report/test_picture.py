@@ -13,8 +13,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from cachewitness.cli import invoke
 from cachewitness._util.data import fixtures
+from cachewitness.cli import invoke
 from cachewitness.core import stored as history
 from cachewitness.core import validate
 from cachewitness.core.checkers.finding import Finding

@@ -47,6 +47,7 @@ def _picture(row: FindingRow, folder: Path) -> Picture:
     picture.operation = row.offending
     picture.cause = caused(row.cause)
     picture = filmed(picture, row.stored, folder)
-    picture.replay, picture.folder = row.replay, ""
+    picture.replay = row.replay
+    picture.folder = ""
     picture.id = f"{row.signature}, on {', '.join(row.engines)}"
     return picture
