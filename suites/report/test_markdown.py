@@ -59,5 +59,5 @@ def test_a_pass_says_what_was_covered() -> None:
     assert not any("|" in line for line in lines)
     assert lines[-1] == (
         "covered: `1 suite, 4 traces, 0 operations, 0 hits in 0 look-ups; not run: 2 things`;"
-        " the rest is in `report.txt`"
+        " the rest is in `report.html`"
     )

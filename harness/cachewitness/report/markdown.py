@@ -50,7 +50,7 @@ def _lines(report: Report, stored: Mapping[str, Stored]) -> Iterator[str]:
         yield ""
         yield f"… and {len(first) - ROWS_MAX} more anomalies"
     yield ""
-    yield f"covered: {code(in_short(report))}; the rest is in `report.txt`"
+    yield f"covered: {code(in_short(report))}; the rest is in `report.html`"
     if first:
         yield ""
         yield RED_BEFORE

@@ -137,8 +137,8 @@ class _Case:
             else f"its tokens [{self.start}, {self.stop})"
         )
         over = (
-            f" {r} ended while that step was in flight. The step was carried out all the same, and"
-            f" requests that come later can hit what {r} wrote in it."
+            f" {r} ended, or was preempted, while that step was in flight; it was carried out all"
+            f" the same, and whoever comes later can hit what {r} wrote in it."
             if self.outlived
             else ""
         )
