@@ -275,7 +275,7 @@ def reasons(result: Result) -> list[str]:
     if not found:
         open_ = [f"{tally.checker}: {tally.unjudged}" for tally in result.tallies if tally.unjudged]
         return open_ or denied(result.tallies) or list(filter(None, [result.activity.unexercised]))
-    return [f"{found[0]}, the first of {len(found)} findings"] if len(found) > 1 else found
+    return [f"{found[0]}, the gravest of {len(found)} findings"] if len(found) > 1 else found
 
 
 def _fits(spec: EngineSpec, asked: Trace, file: Path, *, differential: bool) -> None:

@@ -18,6 +18,7 @@ from rich.text import Text
 
 from cachewitness._util import output
 from cachewitness._util.lines import printable
+from cachewitness.core.checkers.anomalies import gravest_first
 from cachewitness.core.checkers.finding import Measured, Tally, denials, excused, idle, reused
 from cachewitness.core.result import (
     COUNTS,
@@ -559,7 +560,8 @@ def reasons(report: Report) -> list[str]:
 
 def _found(report: Report) -> list[str]:
     """Return how many traces failed that were not expected to, by anomaly; nothing if none did."""
-    failed = Counter(failure.finding.anomaly for failure in report.failures if not failure.expected)
+    found = gravest_first(one.finding for one in report.failures if not one.expected)
+    failed = Counter(finding.anomaly for finding in found)
     losses = len(report.baseline.losses) if report.baseline else 0
     lost = [
         f"less is restored than in the baseline, on {_counted(losses, 'configuration')} of suites"
