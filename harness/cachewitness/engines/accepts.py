@@ -20,11 +20,11 @@ class Accepts:
     """The configurations that an engine takes; `run`, `fuzz`, the state machines and pytest stay
     within them. A part that is left empty takes anything.
 
-    `kinds` are the kinds of cache groups. `requires` are those that every layout has, in this
-    order before further groups where layouts are drawn. `block_sizes` are in tokens; `one_block_size`: all groups
-    of a layout have the same one. `groups_max` is how many groups a layout may have. `options` are
-    the options of the policy by name, each with the values that it takes (none: any value); None:
-    all options are taken.
+    `kinds` are the kinds of cache groups. `requires` are those that every layout has; where one is
+    drawn, they come first and in this order. `block_sizes` are in tokens; `one_block_size`: all
+    groups of a layout have the same one. `groups_max` is how many groups a layout may have.
+    `options` are the options of the policy by name, each with the values that it takes (none: any
+    value); None: all options are taken.
 
         Accepts(kinds=("full",), groups_max=1, options={"retention_interval": (0,)})
         Accepts(kinds=("full", "recurrent"), requires=("full", "recurrent"), groups_max=2)
