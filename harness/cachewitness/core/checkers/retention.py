@@ -209,7 +209,9 @@ class IntervalSparsity(Checker):
             return reason
         if not header.rules.caching:
             return "prefix caching is off"
-        return "retention is dense" if header.rules.retention.interval is None else ""
+        if header.rules.retention.interval is not None:
+            return ""
+        return "retention is dense, as the engine declares no interval (`retention` of its rules)"
 
     def handlers(self) -> dict[type, Handler]:
         return {Hit: self.on_hit, Publish: self.on_publish}

@@ -45,6 +45,7 @@ class Ended(msgspec.Struct, eq=False):
     holders: frozenset[str]
     times: Times
     unused: int
+    last_use: str
 
     @staticmethod
     def of(key: Key, pool: int, record: PageRecord, step: int) -> Ended:
@@ -57,7 +58,14 @@ class Ended(msgspec.Struct, eq=False):
             record.asked_for,
         )
         holders = frozenset(record.holders) if record.holders else NOBODY
-        return Ended(key, pool, record, holders, times, step - record.used_in)
+        return Ended(key, pool, record, holders, times, step - record.used_in, last_use(record))
+
+
+def last_use(record: PageRecord) -> str:
+    """Say when a page was used last, as far as the ledger knows, and by whom."""
+    if not record.released_by:
+        return f"used in step {record.used_in}"
+    return f"given back by {record.released_by} in step {record.released_in}"
 
 
 def _used(times: Times | PageRecord) -> int:
@@ -160,12 +168,29 @@ def _asked_for(ledger: Ledger, record: PageRecord) -> bool:
     """Whether a request that is live begins with what the page is kept for: a look-up may have
     counted as a use.
     """
-    live = [request.nodes for request in ledger.requests.values() if request.live]
     return any(
-        key.length < len(nodes) and nodes[key.length] == key.node
-        for key in record.keys
-        for nodes in live
+        _begins_with(record, request.nodes) for request in ledger.requests.values() if request.live
     )
+
+
+def waiting_for(ledger: Ledger, record: PageRecord) -> str:
+    """Return a request that has no pages and begins with what the page is kept for; empty if there
+    is none.
+    """
+    return next(
+        (
+            request.r
+            for request in ledger.requests.values()
+            if request.live
+            and not ledger.holdings.pages_of.get(request.r)
+            and _begins_with(record, request.nodes)
+        ),
+        "",
+    )
+
+
+def _begins_with(record: PageRecord, nodes: list[int]) -> bool:
+    return any(key.length < len(nodes) and nodes[key.length] == key.node for key in record.keys)
 
 
 def _longer_stays(
