@@ -317,7 +317,8 @@ def _victim_is_held(one: Ended, r: str) -> Finding:
 
 def _wrong(ledger: Ledger, eviction: Eviction, one: Ended, other: int, why: str) -> Finding:
     record = ledger.records[one.pool][other]
-    uses = f"page {other} was last {last_use(record)}, page {one.key.page} {one.last_use}"
+    use = last_use(record)
+    uses = f"page {other} was last {use.told}, page {one.key.page} {one.last_use.told}"
     waiting = waiting_for(ledger, record) if eviction.order == "lru" else ""
     looked_up = (
         f"; {waiting}, which waits, begins with what page {other} keeps, and a look-up that gets no"
@@ -330,8 +331,8 @@ def _wrong(ledger: Ledger, eviction: Eviction, one: Ended, other: int, why: str)
         " own: a contradiction."
     )
     line = (
-        f"page {one.key.page} was evicted before page {other}, which goes first in the order"
-        f" {eviction.order}; {uses}"
+        f"page {one.key.page} ({one.last_use.short}) was evicted before page {other}"
+        f" ({use.short}), which goes first: {eviction.order}"
     )
     got = next((r for r in one.record.holders if ":" not in r), one.key.r)
     return Finding(anomaly="wrong-victim", r=got, sentence=sentence, line=line)

@@ -13,6 +13,7 @@ free, save that of full attention a longer prefix goes before a shorter one, whi
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from typing import NamedTuple
 
 import msgspec
 
@@ -31,6 +32,23 @@ class Times(msgspec.Struct, gc=False):
     asked_for: int
 
 
+class LastUse(NamedTuple):
+    """Who gave a page back last (empty: nobody did yet, it was keyed), and in which step."""
+
+    by: str
+    step: int
+
+    @property
+    def told(self) -> str:
+        """The use in words."""
+        return f"given back by {self.by} in step {self.step}" if self.by else self.short
+
+    @property
+    def short(self) -> str:
+        """The use in the words of a line."""
+        return f"{self.by}, step {self.step}" if self.by else f"used in step {self.step}"
+
+
 NOBODY: frozenset[str] = frozenset()
 
 
@@ -45,7 +63,7 @@ class Ended(msgspec.Struct, eq=False):
     holders: frozenset[str]
     times: Times
     unused: int
-    last_use: str
+    last_use: LastUse
 
     @staticmethod
     def of(key: Key, pool: int, record: PageRecord, step: int) -> Ended:
@@ -61,11 +79,9 @@ class Ended(msgspec.Struct, eq=False):
         return Ended(key, pool, record, holders, times, step - record.used_in, last_use(record))
 
 
-def last_use(record: PageRecord) -> str:
-    """Say when a page was used last, as far as the ledger knows, and by whom."""
-    if not record.released_by:
-        return f"used in step {record.used_in}"
-    return f"given back by {record.released_by} in step {record.released_in}"
+def last_use(record: PageRecord) -> LastUse:
+    """Return when a page was used last, as far as the ledger knows, and by whom."""
+    return LastUse(record.released_by, record.released_in if record.released_by else record.used_in)
 
 
 def _used(times: Times | PageRecord) -> int:
