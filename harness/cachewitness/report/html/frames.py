@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import msgspec
 
 from cachewitness.core.checkers.finding import Finding
+from cachewitness.core.checkers.wording import count
 from cachewitness.core.events import (
     Aborted,
     Event,
@@ -251,7 +252,7 @@ class _Projector:
             self._doing[run.r] = words.computes(run)
         for r, tokens in words.left_waiting(event):
             if self._doing.get(r, "").startswith("waits"):
-                self._doing[r] = f"waits: asked for {words.count(tokens, 'token')}, got no place"
+                self._doing[r] = f"waits: asked for {count(tokens, 'token')}, got no place"
         self._begun[event.step] = event
 
     def _end(self, event: StepEnd) -> None:
