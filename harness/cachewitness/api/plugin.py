@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
+from contextlib import nullcontext
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
@@ -77,7 +79,9 @@ def _case(request: pytest.FixtureRequest) -> Callable[[], None]:
 
         case, tests = request.param
         try:
-            did, lines, not_run = workers.run(case, request.node.nodeid.partition("[")[0], tests)
+            did, lines, not_run = workers.run(
+                case, request.node.nodeid.partition("[")[0], tests, partial(_tell, request.config)
+            )
         except UsageError as error:
             pytest.fail(f"{case.id}: {error}", pytrace=False)
         request.node.user_properties.append((PROPERTY, did))
@@ -87,6 +91,20 @@ def _case(request: pytest.FixtureRequest) -> Callable[[], None]:
             pytest.skip(not_run)
 
     return prove
+
+
+def _tell(config: pytest.Config, line: str) -> None:
+    """Print a line at once, beside what pytest captures; workers of pytest-xdist have no
+    terminal.
+    """
+    reporter = config.pluginmanager.get_plugin("terminalreporter")
+    capture = config.pluginmanager.get_plugin("capturemanager")
+    if reporter is None:
+        return
+    with capture.global_and_fixture_disabled() if capture else nullcontext():
+        reporter.ensure_newline()
+        reporter.write_line(line)
+        reporter.flush()
 
 
 class _Session:

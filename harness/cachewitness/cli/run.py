@@ -27,7 +27,7 @@ from cachewitness.cli.options import (
     selection_options,
     suites_of,
 )
-from cachewitness.cli.report_option import files_of, keeper_of, report_option, so_far
+from cachewitness.cli.report_option import files_of, keeper_of, report_option, so_far, telling
 from cachewitness.cli.report_option import ready as report_ready
 from cachewitness.cli.status_line import StatusLine, SuiteLines, left
 from cachewitness.cli.table_option import ready, table_option
@@ -266,7 +266,7 @@ def run(chosen: Selection, work: Work, listed: ExpectedFailures, output: Output)
         on_trace=(lambda progress: status.tell(lambda: _progress_text(progress)))
         if status.shown
         else None,
-        on_failure=kept.take,
+        on_failure=telling(kept, status),
         on_suite=SuiteLines(shown=talks).tell,
         on_step=Snapshots(write).offer if output.folder or output.junit else None,
         shrunk=work.max_failures,
