@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from cachewitness.sessions.fuzz.pool_model import (
     Block,
+    Hung,
     PoolModel,
     Violation,
     violated,
@@ -127,11 +128,13 @@ class Run:
         self._concerned: Sequence[Block] = ()
 
     def go(self) -> None:
-        """Make the pool and the calls. Raises Violation with the calls and what is wrong."""
+        """Make the pool and the calls. Raises Violation with the calls and what is wrong, or Hung
+        with the calls.
+        """
         self._counts.runs += 1
         try:
             self._go()
-        except Violation as found:
+        except (Violation, Hung) as found:
             text = "\n".join(f"    {line}" for line in self._lines)
             raise type(found)(f"{found}\n\n{text}") from found.__cause__
 
@@ -443,6 +446,9 @@ class Run:
         call = f"pool.{method}({', '.join(map(self._show, arguments))})" if shown else ""
         try:
             result = getattr(self._pool, method)(*arguments)
+        except (Violation, Hung):  # of an allocator's process, which is lost
+            self._lines.append(call or f"pool.{method}()")
+            raise
         except Exception as error:
             self._lines.append(f"{call or f'pool.{method}'} raises {_one_line(error)}")
             return None, error
