@@ -204,8 +204,10 @@ def test_a_hundred_thousand_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_pytest_shows_the_calls_and_nothing_else(tmp_path: Path) -> None:
     (tmp_path / "test_mine.py").write_text(
+        "from cachewitness import machines\n"
         "from suites.support.block_pools import FreedAgain, SamplePool\n\n\n"
-        "class TestMine(SamplePool):\n    pool_class = FreedAgain\n"
+        "class TestMine(SamplePool):\n    pool_class = FreedAgain\n\n\n"
+        "class TestProcess(machines.AllocatorProcess):\n    command = 'absent'\n"
     )
     ran = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(tmp_path)],
@@ -214,6 +216,7 @@ def test_pytest_shows_the_calls_and_nothing_else(tmp_path: Path) -> None:
         cwd=Path(__file__).parents[3],
     )
     assert ran.returncode == 1
+    assert "TestProcess: absent cannot be started (No such file" in ran.stdout
     assert "TestMine: block" in ran.stdout and "pool.alloc(1) -> [1]" in ran.stdout
     assert "Traceback" not in ran.stdout and "hypothesis" not in ran.stdout
 

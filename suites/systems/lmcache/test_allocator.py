@@ -4,6 +4,7 @@ killed.
 
 from __future__ import annotations
 
+import gc
 import importlib
 import logging
 from collections.abc import Iterator
@@ -25,8 +26,9 @@ ALIGN = 64
 
 @pytest.fixture(autouse=True)
 def unpatched() -> Iterator[None]:
-    logging.disable(logging.ERROR)  # LMCache tells of every refused allocation
+    logging.disable(logging.ERROR)  # LMCache writes a line for each refusal, and each object at the end
     yield
+    gc.collect()
     logging.disable(logging.NOTSET)
     PATCHES.undo()
 
@@ -166,6 +168,74 @@ def test_nothing_is_wrong_with_calls_that_are_allowed(
 
 
 def test_a_page_that_is_freed_twice_is_handed_out_twice() -> None:
+    """`findings/lmcache-paged-allocator.sh` shows it without this package."""
     found = find(PagedTwice)
     assert isinstance(found, Failure)
     assert found.kind in ("handed-out-twice", "count"), found.text
+
+
+MANAGER = "memory_management"
+TENSORS = "memory_allocators.tensor_memory_allocator"
+PAGES = "memory_allocators.paged_tensor_memory_allocator"
+FAULTS = {
+    "neighbour-lost": (
+        Addresses,
+        (MANAGER, "AddressManager", "_coalesce"),
+        "prev_block.size += curr_block.size + succ_block.size",
+        "prev_block.size += curr_block.size",
+        {"raised", "refused"},
+    ),
+    "rest-begins-a-block-early": (
+        Addresses,
+        (MANAGER, "AddressManager", "batched_allocate"),
+        "start=block.start + used, size=block.size - used",
+        "start=block.start + used - aligned_size, size=block.size - used",
+        {"raised", "handed-out-twice", "refused"},
+    ),
+    "freed-while-shared": (
+        Tensors,
+        (MANAGER, "TensorMemoryObj", "ref_count_down"),
+        "self.meta.ref_count == 0 and self.parent_allocator",
+        "self.meta.ref_count <= 1 and self.parent_allocator",
+        {"count", "handed-out-twice"},
+    ),
+    "freed-object-stays-valid": (
+        Tensors,
+        (TENSORS, "TensorMemoryAllocator", "free"),
+        "memory_obj.invalidate()",
+        "pass",
+        {"count", "handed-out-twice", "raised", "capacity"},
+    ),
+    "merged-over-a-gap": (
+        BatchedTensors,
+        (TENSORS, "TensorMemoryAllocator", "batched_free"),
+        "elif curr_start + curr_size == memory_obj.meta.address:",
+        "elif curr_start + curr_size <= memory_obj.meta.address:",
+        {"count", "handed-out-twice", "raised"},
+    ),
+    "pages-of-a-refusal-kept": (
+        Paged,
+        (PAGES, "PagedTensorMemoryAllocator", "batched_allocate"),
+        "self.batched_free(allocated_blocks, update_stats=False)",
+        "pass",
+        {"count", "refused", "raised"},
+    ),
+    "freed-page-in-front": (
+        Paged,
+        (PAGES, "PagedTensorMemoryAllocator", "free"),
+        "self.free_blocks.append(memory_obj)",
+        "self.free_blocks.appendleft(memory_obj)",
+        {"order"},
+    ),
+}
+"""A piece of LMCache's own code, and what stands there instead."""
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_fault_in_its_code_is_killed(name: str) -> None:
+    allocator, place, old, new, kinds = FAULTS[name]
+    PATCHES.text(*place, old, new)
+    found = find(allocator)
+    assert isinstance(found, Failure)
+    assert found.kind in kinds, found.text
+    assert f"pool = {allocator.__name__}()" in found.text
