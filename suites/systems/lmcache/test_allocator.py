@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from cachewitness import machines
 from cachewitness.engines.source_patch import Patches
 from cachewitness.sessions.fuzz.allocator import Failure, find
-from suites.systems.lmcache.test_real import REAL
+from suites.support.real_engines import LMCACHE
 
-pytestmark = REAL
+pytestmark = LMCACHE
 PATCHES = Patches("lmcache.v1")
 ALIGN = 64
 """Bytes of a block."""
@@ -26,7 +26,9 @@ ALIGN = 64
 
 @pytest.fixture(autouse=True)
 def unpatched() -> Iterator[None]:
-    logging.disable(logging.ERROR)  # LMCache writes a line for each refusal, and each object at the end
+    logging.disable(
+        logging.ERROR
+    )  # LMCache writes a line for each refusal, and each object at the end
     yield
     gc.collect()
     logging.disable(logging.NOTSET)
