@@ -79,6 +79,8 @@ def test_there_are_at_least_twenty_faults() -> None:
         if inspect.isclass(value) and issubclass(value, BlockPool) and value is not BlockPool
     ]
     assert len(planted) >= 20 and set(planted) == set(block_pools.FAULTS)
+    upstream = [fault for fault in planted if re.match(r"[\w-]+#\d+", fault.__doc__ or "")]
+    assert len(upstream) >= 10
 
 
 def bare(pool: Any) -> type[cachewitness.machines.Allocator]:
