@@ -6,7 +6,7 @@ tests the pool, and plants faults in it.
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 
 
 class BlockPool:
@@ -28,7 +28,7 @@ class BlockPool:
         return taken
 
     def free(self, blocks: list[int]) -> None:
-        if any(blocks.count(block) > self.counts[block] for block in set(blocks)):
+        if any(times > self.counts[block] for block, times in Counter(blocks).items()):
             raise ValueError("a block has no reference left")
         for block in blocks:
             self.counts[block] -= 1

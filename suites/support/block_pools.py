@@ -136,7 +136,7 @@ class ShareOfFree(BlockPool):
 
 
 class NullHandedOut(BlockPool):
-    """The null block is in the queue."""
+    """unified-cache-management#1053: the null block is in the queue."""
 
     def __init__(self, size):
         super().__init__(size)
@@ -221,6 +221,23 @@ class HitMovesToTheEnd(BlockPool):
         if found in self.unused:
             self.unused.move_to_end(found)
         return found
+
+
+class HitDoesNotRenew(BlockPool):
+    """FlexKV#195: a block that was hit keeps its place, so that it is the next to go."""
+
+    def __init__(self, size):
+        super().__init__(size)
+        self.hit = set()
+
+    def touch(self, block):
+        self.hit.add(block)
+        super().touch(block)
+
+    def free(self, blocks):
+        super().free(blocks)
+        for block in self.hit & set(blocks) & self.unused.keys():
+            self.unused.move_to_end(block, last=False)
 
 
 class KeyLeft(BlockPool):
@@ -329,6 +346,7 @@ FAULTS = {
     TouchLeavesInQueue: {"count", "handed-out-twice"},
     TouchForgotten: {"count", "references", "handed-out-twice"},
     HitMovesToTheEnd: {"order"},
+    HitDoesNotRenew: {"order"},
     KeyLeft: {"stale-key", "evicted-few"},
     KeyOfAnother: {"wrong-block", "stale-key"},
     KeyReplaced: {"stale-key"},

@@ -23,10 +23,11 @@ to the shortest sequence of calls that shows it.
 from __future__ import annotations
 
 import traceback
-from collections.abc import Hashable
+from collections.abc import Callable, Collection, Hashable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import hypothesis
 from hypothesis import HealthCheck, Phase, Verbosity, given
@@ -35,7 +36,7 @@ from hypothesis.errors import Flaky
 
 from cachewitness._util.errors import UsageError
 from cachewitness.sessions.fuzz.pool_calls import Counts, Plan, Run, plans
-from cachewitness.sessions.fuzz.pool_model import Order, Violation
+from cachewitness.sessions.fuzz.pool_model import Hung, Order, Violation
 
 SETTINGS = hypothesis.settings(
     max_examples=400,
@@ -51,11 +52,19 @@ SETTINGS = hypothesis.settings(
 )
 """The same runs each time; `stateful_step_count` is the most calls in one."""
 
+Misuse = Literal["raises", "refused", "undefined"]
 _LARGE = 100_000
 SIZES = st.integers(0, 29).flatmap(
     lambda place: st.integers(1, 24) if place < 29 else st.integers(25, _LARGE)
 )
 """How many blocks a pool has: mostly so few that it runs full, now and then up to 100,000."""
+
+
+class Opened(NamedTuple):
+    """What a test of a class needs: the methods that can be called, and how a pool is made."""
+
+    methods: Collection[str]
+    pool: Callable[[], Allocator]
 
 
 class Allocator:
@@ -74,7 +83,7 @@ class Allocator:
     """Which free block is handed out first: `"lru"` (freed longest ago), `"fifo"` (allocated
     longest ago) or `"lifo"` (freed last); None does not judge it. Of a pool with `publish`, the
     order is judged of the free blocks that have keys."""
-    misuse: ClassVar[Literal["raises", "refused", "undefined"]] = "raises"
+    misuse: ClassVar[Misuse] = "raises"
     """What a second `free`, and a `share` of a free block, do: they raise; they return and change
     nothing; or they are never asked."""
     exhausted: ClassVar[tuple[type[Exception], ...]] = (Exception,)
@@ -139,15 +148,29 @@ class Allocator:
         raise NotImplementedError
 
     def name(self, block: Any) -> Hashable:
-        """Return what tells a block from others: the block itself, or its `block_id`."""
+        """Return what tells a block from others: the block itself, its `block_id`, or the number
+        in a scalar of numpy or torch.
+        """
         named: Hashable = getattr(block, "block_id", block)
-        return named
+        item = getattr(named, "item", None)
+        return item() if callable(item) else named
 
     def test_allocator(self) -> None:
         """Draw pools and calls; fail with the shortest calls that show what is wrong."""
         __tracebackhide__ = True
-        if failure := find(type(self)):
+        try:
+            failure = find(type(self))
+        except UsageError as refusal:
+            failure = Failure("refused", str(refusal))
+        if failure:
             _fail(failure.text)
+
+    @classmethod
+    @contextmanager
+    def _opened(cls) -> Iterator[Opened]:
+        """Hold open what the pools of a test share."""
+        base = vars(Allocator)
+        yield Opened({name for name in base if getattr(cls, name) is not base[name]}, cls)
 
 
 @dataclass(frozen=True)
@@ -165,23 +188,25 @@ def find(allocator: type[Allocator]) -> Failure | None:
     same calls were answered differently. Raises UsageError if the class does not override what is
     needed.
     """
-    for needed in ("make", "alloc"):
-        if getattr(allocator, needed) is getattr(Allocator, needed):
-            raise UsageError(f"{allocator.__name__}: {needed} is not overridden")
-    overridden = {
-        name for name, method in vars(Allocator).items() if getattr(allocator, name) is not method
-    }
+    with allocator._opened() as opened:
+        for needed in ("make", "alloc"):
+            if needed not in opened.methods:
+                raise UsageError(f"{allocator.__name__}: {needed} is not overridden")
+        return _found(allocator, opened)
+
+
+def _found(allocator: type[Allocator], opened: Opened) -> Failure | None:
     counts = Counts()
     called = allocator.__name__
 
     @allocator.settings
     @given(plans(allocator.sizes, allocator.settings.stateful_step_count))
     def example(plan: Plan) -> None:
-        Run(allocator(), overridden, plan, counts).go()
+        Run(opened.pool(), opened.methods, plan, counts).go()
 
     try:
         example()
-    except Violation as found:
+    except (Violation, Hung) as found:
         return Failure(found.kind, f"{called}: {found}{_origin(found)}")
     except Flaky as flaky:
         text = (
@@ -189,7 +214,7 @@ def find(allocator: type[Allocator]) -> Failure | None:
             f" must depend on its calls alone\n\n{flaky}"
         )
         return Failure("flaky", text)
-    if empty := counts.nothing_judged(overridden):
+    if empty := counts.nothing_judged(opened.methods):
         return Failure("vacuous", f"{called}: a pass would show nothing: {empty}\n\n{counts}")
     return None
 

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from cachewitness.sessions.fuzz.pool_model import (
     Block,
+    Hung,
     PoolModel,
     Violation,
     violated,
@@ -22,6 +23,8 @@ _SHOWN_FIRST, _SHOWN_LAST = 6, 1
 """So many blocks of a long list are shown."""
 _DRAINED_ONE_BY_ONE_MAX = 1_000
 """The largest pool that is emptied at the end where `alloc` takes fewer blocks at a time."""
+_TAKE_NUMBERS = ("make", "alloc", "evict")
+_RETURN_BLOCKS = ("alloc", "lookup", "evict")
 _TRIED = 8
 """So many blocks that were freed are tried for one that is free."""
 
@@ -34,24 +37,26 @@ class Call(NamedTuple):
     rule: int
     which: int
     """A block or a key, by its index among those that may be taken."""
-    manner: int
-    """From 0 to 19: an amount, and a flag from 10 on."""
+    amount: int
+    """From 0 to 9: how many blocks."""
+    flag: bool
+    """One of two ways in which a call can be made."""
 
-    @property
-    def amount(self) -> int:
-        """From 0 to 9: how many blocks."""
-        return self.manner % 10
+    @classmethod
+    def of(cls, choices: int) -> Call:
+        """Read a drawn number. Its fields lie so that clearing high bits, as Hypothesis does while
+        it shrinks, leaves the rule.
+        """
+        return cls(
+            rule=choices & 127,
+            which=choices >> 12,
+            amount=(choices >> 7 & 15) % 10,
+            flag=bool(choices >> 11 & 1),
+        )
 
-    @property
-    def flag(self) -> bool:
-        """One of two ways in which a call can be made."""
-        return self.manner >= 10
 
-
-Choices = tuple[int, int, int]
-_CALL: st.SearchStrategy[Choices] = st.tuples(
-    st.integers(0, 95), st.integers(0, 1 << 16), st.integers(0, 19)
-)
+_CALL = st.integers(0, (1 << 24) - 1)
+"""One number for a call: three would be drawn, and shrunk, half as fast."""
 _MASKS = st.integers(0, (1 << 16) - 1)
 
 
@@ -61,8 +66,8 @@ class Plan(NamedTuple):
     size: int
     left_out: tuple[int, int]
     """Bit masks: a rule that is in both is left out."""
-    calls: list[Choices]
-    last: Choices
+    calls: list[int]
+    last: int
     """What is done at the end."""
 
 
@@ -119,7 +124,7 @@ class Run:
         self._pool = pool
         self._overridden = overridden
         self._plan = plan
-        self._choice = Call(*plan.last)
+        self._choice = Call.of(plan.last)
         self._counts = counts
         self._lines = [f"pool = {type(pool).__name__}()"]
         self._objects: dict[Block, Any] = {}
@@ -127,11 +132,13 @@ class Run:
         self._concerned: Sequence[Block] = ()
 
     def go(self) -> None:
-        """Make the pool and the calls. Raises Violation with the calls and what is wrong."""
+        """Make the pool and the calls. Raises Violation with the calls and what is wrong, or Hung
+        with the calls.
+        """
         self._counts.runs += 1
         try:
             self._go()
-        except Violation as found:
+        except (Violation, Hung) as found:
             text = "\n".join(f"    {line}" for line in self._lines)
             raise type(found)(f"{found}\n\n{text}") from found.__cause__
 
@@ -147,10 +154,10 @@ class Run:
         )
         rules = self._rules()
         for choices in self._plan.calls:
-            self._choice = Call(*choices)
+            self._choice = Call.of(choices)
             rules[self._choice.rule % len(rules)]()
             self._look()
-        self._choice = Call(*self._plan.last)
+        self._choice = Call.of(self._plan.last)
         if self._free_again in rules and self._choice.flag:
             self._free_twice_at_once()
         else:
@@ -411,8 +418,12 @@ class Run:
 
     def _named(self, result: Any) -> list[Block]:
         found = list(result) if isinstance(result, Iterable) else [result]
-        names = [self._pool.name(block) for block in found]
-        self._objects.update(zip(names, found, strict=True))
+        try:
+            names = [self._pool.name(block) for block in found]
+            self._objects.update(zip(names, found, strict=True))
+        except Exception as error:
+            sentence = f"what it returned has no name that can be hashed: {_one_line(error)}"
+            self._violated("malformed", sentence, error)
         return names
 
     def _given(self, names: Iterable[Block]) -> list[Any]:
@@ -428,7 +439,7 @@ class Run:
     ) -> Any:
         """Make a call that is to be taken, and return its result."""
         result, error = self._call(method, *arguments, shown=shown)
-        call = f"{method}({', '.join(map(self._show, arguments))})"
+        call = self._written(method, arguments)
         if error is not None:
             self._raised(call, error, sentence)
         if result is False and not refusable:
@@ -440,16 +451,32 @@ class Run:
     ) -> tuple[Any, Exception | None]:
         self._concerned = () if shown else self._concerned
         self._counts.calls += shown
-        call = f"pool.{method}({', '.join(map(self._show, arguments))})" if shown else ""
+        call = f"pool.{self._written(method, arguments)}" if shown else ""
         try:
             result = getattr(self._pool, method)(*arguments)
+        except (Violation, Hung):  # of an allocator's process, which is lost
+            self._lines.append(call or f"pool.{method}()")
+            raise
         except Exception as error:
             self._lines.append(f"{call or f'pool.{method}'} raises {_one_line(error)}")
             return None, error
         if shown:
-            answer = "" if result is None else f" -> {self._show(result)}"
-            self._lines.append(f"{call}{answer}")
+            self._lines.append(f"{call}{self._answer(method, result)}")
         return result, None
+
+    def _written(self, method: str, arguments: Sequence[Any]) -> str:
+        show = repr if method in _TAKE_NUMBERS else self._show
+        return f"{method}({', '.join(map(show, arguments))})"
+
+    def _answer(self, method: str, result: Any) -> str:
+        if result is None:
+            return ""
+        # A number that is returned where no block is expected, such as a status, is none.
+        block = method in _RETURN_BLOCKS and not (method == "evict" and isinstance(result, int))
+        try:
+            return f" -> {self._show(result) if block else repr(result)}"
+        except Exception:  # it has no name, which is judged where it is read
+            return f" -> {result!r}"
 
     def _show(self, value: Any) -> str:
         if isinstance(value, list | tuple):

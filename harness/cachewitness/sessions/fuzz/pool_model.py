@@ -34,6 +34,14 @@ class Violation(AssertionError):
     kind = ""
 
 
+class Hung(BaseException):
+    """A pool that does not answer, in a sentence. Hypothesis lets it pass: every attempt to shrink
+    the calls would wait as long again.
+    """
+
+    kind = "hung"
+
+
 @cache
 def violation(kind: str) -> type[Violation]:
     """Return the exception of a kind, such as `double-free`."""
