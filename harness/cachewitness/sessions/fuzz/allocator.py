@@ -92,6 +92,12 @@ class Allocator:
     """The most blocks that one `alloc` is asked for."""
     lookup_acquires: ClassVar[bool] = False
     """Whether a lookup that finds a block takes a reference to it."""
+    keys_per_block: ClassVar[int | None] = None
+    """The most keys that one block is given; None: any number. A pool may refuse a second key in
+    any way."""
+    keeps: ClassVar[bool] = False
+    """Whether a key must be found until its block is handed out again, is evicted or unpublished,
+    or the pool is reset. If not, a lookup that finds nothing is not judged."""
     sizes: ClassVar[st.SearchStrategy[int]] = SIZES
     """How many blocks a pool has."""
     settings: ClassVar[hypothesis.settings] = SETTINGS

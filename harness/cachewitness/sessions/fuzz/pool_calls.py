@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, NoReturn
 
@@ -19,12 +19,19 @@ from cachewitness.sessions.fuzz.pool_model import blocks as in_blocks
 
 _WEIGHTS = {"alloc": 4, "free": 4, "share": 2, "publish": 4, "lookup": 4, "touch": 2, "evict": 2}
 """How often each rule is drawn beside the others, which are drawn once."""
+_RULES = ("free", "share", "publish", "lookup", "touch", "unpublish", "evict", "reset")
+"""Methods that are called beside `alloc`."""
+_MISUSES = {"free_again": "free", "share_free": "share"}
+"""Calls that are not allowed, and the methods that they misuse."""
 _SHOWN_FIRST, _SHOWN_LAST = 6, 1
 """So many blocks of a long list are shown."""
 _DRAINED_ONE_BY_ONE_MAX = 1_000
 """The largest pool that is emptied at the end where `alloc` takes fewer blocks at a time."""
 _TRIED = 8
 """So many blocks that were freed are tried for one that is free."""
+_LATEST = 8
+"""So many of the latest keys are looked at for a block with a key; of many blocks, an index would
+hardly ever name one."""
 
 
 class Call(NamedTuple):
@@ -87,12 +94,18 @@ class Counts:
     full: int = 0
     lookups: int = 0
     hits: int = 0
+    touched: int = 0
+    evicted: int = 0
+    """Blocks with keys that were evicted, or handed out again."""
 
     def __str__(self) -> str:
+        keys = (
+            f", {self.lookups:,} lookups, {self.hits:,} hits, {self.touched:,} touched,"
+            f" {self.evicted:,} evicted"
+        )
         return (
             f"{self.runs:,} runs with {self.calls:,} calls: {in_blocks(self.allocated)} allocated,"
-            f" {self.freed:,} freed, {self.full:,} times full, {self.lookups:,} lookups,"
-            f" {self.hits:,} hits"
+            f" {self.freed:,} freed, {self.full:,} times full{keys if self.lookups else ''}"
         )
 
     def nothing_judged(self, overridden: Collection[str]) -> str:
@@ -107,7 +120,27 @@ class Counts:
         if "lookup" in overridden and not self.hits:
             why = "" if "publish" in overridden else ": publish is not overridden"
             return f"no lookup ever found a block{why}"
+        if "lookup" in overridden and not self.evicted:
+            return "no block with a key was ever evicted, or handed out again"
+        if "touch" in overridden and not self.touched:
+            return "no block was ever touched"
         return ""
+
+
+def rules_of(overridden: Collection[str], misuse: str, left_out: int = 0) -> list[str]:
+    """Return the rules of a run, each as often as it weighs, without those whose bit is in
+    `left_out`: a random subset of those that the pool has, as faults may show only where something
+    else does not happen (swarm testing). It always allocates.
+    """
+    rules = [name for name in _RULES if name in overridden]
+    if misuse != "undefined":
+        rules += [wrong for wrong, method in _MISUSES.items() if method in overridden]
+    return [
+        again
+        for place, rule in enumerate(["alloc", *rules])
+        if place == 0 or not left_out >> (place - 1) & 1
+        for again in [rule] * _WEIGHTS.get(rule, 1)
+    ]
 
 
 class Run:
@@ -126,6 +159,7 @@ class Run:
         self._objects: dict[Block, Any] = {}
         """Each block as the pool gave it last."""
         self._concerned: Sequence[Block] = ()
+        self._keys = 0
 
     def go(self) -> None:
         """Make the pool and the calls. Raises Violation with the calls and what is wrong, or Hung
@@ -151,40 +185,17 @@ class Run:
         rules = self._rules()
         for choices in self._plan.calls:
             self._choice = Call(*choices)
-            rules[self._choice.rule % len(rules)]()
+            getattr(self, f"_{rules[self._choice.rule % len(rules)]}")()
             self._look()
         self._choice = Call(*self._plan.last)
-        if self._free_again in rules and self._choice.flag:
+        if "free_again" in rules and self._choice.flag:
             self._free_twice_at_once()
         else:
             self._drain()
 
-    def _rules(self) -> list[Callable[[], None]]:
-        """Return the rules of this run: a random subset of those that the pool has, as faults may
-        show only where something else does not happen (swarm testing). It always allocates.
-        """
-        known = {
-            "free": self._free,
-            "share": self._share,
-            "publish": self._publish,
-            "lookup": self._lookup,
-            "touch": self._touch,
-            "unpublish": self._unpublish,
-            "evict": self._evict,
-            "reset": self._reset,
-        }
-        rules = [rule for name, rule in known.items() if name in self._overridden]
-        if self._pool.misuse != "undefined":
-            rules += [self._free_again] if "free" in self._overridden else []
-            rules += [self._share_free] if "share" in self._overridden else []
+    def _rules(self) -> list[str]:
         first, second = self._plan.left_out
-        left_out = first & second
-        return [
-            again
-            for place, rule in enumerate([self._alloc, *rules])
-            if place == 0 or not left_out >> (place - 1) & 1
-            for again in [rule] * _WEIGHTS.get(rule.__name__.strip("_"), 1)
-        ]
+        return rules_of(self._overridden, self._pool.misuse, first & second)
 
     # --- rules ------------------------------------------------------------------------------------
 
@@ -211,7 +222,7 @@ class Run:
         handed = self._named(result)
         if len(handed) != n:
             violated("short", f"alloc({n}) handed out {in_blocks(len(handed))}")
-        model.alloc(handed)
+        self._counts.evicted += model.alloc(handed)
         self._counts.allocated += n
         self._concerned = handed
 
@@ -220,7 +231,10 @@ class Run:
         if not live:
             return
         amount = self._choice.amount
-        released = live.consecutive(self._choice.which, len(live) if amount == 9 else amount + 1)
+        released = self._held_with_keys() if amount == 8 else []
+        if not released:
+            count = len(live) if amount == 9 else amount + 1
+            released = live.consecutive(self._choice.which, count)
         if self._choice.flag:
             released.reverse()
         self._free_blocks(released)
@@ -251,7 +265,7 @@ class Run:
 
     def _share_free(self) -> None:
         block = self._any_free()
-        if block is not None and not self._model.has_keys(block):
+        if block is not None and not self._model.keys_of(block):
             self._misused(
                 "share", self._objects[block], "use-after-free", f"block {block!r} is free"
             )
@@ -275,31 +289,54 @@ class Run:
 
     def _acquire(self, method: str, block: Block) -> None:
         self._must(method, self._objects[block], sentence="although its content is there")
+        self._counts.touched += method == "touch"
         self._model.acquire(block)
         self._concerned = [block]
 
     def _publish(self) -> None:
-        """Publish some blocks that have no key yet, each under a new key, or one under a key that
-        names another block already.
+        """Publish some blocks that have no key yet, each under a new key; or one under a key that
+        names another block already; or one that has a key under a second one.
         """
-        model = self._model
-        known = model.keys_known
+        known = self._model.keys_known
         amount = self._choice.amount
         if amount == 9 and known:
             key = str(known[-1 - self._choice.which % len(known)])
             for block in self._without_keys(1):
                 self._publish_block(key, block)
+        elif amount == 8 and self._pool.keys_per_block != 1:
+            self._publish_again()
+        else:
+            for block in self._without_keys(amount // 2 + 1):
+                self._publish_block(self._new_key(), block)
+
+    def _publish_again(self) -> None:
+        keyed = self._held_with_keys()
+        if not keyed:
             return
-        for block in self._without_keys(amount // 2 + 1):
-            self._publish_block(f"k{len(known) + 1}", block)
+        block = keyed[self._choice.which % len(keyed)]
+        most = self._pool.keys_per_block
+        if most is None or len(self._model.keys_of(block)) < most:
+            self._publish_block(self._new_key(), block, second=True)
+
+    def _new_key(self) -> str:
+        self._keys += 1
+        return f"k{self._keys}"
 
     def _without_keys(self, count: int) -> list[Block]:
         held = self._model.live.consecutive(self._choice.which, count)
-        return [block for block in held if not self._model.has_keys(block)]
+        return [block for block in held if not self._model.keys_of(block)]
 
-    def _publish_block(self, key: str, block: Block) -> None:
-        result = self._must("publish", key, self._objects[block], refusable=True)
-        if result is not False:
+    def _held_with_keys(self) -> list[Block]:
+        keyed = self._model.with_keys(_LATEST)
+        return [block for block in keyed if not self._model.is_free(block)]
+
+    def _publish_block(self, key: str, block: Block, second: bool = False) -> None:
+        if second:  # whoever allows one key may well raise
+            result, error = self._call("publish", key, self._objects[block])
+        else:
+            result = self._must("publish", key, self._objects[block], refusable=True)
+            error = None
+        if error is None and result is not False:
             self._model.publish(key, block)
 
     def _lookup(self) -> None:
@@ -312,6 +349,8 @@ class Run:
             self._raised(f"lookup({key!r})", error)
         self._counts.lookups += 1
         if error is not None or _refuses(result):
+            if self._pool.keeps:
+                self._model.not_found(key)
             return
         [block] = self._named([result])
         self._model.found(key, block)
@@ -325,7 +364,7 @@ class Run:
     def _unpublish(self) -> None:
         model = self._model
         candidates = model.live.consecutive(0, len(model.live))[:8] + model.freed[-8:]
-        keyed = [block for block in candidates if model.has_keys(block)]
+        keyed = [block for block in candidates if model.keys_of(block)]
         if keyed:
             block = keyed[self._choice.which % len(keyed)]
             self._must("unpublish", self._objects[block])
@@ -337,10 +376,9 @@ class Run:
 
     def _evict_blocks(self, n: int) -> None:
         result = self._must("evict", n, refusable=True)
-        if result is None or isinstance(result, int):
-            self._model.evict(n, None if result is None else int(result))
-        else:
-            self._model.evict(n, self._named(result))
+        unnamed = result is None or isinstance(result, int)
+        evicted = result if unnamed else self._named(result)
+        self._counts.evicted += self._model.evict(n, evicted)
 
     def _reset(self) -> None:
         result, error = self._call("reset")
