@@ -73,6 +73,20 @@ class Plan(NamedTuple):
     last: Choices
     """What is done at the end."""
 
+    def with_all_rules(self, overridden: Collection[str], misuse: str) -> Plan:
+        """Return a plan of the same calls in which no rule is left out."""
+        every = rules_of(overridden, misuse)
+        first, second = self.left_out
+        drawn = rules_of(overridden, misuse, first & second)
+        calls = [
+            (every.index(drawn[rule % len(drawn)]), which, manner)
+            for rule, which, manner in self.calls
+        ]
+        last = Call(*self.last)
+        if last.flag and "free_again" not in drawn:
+            last = last._replace(manner=last.amount)
+        return Plan(self.size, (0, 0), calls, tuple(last))
+
 
 def plans(sizes: st.SearchStrategy[int], steps: int) -> st.SearchStrategy[Plan]:
     """Draw plans of up to so many calls. Lists that have a least length are drawn so that runs are
@@ -160,6 +174,11 @@ class Run:
         """Each block as the pool gave it last."""
         self._concerned: Sequence[Block] = ()
         self._keys = 0
+
+    @property
+    def lines(self) -> list[str]:
+        """The calls so far, as they are shown."""
+        return self._lines
 
     def go(self) -> None:
         """Make the pool and the calls. Raises Violation with the calls and what is wrong, or Hung
