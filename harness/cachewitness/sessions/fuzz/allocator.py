@@ -35,6 +35,7 @@ from hypothesis import strategies as st
 from hypothesis.errors import Flaky
 
 from cachewitness._util.errors import UsageError
+from cachewitness.sessions.fuzz.allocator_isolated import Child, Isolated
 from cachewitness.sessions.fuzz.pool_calls import Counts, Plan, Run, plans
 from cachewitness.sessions.fuzz.pool_declarations import Misuse, check_declarations
 from cachewitness.sessions.fuzz.pool_model import Hung, Order, Violation
@@ -104,6 +105,8 @@ class Allocator:
     or the pool is reset. If not, a lookup that finds nothing is not judged."""
     sizes: ClassVar[st.SearchStrategy[int]] = SIZES
     """How many blocks a pool has."""
+    _cachewitness_did: str = ""
+    """What the runs of the last test did, for the plugin of pytest to show."""
     settings: ClassVar[hypothesis.settings] = SETTINGS
     """Hypothesis's settings: how many runs, of at most `stateful_step_count` calls."""
 
@@ -162,22 +165,43 @@ class Allocator:
         named: Hashable = getattr(block, "block_id", block)
         return named
 
+    def close(self) -> None:
+        """Give the pool up, at the end of a run."""
+
     def test_allocator(self) -> None:
         """Draw pools and calls; fail with the shortest calls that show what is wrong."""
-        __tracebackhide__ = True
         try:
-            failure = find(type(self))
+            failure, counts = judge(type(self))
         except UsageError as refusal:
-            failure = Failure("refused", str(refusal))
+            failure, counts = Failure("refused", str(refusal)), None
         if failure:
             _fail(failure.text)
+        self._cachewitness_did = str(counts)
 
     @classmethod
     @contextmanager
     def _opened(cls) -> Iterator[Opened]:
         """Hold open what the pools of a test share."""
         base = vars(Allocator)
-        yield Opened({name for name in base if getattr(cls, name) is not base[name]}, cls)
+        methods = {name for name in base if getattr(cls, name) is not base[name]}
+        if not cls.isolate:
+            yield Opened(methods, cls)
+            return
+        children: list[Child] = []
+
+        def forked() -> Allocator:
+            if children:
+                children.pop().kill()
+            children.append(Child(cls))
+            pool: Allocator = isolated(children[0])
+            return pool
+
+        isolated: Any = type(cls.__name__, (Isolated, cls), {})
+        try:
+            yield Opened({"close", *methods}, forked)
+        finally:
+            if children:
+                children[0].kill()
 
 
 @dataclass(frozen=True)
@@ -276,8 +300,8 @@ class _Test:
                 return weight
             return None
 
-        pool = self._opened.pool()
-        shrink(self._failed.with_all_rules(self._opened.methods, pool.misuse), weigh)
+        misuse = self._opened.pool().misuse
+        shrink(self._failed.with_all_rules(self._opened.methods, misuse), weigh)
         return shown[min(shown)] if shown else found
 
 

@@ -187,6 +187,8 @@ class Run:
         self._counts.runs += 1
         try:
             self._go()
+            if "close" in self._overridden:
+                self._must("close")
         except (Violation, Hung) as found:
             text = "\n".join(f"    {line}" for line in self._lines)
             raise type(found)(f"{found}\n\n{text}") from found.__cause__
