@@ -4,10 +4,8 @@ run that did nothing fails.
 
 from __future__ import annotations
 
-import ctypes
 import inspect
 import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -157,6 +155,7 @@ def test_misuse_is_judged_as_declared() -> None:
 
 def test_a_run_in_which_nothing_happens_fails() -> None:
     class NeverFreed(bare(BlockPool)):  # type: ignore[misc]
+        settings = FEW
         free = cachewitness.machines.Allocator.free
         share = cachewitness.machines.Allocator.share
 
@@ -165,12 +164,14 @@ def test_a_run_in_which_nothing_happens_fails() -> None:
     class NeverFull(bare(BlockPool)):  # type: ignore[misc]
         alloc_max = 1
         sizes = st.just(1_000)
+        settings = FEW
 
     found = failure(NeverFull)
     assert found.kind == "vacuous" and "never ran full" in found.text
 
     class NeverHits(SamplePool):
         publish = cachewitness.machines.Allocator.publish
+        settings = FEW
 
     assert "publish is not overridden" in failure(NeverHits).text
 
@@ -178,7 +179,8 @@ def test_a_run_in_which_nothing_happens_fails() -> None:
         def lookup(self, key: str) -> None:
             return None
 
-    assert "no lookup ever found a block" in failure(over(Forgets)).text
+    forgets = type("Forgetful", (over(Forgets),), {"settings": FEW})
+    assert "no lookup ever found a block" in failure(forgets).text
 
 
 def test_what_is_needed_is_asked_for() -> None:
@@ -202,8 +204,10 @@ def test_a_hundred_thousand_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_pytest_shows_the_calls_and_nothing_else(tmp_path: Path) -> None:
     (tmp_path / "test_mine.py").write_text(
+        "from cachewitness import machines\n"
         "from suites.support.block_pools import FreedAgain, SamplePool\n\n\n"
-        "class TestMine(SamplePool):\n    pool_class = FreedAgain\n"
+        "class TestMine(SamplePool):\n    pool_class = FreedAgain\n\n\n"
+        "class TestProcess(machines.AllocatorProcess):\n    command = 'absent'\n"
     )
     ran = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(tmp_path)],
@@ -212,64 +216,43 @@ def test_pytest_shows_the_calls_and_nothing_else(tmp_path: Path) -> None:
         cwd=Path(__file__).parents[3],
     )
     assert ran.returncode == 1
+    assert "TestProcess: absent cannot be started (No such file" in ran.stdout
     assert "TestMine: block" in ran.stdout and "pool.alloc(1) -> [1]" in ran.stdout
     assert "Traceback" not in ran.stdout and "hypothesis" not in ran.stdout
 
 
-C_POOL = """
-#include <stdlib.h>
-static int *queue, *held, first, count, total;
-void pool_make(int size) {
-    free(queue); free(held);
-    queue = malloc(size * sizeof(int)); held = calloc(size, sizeof(int));
-    first = 0; count = total = size;
-    for (int i = 0; i < size; i++) queue[i] = i;
-}
-int pool_alloc(int n, int *out) {
-    if (n > count) return -1;
-    for (int i = 0; i < n; i++) {
-        out[i] = queue[first]; first = (first + 1) % total; held[out[i]] = 1;
-    }
-    count -= n;
-    return 0;
-}
-int pool_free(int block) {
-    if (CHECK) return -1;
-    held[block] = 0;
-    queue[(first + count) % total] = block;
-    count++;
-    return 0;
-}
-"""
+def test_what_has_no_name_is_one_line() -> None:
+    class Unhashable(cachewitness.machines.Allocator):
+        def make(self, size: int) -> None:
+            self.size = size
+
+        def alloc(self, n: int) -> Any:
+            return [[block] for block in range(n)]
+
+    found = failure(Unhashable)
+    assert found.kind == "malformed" and "unhashable type: 'list'" in found.text.split("\n")[0]
 
 
-@pytest.mark.skipif(shutil.which("gcc") is None, reason="needs gcc")
-def test_an_allocator_in_c_by_ctypes(tmp_path: Path) -> None:
-    """The same class over a shared library; a pool that takes a second free is told apart."""
+def test_scalars_of_arrays_are_their_numbers() -> None:
+    """As torch's, which are equal and differ in their hashes."""
 
-    def compiled(name: str, check: str) -> type[cachewitness.machines.Allocator]:
-        source = tmp_path / f"{name}.c"
-        source.write_text(C_POOL)
-        library_path = tmp_path / f"{name}.so"
-        subprocess.run(
-            ["gcc", "-shared", "-fPIC", f"-DCHECK={check}", "-o", library_path, source], check=True
-        )
-        library = ctypes.CDLL(str(library_path))
+    class Scalar:
+        def __init__(self, number: int) -> None:
+            self.number = number
 
-        class InC(cachewitness.machines.Allocator):
-            order = "lru"
+        def item(self) -> int:
+            return self.number
 
-            def make(self, size: int) -> None:
-                library.pool_make(size)
+    class InTensors(bare(BlockPool)):  # type: ignore[misc]
+        settings = FEW
 
-            def alloc(self, n: int) -> Any:
-                out = (ctypes.c_int * n)()
-                return list(out) if library.pool_alloc(n, out) == 0 else None
+        def alloc(self, n: int) -> Any:
+            return [Scalar(block) for block in self.pool.alloc(n)]
 
-            def free(self, blocks: list[int]) -> bool:
-                return not any(map(library.pool_free, blocks))
+        def free(self, blocks: list[Any]) -> Any:
+            return self.pool.free([block.number for block in blocks])
 
-        return InC
+        def share(self, block: Any) -> Any:
+            return self.pool.share(block.number)
 
-    assert find(compiled("right", "!held[block]")) is None
-    assert failure(compiled("wrong", "count == total")).kind == "double-free"
+    assert find(InTensors) is None

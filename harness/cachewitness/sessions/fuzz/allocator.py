@@ -161,9 +161,12 @@ class Allocator:
         raise NotImplementedError
 
     def name(self, block: Any) -> Hashable:
-        """Return what tells a block from others: the block itself, or its `block_id`."""
+        """Return what tells a block from others: the block itself, its `block_id`, or the number
+        in a scalar of numpy or torch.
+        """
         named: Hashable = getattr(block, "block_id", block)
-        return named
+        item = getattr(named, "item", None)
+        return item() if callable(item) else named
 
     def close(self) -> None:
         """Give the pool up, at the end of a run."""

@@ -60,9 +60,7 @@ class Child:
             self._connection.send(None)
         self._wait()
         if self._ended:
-            violated(
-                "died", f"{self._how_it_ended()} as the pool was given up{self._last_words()}"
-            )
+            violated("died", f"{self._how_it_ended()} as the pool was given up{self._last_words()}")
 
     def kill(self) -> None:
         """End the process at once, if it has not ended."""

@@ -15,7 +15,8 @@ import msgspec
 
 from cachewitness._util.errors import UsageError
 from cachewitness.engines.isolation.process import Ended, Overlong, Process, Silent, Unasked
-from cachewitness.sessions.fuzz.allocator import Allocator, Misuse, Opened
+from cachewitness.sessions.fuzz.allocator import Allocator, Opened
+from cachewitness.sessions.fuzz.pool_declarations import Misuse
 from cachewitness.sessions.fuzz.pool_model import Hung, Order, violated
 
 PROTOCOL = "cachewitness.allocator"
@@ -89,6 +90,7 @@ class Conversation:
     def __init__(self, name: str, command: Sequence[str], seconds: float) -> None:
         self._name = name
         self._command = command
+        self._called = shlex.join(command)
         self._seconds = seconds
         self._process: Process | None = None
         self._decoder = msgspec.json.Decoder(Answer)
@@ -121,7 +123,7 @@ class Conversation:
         except _Malformed as malformed:
             kind = "malformed"
             what = f"answered {method} with {malformed}"
-        sentence = f"{self._command[0]} {what}{self._last_words()}"
+        sentence = f"{self._called} {what}{self._last_words()}"
         self.end()
         if kind == "hung":
             raise Hung(sentence)
@@ -154,7 +156,7 @@ class Conversation:
         except _Malformed as malformed:
             why = f"its first line is {malformed}"
         message = (
-            f"{self._name}: {self._command[0]} does not begin with"
+            f"{self._name}: {self._called} does not begin with"
             f' {{"is":"ready","protocol":"{PROTOCOL}","version":{VERSION},"methods":[…]}}:'
             f" {why}{self._last_words()}"
         )
@@ -206,11 +208,16 @@ class AllocatorProcess(Allocator):
     seconds: ClassVar[float] = 10.0
     """How long an answer may take. One that takes longer ends the test, and is not shrunk."""
 
-    def __init__(self, conversation: Conversation) -> None:
-        self._ask = conversation.ask
+    _conversation: Conversation
+
+    @classmethod
+    def _over(cls, conversation: Conversation) -> AllocatorProcess:
+        pool = cls()  # pytest collects no class that has an __init__
+        pool._conversation = conversation
         for name in _DECLARED:
-            if getattr(type(self), name) == getattr(Allocator, name):
-                setattr(self, name, getattr(conversation.ready, name))
+            if getattr(cls, name) == getattr(Allocator, name):
+                setattr(pool, name, getattr(conversation.ready, name))
+        return pool
 
     @classmethod
     @contextmanager
@@ -221,57 +228,57 @@ class AllocatorProcess(Allocator):
             raise UsageError(f"{cls.__name__}: command does not name a program")
         conversation = Conversation(cls.__name__, words, cls.seconds)
         try:
-            yield Opened({"make", *conversation.ready.methods}, lambda: cls(conversation))
+            yield Opened({"make", *conversation.ready.methods}, lambda: cls._over(conversation))
         finally:
             conversation.end()
 
     def make(self, size: int) -> None:
         """Ask for a new pool."""
-        self._ask("make", size=size)
+        self._conversation.ask("make", size=size)
 
     def alloc(self, n: int) -> Any:
         """Ask for blocks."""
-        return self._ask("alloc", n=n)
+        return self._conversation.ask("alloc", n=n)
 
     def free(self, blocks: list[Any]) -> Any:
         """Give references back."""
-        return self._ask("free", blocks=blocks)
+        return self._conversation.ask("free", blocks=blocks)
 
     def share(self, block: Any) -> Any:
         """Take one more reference."""
-        return self._ask("share", block=block)
+        return self._conversation.ask("share", block=block)
 
     def touch(self, block: Any) -> Any:
         """Take a reference to what a lookup found."""
-        return self._ask("touch", block=block)
+        return self._conversation.ask("touch", block=block)
 
     def publish(self, key: str, block: Any) -> Any:
         """Make a block findable."""
-        return self._ask("publish", key=key, block=block)
+        return self._conversation.ask("publish", key=key, block=block)
 
     def lookup(self, key: str) -> Any:
         """Find a block."""
-        return self._ask("lookup", key=key)
+        return self._conversation.ask("lookup", key=key)
 
     def unpublish(self, block: Any) -> Any:
         """Take a block's keys away."""
-        return self._ask("unpublish", block=block)
+        return self._conversation.ask("unpublish", block=block)
 
     def evict(self, n: int) -> Any:
         """Evict free blocks that have keys."""
-        return self._ask("evict", n=n)
+        return self._conversation.ask("evict", n=n)
 
     def reset(self) -> Any:
         """Take all keys away."""
-        return self._ask("reset")
+        return self._conversation.ask("reset")
 
     def available(self) -> int:
         """Ask how many blocks are free."""
-        return int(self._ask("available"))
+        return int(self._conversation.ask("available"))
 
     def references(self, block: Any) -> int:
         """Ask for a reference count."""
-        return int(self._ask("references", block=block))
+        return int(self._conversation.ask("references", block=block))
 
 
 def _quoted(line: bytes) -> str:

@@ -27,6 +27,8 @@ _SHOWN_FIRST, _SHOWN_LAST = 6, 1
 """So many blocks of a long list are shown."""
 _DRAINED_ONE_BY_ONE_MAX = 1_000
 """The largest pool that is emptied at the end where `alloc` takes fewer blocks at a time."""
+_TAKE_NUMBERS = ("make", "alloc", "evict")
+_RETURN_BLOCKS = ("alloc", "lookup", "evict")
 _TRIED = 8
 """So many blocks that were freed are tried for one that is free."""
 _LATEST = 8
@@ -42,24 +44,31 @@ class Call(NamedTuple):
     rule: int
     which: int
     """A block or a key, by its index among those that may be taken."""
-    manner: int
-    """From 0 to 19: an amount, and a flag from 10 on."""
+    amount: int
+    """From 0 to 9: how many blocks."""
+    flag: bool
+    """One of two ways in which a call can be made."""
+
+    @classmethod
+    def of(cls, choices: int) -> Call:
+        """Read a drawn number. Its fields lie so that clearing high bits, as Hypothesis does while
+        it shrinks, leaves the rule.
+        """
+        return cls(
+            rule=choices & 127,
+            which=choices >> 12,
+            amount=(choices >> 7 & 15) % 10,
+            flag=bool(choices >> 11 & 1),
+        )
 
     @property
-    def amount(self) -> int:
-        """From 0 to 9: how many blocks."""
-        return self.manner % 10
-
-    @property
-    def flag(self) -> bool:
-        """One of two ways in which a call can be made."""
-        return self.manner >= 10
+    def number(self) -> int:
+        """The number that is read as this call."""
+        return self.rule | self.amount << 7 | self.flag << 11 | self.which << 12
 
 
-Choices = tuple[int, int, int]
-_CALL: st.SearchStrategy[Choices] = st.tuples(
-    st.integers(0, 95), st.integers(0, 1 << 16), st.integers(0, 19)
-)
+_CALL = st.integers(0, (1 << 24) - 1)
+"""One number for a call: three would be drawn, and shrunk, half as fast."""
 _MASKS = st.integers(0, (1 << 16) - 1)
 
 
@@ -69,8 +78,8 @@ class Plan(NamedTuple):
     size: int
     left_out: tuple[int, int]
     """Bit masks: a rule that is in both is left out."""
-    calls: list[Choices]
-    last: Choices
+    calls: list[int]
+    last: int
     """What is done at the end."""
 
     def with_all_rules(self, overridden: Collection[str], misuse: str) -> Plan:
@@ -79,13 +88,12 @@ class Plan(NamedTuple):
         first, second = self.left_out
         drawn = rules_of(overridden, misuse, first & second)
         calls = [
-            (every.index(drawn[rule % len(drawn)]), which, manner)
-            for rule, which, manner in self.calls
+            call._replace(rule=every.index(drawn[call.rule % len(drawn)])).number
+            for call in map(Call.of, self.calls)
         ]
-        last = Call(*self.last)
-        if last.flag and "free_again" not in drawn:
-            last = last._replace(manner=last.amount)
-        return Plan(self.size, (0, 0), calls, tuple(last))
+        last = Call.of(self.last)
+        flag = last.flag and "free_again" in drawn
+        return Plan(self.size, (0, 0), calls, last._replace(flag=flag).number)
 
 
 def plans(sizes: st.SearchStrategy[int], steps: int) -> st.SearchStrategy[Plan]:
@@ -167,7 +175,7 @@ class Run:
         self._pool = pool
         self._overridden = overridden
         self._plan = plan
-        self._choice = Call(*plan.last)
+        self._choice = Call.of(plan.last)
         self._counts = counts
         self._lines = [f"pool = {type(pool).__name__}()"]
         self._objects: dict[Block, Any] = {}
@@ -205,10 +213,10 @@ class Run:
         )
         rules = self._rules()
         for choices in self._plan.calls:
-            self._choice = Call(*choices)
+            self._choice = Call.of(choices)
             getattr(self, f"_{rules[self._choice.rule % len(rules)]}")()
             self._look()
-        self._choice = Call(*self._plan.last)
+        self._choice = Call.of(self._plan.last)
         if "free_again" in rules and self._choice.flag:
             self._free_twice_at_once()
         else:
@@ -324,20 +332,22 @@ class Run:
             key = str(known[-1 - self._choice.which % len(known)])
             for block in self._without_keys(1):
                 self._publish_block(key, block)
-        elif amount == 8 and self._pool.keys_per_block != 1:
-            self._publish_again()
-        else:
+        elif amount < 5 or not self._publish_again():
             for block in self._without_keys(amount // 2 + 1):
                 self._publish_block(self._new_key(), block)
 
-    def _publish_again(self) -> None:
-        keyed = self._held_with_keys()
-        if not keyed:
-            return
-        block = keyed[self._choice.which % len(keyed)]
+    def _publish_again(self) -> bool:
+        """Give a block that has a key a second one, where there is one that may have it."""
         most = self._pool.keys_per_block
-        if most is None or len(self._model.keys_of(block)) < most:
+        keyed = [
+            block
+            for block in self._held_with_keys()
+            if most is None or len(self._model.keys_of(block)) < most
+        ]
+        if keyed:
+            block = keyed[self._choice.which % len(keyed)]
             self._publish_block(self._new_key(), block, second=True)
+        return bool(keyed)
 
     def _new_key(self) -> str:
         self._keys += 1
@@ -361,10 +371,7 @@ class Run:
             self._model.publish(key, block)
 
     def _lookup(self) -> None:
-        known = self._model.keys_known
-        # The latest keys, as the blocks of earlier ones have most likely been reused.
-        index = self._choice.which % (len(known) + 1 if self._choice.amount else 4)
-        key = str(known[-1 - index]) if index < len(known) else "unknown"
+        key = self._any_key()
         result, error = self._call("lookup", key)
         if error is not None and not isinstance(error, LookupError):
             self._raised(f"lookup({key!r})", error)
@@ -381,6 +388,15 @@ class Run:
             self._model.acquire(block)
         elif "touch" in self._overridden and not self._choice.flag:
             self._acquire("touch", block)
+
+    def _any_key(self) -> str:
+        known = self._model.keys_known
+        gone = self._model.keys_gone(_LATEST) if self._choice.amount in (2, 3) else []
+        if gone:
+            return str(gone[self._choice.which % len(gone)])
+        # The latest keys, as the blocks of earlier ones have most likely been reused.
+        index = self._choice.which % (len(known) + 1 if self._choice.amount else 4)
+        return str(known[-1 - index]) if index < len(known) else "unknown"
 
     def _unpublish(self) -> None:
         model = self._model
@@ -473,8 +489,12 @@ class Run:
 
     def _named(self, result: Any) -> list[Block]:
         found = list(result) if isinstance(result, Iterable) else [result]
-        names = [self._pool.name(block) for block in found]
-        self._objects.update(zip(names, found, strict=True))
+        try:
+            names = [self._pool.name(block) for block in found]
+            self._objects.update(zip(names, found, strict=True))
+        except Exception as error:
+            sentence = f"what it returned has no name that can be hashed: {_one_line(error)}"
+            self._violated("malformed", sentence, error)
         return names
 
     def _given(self, names: Iterable[Block]) -> list[Any]:
@@ -490,7 +510,7 @@ class Run:
     ) -> Any:
         """Make a call that is to be taken, and return its result."""
         result, error = self._call(method, *arguments, shown=shown)
-        call = f"{method}({', '.join(map(self._show, arguments))})"
+        call = self._written(method, arguments)
         if error is not None:
             self._raised(call, error, sentence)
         if result is False and not refusable:
@@ -502,7 +522,7 @@ class Run:
     ) -> tuple[Any, Exception | None]:
         self._concerned = () if shown else self._concerned
         self._counts.calls += shown
-        call = f"pool.{method}({', '.join(map(self._show, arguments))})" if shown else ""
+        call = f"pool.{self._written(method, arguments)}" if shown else ""
         try:
             result = getattr(self._pool, method)(*arguments)
         except (Violation, Hung):  # of an allocator's process, which is lost
@@ -512,9 +532,22 @@ class Run:
             self._lines.append(f"{call or f'pool.{method}'} raises {_one_line(error)}")
             return None, error
         if shown:
-            answer = "" if result is None else f" -> {self._show(result)}"
-            self._lines.append(f"{call}{answer}")
+            self._lines.append(f"{call}{self._answer(method, result)}")
         return result, None
+
+    def _written(self, method: str, arguments: Sequence[Any]) -> str:
+        show = repr if method in _TAKE_NUMBERS else self._show
+        return f"{method}({', '.join(map(show, arguments))})"
+
+    def _answer(self, method: str, result: Any) -> str:
+        if result is None:
+            return ""
+        # A number that is returned where no block is expected, such as a status, is none.
+        block = method in _RETURN_BLOCKS and not (method == "evict" and isinstance(result, int))
+        try:
+            return f" -> {self._show(result) if block else repr(result)}"
+        except Exception:  # it has no name, which is judged where it is read
+            return f" -> {result!r}"
 
     def _show(self, value: Any) -> str:
         if isinstance(value, list | tuple):

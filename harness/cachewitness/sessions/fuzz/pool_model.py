@@ -12,6 +12,7 @@ from collections.abc import Hashable, Sequence
 from collections.abc import Set as AbstractSet
 from functools import cache
 from heapq import heappop, heappush
+from itertools import islice
 from typing import Literal, NoReturn
 
 Block = Hashable
@@ -243,6 +244,10 @@ class PoolModel:
         found = (block for key in self.keys_known[: -count - 1 : -1] for block in self.keys[key])
         return list(dict.fromkeys(found))
 
+    def keys_gone(self, count: int) -> list[Key]:
+        """Return the keys that were taken away last, up to so many."""
+        return [key for key, _ in islice(reversed(self._gone), count)]
+
     def findable(self, key: Key) -> bool:
         """Whether a pool that keeps its keys must find a key."""
         return bool(self.keys.get(key)) and key not in self._ambiguous | self._doubtful
@@ -260,7 +265,8 @@ class PoolModel:
         if held := self.live.held_of(different):
             block = next(block for block in taken if block in held)
             violated(
-                "handed-out-twice", f"block {block!r} was handed out while a reference to it is left"
+                "handed-out-twice",
+                f"block {block!r} was handed out while a reference to it is left",
             )
         self._seen |= different
         if len(self._seen) > self.size or len(taken) > self.free:

@@ -6,11 +6,11 @@ it, such as the index of a key among all keys.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from itertools import combinations
 from typing import NamedTuple
 
-from cachewitness.sessions.fuzz.pool_calls import Choices, Plan
+from cachewitness.sessions.fuzz.pool_calls import Call, Plan
 
 _UNITS = 6_000_000
 """What all attempts may cost: each as much as its pool has blocks, and `_ATTEMPT`."""
@@ -20,7 +20,7 @@ _PAIRS_MAX = 16
 _SIZES = (1, 2, 3, 4, 5, 6, 8, 12, 16, 24)
 _INDEXES = 16
 """Indexes below this one are tried one by one; larger ones name what smaller ones name as well."""
-_FLAG = 10
+_AMOUNT_MAX = 9
 
 Weight = tuple[int, int, int]
 """How long the calls read: their lines, the size of the pool, their characters."""
@@ -29,7 +29,7 @@ Weigh = Callable[[Plan], Weight | None]
 
 
 class _Best(NamedTuple):
-    weight: tuple[Weight, int, list[Choices]]
+    weight: tuple[Weight, int, list[Call]]
     plan: Plan
 
 
@@ -63,7 +63,7 @@ class _Shrinking:
         weight = self._weigh(plan)
         if weight is None:
             return False
-        rated = (weight, len(plan.calls), [*plan.calls, plan.last])
+        rated = (weight, len(plan.calls), _calls(plan))
         if self._best.weight <= rated:
             return False
         self._best = _Best(rated, plan)
@@ -95,7 +95,8 @@ class _Shrinking:
     def _smaller(self) -> bool:
         """Make the numbers of single calls smaller."""
         places = range(len(self._best.plan.calls) + 1)
-        return any([self._first(_changed(self._best.plan, place)) for place in places])
+        shorter = [self._first(_changed(self._best.plan, place)) for place in places]
+        return any(shorter)
 
     def _pairs(self) -> bool:
         """Change two numbers at a time, or one as another call is left out."""
@@ -114,16 +115,14 @@ def _changed(plan: Plan, place: int) -> Iterator[Plan]:
         yield _with(plan, {place: smaller})
 
 
-def _numbers(call: Choices) -> Iterator[Choices]:
-    rule, which, manner = call
-    flag, amount = divmod(manner, _FLAG)
-    for fewer in range(amount):
-        yield rule, which, flag * _FLAG + fewer
-    if flag:
-        yield rule, which, amount
-    for less in sorted({*range(_INDEXES), which // 2, which - 1}):
-        if 0 <= less < which:
-            yield rule, less, manner
+def _numbers(call: Call) -> Iterator[Call]:
+    for fewer in range(call.amount):
+        yield call._replace(amount=fewer)
+    if call.flag:
+        yield call._replace(flag=False)
+    for less in sorted({*range(_INDEXES), call.which // 2, call.which - 1}):
+        if 0 <= less < call.which:
+            yield call._replace(which=less)
 
 
 def _two_changed(plan: Plan) -> Iterator[Plan]:
@@ -137,7 +136,7 @@ def _two_changed(plan: Plan) -> Iterator[Plan]:
                 for changed in _near(calls[other]):
                     yield _without(_with(plan, {other: changed}), {gone})
     smaller = plan._replace(size=max(plan.size - 1, 1))
-    lower = {place: _lower(call) for place, call in enumerate(calls) if call[2] % _FLAG}
+    lower = {place: _lower(call) for place, call in enumerate(calls) if call.amount}
     for one, call in lower.items():
         for other in range(len(calls)):
             for changed in _near(calls[other]) if other != one else [call]:
@@ -147,35 +146,35 @@ def _two_changed(plan: Plan) -> Iterator[Plan]:
         for changed in _near(calls[other]):
             yield _with(smaller, {other: changed})
     for one, call in lower.items():
-        least = call[0], call[1], call[2] // _FLAG * _FLAG
+        least = call._replace(amount=0)
         for other in range(one + 1, len(calls)):
             for changed in _near(calls[other]):
                 yield _with(plan, {one: least, other: changed})
 
 
-def _near(call: Choices) -> Iterator[Choices]:
-    """Return what a call may be once another is left out: it takes over, or counts one less."""
-    rule, which, manner = call
-    for index in sorted({0, 1, 2, which - 1} - {which, -1}):
-        yield rule, index, manner
-    if manner % _FLAG < _FLAG - 1:
-        yield rule, which, manner + 1
-    if manner % _FLAG:
+def _near(call: Call) -> Iterator[Call]:
+    """Return what a call may be once another is changed: it takes over, or counts one less."""
+    for index in sorted({0, 1, 2, call.which - 1} - {call.which, -1}):
+        yield call._replace(which=index)
+    if call.amount < _AMOUNT_MAX:
+        yield call._replace(amount=call.amount + 1)
+    if call.amount:
         yield _lower(call)
 
 
-def _lower(call: Choices) -> Choices:
-    rule, which, manner = call
-    return rule, which, manner - 1
+def _lower(call: Call) -> Call:
+    return call._replace(amount=call.amount - 1)
 
 
-def _calls(plan: Plan) -> Sequence[Choices]:
-    return [*plan.calls, plan.last]
+def _calls(plan: Plan) -> list[Call]:
+    return [Call.of(number) for number in (*plan.calls, plan.last)]
 
 
-def _with(plan: Plan, changed: dict[int, Choices]) -> Plan:
-    calls = [changed.get(place, call) for place, call in enumerate(_calls(plan))]
-    return plan._replace(calls=calls[:-1], last=calls[-1])
+def _with(plan: Plan, changed: dict[int, Call]) -> Plan:
+    numbers = [*plan.calls, plan.last]
+    for place, call in changed.items():
+        numbers[place] = call.number
+    return plan._replace(calls=numbers[:-1], last=numbers[-1])
 
 
 def _without(plan: Plan, gone: set[int]) -> Plan:
