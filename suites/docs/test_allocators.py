@@ -13,7 +13,7 @@ from cachewitness.sessions.fuzz.allocator import find
 from suites.support.block_pools import FAULTS, BlockPool
 
 PAGE = (Path(__file__).parents[2] / "docs" / "allocators.md").read_text(encoding="utf-8")
-WORDS_MAX = 700
+WORDS_MAX = 1_200
 
 
 def blocks(language: str) -> list[str]:

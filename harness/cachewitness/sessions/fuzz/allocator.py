@@ -27,7 +27,7 @@ from collections.abc import Callable, Collection, Hashable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, NoReturn
 
 import hypothesis
 from hypothesis import HealthCheck, Phase, Verbosity, given
@@ -99,14 +99,14 @@ class Allocator:
     any way."""
     isolate: ClassVar[bool] = False
     """Whether each pool lives in a process of its own, so that one that crashes fails the test and
-    does not end pytest."""
+    does not end pytest. Every run forks the process of pytest."""
     keeps: ClassVar[bool] = False
     """Whether a key must be found until its block is handed out again, is evicted or unpublished,
     or the pool is reset. If not, a lookup that finds nothing is not judged."""
     sizes: ClassVar[st.SearchStrategy[int]] = SIZES
     """How many blocks a pool has."""
     _cachewitness_did: str = ""
-    """What the runs of the last test did, for the plugin of pytest to show."""
+    """What the runs of the test did, for the plugin of pytest to show."""
     settings: ClassVar[hypothesis.settings] = SETTINGS
     """Hypothesis's settings: how many runs, of at most `stateful_step_count` calls."""
 
@@ -176,7 +176,7 @@ class Allocator:
         try:
             failure, counts = judge(type(self))
         except UsageError as refusal:
-            failure, counts = Failure("refused", str(refusal)), None
+            _fail(str(refusal))
         if failure:
             _fail(failure.text)
         self._cachewitness_did = str(counts)
@@ -325,7 +325,7 @@ def _origin(found: BaseException) -> str:
     return "\n\n" + "".join(lines).rstrip()
 
 
-def _fail(message: str) -> None:
+def _fail(message: str) -> NoReturn:
     __tracebackhide__ = True
     try:
         import pytest

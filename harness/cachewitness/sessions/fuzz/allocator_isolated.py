@@ -30,7 +30,7 @@ class Child:
     """
 
     def __init__(self, made: Callable[[], Any]) -> None:
-        self._errors = tempfile.TemporaryFile()
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 (it lives as long as the child)
         self._ended: int | None = None
         self._connection, other = Pipe()
         with warnings.catch_warnings():

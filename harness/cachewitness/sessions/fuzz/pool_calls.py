@@ -31,6 +31,8 @@ _TAKE_NUMBERS = ("make", "alloc", "evict")
 _RETURN_BLOCKS = ("alloc", "lookup", "evict")
 _TRIED = 8
 """So many blocks that were freed are tried for one that is free."""
+_FILLED_IN_PARTS_MAX = 200
+"""Larger pools are more often filled at once: a few calls for a few blocks never fill them."""
 _LATEST = 8
 """So many of the latest keys are looked at for a block with a key; of many blocks, an index would
 hardly ever name one."""
@@ -232,6 +234,8 @@ class Run:
         free = self._model.free
         amount = self._choice.amount
         n = {7: free // 2, 8: free, 9: free + 1}.get(amount, amount + 1)
+        if self._model.size > _FILLED_IN_PARTS_MAX and amount in (5, 6):
+            n = free
         self._alloc_blocks(max(1, min(n, self._pool.alloc_max or n)))
         self._counts.full += not self._model.free
 
@@ -317,7 +321,8 @@ class Run:
             self._acquire(method, block)
 
     def _acquire(self, method: str, block: Block) -> None:
-        self._must(method, self._objects[block], sentence="although its content is there")
+        what = "its content is there" if self._model.is_free(block) else "a reference to it is left"
+        self._must(method, self._objects[block], sentence=f"although {what}")
         self._counts.touched += method == "touch"
         self._model.acquire(block)
         self._concerned = [block]
