@@ -20,7 +20,8 @@ pip() { "$work/venv/bin/python" -m pip install -qq --disable-pip-version-check "
 index=()
 [[ -n ${TORCH_INDEX:-} ]] && index=(--extra-index-url "$TORCH_INDEX")
 pip "${index[@]}" torch==2.13.0
-pip numpy==2.2.6 numba==0.68.1 sortedcontainers==2.4.0 nvtx==0.2.17 psutil==7.2.2 pyyaml==6.0.3 prometheus_client==0.26.0 requests==2.34.2
+pip numpy==2.2.6 numba==0.68.1 sortedcontainers==2.4.0 nvtx==0.2.17 psutil==7.2.2 py-cpuinfo==9.0.0 requests==2.34.2 aiohttp==3.14.5 cachetools==8.0.2 \
+    pyyaml==6.0.3 prometheus_client==0.26.0
 pip --no-deps lmcache==0.5.6
 cd "$work"
 HOME=$work LMCACHE_DISABLE_BANNER=1 LMCACHE_TRACK_USAGE=false "$work/venv/bin/python" - 2>"$work/log" <<'PYTHON' || { tail -5 "$work/log" >&2; exit 1; }

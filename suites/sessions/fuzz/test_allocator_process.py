@@ -116,7 +116,7 @@ def test_a_program_that_is_not_there_is_one_line() -> None:
 
 @pytest.mark.skipif(shutil.which("gcc") is None, reason="needs gcc")
 def test_a_fault_in_c_is_killed(tmp_path: Path) -> None:
-    """`docs/samples/block_pool.c` as it is, which the page's own test runs, and with a line less."""
+    """The sample with a line less; as it is, the page's own test runs it."""
     source = SAMPLE.with_suffix(".c").read_text()
     line = "        pool[block].key[0] = '\\0';\n"
     assert source.count(line) == 1

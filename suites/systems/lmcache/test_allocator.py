@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from cachewitness import machines
 from cachewitness.engines.source_patch import Patches
 from cachewitness.sessions.fuzz.allocator import Failure, find
-from suites.systems.lmcache.test_real import REAL
+from suites.support.real_engines import LMCACHE
 
-pytestmark = REAL
+pytestmark = LMCACHE
 PATCHES = Patches("lmcache.v1")
 ALIGN = 64
 """Bytes of a block."""

@@ -14,9 +14,10 @@ from cachewitness.sessions.fuzz.allocator import Failure, find
 from cachewitness.systems.sglang.build import Built, build
 from cachewitness.systems.sglang.options import PoolSizes
 from cachewitness.systems.sglang.source import PATCHES, Source, load
-from suites.systems.sglang.test_sglang import SOURCE, installed
+from suites.support.real_engines import SGLANG_SOURCE as SOURCE
+from suites.support.real_engines import needs_sglang
 
-pytestmark = installed
+pytestmark = needs_sglang
 
 
 def built(size: int, page: int = 1, *, window: int = 0, states: int = 0) -> Built:

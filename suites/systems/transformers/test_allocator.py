@@ -14,9 +14,9 @@ import pytest
 from cachewitness import machines
 from cachewitness.engines.source_patch import Patches
 from cachewitness.sessions.fuzz.allocator import Failure, find
-from suites.systems.transformers.test_answers import installed
+from suites.support.real_engines import needs_transformers
 
-pytestmark = installed
+pytestmark = needs_transformers
 FOLDER = "generation.continuous_batching.cache_allocators"
 PATCHES = Patches(f"transformers.{FOLDER}")
 FEWER = hypothesis.settings(machines.ALLOCATOR_SETTINGS, max_examples=300)

@@ -116,14 +116,13 @@ class Conversation:
         assert self._process is not None
         line = self._encoder.encode({"do": method, **arguments}) + b"\n"
         try:
-            answer = self._answer(self._process.ask(line, self._seconds))
-            return self._result(method, answer)
+            return self._result(method, self._answer(self._process.ask(line, self._seconds)))
         except Ended:
             kind = "died"
             what = f"{self._process.how_it_ended()} instead of answering {method}"
         except Silent:
-            kind = "hung"
             what = f"gave no answer to {method} within {self._seconds:g} seconds"
+            raise Hung(self._lost(what)) from None
         except Overlong:
             kind = "malformed"
             what = f"answered {method} in a line without an end"
@@ -133,11 +132,12 @@ class Conversation:
         except _Malformed as malformed:
             kind = "malformed"
             what = f"answered {method} with {malformed}"
+        return violated(kind, self._lost(what))
+
+    def _lost(self, what: str) -> str:
         sentence = f"{self._called} {what}{self._last_words()}"
         self.end()
-        if kind == "hung":
-            raise Hung(sentence)
-        violated(kind, sentence)
+        return sentence
 
     def end(self) -> None:
         """End the process and everything that it started."""
