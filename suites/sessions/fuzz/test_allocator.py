@@ -196,13 +196,6 @@ def test_what_is_needed_is_asked_for() -> None:
 def test_a_hundred_thousand_blocks() -> None:
     """They are filled and evicted in a few runs, and a failure is shown with few."""
 
-    class Leaves(BlockPool):  # type: ignore[misc]
-        def evict(self, n: int) -> list[int]:
-            evicted = [block for block in self.unused if block in self.keys_of][:n]
-            for block in evicted:
-                del self.keys_of[block]
-            return evicted
-
     large = {
         "sizes": st.just(100_000),
         "settings": hypothesis.settings(SETTINGS, max_examples=20),
@@ -210,7 +203,7 @@ def test_a_hundred_thousand_blocks() -> None:
     verdict = judge(type("Large", (SamplePool,), large))
     assert verdict.failure is None
     assert verdict.counts.full > 10 and verdict.counts.evicted > 3
-    found = failure(type("Large", (over(Leaves),), large | {"sizes": st.integers(99_999, 100_000)}))
+    found = failure(type("Large", (over(block_pools.KeyLeft),), large | {"settings": SOME}))
     assert found.kind == "stale-key" and "pool.make(1)" in found.text
 
 

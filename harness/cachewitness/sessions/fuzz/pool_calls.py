@@ -32,7 +32,8 @@ _RETURN_BLOCKS = ("alloc", "lookup", "evict")
 _TRIED = 8
 """So many blocks that were freed are tried for one that is free."""
 _FILLED_IN_PARTS_MAX = 200
-"""Larger pools are more often filled at once: a few calls for a few blocks never fill them."""
+"""Larger pools are more often filled at once, and blocks with keys freed more often: a few calls
+for a few blocks would hardly ever do either."""
 _LATEST = 8
 """So many of the latest keys are looked at for a block with a key; of many blocks, an index would
 hardly ever name one."""
@@ -234,7 +235,7 @@ class Run:
         free = self._model.free
         amount = self._choice.amount
         n = {7: free // 2, 8: free, 9: free + 1}.get(amount, amount + 1)
-        if self._model.size > _FILLED_IN_PARTS_MAX and amount in (5, 6):
+        if self._is_large and amount == 6:
             n = free
         self._alloc_blocks(max(1, min(n, self._pool.alloc_max or n)))
         self._counts.full += not self._model.free
@@ -264,7 +265,8 @@ class Run:
         if not live:
             return
         amount = self._choice.amount
-        released = self._held_with_keys() if amount == 8 else []
+        aimed = amount == 8 or (self._is_large and amount in (5, 6))
+        released = self._held_with_keys() if aimed else []
         if not released:
             count = len(live) if amount == 9 else amount + 1
             released = live.consecutive(self._choice.which, count)
@@ -482,6 +484,10 @@ class Run:
             )
 
     # --- parts ------------------------------------------------------------------------------------
+
+    @property
+    def _is_large(self) -> bool:
+        return self._model.size > _FILLED_IN_PARTS_MAX
 
     def _any_free(self) -> Block | None:
         """Return a block that was handed out before and is free."""
