@@ -195,7 +195,6 @@ def test_what_is_needed_is_asked_for() -> None:
 
 def test_a_hundred_thousand_blocks() -> None:
     """They are filled and evicted in a few runs, and a failure is shown with few."""
-
     large = {
         "sizes": st.just(100_000),
         "settings": hypothesis.settings(SETTINGS, max_examples=20),
