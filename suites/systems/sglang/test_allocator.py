@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Any, ClassVar
 
 import pytest
+from hypothesis import strategies as st
 
 from cachewitness import machines
 from cachewitness.sessions.fuzz.allocator import Failure, find
@@ -293,7 +294,7 @@ def test_a_fault_in_its_code_is_killed(name: str) -> None:
     allocator, (module, owner, method), old, new, kinds = FAULTS[name]
     load(SOURCE)
     PATCHES.text(f"mem_cache.allocator.{module}", owner, method, old, new)
-    found = find(allocator)
+    found = find(type(allocator.__name__, (allocator,), {"sizes": st.integers(1, 24)}))
     assert isinstance(found, Failure)
     assert found.kind in kinds, found.text
     assert f"pool = {allocator.__name__}()" in found.text

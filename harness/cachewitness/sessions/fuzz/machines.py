@@ -631,7 +631,7 @@ def _machine(
         "policy": policy,
         "folder": folder,
         "evicts": evicts,
-        "chosen": replace(chosen, historic=not spec.kind.replays),
+        "chosen": replace(chosen, historic=not spec.kind.replays, accepts=spec.kind.accepts),
         "tried": Tried(),
         "happened": Activity(),
         "smallest": {},
