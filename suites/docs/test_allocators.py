@@ -18,7 +18,7 @@ from cachewitness.sessions.fuzz.allocator import find
 from suites.support.block_pools import FAULTS, SAMPLE, BlockPool
 
 PAGE = (Path(__file__).parents[2] / "docs" / "allocators.md").read_text(encoding="utf-8")
-WORDS_MAX = 1_050
+WORDS_MAX = 1_600
 FEW = hypothesis.settings(cachewitness.machines.ALLOCATOR_SETTINGS, max_examples=60)
 
 

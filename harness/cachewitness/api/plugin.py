@@ -10,7 +10,7 @@ it imports nothing of it until a test asks for that.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from contextlib import nullcontext
 from functools import partial
 from typing import TYPE_CHECKING
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 CASE, MARK, PROPERTY = "cachewitness_case", "cachewitness_choice", "cachewitness"
 """The argument by which a test gets what runs its trace, the attribute that chooses the traces, the
 property of its report."""
+DID = "_cachewitness_did"
+"""The attribute of an allocator's test, and the property of its report: what it did, in a line."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -66,6 +68,14 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     metafunc.parametrize(
         CASE, [(case, len(cases)) for case in cases], ids=[case.id for case in cases], indirect=True
     )
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
+    """Take note of what the test of an allocator did (`cachewitness.machines.Allocator`)."""
+    yield
+    if did := getattr(getattr(item, "instance", None), DID, ""):
+        item.user_properties.append((DID, f"{item.nodeid.rpartition('::')[0]}: {did}"))
 
 
 @pytest.fixture(name=CASE)
@@ -112,12 +122,14 @@ class _Session:
 
     def __init__(self) -> None:
         self._told: list[str] = []
+        self._allocators: list[str] = []
         self._functions: dict[str, Function] = {}
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Take in what a test did."""
         if report.when == "call":
             self._told += [str(value) for name, value in report.user_properties if name == PROPERTY]
+            self._allocators += [str(did) for name, did in report.user_properties if name == DID]
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
@@ -134,6 +146,8 @@ class _Session:
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """Say what was done, and what there was nothing to judge of."""
+        for did in self._allocators:
+            terminalreporter.write_line(f"cachewitness: {did}")
         for name, function in self._functions.items():
             terminalreporter.write_line(function.line(name))
             for line in function.vacuous:

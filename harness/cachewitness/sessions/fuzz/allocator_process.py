@@ -15,7 +15,8 @@ import msgspec
 
 from cachewitness._util.errors import UsageError
 from cachewitness.engines.isolation.process import Ended, Overlong, Process, Silent, Unasked
-from cachewitness.sessions.fuzz.allocator import Allocator, Misuse, Opened
+from cachewitness.sessions.fuzz.allocator import Allocator, Opened
+from cachewitness.sessions.fuzz.pool_declarations import Misuse
 from cachewitness.sessions.fuzz.pool_model import Hung, Order, violated
 
 PROTOCOL = "cachewitness.allocator"
@@ -24,7 +25,15 @@ STARTING = 60.0
 """Seconds that a process has to say that it is ready."""
 _QUOTED = 80
 """Bytes of an answer that a message repeats."""
-_DECLARED = ("null_block", "order", "misuse", "alloc_max", "lookup_acquires")
+_DECLARED = (
+    "null_block",
+    "order",
+    "misuse",
+    "alloc_max",
+    "lookup_acquires",
+    "keeps",
+    "keys_per_block",
+)
 """What a process may declare in its first line, as a class may in its attributes."""
 
 Name = int | str
@@ -55,6 +64,8 @@ class Ready(msgspec.Struct, frozen=True, tag_field="is", tag="ready"):
     misuse: Misuse = "raises"
     alloc_max: Annotated[int, msgspec.Meta(ge=1)] | None = None
     lookup_acquires: bool = False
+    keeps: bool = False
+    keys_per_block: Annotated[int, msgspec.Meta(ge=1)] | None = None
 
 
 class Done(msgspec.Struct, frozen=True, tag_field="is", tag="done"):
