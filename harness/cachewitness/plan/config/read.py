@@ -67,7 +67,10 @@ def table_of(path: Path) -> dict[str, Any]:
     caches = family.caches(fields, dtype)
     length = fields.count("max_position_embeddings", also=family.length)
     name = raw.get("_name_or_path")
-    more = {"kv_cache_dtype": _kv_cache_dtype(path, raw, table)} | family.drafters(fields)
+    more: dict[str, Any] = {"kv_cache_dtype": _kv_cache_dtype(path, raw, table)}
+    more |= family.drafters(fields)
+    if len(caches) > 1:
+        more["order"] = family.order(fields)
     return {field: value for field, value in more.items() if value} | {
         "checkpoint": name if isinstance(name, str) and NAME.fullmatch(name) else UNNAMED,
         "config": str(path),

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from cachewitness.plan.result import Plan
-from cachewitness.plan.serving import BATCHES, NULL_BLOCK_SINCE, Rank, Serving
+from cachewitness.plan.serving import NULL_BLOCK_SINCE, Rank, Serving
 from cachewitness_reference.vllm.planning import Bounds, Started, groups_of, padding_layers
 
 BATCHED_TOKENS = ((160 << 30, 16384), (70 << 30, 8192), (0, 2048))
@@ -37,13 +37,14 @@ class Limits:
     blocks_override: int | None = None
     eager: bool = False
 
-    @property
-    def in_flight_tokens(self) -> int:
-        """The most tokens that are scheduled and not settled."""
+    def in_flight_tokens(self, stages: int) -> int:
+        """Return the most tokens that are scheduled and not settled: a batch for each stage of a
+        pipeline, and one more with async scheduling.
+        """
         if self.in_flight is not None:
             return self.in_flight
         batched = self.batched_tokens or default(BATCHED_TOKENS, self.device)
-        return batched * (BATCHES if self.async_scheduling else 1)
+        return batched * (stages + int(self.async_scheduling))
 
     @property
     def max_num_seqs(self) -> int:
@@ -63,7 +64,7 @@ def started_of(rank: Rank, serving: Serving, limits: Limits) -> Started:
     return Started(
         tuple(groups_of(rank.layers)),
         limits.memory,
-        Bounds(limits.longest, limits.in_flight_tokens, serving.context_ranks),
+        Bounds(limits.longest, limits.in_flight_tokens(serving.stages), serving.context_ranks),
         limits.longest,
         limits.blocks_override,
         serving.since >= NULL_BLOCK_SINCE,
