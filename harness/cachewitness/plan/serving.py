@@ -320,9 +320,4 @@ def _promoted(layers: list[Layer], named: str) -> list[Layer]:
         )
     if kinds == {"sliding"}:
         return layers
-    return [
-        replace(layer, kind="full")
-        if layer.kind == "sliding"
-        else layer
-        for layer in layers
-    ]
+    return [replace(layer, kind="full") if layer.kind == "sliding" else layer for layer in layers]

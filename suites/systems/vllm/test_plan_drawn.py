@@ -26,7 +26,9 @@ from suites.support.vllm_sized import Drawn, Server, Sized, draw
 
 DRAWS = int(os.environ.get("CACHEWITNESS_PLAN_DRAWS", "120"))
 NEEDED = re.compile(r"\(([0-9.]+) GiB KV cache is needed")
-REFUSED = re.compile("divisible|divide|DCP must be disabled|context parallelism|context-parallel|page size is not")
+REFUSED = re.compile(
+    "divisible|divide|DCP must be disabled|context parallelism|context-parallel|page size is not"
+)
 """Ranks and pages that vLLM does not take, and a plan does not either."""
 EMPTY = re.compile(r"must share one device backing|mixed page sizes \(\[\]\)|division or modulo")
 """What it says of a stage without caches."""
