@@ -15,7 +15,16 @@ from msgspec import structs
 
 from cachewitness._util.errors import UsageError
 from cachewitness.plan.hybrid import Hybrid, hybrid_of, is_hybrid, types_of
-from cachewitness.plan.rank import AUTO, Types, latent_bytes, state_bytes, state_dtypes, token_bytes
+from cachewitness.plan.rank import (
+    AUTO,
+    Types,
+    kept_dtype,
+    latent_bytes,
+    rank_heads,
+    state_bytes,
+    state_dtypes,
+    token_bytes,
+)
 from cachewitness.workloads.model import (
     DTYPE_BYTES,
     Cache,
@@ -210,7 +219,7 @@ def _layer(
         return _state(cache, model, serving, block, page)
     if isinstance(cache, Full | Sliding):
         row = token_bytes(cache, ranks, types)
-        form = (cache.kv_heads, cache.head_dim, cache.dtype)
+        form = (rank_heads(cache.kv_heads, ranks), cache.head_dim, kept_dtype(cache, types))
         if isinstance(cache, Full):
             return Layer("full", block, row, form)
         if serving.context_ranks > 1:

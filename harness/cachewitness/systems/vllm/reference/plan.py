@@ -335,7 +335,8 @@ def _plan_pool(answer: Plan, request: Request, model: Model, serving: Serving) -
     blocks = None
     if request.memory is not None:
         blocks = started.blocks
-        tell_started(answer, started, serving, limits)
+        reach = started if request.max_model_len else replace(started, longest=model.max_length)
+        tell_started(answer, started, serving, limits, reach.longest_that_fits)
         memory.tell_memory(answer, of, request.shared_prefix or 0)
         answer.answer = memory.sentence(answer, of)
         answer.shown = SHOWN
