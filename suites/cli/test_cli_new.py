@@ -18,6 +18,7 @@ from cachewitness.cli import invoke
 from cachewitness.cli.new import SHAPES
 from suites.support import consoles
 from suites.support.checkout import PYTHONPATH
+from suites.support.sampled import chosen
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -64,7 +65,7 @@ def test_what_is_written_names_the_engine_alike(folder: Path) -> None:
     assert '"my-cache"' in (folder / "my_cache.py").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("shape", chosen(SHAPES, "slots", "allocator"))
 def test_the_commands_of_its_readme_end_with_0(shape: str, tmp_path: Path) -> None:
     """Every command that the README shows, as it stands there, on the engine as it is written."""
     made = tmp_path / "made"

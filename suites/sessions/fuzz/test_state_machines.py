@@ -45,7 +45,7 @@ from cachewitness.sessions.fuzz.machines import (
     scheduler_machine,
 )
 from cachewitness.sessions.run.store import DEFAULT_FOLDER
-from suites.support.sampled import fewer, sampled
+from suites.support.sampled import chosen, fewer, sampled
 
 ENGINE = parse(os.environ.get("CACHEWITNESS_ENGINE", "reference"))
 EXAMPLES = int(os.environ.get("CACHEWITNESS_EXAMPLES", "0"))
@@ -155,7 +155,11 @@ def test_every_machine_finds_an_engine_that_keeps_what_old_weights_computed(
 
 @pytest.mark.parametrize(
     ("level", "mutant"),
-    [(level, mutant) for level, known in MUTANTS.items() for mutant in known],
+    chosen(
+        [(level, mutant) for level, known in MUTANTS.items() for mutant in known],
+        *[("manager", mutant) for mutant in MUTANTS["manager"]],
+        ("scheduler", "window-freed-by-drafts"),
+    ),
 )
 def test_a_planted_mutant_is_found_and_one_command_replays_it(
     level: str, mutant: str, tmp_path: Path

@@ -113,7 +113,7 @@ CATALOGUE: tuple[Anomaly, ...] = (
     ),
     Anomaly(
         "late-release",
-        "pages behind a window or a recurrent state are given back before the next step, where the"
+        "pages that no run of a request is to read are given back before its next step, where the"
         " engine declares it; what a step in flight reads stays until it has ended",
         "the pool has less room: requests are preempted and prefixes evicted that need not be",
     ),

@@ -69,14 +69,19 @@ class TimelyRelease(Checker):
         return found
 
     def _earliest(self, ledger: Ledger, event: StepBegin, run: Run) -> tuple[int, int]:
-        """Return where the earliest run of a request begins that has not ended, and its step."""
+        """Return where the earliest run of a request begins that has not ended, and its step.
+
+        What ended runs computed bounds it: a run that was begun behind drafts starts further back
+        when some of them fall.
+        """
         begun = [
             (other.start, step.step)
             for step in ledger.requests.open_steps.values()
             for other in step.runs
             if other.r == run.r
         ]
-        return min([*begun, (run.start, event.step)])
+        start, since = min([*begun, (run.start, event.step)])
+        return min(start, ledger.requests[run.r].computed), since
 
 
 def _first_read(group: Group, start: int) -> int:

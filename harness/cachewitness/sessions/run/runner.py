@@ -405,7 +405,7 @@ class Runner:
             traces = islice(stream.traces, most)
             return choices.chosen(self.choice, prefix, suffix, traces, leave_out)
         draw = partial(suite.draw, stream.configuration, suite.level)
-        start = first_number(self.seed)
+        start = first_number(stream.configuration, self.seed)
         return choices.drawn(self.choice, prefix, suffix, start, most, draw, leave_out)
 
     def _skip_unchosen(self, suite: Suite) -> None:
