@@ -15,11 +15,12 @@ from cachewitness.cli.json_option import json_option
 from cachewitness.cli.options import say_written
 
 STARTER = Path(__file__).parent / "starter"
+WORKFLOW = ".github/workflows/cache-gate.yml"
 FILES = {
     "pyproject.toml": "pyproject.toml.j2",
     "README.md": "README.md.j2",
     "test_{module}.py": "tests.py.j2",
-    ".github/workflows/cache-gate.yml": "cache-gate.yml.j2",
+    WORKFLOW: "cache-gate.yml.j2",
 }
 """What is written beside the engine itself, and from what."""
 
@@ -108,6 +109,8 @@ def new(what: str, folder: Path, name: str, shape: str, as_json: bool) -> int:
     say_written([folder / path for path in texts], as_json=as_json, next=after)
     if not as_json:
         output.echo(f"next: {after}")
+        if names["unknown"]:
+            output.echo(f"before the workflow runs: fill in OWNER in {folder / WORKFLOW}")
     return 0
 
 

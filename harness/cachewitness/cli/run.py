@@ -27,7 +27,7 @@ from cachewitness.cli.options import (
     selection_options,
     suites_of,
 )
-from cachewitness.cli.report_option import files_of, keeper_of, report_option, so_far
+from cachewitness.cli.report_option import files_of, keeper_of, report_option, so_far, telling
 from cachewitness.cli.report_option import ready as report_ready
 from cachewitness.cli.status_line import FirstFailure, StatusLine, SuiteLines, left
 from cachewitness.cli.table_option import ready, table_option
@@ -233,10 +233,11 @@ def run(chosen: Selection, work: Work, listed: ExpectedFailures, output: Output)
     status = StatusLine(shown=talks)
     progress = status if status.shown else StatusLine(shown=talks, anywhere=True, every=PROGRESS_S)
     first = FirstFailure(status, shown=talks)
+    keep = telling(kept, status)
 
     def met(failure: Failure, final: bool) -> None:
         first.tell(failure)
-        kept.take(failure, final)
+        keep(failure, final)
 
     def made(report: Report) -> _Made:
         report.environment = [one.origin for one in exported]

@@ -52,6 +52,11 @@ class StatusLine:
             said = f"\r\x1b[K{_cut(said, shutil.get_terminal_size().columns - 1)}"
         click.echo(said, nl=not self._terminal, err=True)
 
+    def note(self, text: str) -> None:
+        """Say at once what takes a while."""
+        self._next = 0.0
+        self.tell(lambda: text)
+
     def clear(self) -> None:
         """Wipe the line of a terminal."""
         if self.shown and self._terminal:
@@ -91,6 +96,8 @@ class SuiteLines:
         known = sum(bool(failure.expected) for failure in suite.failures)
         failures = len(suite.failures) - known
         listed = f", {known} expected" if known else ""
+        if suite.bad_events:
+            listed += f", {len(suite.bad_events)} stopped by events that cannot be followed"
         click.echo(
             f"suite {number}/{suites} {suite.name}: {suite.traces:,} traces, {failures} failures"
             f"{listed}, {suite.seconds:.1f} s",

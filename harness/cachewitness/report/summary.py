@@ -7,7 +7,7 @@ from shlex import quote
 
 import msgspec
 
-from cachewitness.core.checkers.anomalies import DISAGREEMENTS
+from cachewitness.core.checkers.anomalies import DISAGREEMENTS, gravity
 from cachewitness.core.checkers.finding import Finding, Tally, merge_tallies
 from cachewitness.core.result import (
     EXIT_FAIL,
@@ -287,10 +287,10 @@ class Stored(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 def shown(report: Report) -> list[Failure]:
     """Return the failures that are printed in full: the first of each anomaly that was not
-    expected.
+    expected, the gravest in front.
     """
     first: dict[str, Failure] = {}
-    for failure in report.failures:
+    for failure in sorted(report.failures, key=lambda failure: gravity(failure.finding)):
         if not failure.expected:
             first.setdefault(failure.finding.anomaly, failure)
     return list(first.values())
