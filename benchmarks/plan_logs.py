@@ -29,7 +29,8 @@ PAGE = "plan-logs"
 @dataclass(frozen=True)
 class Row:
     """One log. `numbers` are its numbers as (line, logged, planned, explained); `refused` is the
-    reason why there is no plan, `found` names the flags that the plan named.
+    reason why there is no plan, `found` names the flags that the plan named, `note` what else is to
+    be known.
     """
 
     model: str
@@ -40,6 +41,7 @@ class Row:
     why: str = ""
     refused: str = ""
     found: str = ""
+    note: str = ""
 
     @property
     def comes_out(self) -> bool:
@@ -74,13 +76,19 @@ def _row(folder: Path, configs: dict[str, Any], log: dict[str, Any]) -> Row:
     text = folder / "server.log"
     text.write_text("\n".join(log["lines"]), encoding="utf-8")
     fields = read(f"vllm serve model {log['flags']}").fields
+    if "drafter" in log:
+        drafter = folder / "drafter.json"
+        drafter.write_text(json.dumps(configs[log["drafter"]]), encoding="utf-8")
+        fields |= {"draft_config": str(drafter)}
     common = (log["model"], log["source"], log["flags"], log["release"])
     try:
         answer = explained(text, {"layout": str(config), "release": log["release"]} | fields)
     except UsageError as error:
         return Row(*common, [], log.get("why", ""), str(error).rpartition(str(config))[2])
     numbers = [row[:4] for row in answer.tables[0].rows]
-    return Row(*common, numbers, log.get("why", ""), found=log.get("found", ""))
+    return Row(
+        *common, numbers, log.get("why", ""), found=log.get("found", ""), note=log.get("note", "")
+    )
 
 
 if __name__ == "__main__":

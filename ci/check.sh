@@ -38,7 +38,9 @@ stage imports python ci/lint_imports.py
 stage dead-code python -m vulture
 stage spelling python -m codespell_lib
 stage changelog changelog
-stage tests python -m pytest --numprocesses=auto --dist=worksteal
+# Twice as many workers as cores: about as often as they compute, tests wait for a process that is slow or hangs on purpose.
+workers=$(python -c 'import os; print(2 * len(os.sched_getaffinity(0)))')
+stage tests python -m pytest --numprocesses="$workers" --dist=worksteal
 
 cat <<'END'
 

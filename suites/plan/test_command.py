@@ -30,6 +30,7 @@ EXAMPLES = {
         "--context",
         "65536",
     ],
+    "llama_cpp": ["--layout", "qwen3.5-0.8b", "--ctx-size", "8192", "--explain"],
     "sglang": ["--layout", "qwen3.5-0.8b", "--memory", "20GiB"],
     "tensorrt_edge": [
         "--layout",
@@ -148,17 +149,20 @@ def test_the_manual_lists_the_models_and_what_of_them_is_unverified() -> None:
         assert f"| {name} | {'; '.join(layouts.model(name).unverified) or 'nothing'} |\n" in text
 
 
-@pytest.mark.parametrize("system", systems())
-def test_nothing_heavy_is_imported(system: str) -> None:
+def test_nothing_heavy_is_imported() -> None:
     """No extra, no test tool, no runner, no other policy's scheduler; for JSON not even rich."""
     code = (
-        "import sys; from cachewitness.cli import invoke; invoke(sys.argv[1:]); print(*(name for"
-        " name in ('torch', 'transformers', 'hypothesis', 'jinja2', 'rich',"
+        "import sys, json; from cachewitness.cli import invoke;"
+        " [invoke(['plan', *words, '--json']) for words in json.loads(sys.argv[1])];"
+        " print(*(name for"
+        " name in ('torch', 'transformers', 'hypothesis', 'jinja2', 'rich', 'xllamacpp',"
         " 'cachewitness.sessions.run') if name in sys.modules), file=sys.stderr)"
     )
-    command = [sys.executable, "-c", code, "plan", system, *EXAMPLES[system], "--json"]
+    asked = json.dumps([[system, *EXAMPLES[system]] for system in systems()])
+    command = [sys.executable, "-c", code, asked]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert done.stderr.strip() == ""
+    assert done.stdout.count('"results"') == len(systems())
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ planner.
 from __future__ import annotations
 
 import importlib
+import os
 import random
 import sys
 from collections.abc import Callable
@@ -36,8 +37,9 @@ FULL, WINDOW, STATE = "full_attention", "sliding_attention", "linear_attention"
 class Drawn:
     """A configuration with the flags that a server of it is started with.
 
-    `kinds` are what the layers are, by the test's own reading; `made` names the class of vLLM's
-    model for one with states.
+    `kinds` are what the layers are, by the test's own reading, and `places` the numbers of the
+    model's layers that they are in; `made` names the class of vLLM's model for one with states.
+    `drafter` is the configuration of a drafter with layers of its own.
     """
 
     config: dict[str, Any]
@@ -57,6 +59,10 @@ class Drawn:
     batched: int = 2048
     memory: int = 1 << 32
     exports: int = 1
+    places: tuple[int, ...] = ()
+    stages: int = 1
+    prefill_ranks: int = 1
+    drafter: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True)
@@ -76,9 +82,15 @@ def draw(seed: int) -> Drawn:
     chance = random.Random(seed)
     of = chance.choice(FAMILIES)(chance)
     hybrid = STATE in of.kinds
+    context = chance.choice([1, 1, 1, 2]) if WINDOW not in of.kinds else 1
+    ranks = chance.choice([1, 1, 2, 4])
+    if context > 1 and not _latent(of) and chance.random() < 0.8:
+        ranks = 2 * of.config.get("num_key_value_heads", 4)
+    prefill = chance.choice([1, 1, 1, 2])
+    drafter = _drafter(chance, of) if not of.draft_layers and chance.random() < 0.3 else None
     return replace(
         of,
-        ranks=chance.choice([1, 1, 2, 4]),
+        ranks=ranks,
         kv_cache_dtype=_kv_dtype(chance, of),
         mamba_cache_dtype=chance.choice(["auto"] * 3 + ["float32", "bfloat16"]),
         mamba_ssm_cache_dtype=chance.choice(["auto"] * 3 + ["float32", "bfloat16"]),
@@ -86,13 +98,26 @@ def draw(seed: int) -> Drawn:
         block_size=chance.choice(
             [None, None, 16, 32, 64, 128] if of.made or not _latent(of) else [None]
         ),
-        drafts=chance.choice([0, 0, 1, 2, 3]) if hybrid or of.draft_layers else 0,
+        drafts=chance.choice([0, 0, 1, 2, 3]) if hybrid or of.draft_layers or drafter else 0,
         longest=chance.choice([1024, 4096, 8192, 32768, 100_000, 131_072]),
         batched=chance.choice([512, 2048, 8192]),
         memory=chance.randrange(1 << 26, 1 << 35),
         exports=64 if "linear_num_value_heads" in of.config and chance.random() < 0.3 else 1,
-        context_ranks=chance.choice([1, 1, 1, 2]) if WINDOW not in of.kinds else 1,
+        context_ranks=context,
+        prefill_ranks=prefill,
+        stages=chance.choice([1, 1, 1, 2, 3, 4]),
+        drafter=drafter,
     )
+
+
+def _drafter(chance: random.Random, of: Drawn) -> dict[str, Any]:
+    """Return a drafter of a few layers, with heads like the target's or with others."""
+    table = _base(chance, chance.choice(["llama", "qwen3"]), chance.choice([1, 1, 2, 12]))
+    if chance.random() < 0.5:
+        for field in ("num_key_value_heads", "head_dim"):
+            if field in of.config:
+                table[field] = of.config[field]
+    return table
 
 
 def _latent(of: Drawn) -> bool:
@@ -252,7 +277,8 @@ def _falcon(chance: random.Random) -> Drawn:
         **_mamba2_fields(chance, inner),
     }
     kinds = (FULL, STATE) * layers
-    return Drawn(table, kinds, "falcon_h1:FalconH1ForCausalLM", mamba2=True)
+    places = tuple(layer for layer in range(layers) for _ in range(2))
+    return Drawn(table, kinds, "falcon_h1:FalconH1ForCausalLM", mamba2=True, places=places)
 
 
 def _nemotron(chance: random.Random) -> Drawn:
@@ -269,7 +295,8 @@ def _nemotron(chance: random.Random) -> Drawn:
     if chance.random() < 0.4:
         table["mamba_ssm_cache_dtype"] = chance.choice(["float32", "bfloat16"])
     kinds = tuple({"M": STATE, "*": FULL}[letter] for letter in letters if letter in "M*")
-    return Drawn(table, kinds, "nemotron_h:NemotronHForCausalLM", mamba2=True)
+    places = tuple(place for place, letter in enumerate(letters) if letter in "M*")
+    return Drawn(table, kinds, "nemotron_h:NemotronHForCausalLM", mamba2=True, places=places)
 
 
 def _zamba(chance: random.Random) -> Drawn:
@@ -286,7 +313,8 @@ def _zamba(chance: random.Random) -> Drawn:
         "mamba_d_conv": 4,
     }
     kinds = tuple(kind for each in hybrid for kind in ((FULL, STATE) if each else (STATE,)))
-    return Drawn(table, kinds, "zamba2:Zamba2ForCausalLM", mamba2=True)
+    places = tuple(place for place, each in enumerate(hybrid) for _ in range(1 + each))
+    return Drawn(table, kinds, "zamba2:Zamba2ForCausalLM", mamba2=True, places=places)
 
 
 def _jamba(chance: random.Random) -> Drawn:
@@ -345,19 +373,28 @@ class Server:
         self.whole = engine_config(source, header, read_options(header, source))
 
     def size(self, drawn: Drawn) -> Sized:
-        """Return what vLLM makes of it. Raises AssertionError where it cannot be divided."""
+        """Return what vLLM makes of it. Raises AssertionError where it cannot be divided, and
+        ValueError where vLLM takes no such ranks.
+        """
+        with patch.dict(os.environ, VLLM_USE_V2_MODEL_RUNNER="1"):
+            return self._sized(drawn)
+
+    def _sized(self, drawn: Drawn) -> Sized:
         whole = self._configured(drawn)
-        specs = self._specs(drawn, whole)
+        _verify_ranks(whole)
+        workers = self._specs(drawn, whole)
         planning = importlib.import_module("vllm.v1.core.kv_cache_planning")
-        groups = planning.get_global_kv_cache_groups(whole, [dict(specs)])
+        groups = planning.get_global_kv_cache_groups(whole, [dict(specs) for specs in workers])
         sizes = tuple(sorted(len(group.layer_names) for group in groups))
         block = whole.cache_config.block_size
+        memories = [drawn.memory] * len(workers)
         try:
-            config = planning.get_kv_cache_configs(whole, [specs], [drawn.memory], groups)[0]
-        except ValueError as error:
+            configs = planning.get_kv_cache_configs(whole, workers, memories, groups)
+        except (ValueError, ZeroDivisionError) as error:
             return Sized(block, sizes, refused=str(error))
-        tokens, concurrency = self.source.utils.get_kv_cache_capacity(whole, config)
-        return Sized(block, sizes, config.num_blocks, tokens, concurrency)
+        scheduled = self.source.utils.generate_scheduler_kv_cache_config(configs)
+        tokens, concurrency = self.source.utils.get_kv_cache_capacity(whole, scheduled)
+        return Sized(block, sizes, scheduled.num_blocks, tokens, concurrency)
 
     def _configured(self, drawn: Drawn) -> Any:
         import torch
@@ -375,6 +412,10 @@ class Server:
             use_mla=_latent(drawn),
             supports_kv_cache_grouping=False,
             architecture="drawn",
+            architectures=["drawn"],
+            model_arch_config=SimpleNamespace(total_num_attention_heads=heads.num_attention_heads),
+            registry=SimpleNamespace(is_pp_supported_model=lambda *_: True),
+            get_total_num_kv_heads=reader.get_total_num_kv_heads,
             get_num_kv_heads=lambda parallel: (
                 1
                 if _latent(drawn)
@@ -410,7 +451,8 @@ class Server:
             {
                 "tensor_parallel_size": drawn.ranks,
                 "decode_context_parallel_size": drawn.context_ranks,
-                "pipeline_parallel_size": 1,
+                "prefill_context_parallel_size": drawn.prefill_ranks,
+                "pipeline_parallel_size": drawn.stages,
             },
         )
         settle(
@@ -445,23 +487,48 @@ class Server:
         if chosen is not None:
             chosen.verify_and_update_config(whole)
 
-    def _specs(self, drawn: Drawn, whole: Any) -> dict[str, Any]:
+    def _specs(self, drawn: Drawn, whole: Any) -> list[dict[str, Any]]:
+        """Return the specifications of each stage's layers, as its worker has them."""
         state = None
         if drawn.made:
             state = _asked(drawn, whole)
             _raise_block(whole, state, drawn, _backend(drawn))
-        specs: dict[str, Any] = {}
-        for number, kind in enumerate(drawn.kinds):
+        bounds = importlib.import_module("vllm.distributed.utils").get_pp_indices
+        layers = drawn.config["num_hidden_layers"]
+        ends = [bounds(layers, rank, drawn.stages)[1] for rank in range(drawn.stages)]
+        workers: list[dict[str, Any]] = [{} for _ in ends]
+        places = drawn.places or range(len(drawn.kinds))
+        for number, (kind, place) in enumerate(zip(drawn.kinds, places, strict=True)):
+            specs = workers[next(rank for rank, end in enumerate(ends) if place < end)]
             if kind == STATE:
                 specs[f"layers.{number}"] = _state_spec(drawn, whole, state)
             else:
                 specs[f"layers.{number}"] = self._attention(drawn, whole, kind)
+        specs = workers[-1]
         if drawn.drafts and drawn.draft_layers:
             for number in range(drawn.draft_layers):
                 specs[f"draft.{number}"] = replace(
                     self._attention(drawn, whole, FULL), is_draft=True
                 )
-        return specs
+        if drawn.drafts and drawn.drafter is not None:
+            for number in range(drawn.drafter["num_hidden_layers"]):
+                specs[f"draft.{number}"] = replace(self._draft(drawn, whole), is_draft=True)
+        return workers
+
+    def _draft(self, drawn: Drawn, whole: Any) -> Any:
+        """Return what a layer of the drafter keeps: its own heads, in the target's types."""
+        assert drawn.drafter is not None
+        cache = whole.cache_config
+        torch_utils = importlib.import_module("vllm.utils.torch_utils")
+        interface = self.source.interface
+        spec = interface.FullAttentionSpec(
+            block_size=cache.block_size,
+            num_kv_heads=max(1, drawn.drafter["num_key_value_heads"] // drawn.ranks),
+            head_size=drawn.drafter["head_dim"],
+            dtype=torch_utils.kv_cache_dtype_str_to_dtype(cache.cache_dtype, whole.model_config),
+            kv_quant_mode=interface.get_kv_quant_mode(cache.cache_dtype),
+        )
+        return _backend(drawn).customize_spec(spec)
 
     def _attention(self, drawn: Drawn, whole: Any, kind: str) -> Any:
         interface = self.source.interface
@@ -486,6 +553,13 @@ class Server:
         window = table["sliding_window"] + (table["model_type"] == "cohere2")
         spec = interface.SlidingWindowSpec(sliding_window=window, **shape)
         return _backend(drawn).customize_spec(spec)
+
+
+def _verify_ranks(whole: Any) -> None:
+    """Have vLLM check the ranks that it is given."""
+    whole.parallel_config._validate_parallel_config()
+    model = importlib.import_module("vllm.config.model").ModelConfig
+    model.verify_with_parallel_config(whole.model_config, whole.parallel_config)
 
 
 def _with_defaults(drawn: Drawn) -> dict[str, Any]:

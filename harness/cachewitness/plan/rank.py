@@ -72,6 +72,11 @@ def token_bytes(cache: Full | Sliding, ranks: int, types: Types) -> int:
     return heads * _kv(types.kv, KV_DTYPES)(cache.head_dim)
 
 
+def kept_dtype(cache: Full | Sliding, types: Types) -> str:
+    """Return the type of keys and values: as asked for, else that of the weights."""
+    return _of_weights(cache.dtype, types) if types.kv == AUTO else types.kv
+
+
 def latent_bytes(cache: Latent, types: Types) -> int:
     """Return what every rank keeps of one latent vector in one layer. Raises UsageError for a type
     whose packing of such vectors is not worked out.

@@ -9,11 +9,22 @@ releases do otherwise was read in 0.26 to 0.32.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+
+from msgspec import structs
 
 from cachewitness._util.errors import UsageError
 from cachewitness.plan.hybrid import Hybrid, hybrid_of, is_hybrid, types_of
-from cachewitness.plan.rank import Types, latent_bytes, state_bytes, state_dtypes, token_bytes
+from cachewitness.plan.rank import (
+    AUTO,
+    Types,
+    kept_dtype,
+    latent_bytes,
+    rank_heads,
+    state_bytes,
+    state_dtypes,
+    token_bytes,
+)
 from cachewitness.workloads.model import (
     DTYPE_BYTES,
     Cache,
@@ -25,7 +36,7 @@ from cachewitness.workloads.model import (
     Sliding,
     release_key,
 )
-from cachewitness_reference.vllm.planning import Layer
+from cachewitness_reference.vllm.planning import Layer, stage_of
 from cachewitness_reference.vllm.sizing import block_alignment, unified_block_size
 
 DEFAULT_BLOCK = 16
@@ -43,11 +54,12 @@ MAMBA2_CHECKPOINT_SINCE = (0, 32)
 GATED_DELTA_CHECKPOINT_SINCE = (0, 33)
 NULL_BLOCK_SINCE = (0, 29)
 """From then on the check at the start leaves out the block that nobody gets."""
-BATCHES = 2
-"""Batches in flight: async scheduling, vLLM's default, overlaps two."""
 MTP = "mtp"
 NO_LAYERS = ("ngram", "ngram_gpu", "suffix")
 """Methods of speculative decoding that bring no layers of their own."""
+DRAFTER = "--draft-config"
+OWN_LAYERS = ("eagle", "eagle3", "draft_model", "dflash")
+"""Methods whose drafter is a checkpoint of its own, whose layers share the target's pool."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +67,10 @@ class Serving:
     """What was asked of `vllm serve`; None is not said.
 
     `method` is that of `--speculative-config`, empty for no drafts; the tokens that it proposes are
-    in `types`. `hybrid_manager` is False with `--disable-hybrid-kv-cache-manager`.
+    in `types`. `drafter` is a drafter with a checkpoint of its own, and `drafter_kv` its type of
+    keys and values, if that is another. `hybrid_manager` is False with
+    `--disable-hybrid-kv-cache-manager`; `stages` are those of a pipeline.
+    `context_ranks` share the tokens of full attention; `prefill_context_ranks` keep the same.
     """
 
     types: Types = field(default_factory=Types)
@@ -68,6 +83,10 @@ class Serving:
     method: str = ""
     hybrid_manager: bool = True
     release: str = "0.33"
+    stages: int = 1
+    prefill_context_ranks: int = 1
+    drafter: Model | None = None
+    drafter_kv: str = ""
 
     @property
     def since(self) -> tuple[int, ...]:
@@ -98,6 +117,7 @@ def rank_of(model: Model, serving: Serving, named: str) -> Rank:
 
     Raises UsageError for layers and flags whose arithmetic is not worked out here.
     """
+    _check_context_ranks(model, serving)
     block = _block(model, serving)
     alignment = block
     hybrid = None
@@ -109,13 +129,65 @@ def rank_of(model: Model, serving: Serving, named: str) -> Rank:
         block = max(unified, serving.block_size or 0)
     page = block * hybrid.token_bytes if hybrid else 0
     layers: list[Layer] = []
-    for cache in model.caches:
+    for cache, stages in zip(model.caches, _stages(model, serving, named), strict=True):
         layer = _layer(cache, model, serving, block, page, named)
-        layers += [layer] * cache.layers
-    layers += _drafters(model, serving, block, named)
+        layers += [replace(layer, stage=stage) for stage in stages]
+    layers += [
+        replace(layer, stage=serving.stages - 1)
+        for layer in _drafters(model, serving, block, named)
+    ]
+    if len({layer.stage for layer in layers}) < serving.stages:
+        raise UsageError(
+            f"--pipeline-parallel-size: a stage of {serving.stages} has no layer that keeps"
+            " anything, which vLLM does not plan"
+        )
     if not serving.hybrid_manager:
         layers = _promoted(layers, named)
     return Rank(tuple(layers), block, hybrid, alignment)
+
+
+def _check_context_ranks(model: Model, serving: Serving) -> None:
+    """Refuse what vLLM refuses of context parallelism: ranks that do not divide, and heads that
+    tensor parallelism does not repeat as often.
+    """
+    ranks = serving.ranks
+    prefill = serving.prefill_context_ranks
+    decode = serving.context_ranks
+    if prefill > 1 and decode not in (1, prefill, ranks * prefill):
+        raise UsageError(
+            f"--decode-context-parallel-size: {decode} is none of 1, {prefill} and"
+            f" {ranks * prefill}, which vLLM takes beside --prefill-context-parallel-size {prefill}"
+        )
+    if prefill == 1 and ranks % decode:
+        raise UsageError(
+            f"--decode-context-parallel-size: {decode} does not divide --tensor-parallel-size"
+            f" {ranks}, and vLLM refuses it"
+        )
+    heads = max((cache.kv_heads for cache in model.caches if isinstance(cache, Full)), default=0)
+    if decode > 1 and heads and decode > ranks // heads:
+        raise UsageError(
+            f"--decode-context-parallel-size: at most {ranks // heads or 1} with {heads} KV heads"
+            f" on {ranks} ranks: vLLM shares the tokens of heads that several ranks have"
+        )
+
+
+def _stages(model: Model, serving: Serving, named: str) -> list[list[int]]:
+    """Return, for every row of the model's caches, the stages of its layers. Raises UsageError for
+    a model whose layers' order nobody says.
+    """
+    if serving.stages == 1:
+        return [[0] * cache.layers for cache in model.caches]
+    order = model.order or [[0]] * model.caches[0].layers
+    if not model.order and len(model.caches) > 1:
+        raise UsageError(
+            f"--pipeline-parallel-size: {named} does not say in which order its layers come; a"
+            " configuration does (--config FILE)"
+        )
+    found: list[list[int]] = [[] for _ in model.caches]
+    for rows, stage in zip(order, stage_of(len(order), serving.stages), strict=True):
+        for row in rows:
+            found[row].append(stage)
+    return found
 
 
 def _block(model: Model, serving: Serving) -> int:
@@ -147,7 +219,7 @@ def _layer(
         return _state(cache, model, serving, block, page)
     if isinstance(cache, Full | Sliding):
         row = token_bytes(cache, ranks, types)
-        form = (cache.kv_heads, cache.head_dim, cache.dtype)
+        form = (rank_heads(cache.kv_heads, ranks), cache.head_dim, kept_dtype(cache, types))
         if isinstance(cache, Full):
             return Layer("full", block, row, form)
         if serving.context_ranks > 1:
@@ -190,13 +262,17 @@ def _checkpoint_blocks(cache: Recurrent, serving: Serving) -> int:
 
 
 def _drafters(model: Model, serving: Serving, block: int, named: str) -> list[Layer]:
-    """Return the layers of a drafter: those of the checkpoint itself, of its kind of attention."""
+    """Return the layers of a drafter: its own, or those of the checkpoint itself, of its kind of
+    attention.
+    """
     if not serving.method or serving.method in NO_LAYERS:
         return []
+    if serving.method in OWN_LAYERS:
+        return _own_layers(model, serving, block)
     if serving.method != MTP:
         raise UsageError(
-            f"--speculative-config: the layers of method {serving.method!r} are those of a model of"
-            " its own, which is not read here; mtp and ngram are planned"
+            f"--speculative-config: what a drafter of method {serving.method!r} keeps is not worked"
+            f" out here; known: {', '.join((MTP, *OWN_LAYERS, *NO_LAYERS))}"
         )
     if not model.draft_layers:
         raise UsageError(
@@ -213,6 +289,36 @@ def _drafters(model: Model, serving: Serving, block: int, named: str) -> list[La
     return [layer] * model.draft_layers
 
 
+def _own_layers(model: Model, serving: Serving, block: int) -> list[Layer]:
+    """Return the layers of a drafter with a checkpoint of its own: attention, in blocks of as many
+    tokens as the target's, and in the target's types unless another is asked for.
+    """
+    drafter = serving.drafter
+    if drafter is None:
+        raise UsageError(
+            f"--speculative-config: the layers of method {serving.method!r} are those of the"
+            " drafter's own configuration; give it as --draft-config FILE"
+        )
+    if any(isinstance(cache, Recurrent) for cache in drafter.caches):
+        raise UsageError("--draft-config: a drafter with states is not worked out here")
+    types = types_of(model, serving.types)
+    kept = replace(types, kv=serving.drafter_kv or types.kv, weights=_weights(model, types))
+    asked = replace(serving, types=kept)
+    layers: list[Layer] = []
+    for cache in drafter.caches:
+        layer = _layer(cache, structs.replace(drafter, kv_cache_dtype=""), asked, block, 0, DRAFTER)
+        layers += [replace(layer, draft=True)] * cache.layers
+    return layers
+
+
+def _weights(model: Model, types: Types) -> str:
+    """Return the type that a drafter's weights are loaded in: the target's."""
+    if types.weights != AUTO:
+        return types.weights
+    kept = [cache.dtype for cache in model.caches if isinstance(cache, Full | Sliding | Latent)]
+    return kept[0] if kept else AUTO
+
+
 def _promoted(layers: list[Layer], named: str) -> list[Layer]:
     """Return layers as vLLM keeps them without its hybrid manager: windows in full."""
     kinds = {layer.kind for layer in layers}
@@ -223,9 +329,4 @@ def _promoted(layers: list[Layer], named: str) -> list[Layer]:
         )
     if kinds == {"sliding"}:
         return layers
-    return [
-        Layer("full", layer.block_size, layer.row_bytes, layer.form, layer.window)
-        if layer.kind == "sliding"
-        else layer
-        for layer in layers
-    ]
+    return [replace(layer, kind="full") if layer.kind == "sliding" else layer for layer in layers]

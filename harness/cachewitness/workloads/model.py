@@ -172,6 +172,8 @@ class Model(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     names every number that no source confirms; it is empty only if all are. `kv_cache_dtype` is the
     type, by vLLM's name, in which the checkpoint itself has keys and values kept; empty if it says
     none. `draft_layers` are the attention layers of a drafter that is part of the checkpoint.
+    `order` has for every layer of the model, as they come, the places in `caches` of what it keeps;
+    empty if nothing says it.
     """
 
     checkpoint: str
@@ -184,6 +186,7 @@ class Model(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     checkpoint_alignment: int = 1
     kv_cache_dtype: str = ""
     draft_layers: int = 0
+    order: list[list[int]] = []
 
 
 class _File(msgspec.Struct, frozen=True):

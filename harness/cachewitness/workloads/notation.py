@@ -499,7 +499,8 @@ class _Reader:
         )
         start = int(match[2])
         known = int(match[3])
-        r = self._request(match[1], known)
+        # A run with drafts may be behind another that is in flight, and be of tokens to come.
+        r = self._request(match[1], 0 if match[5] else known)
         if start >= known:
             raise UsageError(f"{r} runs no tokens from {start} to {known}")
         fed, drafts = (self._vocabulary.tokens(match[group] or "") for group in (4, 5))

@@ -10,7 +10,8 @@ for less than 2N as well, so that no boundary was skipped; later ones store what
 serialises prefill behind decoding, so later recipes prefer 2N - 1.
 
 Sources: the document; vLLM, `platforms/interface.py`, `_align_hybrid_block_size`, and
-`mamba_utils.py` (0.33.0).
+`mamba_utils.py` (0.33.0); LMCache 0.5.6, `integration/vllm/kv_cache_group_edits.py`, how a state of
+vLLM 0.26 or later is stored.
 """
 
 from __future__ import annotations
@@ -20,6 +21,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from cachewitness_reference.lmcache.spec import DEFAULT_CHUNK_SIZE, NEWEST, RELEASES
+
+L1_GIB = 100
+"""GiB of the first level in the document's command."""
+ROW_ALIGNMENTS = (16, 8, 4, 2)
+"""Bytes of which the rows of a stored state are multiples, the first that fits."""
 
 
 class SizingError(ValueError):
@@ -92,6 +98,23 @@ def unified_block_size(
     return kernel_block * -(-state_bytes // (kernel_block * attention_bytes_per_token))
 
 
+def stored_state_bytes(state_bytes: int, block_size: int, page_bytes: int) -> int:
+    """Return what is stored of a state: it is cut into as many rows as its block has tokens, each
+    a multiple of 16 bytes, or of 8, 4 or 2 if more than the page does not hold those.
+
+    Raises SizingError for a state that its page does not hold in any of these ways.
+    """
+    _positive(state_bytes=state_bytes, block_size=block_size, page_bytes=page_bytes)
+    row = -(-state_bytes // block_size)
+    for alignment in ROW_ALIGNMENTS:
+        stored = block_size * (alignment * -(-row // alignment))
+        if page_bytes % alignment == 0 and stored <= page_bytes:
+            return stored
+    raise SizingError(
+        f"page_bytes ({page_bytes}) does not hold a state of {state_bytes} in {block_size} rows"
+    )
+
+
 def state_padding(attention_bytes_per_token: int, state_bytes: int, block_size: int) -> float:
     """Return by how much, as a share of itself, a state is padded to fill a page of attention."""
     _positive(
@@ -159,11 +182,11 @@ def settings(
     )
 
 
-def server_command(chunk: int, release: str = NEWEST) -> str:
-    """Return how the server is started for a recurrent model. Where steps may pass over
-    boundaries, groups must be separate.
+def server_command(chunk: int, release: str = NEWEST, l1_gib: float = L1_GIB) -> str:
+    """Return how the server is started for a recurrent model, with so many GiB for what it keeps.
+    Where steps may pass over boundaries, groups must be separate.
     """
-    command = f"lmcache server --chunk-size {chunk} --l1-size-gb 100 --eviction-policy LRU"
+    command = f"lmcache server --chunk-size {chunk} --l1-size-gb {l1_gib:g} --eviction-policy LRU"
     return (
         command
         if RELEASES[release].step_below_two_blocks

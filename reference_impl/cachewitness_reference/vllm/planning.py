@@ -9,8 +9,9 @@ their blocks from one pool, so a request costs the sum over the groups.
 Sources (vLLM 0.33.0): `v1/core/kv_cache_planning.py`, `get_kv_cache_groups`,
 `get_kv_cache_configs`, `_check_enough_kv_cache_memory`; `v1/kv_cache_interface.py`,
 `max_memory_usage_bytes` of each kind; `v1/core/kv_cache_utils.py`, `update_kv_cache_capacity`;
-`config/compilation.py`, the bound of `max_num_seqs`. The layouts in which a layer's pages lie
-together are followed (FlashAttention, FlashInfer, Triton), not those in which a block's pages do.
+`config/compilation.py`, the bound of `max_num_seqs`; `distributed/utils.py`, `get_pp_indices`. The
+layouts in which a layer's pages lie together are followed (FlashAttention, FlashInfer, Triton), not
+those in which a block's pages do.
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ class Layer:
     `row_bytes` are those of a token (`tokens_per_row` of them, where vectors are compressed), or of
     a state. `form` is what two layers need alike to share a page's shape, beside its size: heads,
     their size and type. `states` are the blocks that a running request holds in a recurrent layer.
-    `page_padded` is the size to which a page is filled up, 0 for none.
+    `page_padded` is the size to which a page is filled up, 0 for none, `stage` the rank of pipeline
+    parallelism that has the layer.
     """
 
     kind: Kind
@@ -48,6 +50,7 @@ class Layer:
     page_padded: int = 0
     retained: int = 0
     draft: bool = field(default=False, compare=False)
+    stage: int = field(default=0, compare=False)
 
     @property
     def content_bytes(self) -> int:
@@ -103,6 +106,10 @@ class LayerGroup:
     def block_bytes(self) -> int:
         """The bytes of one block over the group's layers."""
         return sum(layer.page_bytes for layer in self.layers)
+
+    def stage_bytes(self, stage: int) -> int:
+        """Return the bytes of one block over the group's layers on a stage of a pipeline."""
+        return sum(layer.page_bytes for layer in self.layers if layer.stage == stage)
 
     def request_blocks(self, bounds: Bounds) -> int:
         """Return the most blocks that a request holds at once in this group."""
@@ -183,6 +190,16 @@ def _dealt(layers: Sequence[Layer]) -> list[LayerGroup]:
     return groups
 
 
+def stage_of(layers: int, stages: int) -> list[int]:
+    """Return the stage of each layer of a pipeline: as many on each, and what is left over from the
+    last but one stage backwards.
+    """
+    counts = [layers // stages] * stages
+    for over in range(layers % stages):
+        counts[-2 - over] += 1
+    return [stage for stage, count in enumerate(counts) for _ in range(count)]
+
+
 def padding_layers(groups: Sequence[LayerGroup]) -> list[tuple[int, Fraction]]:
     """Return, for every kind of which vLLM warns, the layers that it adds and the share of that
     kind's memory that they may waste.
@@ -203,7 +220,9 @@ def padding_layers(groups: Sequence[LayerGroup]) -> list[tuple[int, Fraction]]:
 class Started:
     """What a server has when it has started, on one rank.
 
-    `check_block` blocks are left out of the check at the start (the null block, from 0.33 on).
+    `check_block` blocks are left out of the check at the start (the null block, from 0.33 on). With
+    pipeline parallelism all stages have the same memory and as many blocks; the widest decides how
+    many, and the first that does not pass refuses.
     """
 
     groups: tuple[LayerGroup, ...]
@@ -214,9 +233,15 @@ class Started:
     check_block: bool = True
 
     @property
+    def stage_bytes(self) -> list[int]:
+        """The bytes of a block of the pool on each stage: those of its largest group."""
+        last = max(layer.stage for group in self.groups for layer in group.layers)
+        return [max(group.stage_bytes(stage) for group in self.groups) for stage in range(last + 1)]
+
+    @property
     def block_bytes(self) -> int:
-        """The bytes of a block of the pool: those of the largest group."""
-        return max(group.block_bytes for group in self.groups)
+        """The bytes of a block of the pool, on the stage where they are the most."""
+        return max(self.stage_bytes)
 
     @property
     def blocks(self) -> int:
@@ -254,29 +279,51 @@ class Started:
         return self.blocks // len(self.groups) * smallest
 
     @property
+    def judged_bytes(self) -> int:
+        """The bytes of a block on the stage of which the check speaks: the first that does not
+        pass, the widest if all do.
+        """
+        failing = [each for each in self.stage_bytes if not self._passes(each)]
+        return failing[0] if failing else self.block_bytes
+
+    @property
     def checked_bytes(self) -> int:
         """The memory that the check at the start counts with."""
-        memory = self.memory
-        if self.blocks_override is not None:
-            memory = self.blocks_override * self.block_bytes
-        return memory - (self.block_bytes if self.check_block else 0)
+        return self._checked(self.judged_bytes)
 
     @property
     def needed_bytes(self) -> int:
         """The memory that the longest request needs."""
-        return self.request_blocks * self.block_bytes
+        return self.request_blocks * self.judged_bytes
 
     @property
     def starts(self) -> bool:
         """Whether the check at the start lets the server go on."""
-        return 0 < self.checked_bytes >= self.needed_bytes
+        return self._passes(self.judged_bytes)
+
+    def _checked(self, block: int) -> int:
+        memory = self.memory
+        if self.blocks_override is not None:
+            memory = self.blocks_override * block
+        return memory - (block if self.check_block else 0)
+
+    def _passes(self, block: int) -> bool:
+        return 0 < self._checked(block) >= self.request_blocks * block
 
     @property
     def longest_that_fits(self) -> int:
-        """The longest request that the check lets pass, up to the server's; 0 if not even one
-        token fits.
+        """The longest request that the check lets pass on every stage, up to the server's; 0 if
+        not even one token fits.
         """
-        fitting = self.checked_bytes // self.block_bytes
+        return self._longest(self.block_bytes)
+
+    @property
+    def estimated(self) -> int:
+        """The same on the stage that refuses: what its message estimates."""
+        return self._longest(self.judged_bytes)
+
+    def _longest(self, block: int) -> int:
+        fitting = self._checked(block) // block
         if self.needed(1) > fitting:
             return 0
         low = 1

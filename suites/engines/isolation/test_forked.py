@@ -201,11 +201,14 @@ def _runs(pid: int) -> bool:
 
 
 def test_a_run_on_forked_processes_says_what_one_on_started_ones_does(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Of a copy that dies as of one that does not; and the kind passes its modules on."""
     said = []
     for imports in ("", "heavy_module"):
+        # A run begins with what failed in the last one of the same folder.
+        (folder := tmp_path / f"imports{imports}").mkdir()
+        monkeypatch.chdir(folder)
         monkeypatch.setenv("MORTAL_IMPORTS", imports)
         monkeypatch.delitem(sys.modules, "mortal_engine", raising=False)
         spec = parse("mortal").isolated(Isolation())

@@ -25,7 +25,7 @@ from cachewitness.sessions.fuzz.trial import Plan
 from cachewitness.workloads import layouts
 from suites.support.sampled import fewer
 
-SEEDS = fewer(12, 7)
+SEEDS = fewer(12, 5)
 BOTH = Plan("vllm", ("manager", "scheduler"), Restriction(), seed=0)
 
 
@@ -49,7 +49,7 @@ def test_the_seed_chooses_the_canary() -> None:
         for seed in range(SEEDS)
         if (self_test := run_self_test(Plan("vllm", BOTH.levels, Restriction(), seed)))
     ]
-    assert len(names) == SEEDS and len(set(names)) > 4
+    assert len(names) == SEEDS and len(set(names)) > 2
     assert run_self_test(BOTH) == run_self_test(BOTH)
 
 

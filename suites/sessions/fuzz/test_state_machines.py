@@ -34,6 +34,7 @@ from cachewitness.core.trace_format import (
     load,
 )
 from cachewitness.engines import policy as policies
+from cachewitness.engines.accepts import Accepts
 from cachewitness.engines.registry import EngineSpec, parse
 from cachewitness.sessions.fuzz.campaign import levels_of
 from cachewitness.sessions.fuzz.machines import (
@@ -45,7 +46,7 @@ from cachewitness.sessions.fuzz.machines import (
     scheduler_machine,
 )
 from cachewitness.sessions.run.store import DEFAULT_FOLDER
-from suites.support.sampled import fewer, sampled
+from suites.support.sampled import chosen, fewer, sampled
 
 ENGINE = parse(os.environ.get("CACHEWITNESS_ENGINE", "reference"))
 EXAMPLES = int(os.environ.get("CACHEWITNESS_EXAMPLES", "0"))
@@ -155,7 +156,11 @@ def test_every_machine_finds_an_engine_that_keeps_what_old_weights_computed(
 
 @pytest.mark.parametrize(
     ("level", "mutant"),
-    [(level, mutant) for level, known in MUTANTS.items() for mutant in known],
+    chosen(
+        [(level, mutant) for level, known in MUTANTS.items() for mutant in known],
+        *[("manager", mutant) for mutant in MUTANTS["manager"]],
+        ("scheduler", "window-freed-by-drafts"),
+    ),
 )
 def test_a_planted_mutant_is_found_and_one_command_replays_it(
     level: str, mutant: str, tmp_path: Path
@@ -230,6 +235,11 @@ def test_a_machine_whose_engine_refuses_nearly_everything_fails_and_says_so(
     named = manager_machine(only_full_attention(), folder=tmp_path, layouts=["full"])
     run(named, MANY)
     assert named.tried.refused == 0 and named.happened.evictions > 0
+    spec = only_full_attention()
+    says = replace(spec.kind, accepts=Accepts(kinds=("full",), groups_max=1, options={}))
+    declared = manager_machine(replace(spec, kind=says), folder=tmp_path)
+    run(declared, settings(MANY, max_examples=20))
+    assert declared.tried.refused == 0 and declared.happened.evictions > 0
 
 
 def test_a_machine_that_hits_nothing_fails_with_its_counts(tmp_path: Path) -> None:

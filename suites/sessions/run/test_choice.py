@@ -44,12 +44,30 @@ def document(folder: Path) -> dict[str, Any]:
 def test_only_what_fits_a_pattern_is_run() -> None:
     """A random trace is drawn by its number, also one behind those of a run, or of another seed."""
     scenario = "invariants:exact-replay@*"
-    far = f"random:random-{first_number(3) + 500}{AT}"
+    far = f"random:random-{first_number(FULL, 3) + 500}{AT}"
     ran = ids(Choice(only=(scenario, far, "random:random-1[@?]*")), "invariants", "random")
     assert ran == [f"invariants:exact-replay{AT}", far]
     assert ids(Choice(only=("random:random-1@*",)), "invariants", "random") == [
         f"random:random-1{AT}"
     ]
+
+
+def test_each_configuration_draws_numbers_of_its_own_whatever_else_is_run() -> None:
+    """With one number for all, a single draw of how many requests are live was that of a whole
+    run.
+    """
+    alone = ids(Choice(), "random")
+    other = Configuration(layouts.load("full-mamba"))
+    assert alone[0] == f"random:random-{first_number(FULL, 0)}{AT}"
+    both = Runner(parse("reference"), [other, FULL], choice=(choice := Choice()))
+    both.run([suite for suite in SUITES if suite.name == "random"])
+    assert [name for name in alone if name in choice.ran] == alone
+    assert not {number_of(name) for name in choice.ran - {*alone}} & {*map(number_of, alone)}
+
+
+def number_of(name: str) -> str:
+    """Return the name of a random trace without its suite and configuration."""
+    return name.removeprefix("random:").partition("@")[0]
 
 
 def test_what_failed_last_is_run_first_and_nothing_twice() -> None:

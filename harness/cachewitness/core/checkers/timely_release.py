@@ -71,19 +71,17 @@ class TimelyRelease(Checker):
     def _earliest(self, ledger: Ledger, event: StepBegin, run: Run) -> tuple[int, int]:
         """Return where the earliest run of a request begins that has not ended, and its step.
 
-        A run that begins behind drafts counts all of them as accepted. If they fall it begins
-        anew, at the earliest behind what has ended.
+        What ended runs computed bounds it: a run that was begun behind drafts starts further back
+        when some of them fall.
         """
-        open_runs = [
-            (step.step, other)
+        begun = [
+            (other.start, step.step)
             for step in ledger.requests.open_steps.values()
             for other in step.runs
             if other.r == run.r
         ]
-        begun = [(other.start, step) for step, other in open_runs]
-        if any(other.drafts for _, other in open_runs):
-            begun.append((ledger.requests[run.r].computed, open_runs[0][0]))
-        return min([*begun, (run.start, event.step)])
+        start, since = min([*begun, (run.start, event.step)])
+        return min(start, ledger.requests[run.r].computed), since
 
 
 def _first_read(group: Group, start: int) -> int:

@@ -32,7 +32,8 @@ class Family:
     attention keeps one vector for keys and values together; `more` returns rows of what is kept
     beside. `length` is another name of the longest sequence, `mtp` the field that counts the layers
     of the checkpoint's own drafter, and `mtp_least` how many there are if it is left out. `until`
-    is the last release of vLLM with such a model.
+    is the last release of vLLM with such a model. `beside`: a state behind full attention is of
+    the same layer.
     """
 
     defaults: Mapping[str, int]
@@ -45,6 +46,7 @@ class Family:
     mtp: str = ""
     mtp_least: int = 0
     until: str = ""
+    beside: bool = False
 
     def caches(self, fields: Fields, dtype: str) -> list[Row]:
         """Return the rows of `[[model.caches]]`, in the order in which the layers come. Raises
@@ -68,6 +70,23 @@ class Family:
                 row = self._attention(fields, kind, dtype)
             rows.append({"kind": kind, "layers": found.count(kind)} | row)
         return rows + (self.more(fields, dtype) if self.more else [])
+
+    def order(self, fields: Fields) -> list[list[int]]:
+        """Return for every layer the places of its caches among the rows; empty where rows beside
+        those of attention and states are of some layers alone.
+        """
+        if self.more is not None:
+            return []
+        found = self.kinds(fields)
+        rows = [kind for kind in dict.fromkeys(found) if kind != NOTHING]
+        layers: list[list[int]] = []
+        for place, kind in enumerate(found):
+            beside = self.beside and kind == STATE and place and found[place - 1] == FULL
+            if beside:
+                layers[-1].append(rows.index(kind))
+            else:
+                layers.append([] if kind == NOTHING else [rows.index(kind)])
+        return layers
 
     def _attention(self, fields: Fields, kind: str, dtype: str) -> Row:
         if self.latent:
@@ -309,6 +328,7 @@ FAMILIES: dict[str, Family] = {
         _counts(32, 32, 8, 8192, hidden_size=4096, mamba_d_ssm=1024, **_MAMBA2),
         kinds.side_by_side,
         states.mamba2,
+        beside=True,
     ),
     "gemma2": Family(
         _counts(26, 8, 4, 8192, head_dim=256, sliding_window=4096),
@@ -390,6 +410,6 @@ FAMILIES: dict[str, Family] = {
     "qwen3_next": Family(
         _counts(48, 16, 2, 32768, **_DELTA), _QWEN, states.gated_delta(""), mtp=_NEXTN, mtp_least=1
     ),
-    "zamba2": Family(_ZAMBA_2, kinds.zamba2, states.zamba2, heads=_zamba2_heads),
+    "zamba2": Family(_ZAMBA_2, kinds.zamba2, states.zamba2, heads=_zamba2_heads, beside=True),
 } | dict.fromkeys(PLAIN, _WHOLE)
 """By `model_type`, that of a file or of its `text_config`."""

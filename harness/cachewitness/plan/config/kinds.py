@@ -46,8 +46,11 @@ def alike(fields: Fields) -> list[str]:
 
 def qwen(fields: Fields) -> list[str]:
     """Return the kinds of Qwen2 and Qwen3: full attention; a window counts only if
-    `use_sliding_window` says so.
+    `use_sliding_window` says so. A drafter of DFlash has windows where its list says so.
     """
+    drafter = fields.table("dflash_config")
+    if drafter is not None:
+        return _dflash(fields, drafter)
     if fields.true("use_sliding_window"):
         raise fields.refused(
             "use_sliding_window", "which layers vLLM gives the window is not worked out here"
@@ -58,6 +61,18 @@ def qwen(fields: Fields) -> list[str]:
         if fields.says("layer_types")
         else [FULL] * layers
     )
+
+
+def _dflash(fields: Fields, drafter: Fields) -> list[str]:
+    """Return the kinds of a drafter of DFlash: a list of words, or windows in all layers."""
+    if drafter.says("swa_window_size"):
+        raise drafter.refused("swa_window_size", "windows of another size are not worked out here")
+    layers = fields.layers()
+    windowed = [SLIDING] * layers if drafter.true("use_swa") else [FULL] * layers
+    if not fields.says("layer_types"):
+        return windowed
+    named = fields.kinds("layer_types", WINDOWS, layers)
+    return named if SLIDING in named else windowed
 
 
 def side_by_side(fields: Fields) -> list[str]:

@@ -67,7 +67,10 @@ def table_of(path: Path) -> dict[str, Any]:
     caches = family.caches(fields, dtype)
     length = fields.count("max_position_embeddings", also=family.length)
     name = raw.get("_name_or_path")
-    more = {"kv_cache_dtype": _kv_cache_dtype(path, raw, table)} | family.drafters(fields)
+    more: dict[str, Any] = {"kv_cache_dtype": _kv_cache_dtype(path, raw, table)}
+    more |= family.drafters(fields)
+    if len(caches) > 1:
+        more["order"] = family.order(fields)
     return {field: value for field, value in more.items() if value} | {
         "checkpoint": name if isinstance(name, str) and NAME.fullmatch(name) else UNNAMED,
         "config": str(path),
@@ -95,6 +98,17 @@ def model(path: Path) -> Model:
     return model_of(table_of(path), path)
 
 
+def model_type(path: Path) -> str:
+    """Return the type of a configuration, that of its text part if it says one. Raises UsageError
+    as `table_of` does.
+    """
+    raw = _parsed(path)
+    table = raw if raw.get("text_config") is None else raw["text_config"]
+    if not isinstance(table, dict):
+        raise UsageError(f"{path}: text_config: no table")
+    return _kind(path, raw, table)
+
+
 def _parsed(path: Path) -> dict[str, Any]:
     try:
         raw = json.loads(
@@ -111,14 +125,19 @@ def _family(path: Path, raw: dict[str, Any], table: dict[str, Any]) -> Family:
     """Return the family of the inner table, or of the whole file if that says no type of its
     own.
     """
-    kind = table.get("model_type", raw.get("model_type"))
-    if not isinstance(kind, str):
-        raise UsageError(f"{path}: model_type: missing, or no text; known: {', '.join(FAMILIES)}")
+    kind = _kind(path, raw, table)
     if kind in REFUSED:
         raise UsageError(f"{path}: model_type: {kind!r}: {REFUSED[kind]}")
     if kind not in FAMILIES:
         raise UsageError(f"{path}: model_type: {kind[:80]!r} is not known here; {_decisive(table)}")
     return FAMILIES[kind]
+
+
+def _kind(path: Path, raw: dict[str, Any], table: dict[str, Any]) -> str:
+    kind = table.get("model_type", raw.get("model_type"))
+    if not isinstance(kind, str):
+        raise UsageError(f"{path}: model_type: missing, or no text; known: {', '.join(FAMILIES)}")
+    return kind
 
 
 def _decisive(table: dict[str, Any]) -> str:

@@ -405,7 +405,7 @@ class Runner:
             traces = islice(stream.traces, most)
             return choices.chosen(self.choice, prefix, suffix, traces, leave_out)
         draw = partial(suite.draw, stream.configuration, suite.level)
-        start = first_number(self.seed)
+        start = first_number(stream.configuration, self.seed)
         return choices.drawn(self.choice, prefix, suffix, start, most, draw, leave_out)
 
     def _skip_unchosen(self, suite: Suite) -> None:
@@ -470,6 +470,8 @@ class Runner:
         """Return why nothing more is run; empty if something is."""
         if self.fail_fast and self._report.outcome == "fail":
             return "the run stopped at its first failure"
+        if self.fail_fast and self._report.bad_events:
+            return "the run stopped at the first events that cannot be followed"
         return self._hangs()
 
     def _hangs(self) -> str:

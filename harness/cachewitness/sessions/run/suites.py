@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count, islice
+from zlib import crc32
 
 import msgspec
 
@@ -20,6 +21,9 @@ from cachewitness.workloads.avoided import AVOID, avoiding
 from cachewitness.workloads.configurations import Configuration
 from cachewitness.workloads.generate import random_trace
 from cachewitness.workloads.scenarios import LARGE, SCENARIOS, Scenario
+
+_NUMBERS, _PLACES = 1_000, 1_000
+"""So many numbers lie between the random traces of two configurations, in so many places."""
 
 
 @dataclass
@@ -131,9 +135,13 @@ def scenario_traces(configuration: Configuration, level: Level, seed: int) -> It
             yield scenario.trace(shape)
 
 
-def first_number(seed: int) -> int:
-    """Return the number of the first random trace of a seed."""
-    return seed * 1_000_003
+def first_number(configuration: Configuration, seed: int) -> int:
+    """Return the number of the first random trace of a seed on a configuration.
+
+    Each configuration has numbers of its own, by its name, whichever others are run: with the same
+    numbers for all, one drawn choice (such as how many requests are live) would be that of each.
+    """
+    return seed * 1_000_003 + _NUMBERS * (crc32(configuration.name.encode()) % _PLACES)
 
 
 def _draw(configuration: Configuration, level: Level, number: int) -> Trace:
@@ -141,7 +149,9 @@ def _draw(configuration: Configuration, level: Level, number: int) -> Trace:
 
 
 def _random(configuration: Configuration, level: Level, seed: int) -> Iterator[Trace]:
-    return (_draw(configuration, level, number) for number in count(first_number(seed)))
+    return (
+        _draw(configuration, level, number) for number in count(first_number(configuration, seed))
+    )
 
 
 def _answers(configuration: Configuration, level: Level, seed: int) -> Iterator[Trace]:
@@ -155,7 +165,10 @@ def _draw_answers(configuration: Configuration, level: Level, number: int) -> Tr
 
 
 def _random_answers(configuration: Configuration, level: Level, seed: int) -> Iterator[Trace]:
-    return (_draw_answers(configuration, level, number) for number in count(first_number(seed)))
+    return (
+        _draw_answers(configuration, level, number)
+        for number in count(first_number(configuration, seed))
+    )
 
 
 def _avoiding(trace: Trace) -> Trace:

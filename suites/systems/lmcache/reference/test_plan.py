@@ -172,3 +172,18 @@ def test_a_plan_for_other_kernels_says_that_a_run_has_the_layouts(given: dict[st
     options = {"chunk_size": answer.value("chunk_tokens")}
     with pytest.raises(UsageError, match="must be a multiple of tokens_per_block 544"):
         open_engine(header("qwen3.5-0.8b", options), {})
+
+
+def test_the_first_level_holds_so_many_chunks() -> None:
+    """Qwen3.5 0.8B: 544 tokens of six layers of attention, and a state of 18 layers in 544 rows of
+    2,000 bytes, the next multiple of 16 above 1,085,440 / 544. Llama 3.1 8B: tokens alone, on two
+    ranks.
+    """
+    answer = plan(Request("qwen3.5-0.8b", l1_size_gb=10))
+    chunk = 544 * 6 * 2048 + 18 * 544 * 2000
+    assert answer.value("chunk_bytes") == chunk
+    assert answer.value("l1_chunks") == 10 * 2**30 // chunk
+    assert answer.value("l1_tokens") == 10 * 2**30 // chunk * 544
+    assert "--l1-size-gb 10 " in answer.commands[0]
+    llama = plan(Request("llama-3.1-8b", tensor_parallel_size=2))
+    assert llama.value("chunk_bytes") == 256 * 32 * 4096

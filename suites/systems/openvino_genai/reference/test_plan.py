@@ -268,3 +268,15 @@ def test_what_does_not_fit_is_refused_by_name(
             )
         )
     assert named in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_a_cpu_packs_keys_and_values(tiny: str) -> None:
+    """One head of 32 numbers, in blocks of 32 tokens: a scale and a zero point of 4 bytes each for
+    every channel of the keys, and for every token of the values.
+    """
+    packed = {"kv_precision": "u8", "num_kv_blocks": 8}
+    assert _plan(tiny, **packed)["kv_block_bytes"] == 2 * 32 * 32 + (32 + 32) * 8
+    packed["kv_precision"] = "u4"
+    assert _plan(tiny, **packed)["kv_block_bytes"] == 32 * 32 + (32 + 32) * 8
+    with pytest.raises(UsageError, match="what a GPU packs into u4 is not worked out here"):
+        _plan(tiny, device="gpu", **packed)

@@ -4,17 +4,20 @@ own specifications gave.
 
 from __future__ import annotations
 
+import itertools
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from benchmarks import plan_logs
+from benchmarks import plan_configs, plan_logs
 from cachewitness._util import data, pages
 from cachewitness._util.errors import UsageError
 from cachewitness.cli import EXIT_USAGE, invoke
 from cachewitness.plan.config import read
+from cachewitness.plan.rank import KV_DTYPES, Types
+from cachewitness.plan.serving import Serving, rank_of
 from cachewitness.systems.vllm.reference.plan import Request, plan
 from cachewitness.systems.vllm.reference.serve_command import read as read_command
 from cachewitness.workloads import layouts
@@ -246,8 +249,11 @@ def test_a_file_beside_the_configuration_says_it_too(tmp_path: Path) -> None:
 
 REFUSED = {
     "vllm serve m --kv-cache-dtyp fp8": "no flag of vllm serve in 0.33.0; did you mean --kv-cache",
-    "vllm serve m --pipeline-parallel-size 2": "--pipeline-parallel-size 2: which layers a stage",
-    "vllm serve m -pp 2": "--pipeline-parallel-size 2",
+    "vllm serve m --pipeline-parallel-size 2": "does not say in which order its layers come",
+    "vllm serve m -dcp 2": "2 does not divide --tensor-parallel-size 1",
+    "vllm serve m -tp 8 -dcp 4": "at most 2 with 4 KV heads on 8 ranks",
+    "vllm serve m -tp 2 -pcp 4 -dcp 2": "2 is none of 1, 4 and 8",
+    'vllm serve m -sc \'{"model": "d", "num_speculative_tokens": 2}\'': "give it as --draft-config",
     "vllm serve m --hf-overrides '{}'": "--hf-overrides: fields given on the command line",
     "vllm serve m --max-model-len 1.5K": "--max-model-len: '1.5K' is no value",
     "vllm serve m --block-size": "--block-size wants a value",
@@ -328,7 +334,7 @@ def test_the_answer_comes_first_and_the_derivation_when_it_is_asked_for(
     short = capsys.readouterr().out
     assert short.splitlines()[0] == (
         "8,192 tokens: 145 requests run at once, 178 finished ones stay hittable (53 if dense);"
-        " longest prompt 8,192"
+        " longest prompt 262,144"
     )
     assert "page bytes" not in short and "cache size tokens" in short
     assert invoke([*base, "--explain"]) == 0
@@ -448,6 +454,55 @@ def test_a_log_that_says_nothing_is_refused(
     assert says in capsys.readouterr().err
 
 
+def test_stages_of_a_pipeline_share_the_layers(tmp_path: Path) -> None:
+    """64 layers in three stages: 21, 22 and 21. The last one has six of the attention layers, the
+    others five, and no group of states has more: its blocks, of six pages, are the largest.
+    """
+    path = str(written(tmp_path, QWEN_27B))
+    whole = plan(Request(path, memory=4 * GIB))
+    staged = plan(Request(path, memory=4 * GIB, pipeline_parallel_size=3))
+    page = int(str(whole.value("page_bytes")))
+    assert whole.value("pool_block_bytes") == 16 * page
+    assert staged.value("pool_block_bytes") == 6 * page
+    assert staged.value("pool_blocks") == 4 * GIB // (6 * page)
+    alone = plan(Request("llama-3.1-8b", memory=4 * GIB, pipeline_parallel_size=3))
+    assert alone.value("pool_block_bytes") == 11 * 16 * 4096
+
+
+def test_a_drafter_with_a_checkpoint_of_its_own_lies_in_the_same_pool(tmp_path: Path) -> None:
+    """One layer of EAGLE beside 32 of Llama 3.1 8B, in the target's type; another of its own."""
+    drafter = tmp_path / "drafter.json"
+    config = {"model_type": "llama", "num_hidden_layers": 1, "num_attention_heads": 16}
+    config |= {"num_key_value_heads": 2, "head_dim": 128, "max_position_embeddings": 4096}
+    drafter.write_text(json.dumps(config | {"dtype": "float16"}))
+    fields: dict[str, Any] = {"speculative_method": "eagle3", "num_speculative_tokens": 3}
+    fields |= {"draft_config": str(drafter), "memory": GIB}
+    for types, block in (
+        ({}, 16 * (32 * 4096 + 1024)),
+        ({"kv_cache_dtype": "fp8"}, 16 * (32 * 2048 + 512)),
+        ({"draft_kv_cache_dtype": "fp8"}, 16 * (32 * 4096 + 512)),
+    ):
+        answer = plan(Request("llama-3.1-8b", **fields, **types))
+        assert answer.value("pool_block_bytes") == block
+    with pytest.raises(UsageError, match="on other ranks than the model's 2"):
+        plan(
+            Request("llama-3.1-8b", tensor_parallel_size=2, draft_tensor_parallel_size=1, **fields)
+        )
+
+
+def test_no_flags_give_qwen3_next_a_block_of_4176_tokens() -> None:
+    """Which docs/results/plan-logs.md says."""
+    model = layouts.model("qwen3-next-80b-a3b")
+    blocks = set()
+    for kv, state, ranks, drafted in itertools.product(
+        ["auto", *KV_DTYPES], ["auto", "float32", "bfloat16"], [1, 2, 4, 8], range(9)
+    ):
+        types = Types(kv, "auto", state, "auto", drafted)
+        serving = Serving(types, ranks, method="ngram" if drafted else "")
+        blocks.add(rank_of(model, serving, "--layout").block)
+    assert 2096 in blocks and 4176 not in blocks
+
+
 def test_public_logs_come_out_or_the_page_says_why_not() -> None:
     """No log that comes out has a reason, and every other one has."""
     rows = plan_logs.rows()
@@ -456,3 +511,11 @@ def test_public_logs_come_out_or_the_page_says_why_not() -> None:
     page = pages.folder("results") / f"{plan_logs.PAGE}.md"
     assert page.read_text(encoding="utf-8") == plan_logs.rendered()
     assert (data.fixtures() / "server_logs" / "vllm.toml").exists()
+
+
+def test_published_configurations_are_planned_or_refused_with_a_reason() -> None:
+    rows = plan_configs.rows()
+    assert len(rows) >= 25 and all(row.refused or row.answer for row in rows)
+    assert [row.kind for row in rows if "is not known here" in row.refused] == []
+    page = pages.folder("results") / f"{plan_configs.PAGE}.md"
+    assert page.read_text(encoding="utf-8") == plan_configs.rendered()

@@ -18,11 +18,12 @@ import click
 
 from cachewitness._util.errors import UsageError
 from cachewitness.plan import options, sources
-from cachewitness.plan.hybrid import hybrid_of, is_gated_delta, is_hybrid
+from cachewitness.plan.hybrid import hybrid_of, is_gated_delta, is_hybrid, types_of
+from cachewitness.plan.rank import state_bytes, token_bytes
 from cachewitness.plan.result import Plan
 from cachewitness.systems.lmcache.reference import FEATURE_VARIABLES
 from cachewitness.systems.lmcache.reference.log import SAYS, Logged, block_size_in
-from cachewitness.workloads.model import Model
+from cachewitness.workloads.model import Full, Model, Recurrent
 from cachewitness_reference.lmcache import sizing
 from cachewitness_reference.lmcache.checks import (
     StartupError,
@@ -53,6 +54,7 @@ class Request:
     kernel_block: int | None = None
     checkpoint_alignment: int | None = None
     tensor_parallel_size: int = 1
+    l1_size_gb: float = sizing.L1_GIB
     release: str = NEWEST
     features: Mapping[str, str] = field(default_factory=dict)
 
@@ -69,6 +71,13 @@ class Request:
     "--chunk-size",
     type=options.SIZE,
     help="The server's; N or the least multiple of all blocks from 256 by default.",
+)
+@click.option(
+    "--l1-size-gb",
+    type=click.FloatRange(0, 2**33, min_open=True),
+    default=sizing.L1_GIB,
+    show_default=True,
+    help="GiB of the server's first level.",
 )
 @click.option(
     "--max-num-batched-tokens",
@@ -184,8 +193,10 @@ def _plan_hybrid(
         most,
         "2N - 1" if most is not None else "no bound since 0.5.4",
     )
+    if model is not None:
+        _tell_stored(answer, request, model, chunk, block)
     checkpoint = model.checkpoint if model is not None else "<model>"
-    answer.commands.append(sizing.server_command(chunk, request.release))
+    answer.commands.append(sizing.server_command(chunk, request.release, request.l1_size_gb))
     answer.commands.append(
         sizing.engine_command(checkpoint, budget if given is None else given) + _parallel(request)
     )
@@ -244,6 +255,31 @@ def _sized(answer: Plan, request: Request, model: Model, logged: Logged | None) 
     return block
 
 
+def _tell_stored(answer: Plan, request: Request, model: Model, chunk: int, block: int) -> None:
+    """Add what a chunk takes in the server's first level, and how many it holds; nothing where
+    what is stored of a layer is not worked out (windows, latent vectors, indexers).
+    """
+    types = types_of(model)
+    ranks = request.tensor_parallel_size
+    full = [cache for cache in model.caches if isinstance(cache, Full)]
+    states = [cache for cache in model.caches if isinstance(cache, Recurrent)]
+    if len(full) + len(states) != len(model.caches) or not full:
+        return
+    tokens = sum(cache.layers * token_bytes(cache, ranks, types) for cache in full)
+    kept = 0
+    for cache in states:
+        page = block * token_bytes(full[0], ranks, types)
+        state = state_bytes(cache, ranks, types)
+        kept += cache.layers * sizing.stored_state_bytes(state, block, page)
+    stored = ranks * (chunk * tokens + kept)
+    every = "" if ranks == 1 else f"{ranks} ranks x "
+    beside = f" + {kept}: one state of every recurrent layer" if states else ""
+    answer.add("chunk_bytes", stored, f"{every}{chunk} x {tokens}{beside}")
+    held = int(request.l1_size_gb * (1 << 30)) // stored
+    answer.add("l1_chunks", held, f"--l1-size-gb {request.l1_size_gb:g}; eviction begins at 80 %")
+    answer.add("l1_tokens", held * chunk, f"{held} x {chunk}")
+
+
 def _budget_how(most: int | None) -> str:
     return (
         "N is always valid"
@@ -272,8 +308,10 @@ def _plan_blocks(answer: Plan, request: Request, model: Model) -> None:
         "chunks are multiples of it: every group has a block end there",
     )
     answer.add("chunk_tokens", chunk, f"--chunk-size; {DEFAULT_CHUNK_SIZE} by default")
+    _tell_stored(answer, request, model, chunk, 0)
     answer.commands.append(
-        f"lmcache server --chunk-size {chunk} --l1-size-gb 100 --eviction-policy LRU"
+        f"lmcache server --chunk-size {chunk} --l1-size-gb {request.l1_size_gb:g}"
+        " --eviction-policy LRU"
     )
     answer.commands.append(f"vllm serve {model.checkpoint} {_TRANSFER}" + _parallel(request))
     answer.notes.append(

@@ -79,10 +79,10 @@ def _of_model(
     name: str, model: Model, options: Mapping[str, Any], tokens: int
 ) -> Iterator[GroupSpec]:
     """Yield a group for each kind of layer, with what it weighs."""
-    keys, states = (sizes.PRECISIONS.get(options.get(field) or "") for field in sizes.MODEL[1:])
+    states = sizes.PRECISIONS.get(options.get("state_precision") or "")
     for index, cache in enumerate(model.caches):
         if isinstance(cache, Full | Sliding):
-            wide = 2 * cache.kv_heads * cache.head_dim * DTYPE_BYTES[keys or cache.dtype]
+            wide = _token_bytes(cache, options, tokens)
             window = cache.window if isinstance(cache, Sliding) else 0
             own: GroupKind = "sliding" if window else "full"
             yield GroupSpec(own, tokens, window=window, layers=cache.layers, token_bytes=wide)
@@ -104,6 +104,29 @@ def _of_model(
         raise UsageError(
             f"layout {name!r}: model.caches: no attention layer, and the pipeline needs one"
         )
+
+
+def _token_bytes(cache: Full | Sliding, options: Mapping[str, Any], tokens: int) -> int:
+    """Return what one layer keeps of a token, keys and values together. Raises UsageError for a
+    packed type on another device than a CPU, and for heads that it does not fill.
+    """
+    precision = options.get("kv_precision") or ""
+    numbers = 2 * cache.kv_heads * cache.head_dim
+    if precision not in sizes.PACKED:
+        return numbers * DTYPE_BYTES[sizes.PRECISIONS.get(precision) or cache.dtype]
+    if options.get("device", "cpu") != "cpu":
+        raise UsageError(
+            f"policy openvino_genai: kv_precision: what a GPU packs into {precision} is not worked"
+            " out here; --device cpu"
+        )
+    block = tokens * numbers * sizes.PACKED[precision] // 8
+    block += cache.kv_heads * (cache.head_dim + tokens) * sizes.SCALE_BYTES
+    if block % tokens:
+        raise UsageError(
+            f"policy openvino_genai: kv_precision: {precision} fills no whole bytes of a token with"
+            f" heads of {cache.head_dim}"
+        )
+    return block // tokens
 
 
 def _interval(layout: Layout, options: Mapping[str, Any], release: str) -> int:

@@ -136,7 +136,9 @@ class _Tokens(click.ParamType[int]):
     help="Where no layout says it: bytes of a state.",
 )
 @click.option(
-    "--kv-precision", type=click.Choice([*sizes.PRECISIONS]), help="Instead of the model's type."
+    "--kv-precision",
+    type=click.Choice([*sizes.PRECISIONS, *sizes.PACKED]),
+    help="Instead of the model's type: KV_CACHE_PRECISION. A CPU takes u8 by itself.",
 )
 @click.option(
     "--state-precision",
@@ -413,6 +415,7 @@ def _remark(answer: Plan, request: Request, config: SchedulerConfig, capacity: C
     by_layout = request.layout is not None and any(line.name == "kv_bytes" for line in answer.lines)
     if by_layout and not (given.get("kv_precision") and given.get("state_precision")):
         answer.notes.append(
-            "bytes are those of the layout's types; the precision that a device chooses is not"
-            " known here: --kv-precision, --state-precision"
+            "bytes are those of the layout's types where no precision is given: a CPU keeps keys"
+            " and values in u8 by itself (--kv-precision u8), and which type another device and"
+            " states have is not known here (--state-precision)"
         )

@@ -40,11 +40,15 @@ KNOWN = (*CONFIG, *BYTES, *MODEL, *PROFILES, *OTHERS, *ALIASES)
 SIZES = ("num_kv_blocks", "cache_size")
 PIPELINES = ("ContinuousBatchingPipeline", "LLMPipeline", "VLMPipeline")
 PRECISIONS = {"f32": "float32", "f16": "float16", "bf16": "bfloat16"}
+PACKED = {"u8": 8, "u4": 4}
+"""Bits of a number of keys and values that a CPU packs; `u8` is what it takes by itself."""
+SCALE_BYTES = 8
+"""Scale and zero point, of a channel of a block's keys and of a token's values, in a head."""
 UNLIMITED = "unlimited"
 """What stands for the largest number of tokens in a step."""
 CHOICES: dict[str, tuple[str, ...]] = {
     "device": tuple(name.lower() for name in KV_BLOCK_SIZES),
-    "kv_precision": tuple(PRECISIONS),
+    "kv_precision": (*PRECISIONS, *PACKED),
     "state_precision": tuple(PRECISIONS),
     "pipeline": PIPELINES,
 }

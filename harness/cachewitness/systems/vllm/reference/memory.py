@@ -140,9 +140,10 @@ def sentence(answer: Plan, of: Pool) -> str:
             later += f" ({dense:,} if dense)"
     else:
         later = "no prefix is cached"
+    longest = answer.value("longest_prompt_tokens")
     return (
         f"{of.tokens:,} tokens: {running:,} requests run at once, {later}; longest prompt"
-        f" {started.longest_that_fits:,}"
+        f" {longest:,}"
     )
 
 

@@ -88,6 +88,11 @@ class Request:
     speculative_method: str = ""
     num_speculative_tokens: int = 0
     decode_context_parallel_size: int = 1
+    prefill_context_parallel_size: int = 1
+    pipeline_parallel_size: int = 1
+    draft_config: str = ""
+    draft_kv_cache_dtype: str = ""
+    draft_tensor_parallel_size: int | None = None
     hybrid_kv_cache_manager: bool = True
     max_model_len: int | None = None
     max_num_seqs: int | None = None
@@ -100,6 +105,11 @@ class Request:
     def serving(self, model: Model) -> Serving:
         """Return what the flags make of a model's layers."""
         exports = self.checkpoint_alignment
+        if self.draft_tensor_parallel_size not in (None, self.tensor_parallel_size):
+            raise UsageError(
+                "--speculative-config: draft_tensor_parallel_size: a drafter on other ranks than"
+                f" the model's {self.tensor_parallel_size} is not worked out here"
+            )
         return Serving(
             Types(
                 self.kv_cache_dtype,
@@ -117,6 +127,10 @@ class Request:
             self.speculative_method,
             self.hybrid_kv_cache_manager,
             self.release,
+            self.pipeline_parallel_size,
+            self.prefill_context_parallel_size,
+            sources.model(self.draft_config) if self.draft_config else None,
+            self.draft_kv_cache_dtype,
         )
 
 
@@ -321,7 +335,8 @@ def _plan_pool(answer: Plan, request: Request, model: Model, serving: Serving) -
     blocks = None
     if request.memory is not None:
         blocks = started.blocks
-        tell_started(answer, started, serving, limits)
+        reach = started if request.max_model_len else replace(started, longest=model.max_length)
+        tell_started(answer, started, serving, limits, reach.longest_that_fits)
         memory.tell_memory(answer, of, request.shared_prefix or 0)
         answer.answer = memory.sentence(answer, of)
         answer.shown = SHOWN

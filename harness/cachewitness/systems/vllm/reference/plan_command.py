@@ -15,6 +15,7 @@ from cachewitness.plan import options, sources
 from cachewitness.plan.rank import AUTO, STATE_DTYPES
 from cachewitness.systems.vllm.reference.plan import Request, plan
 from cachewitness.systems.vllm.reference.serve_command import (
+    CONFIG_FILE,
     WEIGHTS,
     Served,
     drafts,
@@ -25,7 +26,6 @@ from cachewitness.workloads import layouts
 from cachewitness_reference.vllm.options import RETENTION_VARIABLE
 from cachewitness_reference.vllm.spec import NEWEST
 
-CONFIG_FILE = "config.json"
 DEFAULT_UTILIZATION = 0.92
 """Of `--gpu-memory-utilization`."""
 AMOUNT = options.Amount()
@@ -58,7 +58,12 @@ STATES = click.Choice([AUTO, *STATE_DTYPES])
 @click.option(
     "--speculative-config",
     metavar="JSON",
-    help='Drafts: \'{"method": "mtp", "num_speculative_tokens": 2}\'; mtp and ngram.',
+    help='Drafts: \'{"method": "mtp", "num_speculative_tokens": 2}\'; mtp, eagle3, ngram, ….',
+)
+@click.option(
+    "--draft-config",
+    metavar="FILE",
+    help="The configuration of a drafter with a checkpoint of its own (eagle, draft_model, …).",
 )
 @click.option("--max-model-len", type=AMOUNT, help="Tokens; the model's own by default.")
 @click.option("--max-num-seqs", type=AMOUNT, help="Requests that may run at once.")
@@ -72,7 +77,16 @@ STATES = click.Choice([AUTO, *STATE_DTYPES])
     "--tensor-parallel-size", "-tp", type=options.SIZE, help="Ranks that share the heads."
 )
 @click.option(
+    "--pipeline-parallel-size",
+    "-pp",
+    type=options.SIZE,
+    help="Stages that share the layers; each has --memory.",
+)
+@click.option(
     "--decode-context-parallel-size", "-dcp", type=options.SIZE, help="Ranks that share tokens."
+)
+@click.option(
+    "--prefill-context-parallel-size", "-pcp", type=options.SIZE, help="Ranks that share prefills."
 )
 @click.option(
     "--memory",
@@ -165,6 +179,8 @@ def fields_of(given: dict[str, Any], *, named: bool = True) -> dict[str, Any]:
     table = asked.pop("speculative_config", None)
     if table is not None:
         asked |= drafts(table_of(table))
+    if "draft_config" in asked:
+        asked["draft_config"] = str(sources.config_path(asked["draft_config"]))
     if asked.pop("disable_hybrid_kv_cache_manager", False):
         asked["hybrid_kv_cache_manager"] = False
     if "dtype" in asked:

@@ -13,11 +13,13 @@ import json
 import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from cachewitness._util.errors import UsageError
 from cachewitness.plan.options import amount
 from cachewitness.plan.rank import AUTO
+from cachewitness.plan.serving import OWN_LAYERS
 from cachewitness.systems.vllm.reference.serve_flags import LISTS, SWITCHES, VALUES
 
 FIT = -1
@@ -44,6 +46,8 @@ WEIGHTS = {
     "bfloat16": "bfloat16",
 }
 HOPPER_CHECKPOINTS = 64
+DRAFTS = "--speculative-config"
+CONFIG_FILE = "config.json"
 Value = str | bool
 
 
@@ -138,8 +142,6 @@ def served(model: str, flags: Mapping[str, Value]) -> Served:
         elif flag in SWITCHED:
             name, meaning = SWITCHED[flag]
             fields[name] = meaning
-        elif flag in ONE_ONLY and str(value) != "1":
-            raise UsageError(f"{flag} {value}: {ONE_ONLY[flag]}")
     fields |= drafts(_speculative(flags))
     if flags.get("--gdn-prefill-backend") == "flashinfer":
         fields["checkpoint_alignment"] = HOPPER_CHECKPOINTS
@@ -184,7 +186,9 @@ FIELDS: dict[str, tuple[str, Callable[[str], Any]]] = {
     "--max-num-seqs": ("max_num_seqs", _count),
     "--max-num-batched-tokens": ("max_num_batched_tokens", _count),
     "--tensor-parallel-size": ("tensor_parallel_size", _count),
+    "--pipeline-parallel-size": ("pipeline_parallel_size", _count),
     "--decode-context-parallel-size": ("decode_context_parallel_size", _count),
+    "--prefill-context-parallel-size": ("prefill_context_parallel_size", _count),
     "--kv-cache-memory-bytes": ("memory", _count),
     "--num-gpu-blocks-override": ("num_gpu_blocks_override", _count),
     "--prefix-cache-retention-interval": ("retention_interval", str),
@@ -200,10 +204,6 @@ SWITCHED: dict[str, tuple[str, bool]] = {
     "--async-scheduling": ("async_scheduling", True),
     "--no-async-scheduling": ("async_scheduling", False),
     "--enforce-eager": ("enforce_eager", True),
-}
-ONE_ONLY = {
-    "--pipeline-parallel-size": "which layers a stage has is not worked out here; plan 1",
-    "--prefill-context-parallel-size": "what its ranks keep is not worked out here; plan 1",
 }
 REFUSED = {
     "--config": "the file of flags is not read; paste the flags themselves",
@@ -242,14 +242,16 @@ def table_of(text: str) -> dict[str, Any]:
 
 
 def drafts(table: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields that `--speculative-config` says: method and number of tokens. Raises
-    UsageError for a table without either.
+    """Return the fields that `--speculative-config` says: method, number of tokens, and what a
+    drafter of its own is kept in. Raises UsageError for a table without a method and a number.
     """
     if not table:
         return {}
     method = table.get("method")
     if method is None and table.get("model") in ("ngram", "[ngram]"):
         method = "ngram"
+    elif method is None and isinstance(table.get("model"), str):
+        method = OWN_LAYERS[0]
     if not isinstance(method, str):
         raise UsageError("--speculative-config: method: missing, or no text")
     tokens = str(table.get("num_speculative_tokens", table.get("num_spec_tokens", "")))
@@ -259,4 +261,13 @@ def drafts(table: Mapping[str, Any]) -> dict[str, Any]:
         )
     if method.endswith("_mtp"):
         method = "mtp"
-    return {"speculative_method": method, "num_speculative_tokens": int(tokens)}
+    fields: dict[str, Any] = {"speculative_method": method, "num_speculative_tokens": int(tokens)}
+    if table.get("kv_cache_dtype") is not None:
+        fields["draft_kv_cache_dtype"] = str(table["kv_cache_dtype"])
+    if table.get("draft_tensor_parallel_size") is not None and method in OWN_LAYERS:
+        ranks = _converted(DRAFTS, str(table["draft_tensor_parallel_size"]), _count)
+        fields["draft_tensor_parallel_size"] = ranks
+    beside = Path(str(table.get("model", ""))) / CONFIG_FILE
+    if method in OWN_LAYERS and beside.is_file():
+        fields["draft_config"] = str(beside)
+    return fields

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from cachewitness.plan.result import Plan
-from cachewitness.plan.serving import BATCHES, NULL_BLOCK_SINCE, Rank, Serving
+from cachewitness.plan.serving import NULL_BLOCK_SINCE, Rank, Serving
 from cachewitness_reference.vllm.planning import Bounds, Started, groups_of, padding_layers
 
 BATCHED_TOKENS = ((160 << 30, 16384), (70 << 30, 8192), (0, 2048))
@@ -37,13 +37,14 @@ class Limits:
     blocks_override: int | None = None
     eager: bool = False
 
-    @property
-    def in_flight_tokens(self) -> int:
-        """The most tokens that are scheduled and not settled."""
+    def in_flight_tokens(self, stages: int) -> int:
+        """Return the most tokens that are scheduled and not settled: a batch for each stage of a
+        pipeline, and one more with async scheduling.
+        """
         if self.in_flight is not None:
             return self.in_flight
         batched = self.batched_tokens or default(BATCHED_TOKENS, self.device)
-        return batched * (BATCHES if self.async_scheduling else 1)
+        return batched * (stages + int(self.async_scheduling))
 
     @property
     def max_num_seqs(self) -> int:
@@ -63,15 +64,19 @@ def started_of(rank: Rank, serving: Serving, limits: Limits) -> Started:
     return Started(
         tuple(groups_of(rank.layers)),
         limits.memory,
-        Bounds(limits.longest, limits.in_flight_tokens, serving.context_ranks),
+        Bounds(limits.longest, limits.in_flight_tokens(serving.stages), serving.context_ranks),
         limits.longest,
         limits.blocks_override,
         serving.since >= NULL_BLOCK_SINCE,
     )
 
 
-def tell_started(answer: Plan, started: Started, serving: Serving, limits: Limits) -> None:
-    """Add the lines of the log, and as notes what keeps the server from starting."""
+def tell_started(
+    answer: Plan, started: Started, serving: Serving, limits: Limits, longest: int
+) -> None:
+    """Add the lines of the log, and as notes what keeps the server from starting. `longest` is the
+    longest request with which it starts.
+    """
     largest = max(started.groups, key=lambda group: group.block_bytes)
     pages = {layer.page_bytes for layer in largest.layers}
     how = (
@@ -94,8 +99,8 @@ def tell_started(answer: Plan, started: Started, serving: Serving, limits: Limit
     answer.add(
         "concurrency",
         float(started.concurrency),
-        f"{started.blocks} / {started.request_blocks}: the log's Maximum concurrency,"
-        f" {float(started.concurrency):.2f}x",
+        f"{started.blocks} / {started.request_blocks}: the log's Maximum concurrency for"
+        f" {started.longest:,} tokens per request, {float(started.concurrency):.2f}x",
     )
     answer.add(
         "cache_size_tokens",
@@ -106,11 +111,13 @@ def tell_started(answer: Plan, started: Started, serving: Serving, limits: Limit
     answer.add("starts", started.starts, _check_how(started))
     answer.add(
         "longest_prompt_tokens",
-        started.longest_that_fits,
-        "the longest that the check at the start lets pass, up to the server's",
+        longest,
+        "the largest --max-model-len that starts, up to the model's own or the one given",
     )
     if started.has_states:
-        answer.add("max_num_seqs_most", started.blocks, "a decode graph wants a state for each")
+        answer.add(
+            "max_num_seqs_most", started.blocks, "--max-num-seqs: every request needs a state"
+        )
     answer.notes += _warnings(started, serving, limits)
 
 
@@ -131,11 +138,10 @@ def _percent(share: Fraction) -> str:
 
 
 def _check_how(started: Started) -> str:
-    left = " less the null block" if started.check_block else ""
-    sign = "within" if started.starts else "more than"
+    left = ", without the null block" if started.check_block else ""
     return (
-        f"{gib(started.needed_bytes)} GiB for one request, {sign} the"
-        f" {gib(started.checked_bytes)} GiB there are{left}"
+        f"one request of {started.longest:,} tokens needs {gib(started.needed_bytes)} GiB;"
+        f" {gib(started.checked_bytes)} GiB are there{left}"
     )
 
 

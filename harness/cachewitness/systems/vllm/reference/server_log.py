@@ -81,6 +81,12 @@ def read(path: Path) -> Logged:
     logged = Logged()
     for line in reading.whole(path, SIZE_MAX).decode("utf-8", "replace").splitlines():
         _take(logged, line, path)
+    if logged.fields.get("pipeline_parallel_size", 1) > 1:
+        raise UsageError(
+            f"{path}: --pipeline-parallel-size: the log is of several stages, and which of the"
+            " amounts of memory in it is which stage's is not read here; plan the flags with"
+            " --memory"
+        )
     numbers = (
         logged.size_tokens,
         logged.concurrency,
@@ -151,11 +157,6 @@ def _take_config(logged: Logged, line: str) -> None:
     if "drafts" in said:
         method, tokens = said["drafts"].groups()
         fields |= drafts({"method": method, "num_speculative_tokens": tokens})
-    if fields.pop("pipeline_parallel_size", 1) > 1:
-        raise UsageError(
-            "--pipeline-parallel-size: which layers a stage has is not worked out here, and the log"
-            " is of several stages"
-        )
     logged.fields |= fields
 
 
