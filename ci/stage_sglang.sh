@@ -27,5 +27,6 @@ fi
 
 status=0
 "$venv/bin/python" -m cachewitness.cli run --engine sglang "$@" || status=$?
-"$venv/bin/python" -m pytest suites/systems/sglang/test_sglang.py suites/systems/sglang/test_plan.py || status=$((status ? status : $?))
+"$venv/bin/python" -m pytest suites/systems/sglang/test_sglang.py suites/systems/sglang/test_plan.py \
+    suites/systems/sglang/test_allocator.py || status=$((status ? status : $?))
 exit "$status"

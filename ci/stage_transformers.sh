@@ -40,5 +40,6 @@ for model in ${MODELS:-qwen3_next gemma3 jamba,feed=tokens}; do
 done
 run model=jamba --suite answers "$@"
 printf '\n== tests\n'
-"$venv/bin/python" -m pytest suites/systems/transformers/test_answers.py || status=$((status ? status : $?))
+"$venv/bin/python" -m pytest suites/systems/transformers/test_answers.py \
+    suites/systems/transformers/test_allocator.py || status=$((status ? status : $?))
 exit "$status"

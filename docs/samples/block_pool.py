@@ -6,7 +6,7 @@ tests the pool, and plants faults in it.
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 
 
 class BlockPool:
@@ -16,7 +16,7 @@ class BlockPool:
         self.unused = OrderedDict.fromkeys(range(1, size + 1))
         self.counts = dict.fromkeys(self.unused, 0)
         self.block_of: dict[str, int] = {}
-        self.key_of: dict[int, str] = {}
+        self.keys_of: dict[int, list[str]] = {}
 
     def alloc(self, n: int) -> list[int]:
         if n > len(self.unused):
@@ -28,7 +28,7 @@ class BlockPool:
         return taken
 
     def free(self, blocks: list[int]) -> None:
-        if any(blocks.count(block) > self.counts[block] for block in set(blocks)):
+        if any(times > self.counts[block] for block, times in Counter(blocks).items()):
             raise ValueError("a block has no reference left")
         for block in blocks:
             self.counts[block] -= 1
@@ -47,16 +47,17 @@ class BlockPool:
     def publish(self, key: str, block: int) -> None:
         if key not in self.block_of:
             self.block_of[key] = block
-            self.key_of[block] = key
+            self.keys_of.setdefault(block, []).append(key)
 
     def lookup(self, key: str) -> int | None:
         return self.block_of.get(key)
 
     def forget(self, block: int) -> None:
-        self.block_of.pop(self.key_of.pop(block, ""), None)
+        for key in self.keys_of.pop(block, ()):
+            del self.block_of[key]
 
     def evict(self, n: int) -> list[int]:
-        evicted = [block for block in self.unused if block in self.key_of][:n]
+        evicted = [block for block in self.unused if block in self.keys_of][:n]
         for block in evicted:
             self.forget(block)
         return evicted
@@ -65,7 +66,7 @@ class BlockPool:
         if len(self.unused) < len(self.counts):
             return False
         self.block_of.clear()
-        self.key_of.clear()
+        self.keys_of.clear()
         return True
 
     def available(self) -> int:

@@ -7,8 +7,8 @@ are called. `python -m cachewitness` is the command line.
 * What is asked: a `Trace` (`random_trace` draws one) of operations such as `Submit` and `Step`,
   under a `TraceHeader`; a `Configuration` of a `Layout` of `GroupSpec`s (`load_layout`).
 * What happened: a `History` (`parse_history` reads one as text) of a `Header`, with its `Pool`s,
-  `Group`s, `Rules`, `Eviction`, `Stores` and `Unkeyed`, and of events such as `Acquire` and
-  `Release`. A `Checker` of your own sees these.
+  `Group`s, `Rules`, `Retention`, `Eviction`, `Stores` and `Unkeyed`, and of events such as
+  `Acquire` and `Release`. A `Checker` of your own sees these.
 * An engine: an `EngineKind` opens an `Engine`. A `Driver` is one over an adapter, which is written
   from `Adapter` or `FirstCome` (requests are served in the order in which they came) in terms of
   `Asked`, `Scheduled`, `Refused`, `Tables`, `KeyId`, `Claim`, `Count` and `UnpublishReason`;
@@ -24,8 +24,8 @@ are called. `python -m cachewitness` is the command line.
 * Seeded faults: `mutant` makes one, with `wrap` around a method of the `cache_manager`.
 
 * Two modules for tests with Hypothesis (extra `machines`): `machines` has `Allocator`, the base of
-  a test of a block pool, and state machines of engines; `strategies` draws traces, layouts and
-  prompts.
+  a test of a block pool, `AllocatorProcess`, the same for a program in any language, and state
+  machines of engines; `strategies` draws traces, layouts and prompts.
 
 A name is imported when it is first asked for, so that `cachewitness.core`, which judges, imports
 nothing but itself.
@@ -54,6 +54,7 @@ if TYPE_CHECKING:
         History,
         Pool,
         Release,
+        Retention,
         Rules,
         Stores,
         Unkeyed,
@@ -122,6 +123,7 @@ _HOMES = {
         "History",
         "Pool",
         "Release",
+        "Retention",
         "Rules",
         "Stores",
         "Unkeyed",
@@ -225,6 +227,7 @@ __all__ = [
     "Release",
     "Report",
     "Result",
+    "Retention",
     "Rule",
     "Rules",
     "Scheduled",

@@ -206,7 +206,7 @@ def test_replay_shrinks_and_records_when_asked_to(capsys: pytest.CaptureFixture[
     alike.
     """
     _run(capsys, *FAILING, "--report", "out", "--quiet")
-    (whole,) = Path("out/failures").glob("invariants_exact-replay*.whole.trace.jsonl")
+    (whole,) = Path("out/failures").glob("invariants_exact-replay*.whole.jsonl")
     code, out, _ = _run(
         capsys, "replay", str(whole), "--engine", FAULTY, "--shrink", "--history", "happened.jsonl"
     )
@@ -218,7 +218,7 @@ def test_replay_shrinks_and_records_when_asked_to(capsys: pytest.CaptureFixture[
 
 def test_the_trace_of_a_fault_passes_without_it(capsys: pytest.CaptureFixture[str]) -> None:
     _run(capsys, *FAILING, "--report", "out", "--quiet")
-    (path,) = Path("out/failures").glob("invariants_exact-replay*.whole.trace.jsonl")
+    (path,) = Path("out/failures").glob("invariants_exact-replay*.whole.jsonl")
     code, out, _ = _run(capsys, "replay", str(path))
     assert code == 0 and "no contradiction in this trace" in out
 
@@ -356,3 +356,16 @@ def test_a_history_in_which_nothing_happened_checks_nothing(
     assert history.load(Path("idle.jsonl")).events == []
     code, out, _ = _run(capsys, "check", "idle.jsonl")
     assert code == 5 and "nothing checked" in out
+
+
+def test_several_traces_are_replayed_in_turn(capsys: pytest.CaptureFixture[str]) -> None:
+    """One that cannot be read keeps no other from it, and what is about one trace is refused."""
+    faults = Path(__file__).resolve().parents[2] / "fixtures" / "traces" / "mutants"
+    failing = faults / "image-left-out.jsonl"
+    engine = ["--engine", "reference:mutant=image-left-out"]
+    assert invoke(["replay", str(failing), "nothing.jsonl", str(failing), *engine]) == 1
+    told = capsys.readouterr()
+    assert told.out.count("FAIL  cross-identity-hit") == 2
+    assert told.out.endswith("3 traces: 2 FAIL, 1 does not fit\n") and "nothing.jsonl" in told.err
+    assert invoke(["replay", str(failing), str(failing), "--json", *engine]) == 4
+    assert "--json: is about one trace" in capsys.readouterr().err

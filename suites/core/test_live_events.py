@@ -156,7 +156,7 @@ MISTAKES: dict[str, tuple[Mistake, str]] = {
     ),
     "a state saved behind its chunk": (
         runs(lambda run: replace(run, checkpoints=[(0, 1, 10**6)])),
-        "at `$.runs`; a recurrent",
+        "at `$.runs`; only a recurrent",
     ),
     "a state saved in no group": (
         runs(lambda run: replace(run, checkpoints=[(9, 1, 1)])),

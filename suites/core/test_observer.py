@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from cachewitness.core.checkers.finding import Finding
+from cachewitness.core.checkers.protocol import Checker, Handler
 from cachewitness.core.driving import judge
-from cachewitness.core.events import Acquire, Event, Header, Publish, Read, Write
+from cachewitness.core.events import Acquire, Event, Header, Publish, Read, Submitted, Write
 from cachewitness.core.intake import Intake
 from cachewitness.core.trace_format import Op, Step, Submit
 from cachewitness.core.worker import Worker
+from cachewitness.report.expected import Entry, Expectations
 from cachewitness.workloads.notation import parse
 
 KEY = "publish 0/1 r1:4\n"
@@ -81,3 +84,29 @@ def test_an_event_of_a_class_of_ones_own_is_the_event_that_it_says() -> None:
     ]
     mine = taken(header, (SUBMIT, own[:1]), (STEP, own[1:]))
     assert [type(event) for event in mine] == [type(event) for event in events]
+
+
+def test_what_costs_work_alone_hides_no_wrong_answer_behind_it() -> None:
+    """The first finding is the gravest, whenever it came; among equals the earliest is."""
+
+    class Finds(Checker):
+        name = "finds"
+        summary = "finds what it is told to"
+        anomalies = ("lost-replay-boundary", "stale-hit", "leak", "cross-identity-hit")
+
+        def handlers(self) -> dict[type, Handler]:
+            return {Submitted: lambda _, e: [Finding(anomaly=self.anomalies[e.seq], sentence="")]}
+
+    history = parse(
+        "pool 0: 4 pages\ngroup 0: full block 4\n" + "".join(f"submit r{n} a:5\n" for n in range(4))
+    )
+    found = judge(history.header, history.events, [Finds()]).findings
+    assert [one.anomaly for one in found] == [
+        "stale-hit",
+        "cross-identity-hit",
+        "leak",
+        "lost-replay-boundary",
+    ]
+    listed = [Entry(pattern="*:*", anomaly="stale-hit", reason="known")]
+    weighed = Expectations(listed).weigh("run:a", found)
+    assert weighed and weighed[0].anomaly == "cross-identity-hit"

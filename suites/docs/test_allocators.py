@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import ctypes
+import importlib
 import re
+import shutil
+import subprocess
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
+
+import hypothesis
+import pytest
 
 import cachewitness
 from cachewitness.sessions.fuzz.allocator import find
-from suites.support.block_pools import FAULTS, BlockPool
+from suites.support.block_pools import FAULTS, SAMPLE, BlockPool
 
 PAGE = (Path(__file__).parents[2] / "docs" / "allocators.md").read_text(encoding="utf-8")
-WORDS_MAX = 700
+WORDS_MAX = 1_600
+FEW = hypothesis.settings(cachewitness.machines.ALLOCATOR_SETTINGS, max_examples=60)
 
 
 def blocks(language: str) -> list[str]:
@@ -51,28 +57,54 @@ def test_the_first_class_passes_and_finds_what_the_page_shows() -> None:
     assert found.text == blocks("text")[0].rstrip("\n")
 
 
-def test_the_class_for_c_runs() -> None:
-    """Over a library's interface, played by a pool in Python."""
-    state: list[Any] = []
+@pytest.mark.skipif(shutil.which("gcc") is None, reason="needs gcc")
+def test_the_classes_for_c_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the sample says: it is compiled to a library and to a process."""
+    monkeypatch.chdir(tmp_path)
+    shutil.copy(SAMPLE.with_suffix(".c"), tmp_path)
+    head = Path("block_pool.c").read_text().partition("*/")[0]
+    commands = re.findall(r"^ \*   (gcc .*)$", head, re.MULTILINE)
+    assert len(commands) == 2
+    for command in commands:
+        subprocess.run([*command.split(), "-Wall", "-Werror"], check=True)
+    for code, name in zip(blocks("python")[1:], ("TestInC", "TestProcess"), strict=True):
+        test = defined(code, ctypes=ctypes)[name]
+        test.settings = FEW
+        assert find(test) is None
 
-    def alloc(n: int, out: Any) -> int:
-        try:
-            out[:] = state[-1].alloc(n)
-        except MemoryError:
-            return -1
-        return 0
 
-    def free(block: int) -> int:
-        try:
-            state[-1].free([block])
-        except ValueError:
-            return -1
-        return 0
+def test_the_conversation_of_the_page_is_what_is_said(tmp_path: Path) -> None:
+    """A script answers as the page does, and is asked what the page asks, in that order."""
+    lines = blocks("jsonl")[0].splitlines()
+    asked = [line[2:] for line in lines if line.startswith("> ")]
+    answers = [line[2:] for line in lines if line.startswith("< ")]
+    script = "\n".join(f"read -r line <&$CACHEWITNESS_ASKED; test \"$line\" = '{ask}' || exit 1\n"
+                       f"echo '{answer}' >&$CACHEWITNESS_ANSWERS"
+                       for ask, answer in zip(asked, answers[1:], strict=True))  # fmt: skip
+    program = tmp_path / "pool.sh"
+    program.write_text(f"echo '{answers[0]}' >&$CACHEWITNESS_ANSWERS\n{script}\nsleep 60\n")
 
-    library = SimpleNamespace(
-        pool_make=lambda size: state.append(BlockPool(size)), pool_alloc=alloc, pool_free=free
-    )
-    assert find(defined(blocks("python")[1], ctypes=ctypes, library=library)["TestInC"]) is None
+    class TestPage(cachewitness.machines.AllocatorProcess):
+        command = ("bash", str(program))
+
+    with TestPage._opened() as opened:
+        pool: Any = opened.pool()
+        assert (pool.null_block, pool.order) == (0, None)
+        assert set(opened.methods) == {"make", "alloc", "free", "publish", "lookup"}
+        pool.make(2)
+        assert pool.alloc(1) == [1]
+        pool.publish("k1", 1)
+        assert pool.lookup("k1") == 1
+        assert pool.alloc(2) is False
+        pool.free([1])
+
+
+def test_the_page_counts_the_faults_of_engines() -> None:
+    """From the stages' test files, which need the engines to run, not to be read."""
+    counted = re.findall(r"nothing wrong; (\d+)", PAGE)
+    systems = ("vllm", "sglang", "lmcache", "transformers")
+    files = [importlib.import_module(f"suites.systems.{name}.test_allocator") for name in systems]
+    assert [str(len(file.FAULTS)) for file in files] == counted
 
 
 def test_every_method_and_declaration_of_the_page_is_there() -> None:

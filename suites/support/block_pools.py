@@ -35,6 +35,7 @@ class SamplePool(machines.Allocator):
 
     null_block = 0
     order = "lru"
+    keeps = True
     exhausted = (MemoryError,)
     pool_class: Any = BlockPool
 
@@ -136,7 +137,7 @@ class ShareOfFree(BlockPool):
 
 
 class NullHandedOut(BlockPool):
-    """The null block is in the queue."""
+    """unified-cache-management#1053: the null block is in the queue."""
 
     def __init__(self, size):
         super().__init__(size)
@@ -223,11 +224,28 @@ class HitMovesToTheEnd(BlockPool):
         return found
 
 
+class HitDoesNotRenew(BlockPool):
+    """FlexKV#195: a block that was hit keeps its place, so that it is the next to go."""
+
+    def __init__(self, size):
+        super().__init__(size)
+        self.hit = set()
+
+    def touch(self, block):
+        self.hit.add(block)
+        super().touch(block)
+
+    def free(self, blocks):
+        super().free(blocks)
+        for block in self.hit & set(blocks) & self.unused.keys():
+            self.unused.move_to_end(block, last=False)
+
+
 class KeyLeft(BlockPool):
     """vllm#4761: the key of a block stays when the block is handed out again."""
 
     def forget(self, block):
-        self.key_of.pop(block, None)
+        self.keys_of.pop(block, None)
 
 
 class KeyOfAnother(BlockPool):
@@ -243,11 +261,19 @@ class KeyReplaced(BlockPool):
 
     def publish(self, key, block):
         self.block_of[key] = block
-        self.key_of[block] = key
+        self.keys_of.setdefault(block, []).append(key)
 
     def forget(self, block):
-        key = self.key_of.pop(block, "")
-        if self.block_of.get(key) == block and block % 2:
+        for key in self.keys_of.pop(block, ()):
+            if self.block_of.get(key) == block and block % 2:
+                del self.block_of[key]
+
+
+class SecondKeyLeft(BlockPool):
+    """Of a block with two keys, only the one that was published last is taken away."""
+
+    def forget(self, block):
+        for key in self.keys_of.pop(block, ())[-1:]:
             del self.block_of[key]
 
 
@@ -255,7 +281,7 @@ class EvictsHeld(BlockPool):
     """Eviction takes blocks that somebody holds."""
 
     def evict(self, n):
-        evicted = list(self.key_of)[:n]
+        evicted = list(self.keys_of)[:n]
         for block in evicted:
             self.forget(block)
         return evicted
@@ -265,7 +291,7 @@ class EvictsFew(BlockPool):
     """xLLM#55: shared blocks that are skipped count as evicted."""
 
     def evict(self, n):
-        evicted = [block for block in list(self.key_of)[:n] if block in self.unused]
+        evicted = [block for block in list(self.keys_of)[:n] if block in self.unused]
         for block in evicted:
             self.forget(block)
         return evicted
@@ -275,7 +301,7 @@ class EvictsYoungest(BlockPool):
     """Eviction begins at the wrong end."""
 
     def evict(self, n):
-        evicted = [block for block in reversed(self.unused) if block in self.key_of][:n]
+        evicted = [block for block in reversed(self.unused) if block in self.keys_of][:n]
         for block in evicted:
             self.forget(block)
         return evicted
@@ -293,7 +319,7 @@ class ResetKeepsKeys(BlockPool):
     """A reset empties one of two indexes."""
 
     def reset(self):
-        self.key_of.clear()
+        self.keys_of.clear()
         return True
 
 
@@ -310,6 +336,23 @@ class CounterDrifts(BlockPool):
 
     def available(self):
         return len(self.unused) + self.touched
+
+
+class PublishesOne(BlockPool):
+    """Every block but one is published in vain."""
+
+    def publish(self, key, block):
+        if block == 1:
+            super().publish(key, block)
+
+
+class TouchDropsKey(BlockPool):
+    """A block that is hit while free loses its keys."""
+
+    def touch(self, block):
+        if block in self.unused:
+            self.forget(block)
+        super().touch(block)
 
 
 FAULTS = {
@@ -329,9 +372,13 @@ FAULTS = {
     TouchLeavesInQueue: {"count", "handed-out-twice"},
     TouchForgotten: {"count", "references", "handed-out-twice"},
     HitMovesToTheEnd: {"order"},
+    HitDoesNotRenew: {"order"},
     KeyLeft: {"stale-key", "evicted-few"},
     KeyOfAnother: {"wrong-block", "stale-key"},
     KeyReplaced: {"stale-key"},
+    SecondKeyLeft: {"stale-key", "evicted-few"},
+    PublishesOne: {"lost-key", "evicted-few"},
+    TouchDropsKey: {"lost-key", "evicted-few"},
     EvictsHeld: {"evicted-held"},
     EvictsFew: {"evicted-few"},
     EvictsYoungest: {"order"},

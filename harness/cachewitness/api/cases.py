@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 
@@ -13,8 +13,8 @@ from cachewitness.core.trace_format import Trace
 from cachewitness.engines import policy as policies
 from cachewitness.engines.kind import EngineKind
 from cachewitness.engines.registry import EngineSpec
-from cachewitness.report.counterexample import witness_of
-from cachewitness.report.summary import Report
+from cachewitness.report.counterexample import shrinking, witness_of
+from cachewitness.report.summary import Failure, Report
 from cachewitness.sessions.run import store
 from cachewitness.sessions.run.runner import Runner
 from cachewitness.sessions.run.selection import random_traces, why_not
@@ -81,13 +81,20 @@ class Case:
         """`suite:trace@configuration`, as in every report."""
         return f"{self.suite.name}:{self.trace.header.name}@{self.configuration.name}"
 
-    def run(self) -> tuple[Report, list[str]]:
+    def run(self, tell: Callable[[str], None]) -> tuple[Report, list[str]]:
         """Run the trace; return the report and the lines that say why it fails, none if it does
         not.
 
-        The trace of a failure is shrunk and kept in `.cachewitness/failures`.
+        The trace of a failure is shrunk, which `tell` is told before, and kept in
+        `.cachewitness/failures`.
         """
         kept = store.Keeper(self.engine, store.DEFAULT_FOLDER)
+
+        def take(failure: Failure, final: bool) -> None:
+            kept.take(failure, final)
+            if not final:
+                tell(f"cachewitness: {shrinking(failure)}")
+
         alone = self.suite.of_one(self.trace)
         runner = Runner(
             self.engine,
@@ -96,7 +103,7 @@ class Case:
             policy=self.policy,
             chosen_configurations=True,
             alone=True,
-            on_failure=kept.take,
+            on_failure=take,
         )
         report = runner.run([alone])
         if report.interrupted:

@@ -10,7 +10,9 @@ it imports nothing of it until a test asks for that.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import nullcontext
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
 CASE, MARK, PROPERTY = "cachewitness_case", "cachewitness_choice", "cachewitness"
 """The argument by which a test gets what runs its trace, the attribute that chooses the traces, the
 property of its report."""
+DID = "_cachewitness_did"
+"""The attribute of an allocator's test, and the property of its report: what it did, in a line."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -66,6 +70,14 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     )
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
+    """Take note of what the test of an allocator did (`cachewitness.machines.Allocator`)."""
+    yield
+    if did := getattr(getattr(item, "instance", None), DID, ""):
+        item.user_properties.append((DID, f"{item.nodeid.rpartition('::')[0]}: {did}"))
+
+
 @pytest.fixture(name=CASE)
 def _case(request: pytest.FixtureRequest) -> Callable[[], None]:
     """Hand a test what runs its trace and fails with the witness."""
@@ -77,7 +89,9 @@ def _case(request: pytest.FixtureRequest) -> Callable[[], None]:
 
         case, tests = request.param
         try:
-            did, lines, not_run = workers.run(case, request.node.nodeid.partition("[")[0], tests)
+            did, lines, not_run = workers.run(
+                case, request.node.nodeid.partition("[")[0], tests, partial(_tell, request.config)
+            )
         except UsageError as error:
             pytest.fail(f"{case.id}: {error}", pytrace=False)
         request.node.user_properties.append((PROPERTY, did))
@@ -89,17 +103,33 @@ def _case(request: pytest.FixtureRequest) -> Callable[[], None]:
     return prove
 
 
+def _tell(config: pytest.Config, line: str) -> None:
+    """Print a line at once, beside what pytest captures; workers of pytest-xdist have no
+    terminal.
+    """
+    reporter = config.pluginmanager.get_plugin("terminalreporter")
+    capture = config.pluginmanager.get_plugin("capturemanager")
+    if reporter is None:
+        return
+    with capture.global_and_fixture_disabled() if capture else nullcontext():
+        reporter.ensure_newline()
+        reporter.write_line(line)
+        reporter.flush()
+
+
 class _Session:
     """Gathers what tests did and judges it at the end."""
 
     def __init__(self) -> None:
         self._told: list[str] = []
+        self._allocators: list[str] = []
         self._functions: dict[str, Function] = {}
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Take in what a test did."""
         if report.when == "call":
             self._told += [str(value) for name, value in report.user_properties if name == PROPERTY]
+            self._allocators += [str(did) for name, did in report.user_properties if name == DID]
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
@@ -116,6 +146,8 @@ class _Session:
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """Say what was done, and what there was nothing to judge of."""
+        for did in self._allocators:
+            terminalreporter.write_line(f"cachewitness: {did}")
         for name, function in self._functions.items():
             terminalreporter.write_line(function.line(name))
             for line in function.vacuous:

@@ -35,6 +35,7 @@ def verify(
     seed: int = 0,
     seconds: float = 0.0,
     expected: Path | None = None,
+    fail_fast: bool = False,
 ) -> Report:
     """Run suites on an engine and return the report, as `cachewitness run` does.
 
@@ -42,7 +43,8 @@ def verify(
     process of its own) or a kind, which runs in this one. `layouts` are names or paths of TOML
     files, `options` those of the policy, `suites` names; what is left out is as the command line
     has it. `seconds` bounds the random suites; 0: a fixed number of traces. `expected` is a file of
-    expected failures. A suite that was named and did not run counts as not checked.
+    expected failures; `fail_fast` ends the run at the first that is not. A suite that was named and
+    did not run counts as not checked.
     `Report.exit_code` is the verdict: 0 pass, 1 fail, 2 unknown, 3 the harness itself is wrong, 4
     events that cannot be followed, 5 nothing checked.
 
@@ -63,6 +65,7 @@ def verify(
         chosen_configurations=chosen.named,
         chosen_suites=bool(suites),
         exact_configurations=chosen.exact,
+        fail_fast=fail_fast,
     )
     return runner.run(suites_of(suites))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import msgspec
@@ -78,11 +79,13 @@ class Function:
         return f"cachewitness: {name}: {done}, {did.hits:,} hits in {did.lookups:,} look-ups"
 
 
-def run(case: Case, function: str, tests: int) -> tuple[str, list[str], str]:
+def run(
+    case: Case, function: str, tests: int, tell: Callable[[str], None]
+) -> tuple[str, list[str], str]:
     """Run a trace; return what it did as JSON, the lines that say why it fails, and why it was
-    not run.
+    not run. `tell` is told of what takes a while.
     """
-    report, lines = case.run()
+    report, lines = case.run(tell)
     refused = any(one.what.startswith("configuration ") for one in report.not_run)
     place = f"configuration {case.configuration.name} at {case.suite.level} level"
     did = Did(

@@ -27,7 +27,7 @@ from cachewitness.cli.options import (
     options_of,
     selection_options,
 )
-from cachewitness.cli.report_option import files_of, keeper_of, ready, report_option
+from cachewitness.cli.report_option import files_of, keeper_of, ready, report_option, telling
 from cachewitness.cli.status_line import StatusLine, left
 
 if TYPE_CHECKING:
@@ -175,7 +175,7 @@ def fuzz(
         plan,
         tell,
         known,
-        kept.take,
+        telling(kept, status),
         beside=beside,
         jobs=jobs_of(spec, budget.jobs),
         on_died=died,

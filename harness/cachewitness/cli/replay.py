@@ -1,17 +1,19 @@
-"""`cachewitness replay`: one stored trace on an engine."""
+"""`cachewitness replay`: stored traces on an engine."""
 
 from __future__ import annotations
 
+from collections import Counter
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
+from cachewitness._util import output
 from cachewitness._util.errors import UsageError
-from cachewitness._util.lines import one_line
+from cachewitness._util.lines import one_line, printable
 from cachewitness._util.reading import STANDARD_INPUT
 from cachewitness.cli.json_option import json_option, print_json
 from cachewitness.cli.options import (
@@ -59,7 +61,7 @@ class Output:
 
 
 @click.command()
-@click.argument("file", type=click.Path(path_type=Path))
+@click.argument("files", nargs=-1, required=True, metavar="FILE…", type=click.Path(path_type=Path))
 @engine_option
 @isolation_options
 @release_option
@@ -98,8 +100,48 @@ class Output:
 @click.option("--quiet", is_flag=True, help="Print only the witness and the verdict.")
 @json_option("judged")
 @gather(how=How, to=Output)
-def replay(file: Path, how: How, to: Output) -> int:
-    """Run one stored trace on an engine under every checker."""
+def replay(files: tuple[Path, ...], how: How, to: Output) -> int:
+    """Run stored traces on an engine under every checker; of several each is printed in short."""
+    if len(files) == 1:
+        return _replay(files[0], how, to)
+    return _several(files, how, to)
+
+
+def _several(files: Sequence[Path], how: How, to: Output) -> int:
+    """Run traces one after another and return the worst exit code. One that cannot be read or run
+    does not keep the others from it.
+    """
+    from cachewitness.core import result as verdict
+    from cachewitness.report import terminal
+
+    for name, given in (
+        ("json", to.as_json),
+        ("history", to.recorded),
+        ("export", to.exported),
+        ("output", to.output),
+        ("report", to.folder),
+        ("shrink", how.shrinking),
+    ):
+        if given:
+            raise UsageError(f"--{name}: is about one trace; name one file, not {len(files)}")
+    if Path(STANDARD_INPUT) in files:
+        raise UsageError(f"{STANDARD_INPUT}: is one trace; name it alone, or name files")
+    codes = list[int]()
+    for file in files:
+        output.echo(printable(f"{file}"))
+        try:
+            codes.append(_replay(file, how, replace(to, quiet=True)))
+        except UsageError as error:
+            click.echo(f"cachewitness: {one_line(str(error))}", err=True)
+            codes.append(verdict.EXIT_USAGE)
+        output.echo("")
+    counted = Counter(codes)
+    ends = [f"{counted[code]} {terminal.MEANINGS[code][0]}" for code in sorted(counted)]
+    output.echo(f"{len(files)} traces: {', '.join(ends)}")
+    return verdict.worst(codes)
+
+
+def _replay(file: Path, how: How, to: Output) -> int:
     from cachewitness.core import result as verdict
     from cachewitness.core import validate
     from cachewitness.core.driving import attempt
@@ -275,7 +317,7 @@ def reasons(result: Result) -> list[str]:
     if not found:
         open_ = [f"{tally.checker}: {tally.unjudged}" for tally in result.tallies if tally.unjudged]
         return open_ or denied(result.tallies) or list(filter(None, [result.activity.unexercised]))
-    return [f"{found[0]}, the first of {len(found)} findings"] if len(found) > 1 else found
+    return [f"{found[0]}, the gravest of {len(found)} findings"] if len(found) > 1 else found
 
 
 def _fits(spec: EngineSpec, asked: Trace, file: Path, *, differential: bool) -> None:

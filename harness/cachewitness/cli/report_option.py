@@ -12,8 +12,9 @@ import click
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from cachewitness.cli.status_line import StatusLine
     from cachewitness.engines.registry import EngineSpec
-    from cachewitness.report.summary import Report, Stored
+    from cachewitness.report.summary import Failure, Report, Stored
     from cachewitness.sessions.run.store import Keeper
 
 F = TypeVar("F", bound="Callable[..., Any]")
@@ -73,6 +74,18 @@ def keeper_of(engine: EngineSpec, folder: Path | None, most: int | None = None) 
         everything=folder is not None,
         most=most,
     )
+
+
+def telling(kept: Keeper, status: StatusLine) -> Callable[[Failure, bool], None]:
+    """Return what keeps a failure, and says that a smaller trace of it is looked for."""
+    from cachewitness.report.counterexample import shrinking
+
+    def take(failure: Failure, final: bool) -> None:
+        kept.take(failure, final)
+        if not final:
+            status.note(shrinking(failure))
+
+    return take
 
 
 def files_of(

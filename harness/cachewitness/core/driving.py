@@ -16,6 +16,7 @@ import msgspec
 
 from cachewitness._util.errors import UsageError
 from cachewitness.core.checkers import fresh
+from cachewitness.core.checkers.anomalies import gravest_first
 from cachewitness.core.checkers.finding import Finding
 from cachewitness.core.checkers.protocol import Checker, CheckerSet
 from cachewitness.core.counting import Counting
@@ -207,7 +208,7 @@ class Observer:
         return Result(
             trace=trace,
             history=self.history,
-            findings=self.findings,
+            findings=gravest_first(self.findings),
             tallies=list(self.checkers.tallies.values()),
             activity=self.activity,
             counted=self._counting.counted,

@@ -126,7 +126,7 @@ UNCOUNTED = (
 
 
 class Result(msgspec.Struct, kw_only=True):
-    """One trace, run and judged."""
+    """One trace, run and judged. The first of its findings is the gravest (`gravest_first`)."""
 
     trace: Trace | None
     history: History

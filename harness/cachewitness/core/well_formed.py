@@ -305,8 +305,11 @@ class WellFormedness:
             self._check_page(page, self._pool_of(group), "runs")
             if self._groups[group].kind != "recurrent" or not run.start < length < run.known:
                 within = (
-                    f"a recurrent group's state is saved within a chunk, and {run.r!r} computes"
-                    f" [{run.start}, {run.known})"
+                    "only a recurrent group has checkpoints"
+                    if self._groups[group].kind != "recurrent"
+                    else f"{run.r!r} computes [{run.start}, {run.known}): a checkpoint lies behind"
+                    f" {run.start} and ends before {run.known}; the state after {run.known} is not"
+                    " one, it goes into the page that `tables` has for it"
                 )
                 raise MalformedHistory(
                     f"a checkpoint of group {group} after {length} tokens - at `$.runs`; {within}"

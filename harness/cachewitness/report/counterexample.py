@@ -263,3 +263,12 @@ def _plain(value: object) -> str:
     if value is None:
         return "none"
     return value if isinstance(value, str) else msgspec.json.encode(value).decode()
+
+
+def shrinking(failure: Failure) -> str:
+    """Say that a smaller trace is looked for, which may take a minute."""
+    length = len(failure.trace.ops)
+    return (
+        f"{failure.id} fails ({failure.finding.anomaly}); looking for a smaller trace than its"
+        f" {length:,} operations"
+    )

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from pathlib import PurePath
+from shlex import quote
 
 import msgspec
 
-from cachewitness.core.checkers.anomalies import DISAGREEMENTS
+from cachewitness.core.checkers.anomalies import DISAGREEMENTS, gravity
 from cachewitness.core.checkers.finding import Finding, Tally, merge_tallies
 from cachewitness.core.result import (
     EXIT_FAIL,
@@ -92,6 +93,16 @@ class KnownList(msgspec.Struct, kw_only=True):
         lists = "list" if len(self.files) == 1 else "lists"
         found = "1 finding" if self.findings == 1 else f"{self.findings:,} findings"
         return f"known of {self.release}: {found}, {lists} {', '.join(self.files)}"
+
+    @property
+    def if_unchanged(self) -> str:
+        """What a failure means that the lists do not have; empty without a list."""
+        return (
+            f"if this is {self.release} as it was released, what its list does not have is a new"
+            " finding, or a false alarm of cachewitness: please report it"
+            if self.files
+            else ""
+        )
 
 
 class SuiteReport(msgspec.Struct, kw_only=True):
@@ -259,13 +270,27 @@ class Stored(msgspec.Struct, kw_only=True, omit_defaults=True):
     output: str = ""
     starts: list[int] = []
 
+    @property
+    def folder(self) -> str:
+        """The folder of the report that the failure is kept under, as the run was given it."""
+        return str(PurePath(self.trace).parent.parent)
+
+    @property
+    def portable(self) -> str:
+        """The command with `"$DIR"` for that folder, which its user may move and rename; as it is
+        if it does not name the trace.
+        """
+        path = PurePath(self.trace)
+        within = str(PurePath(path.parent.name, path.name))
+        return self.replay.replace(f" {quote(self.trace)} ", f' "$DIR"/{quote(within)} ', 1)
+
 
 def shown(report: Report) -> list[Failure]:
     """Return the failures that are printed in full: the first of each anomaly that was not
-    expected.
+    expected, the gravest in front.
     """
     first: dict[str, Failure] = {}
-    for failure in report.failures:
+    for failure in sorted(report.failures, key=lambda failure: gravity(failure.finding)):
         if not failure.expected:
             first.setdefault(failure.finding.anomaly, failure)
     return list(first.values())

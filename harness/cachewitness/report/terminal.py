@@ -18,6 +18,7 @@ from rich.text import Text
 
 from cachewitness._util import output
 from cachewitness._util.lines import printable
+from cachewitness.core.checkers.anomalies import gravest_first
 from cachewitness.core.checkers.finding import Measured, Tally, denials, excused, idle, reused
 from cachewitness.core.result import (
     COUNTS,
@@ -140,17 +141,22 @@ def print_report(
     configurations: int = 0,
     quiet: bool = False,
 ) -> None:
-    """Print the tables of a run, the witnesses and the verdict; `quiet` leaves the tables out."""
+    """Print the tables of a run, the witnesses and the verdict; `quiet` leaves the tables out.
+
+    What failed comes in front of what was judged and what was not, which is then in few lines.
+    """
     if not quiet:
         _heading(report, configurations, out)
         _print_suites(report, out)
-        print_tallies(report.tallies(), out)
+    failures = shown(report)
+    if failures:
+        _print_failures(report, failures, stored, out)
+    if not quiet:
+        print_tallies(report.tallies(), out, folded=bool(failures))
         print_arms([row for suite in report.suites for row in suite.arms], out)
-        _print_rest(report, out)
-    print_bad_events(report.bad_events, out)
-    for failure in shown(report):
-        print_witness(failure, stored.get(failure.id), out)
-    _print_further(report, out)
+        _print_rest(report, out, folded=bool(failures))
+    if not failures:
+        _print_failures(report, failures, stored, out)
     if not quiet:
         print_known(report, out)
         out.print(Text(speed(report)), soft_wrap=True)
@@ -158,6 +164,15 @@ def print_report(
         print_lines([*report.baseline.losses, report.baseline.line], out)
     out.print(Text(covered(report)), soft_wrap=True)
     print_verdict(report.exit_code, out, reasons=reasons(report))
+
+
+def _print_failures(
+    report: Report, failures: list[Failure], stored: Mapping[str, Stored], out: Console
+) -> None:
+    print_bad_events(report.bad_events, out)
+    for failure in failures:
+        print_witness(failure, stored.get(failure.id), out)
+    _print_further(report, out)
 
 
 def print_witness(failure: Failure, stored: Stored | None, out: Console) -> None:
@@ -185,8 +200,13 @@ def print_bad_events(lines: list[str], out: Console) -> None:
         out.print(Text(f"bad events: {lines[0]}{more}\n", style="bold"), soft_wrap=True)
 
 
-def print_tallies(tallies: list[Tally], out: Console) -> None:
-    """Print what each checker had to judge and what it found."""
+def print_tallies(tallies: list[Tally], out: Console, *, folded: bool = False) -> None:
+    """Print what each checker had to judge and what it found; `folded`: those that judged nothing
+    in one line.
+    """
+    everything = tallies
+    silent = [tally for tally in tallies if folded and _silent(tally)]
+    tallies = [tally for tally in tallies if tally not in silent]
     table = new_table(out, ["checker", "opportunities", "findings", ""])
     alike = Counter(tally.not_applicable for tally in tallies if tally.not_applicable)
     for why, count in alike.items():
@@ -209,8 +229,25 @@ def print_tallies(tallies: list[Tally], out: Console) -> None:
         table.add_row(tally.checker, *numbers, note)
     print_table(table, out)
     out.print()
-    for line in filter(None, (reused(tallies), excused(tallies), denials(tallies))):
+    lines = [_told_silent(silent), reused(everything), excused(everything), denials(everything)]
+    for line in filter(None, lines):
         print_lines([*wrapped(line, ""), ""], out)
+
+
+def _silent(tally: Tally) -> bool:
+    """Whether a checker neither judged anything nor says that it could not."""
+    return bool(tally.not_applicable) or not (tally.opportunities or tally.unjudged)
+
+
+def _told_silent(silent: list[Tally]) -> str:
+    """Count the checkers that judged nothing; empty if there are none."""
+    if not silent:
+        return ""
+    idle_ones = sum(not tally.not_applicable for tally in silent)
+    return (
+        f"{_counted(len(silent), 'further checker')}: {idle_ones} had nothing to judge,"
+        f" {len(silent) - idle_ones} not applicable (--json, or report.json of --report, says why)"
+    )
 
 
 def _told_measured(measured: Measured) -> str:
@@ -277,15 +314,9 @@ def print_objects(
 def covered(report: Report) -> str:
     """Return in one line what a run covered, so that a narrow one is seen as one."""
     total = report.activity
-    suites = sum(bool(suite.traces) for suite in report.suites)
-    traces = sum(suite.traces for suite in report.suites)
     names = list(dict.fromkeys(entry.what for entry in report.not_run))
     more = f" and {len(names) - LISTED_REASONS_MAX} more" if len(names) > LISTED_REASONS_MAX else ""
     left_out = f"not run: {', '.join(names[:LISTED_REASONS_MAX]) or 'nothing'}{more}"
-    done = (
-        f"{_counted(suites, 'suite')}, {_counted(traces, 'trace')},"
-        f" {_counted(total.operations, 'operation')}"
-    )
     gone = (
         f"; {total.aborted_by_engine:,} of {_counted(total.requests, 'request')} aborted by the engine"  # noqa: E501
         if total.aborted_by_engine
@@ -294,9 +325,23 @@ def covered(report: Report) -> str:
     tallies = report.tallies()
     lines = (*unasked(total), excused(tallies), denials(tallies))
     more = "".join(f"; {line}" for line in lines if line)
+    return f"covered: {_done(report)}; {reached(total.largest)}; {left_out}{gone}{more}"
+
+
+def in_short(report: Report) -> str:
+    """Return how much a run covered, and how many things it left out."""
+    left_out = len({entry.what for entry in report.not_run})
+    return f"{_done(report)}; not run: {_counted(left_out, 'thing') if left_out else 'nothing'}"
+
+
+def _done(report: Report) -> str:
+    total = report.activity
+    suites = sum(bool(suite.traces) for suite in report.suites)
+    traces = sum(suite.traces for suite in report.suites)
     return (
-        f"covered: {done}, {_counted(total.hits, 'hit')} in {_counted(total.lookups, 'look-up')};"
-        f" {reached(total.largest)}; {left_out}{gone}{more}"
+        f"{_counted(suites, 'suite')}, {_counted(traces, 'trace')},"
+        f" {_counted(total.operations, 'operation')},"
+        f" {_counted(total.hits, 'hit')} in {_counted(total.lookups, 'look-up')}"
     )
 
 
@@ -445,9 +490,9 @@ def besides(activity: Activity) -> str:
     return ", ".join(filter(None, told))
 
 
-def _print_rest(report: Report, out: Console) -> None:
+def _print_rest(report: Report, out: Console, *, folded: bool = False) -> None:
     """Print what the controls came to, what was not run, what was not judged, and what was
-    expected to fail.
+    expected to fail; `folded`: without the checkers that judged nothing, which were counted.
     """
     _section(
         "controls",
@@ -459,7 +504,11 @@ def _print_rest(report: Report, out: Console) -> None:
         times = f" ({entry.count} traces)" if entry.count > 1 else ""
         grouped.setdefault(entry.why, []).append(entry.what + times)
     _section("not run", [f"{', '.join(what)}: {why}" for why, what in grouped.items()], out)
-    _section("nothing to judge", report.vacuous, out)
+    vacuous = report.vacuous
+    if folded:
+        idle_ones = {f"checker {t.checker} {idle(t)}" for t in report.tallies() if _silent(t)}
+        vacuous = [line for line in vacuous if line not in idle_ones]
+    _section("nothing to judge", vacuous, out)
     print_expected(report, out)
 
 
@@ -533,7 +582,7 @@ def reasons(report: Report) -> list[str]:
     if report.exit_code == EXIT_PASS:
         return known and ["nothing else found", *known]
     if report.exit_code == EXIT_FAIL:
-        return _found(report) + known
+        return [*_found(report), *known, *_if_unchanged(report)]
     if report.bad_events and report.exit_code == EXIT_USAGE:
         traces = sum(suite.traces for suite in report.suites)
         return [
@@ -557,9 +606,15 @@ def reasons(report: Report) -> list[str]:
     return []
 
 
+def _if_unchanged(report: Report) -> list[str]:
+    told = report.known_list.if_unchanged if report.known_list else ""
+    return [told] * bool(told)
+
+
 def _found(report: Report) -> list[str]:
     """Return how many traces failed that were not expected to, by anomaly; nothing if none did."""
-    failed = Counter(failure.finding.anomaly for failure in report.failures if not failure.expected)
+    found = gravest_first(one.finding for one in report.failures if not one.expected)
+    failed = Counter(finding.anomaly for finding in found)
     losses = len(report.baseline.losses) if report.baseline else 0
     lost = [
         f"less is restored than in the baseline, on {_counted(losses, 'configuration')} of suites"

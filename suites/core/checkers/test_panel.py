@@ -191,7 +191,8 @@ def test_what_was_proved_stays_proved() -> None:
     assert (tally.opportunities, tally.findings) == (2, 1)
     assert tally.crashed.startswith("ValueError: no more (at event ")
     others = check(parse(DENSE), [Late(), *fresh()])
-    assert (others.outcome, others.findings[0].anomaly) == ("fail", "over-dense-retention")
+    assert others.outcome == "fail"
+    assert "over-dense-retention" in {finding.anomaly for finding in others.findings}
 
 
 def test_a_finding_is_of_a_listed_anomaly() -> None:
@@ -203,7 +204,7 @@ def test_a_finding_is_of_a_listed_anomaly() -> None:
 
 def test_a_finding_is_signed() -> None:
     """By the checker that made it, at the event at which it made it."""
-    finding = check(parse(DENSE)).findings[0]
+    finding = check(parse(DENSE)).findings[-1]
     event = parse(DENSE).events[finding.seq]
     assert finding.checker == "interval-sparsity"
     assert isinstance(event, Publish) and (event.page, event.length) == (4, 4)

@@ -72,6 +72,24 @@ def test_a_run_tries_what_is_taken() -> None:
     assert [one.name for one in made] == ["full4", "recurrent4", "full4-recurrent4"]
 
 
+def test_kinds_that_a_layout_must_have_are_always_drawn() -> None:
+    """In front of further groups, in their order; what lacks one is refused."""
+    kinds = ("full", "recurrent")
+    both = Accepts(kinds=kinds, requires=kinds, groups_max=3, one_block_size=True)
+    chosen = Restriction(historic=False, accepts=both)
+    drawn = [draw(Seeded(f"r/{n}"), "vllm", "manager", chosen) for n in range(50)]
+    rows = [tuple(group.kind for group in one.layout.groups) for one in drawn]
+    assert all(row[:2] == kinds for row in rows)
+    assert {len(row) for row in rows} == {2, 3}
+    alone = Layout("a", [group_of("full", 16, 0)])
+    assert both.refusal(alone, {}) == "layouts without recurrent groups"
+    assert [layout.name for layout in both.made_up()] == ["full16-recurrent16"]
+    run = configurations_of("vllm", (), (), None, spec(both)).configurations
+    assert all(set(kinds) <= {g.kind for g in one.layout.groups} for one in run)
+    with pytest.raises(UsageError, match="`requires` names 'sliding', which `kinds`"):
+        Accepts(kinds=("full",), requires=("sliding",))
+
+
 def test_what_was_named_is_tried_whatever_is_declared() -> None:
     """The engine says itself why it refuses what the user asked for."""
     only = Accepts(kinds=("full",))

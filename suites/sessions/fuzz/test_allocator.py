@@ -4,10 +4,9 @@ run that did nothing fails.
 
 from __future__ import annotations
 
-import ctypes
 import inspect
+import os
 import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -19,11 +18,13 @@ from hypothesis import strategies as st
 
 import cachewitness
 from cachewitness._util.errors import UsageError
-from cachewitness.sessions.fuzz.allocator import SETTINGS, Failure, find
+from cachewitness.sessions.fuzz.allocator import SETTINGS, Failure, find, judge
 from suites.support import block_pools
 from suites.support.block_pools import BlockPool, SamplePool, over
+from suites.support.sampled import fewer
 
 FEW = hypothesis.settings(SETTINGS, max_examples=40)
+SOME = hypothesis.settings(SETTINGS, max_examples=150)
 
 
 class TestPool(SamplePool):
@@ -81,6 +82,8 @@ def test_there_are_at_least_twenty_faults() -> None:
         if inspect.isclass(value) and issubclass(value, BlockPool) and value is not BlockPool
     ]
     assert len(planted) >= 20 and set(planted) == set(block_pools.FAULTS)
+    upstream = [fault for fault in planted if re.match(r"[\w-]+#\d+", fault.__doc__ or "")]
+    assert len(upstream) >= 10
 
 
 def bare(pool: Any) -> type[cachewitness.machines.Allocator]:
@@ -107,7 +110,7 @@ def bare(pool: Any) -> type[cachewitness.machines.Allocator]:
     [
         (block_pools.FreedWhileShared, "a reference to it is left|a reference to each is held"),
         (block_pools.OneTooMany, "out of a pool of|are held of a pool of"),
-        (block_pools.PartLeft, "was refused although"),
+        (block_pools.PartLeft, "was refused although|is free, and the pool took it"),
     ],
 )
 def test_a_pool_that_shows_no_counters_is_judged_by_what_it_hands_out(
@@ -157,6 +160,7 @@ def test_misuse_is_judged_as_declared() -> None:
 
 def test_a_run_in_which_nothing_happens_fails() -> None:
     class NeverFreed(bare(BlockPool)):  # type: ignore[misc]
+        settings = FEW
         free = cachewitness.machines.Allocator.free
         share = cachewitness.machines.Allocator.share
 
@@ -165,12 +169,14 @@ def test_a_run_in_which_nothing_happens_fails() -> None:
     class NeverFull(bare(BlockPool)):  # type: ignore[misc]
         alloc_max = 1
         sizes = st.just(1_000)
+        settings = FEW
 
     found = failure(NeverFull)
     assert found.kind == "vacuous" and "never ran full" in found.text
 
     class NeverHits(SamplePool):
         publish = cachewitness.machines.Allocator.publish
+        settings = FEW
 
     assert "publish is not overridden" in failure(NeverHits).text
 
@@ -178,7 +184,8 @@ def test_a_run_in_which_nothing_happens_fails() -> None:
         def lookup(self, key: str) -> None:
             return None
 
-    assert "no lookup ever found a block" in failure(over(Forgets)).text
+    forgets = type("Forgetful", (over(Forgets),), {"settings": FEW, "keeps": False})
+    assert "no lookup ever found a block" in failure(forgets).text
 
 
 def test_what_is_needed_is_asked_for() -> None:
@@ -189,21 +196,115 @@ def test_what_is_needed_is_asked_for() -> None:
         find(Nothing)
 
 
-def test_a_hundred_thousand_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The model holds what was handed out, and draws by index."""
+def test_a_hundred_thousand_blocks() -> None:
+    """They are filled and evicted in a few runs, and a failure is shown with few."""
+    few = hypothesis.settings(SETTINGS, max_examples=20)
+    large = {"sizes": st.just(100_000), "settings": few}
+    verdict = judge(type("Large", (SamplePool,), large))
+    assert verdict.failure is None
+    assert verdict.counts.full > 10 and verdict.counts.evicted > 3
+    faulty = {"sizes": st.just(fewer(100_000, 10_000)), "settings": SOME}
+    found = failure(type("Large", (over(block_pools.KeyLeft),), faulty))
+    assert found.kind == "stale-key" and "pool.make(1)" in found.text
 
-    class Large(SamplePool):
-        sizes = st.just(100_000)
-        settings = hypothesis.settings(SETTINGS, max_examples=3)
 
-    found = find(Large)
-    assert found is None or found.kind == "vacuous", found
+def test_a_pool_may_have_one_key_for_a_block() -> None:
+    """It refuses a second one in any way, lets it replace the first, or declares that."""
+
+    class Raises(BlockPool):  # type: ignore[misc]
+        def publish(self, key: str, block: int) -> None:
+            assert block not in self.keys_of, "a block has one key"
+            super().publish(key, block)
+
+    class Replaces(BlockPool):  # type: ignore[misc]
+        def publish(self, key: str, block: int) -> None:
+            if key not in self.block_of:
+                self.forget(block)
+            super().publish(key, block)
+
+    class Believes(block_pools.SecondKeyLeft):
+        """Is wrong about two keys, which it is never given."""
+
+    for pool, keys in ((Raises, None), (Replaces, None), (Believes, 1)):
+        one = type("One", (over(pool),), {"keys_per_block": keys, "keeps": False, "settings": SOME})
+        assert find(one) is None
+
+
+def test_a_lost_key_is_judged_where_keys_are_kept() -> None:
+    assert failure(over(block_pools.PublishesOne)).kind in ("lost-key", "evicted-few")
+
+    class NoEvict(over(block_pools.TouchDropsKey)):  # type: ignore[misc]
+        evict = cachewitness.machines.Allocator.evict
+        settings = SOME
+
+    assert failure(NoEvict).kind == "lost-key"
+    assert find(type("Forgets", (NoEvict,), {"keeps": False})) is None
+
+
+@pytest.mark.parametrize(
+    ("attributes", "line"),
+    [
+        ({"order": "LRU"}, "order is 'lru' or 'fifo' or 'lifo' or None, and not 'LRU'"),
+        ({"misuse": "raise"}, "misuse is 'raises' or .* and not 'raise'"),
+        ({"alloc_max": 0}, "alloc_max is a whole number"),
+        ({"exhausted": "MemoryError"}, "exhausted is a tuple of exceptions"),
+        ({"avaliable": lambda self: 1}, "avaliable; is available meant[?] Known are alloc, "),
+        ({"nullblock": 0}, "nullblock; is null_block meant[?] Known are alloc_max, "),
+    ],
+)
+def test_what_is_declared_wrongly_is_refused_in_a_line(
+    attributes: dict[str, Any], line: str
+) -> None:
+    with pytest.raises(UsageError, match=line) as refused:
+        find(type("Wrong", (SamplePool,), attributes))
+    assert "\n" not in str(refused.value)
+
+
+def test_names_of_a_users_own_are_taken() -> None:
+    own = {"key": lambda self: 0, "pool_class": BlockPool, "counts": {}, "setup_method": len}
+    assert find(type("Own", (SamplePool,), {**own, "settings": SOME})) is None
+
+
+def test_a_failure_has_no_call_too_many() -> None:
+    """Two blocks, as one would be evicted rightly, and what gives them keys."""
+    found = failure(over(block_pools.EvictsYoungest))
+    assert "pool.make(2)" in found.text and len(found.text.splitlines()) <= 10
+    assert "pool.make(1)" in failure(over(block_pools.SecondKeyLeft)).text
+
+
+def test_a_pool_that_aborts_is_a_failure_where_it_is_isolated() -> None:
+    class Aborts(BlockPool):  # type: ignore[misc]
+        def share(self, block: int) -> None:
+            if self.counts[block] == 2:
+                os.write(2, b"corrupted\n")
+                os.abort()
+            super().share(block)
+
+    class Raises(BlockPool):  # type: ignore[misc]
+        def share(self, block: int) -> None:
+            raise KeyError(block)
+
+    alone = {"isolate": True, "settings": FEW}
+    found = failure(type("Alone", (over(Aborts),), alone))
+    assert found.kind == "died"
+    head, _, calls = found.text.partition("\n\n")
+    assert head == "Alone: the pool's process was ended by SIGABRT in share; it wrote 'corrupted'"
+    assert "pool.share(1)" in calls
+    raised = failure(type("Alone", (over(Raises),), alone))
+    assert "share(1) raised KeyError: 1" in raised.text and "test_allocator.py" in raised.text
+    alone["settings"] = hypothesis.settings(SETTINGS, max_examples=20)
+    again = find(type("Alone", (SamplePool,), alone))
+    assert again is None or again.kind == "vacuous", again
 
 
 def test_pytest_shows_the_calls_and_nothing_else(tmp_path: Path) -> None:
     (tmp_path / "test_mine.py").write_text(
-        "from suites.support.block_pools import FreedAgain, SamplePool\n\n\n"
-        "class TestMine(SamplePool):\n    pool_class = FreedAgain\n"
+        "from cachewitness import machines\n"
+        "from suites.support.block_pools import FreedAgain, SamplePool\n"
+        "from suites.sessions.fuzz.test_allocator import SOME\n\n\n"
+        "class TestMine(SamplePool):\n    pool_class = FreedAgain\n\n\n"
+        "class TestRight(SamplePool):\n    settings = SOME\n\n\n"
+        "class TestProcess(machines.AllocatorProcess):\n    command = 'absent'\n"
     )
     ran = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(tmp_path)],
@@ -212,64 +313,44 @@ def test_pytest_shows_the_calls_and_nothing_else(tmp_path: Path) -> None:
         cwd=Path(__file__).parents[3],
     )
     assert ran.returncode == 1
+    assert "TestProcess: absent cannot be started (No such file" in ran.stdout
     assert "TestMine: block" in ran.stdout and "pool.alloc(1) -> [1]" in ran.stdout
-    assert "Traceback" not in ran.stdout and "hypothesis" not in ran.stdout
+    assert re.search(r"cachewitness: .*TestRight: 150 runs with [\d,]+ calls: ", ran.stdout)
+    assert "raceback" not in ran.stdout and "hypothesis" not in ran.stdout
 
 
-C_POOL = """
-#include <stdlib.h>
-static int *queue, *held, first, count, total;
-void pool_make(int size) {
-    free(queue); free(held);
-    queue = malloc(size * sizeof(int)); held = calloc(size, sizeof(int));
-    first = 0; count = total = size;
-    for (int i = 0; i < size; i++) queue[i] = i;
-}
-int pool_alloc(int n, int *out) {
-    if (n > count) return -1;
-    for (int i = 0; i < n; i++) {
-        out[i] = queue[first]; first = (first + 1) % total; held[out[i]] = 1;
-    }
-    count -= n;
-    return 0;
-}
-int pool_free(int block) {
-    if (CHECK) return -1;
-    held[block] = 0;
-    queue[(first + count) % total] = block;
-    count++;
-    return 0;
-}
-"""
+def test_what_has_no_name_is_one_line() -> None:
+    class Unhashable(cachewitness.machines.Allocator):
+        def make(self, size: int) -> None:
+            self.size = size
+
+        def alloc(self, n: int) -> Any:
+            return [[block] for block in range(n)]
+
+    found = failure(Unhashable)
+    assert found.kind == "malformed" and "unhashable type: 'list'" in found.text.split("\n")[0]
 
 
-@pytest.mark.skipif(shutil.which("gcc") is None, reason="needs gcc")
-def test_an_allocator_in_c_by_ctypes(tmp_path: Path) -> None:
-    """The same class over a shared library; a pool that takes a second free is told apart."""
+def test_scalars_of_arrays_are_their_numbers() -> None:
+    """As torch's, which are equal and differ in their hashes."""
 
-    def compiled(name: str, check: str) -> type[cachewitness.machines.Allocator]:
-        source = tmp_path / f"{name}.c"
-        source.write_text(C_POOL)
-        library_path = tmp_path / f"{name}.so"
-        subprocess.run(
-            ["gcc", "-shared", "-fPIC", f"-DCHECK={check}", "-o", library_path, source], check=True
-        )
-        library = ctypes.CDLL(str(library_path))
+    class Scalar:
+        def __init__(self, number: int) -> None:
+            self.number = number
 
-        class InC(cachewitness.machines.Allocator):
-            order = "lru"
+        def item(self) -> int:
+            return self.number
 
-            def make(self, size: int) -> None:
-                library.pool_make(size)
+    class InTensors(bare(BlockPool)):  # type: ignore[misc]
+        settings = FEW
 
-            def alloc(self, n: int) -> Any:
-                out = (ctypes.c_int * n)()
-                return list(out) if library.pool_alloc(n, out) == 0 else None
+        def alloc(self, n: int) -> Any:
+            return [Scalar(block) for block in self.pool.alloc(n)]
 
-            def free(self, blocks: list[int]) -> bool:
-                return not any(map(library.pool_free, blocks))
+        def free(self, blocks: list[Any]) -> Any:
+            return self.pool.free([block.number for block in blocks])
 
-        return InC
+        def share(self, block: Any) -> Any:
+            return self.pool.share(block.number)
 
-    assert find(compiled("right", "!held[block]")) is None
-    assert failure(compiled("wrong", "count == total")).kind == "double-free"
+    assert find(InTensors) is None

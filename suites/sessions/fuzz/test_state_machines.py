@@ -34,6 +34,7 @@ from cachewitness.core.trace_format import (
     load,
 )
 from cachewitness.engines import policy as policies
+from cachewitness.engines.accepts import Accepts
 from cachewitness.engines.registry import EngineSpec, parse
 from cachewitness.sessions.fuzz.campaign import levels_of
 from cachewitness.sessions.fuzz.machines import (
@@ -234,6 +235,11 @@ def test_a_machine_whose_engine_refuses_nearly_everything_fails_and_says_so(
     named = manager_machine(only_full_attention(), folder=tmp_path, layouts=["full"])
     run(named, MANY)
     assert named.tried.refused == 0 and named.happened.evictions > 0
+    spec = only_full_attention()
+    says = replace(spec.kind, accepts=Accepts(kinds=("full",), groups_max=1, options={}))
+    declared = manager_machine(replace(spec, kind=says), folder=tmp_path)
+    run(declared, settings(MANY, max_examples=20))
+    assert declared.tried.refused == 0 and declared.happened.evictions > 0
 
 
 def test_a_machine_that_hits_nothing_fails_with_its_counts(tmp_path: Path) -> None:

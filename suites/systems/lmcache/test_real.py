@@ -7,7 +7,6 @@ The tests need the package `lmcache` and torch (`ci/stage_lmcache.sh`).
 from __future__ import annotations
 
 import re
-from importlib.util import find_spec
 from typing import Any
 
 import pytest
@@ -28,12 +27,7 @@ from cachewitness.workloads import layouts
 from cachewitness.workloads.configurations import Configuration
 from cachewitness.workloads.generate import random_trace
 from cachewitness_faults.lmcache.faults import FAULTS, NAME
-
-needs_lmcache = pytest.mark.skipif(
-    find_spec("lmcache") is None or find_spec("torch") is None,
-    reason="needs lmcache and torch; ci/stage_lmcache.sh has both",
-)
-REAL = [pytest.mark.lmcache, pytest.mark.filterwarnings("ignore"), needs_lmcache]
+from suites.support.real_engines import LMCACHE as REAL
 
 SEEDS = 8
 OF_WORKERS = [fault.name for fault in FAULTS if re.search("worker|reader", fault.name)]

@@ -4,8 +4,6 @@ cannot do is one line.
 
 from __future__ import annotations
 
-import os
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -34,15 +32,9 @@ from cachewitness.workloads.configurations import Configuration
 from cachewitness.workloads.generate import random_trace
 from cachewitness.workloads.scenarios import SCENARIOS
 from cachewitness_faults.sglang.faults import FAULTS
+from suites.support.real_engines import SGLANG_SOURCE as SOURCE
+from suites.support.real_engines import needs_sglang as installed
 
-SOURCE = os.environ.get("CACHEWITNESS_SGLANG_SOURCE", "")
-installed = pytest.mark.skipif(
-    not (SOURCE or find_spec("sglang")) or find_spec("torch") is None,
-    reason=(
-        "needs sglang, or CACHEWITNESS_SGLANG_SOURCE to name the folder of an unpacked wheel;"
-        " ci/stage_sglang.sh has it"
-    ),
-)
 SEEDS = 24
 
 

@@ -5,7 +5,6 @@ fault is found.
 from __future__ import annotations
 
 import sys
-from importlib.util import find_spec
 
 import pytest
 from msgspec.structs import replace
@@ -21,11 +20,8 @@ from cachewitness.parity.answers.compare import runs
 from cachewitness.systems.transformers.architectures import ARCHITECTURES, CONTROL
 from cachewitness.systems.transformers.kind import configurations
 from cachewitness.workloads.answer_stories import write
+from suites.support.real_engines import needs_transformers as installed
 
-installed = pytest.mark.skipif(
-    not (find_spec("torch") and find_spec("transformers")),
-    reason="needs torch and transformers; ci/stage_transformers.sh",
-)
 WRONG = ("nemotron_h-small-steps", "zamba2-small-steps", "mamba", "jamba", "recurrent_gemma")
 """Architectures that transformers itself does not resume rightly
 (docs/systems/transformers-notes.md)."""

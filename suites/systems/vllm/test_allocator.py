@@ -1,22 +1,30 @@
-"""vLLM's block pool and its free queue as bare allocators, drawn call by call."""
+"""vLLM's block pool and its free queue as bare allocators, drawn call by call; and faults in their
+own code, each of which is killed.
+"""
 
 from __future__ import annotations
 
 import importlib
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from hypothesis import strategies as st
 
 import cachewitness
+from cachewitness.engines.source_patch import Patches
 from cachewitness.sessions.fuzz.allocator import Failure, find
 from suites.support.real_vllm import REAL, SOURCE
 
 pytestmark = REAL
+PATCHES = Patches("vllm.v1.core")
 
 
 @pytest.fixture(autouse=True)
-def source(monkeypatch: pytest.MonkeyPatch) -> None:
+def source(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.syspath_prepend(SOURCE)
+    yield
+    PATCHES.undo()
 
 
 def part(module: str) -> Any:
@@ -127,3 +135,46 @@ def test_a_second_free_is_not_noticed() -> None:
     assert isinstance(found, Failure)
     assert found.kind in ("double-free", "use-after-free"), found.text
     assert "the pool took it" in found.text
+
+
+FAULTS = {
+    "two-popped-one-counted": (
+        Queue,
+        ("kv_cache_utils", "FreeKVCacheBlockQueue", "popleft_n"),
+        "self.num_free_blocks -= n",
+        "self.num_free_blocks -= 1",
+        {"raised", "count"},
+    ),
+    "appended-in-front-of-the-last": (
+        Queue,
+        ("kv_cache_utils", "FreeKVCacheBlockQueue", "append_n"),
+        "for block in blocks:",
+        "for block in reversed(blocks):",
+        {"order"},
+    ),
+    "hit-stays-in-the-queue": (
+        Blocks,
+        ("block_pool", "BlockPool", "touch"),
+        "self.free_block_queue.remove(block)",
+        "pass",
+        {"count", "raised", "handed-out-twice"},
+    ),
+    "key-kept": (
+        Blocks,
+        ("block_pool", "BlockPool", "get_new_blocks"),
+        "for block in ret:\nself._maybe_evict_cached_block(block)",
+        "for block in ret:",
+        {"stale-key", "raised"},
+    ),
+}
+"""A piece of vLLM's own code, and what stands there instead."""
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_fault_in_its_code_is_killed(name: str) -> None:
+    allocator, (module, owner, method), old, new, kinds = FAULTS[name]
+    part(module)
+    PATCHES.text(module, owner, method, old, new)
+    found = find(type(allocator.__name__, (allocator,), {"sizes": st.integers(1, 24)}))
+    assert isinstance(found, Failure)
+    assert found.kind in kinds, found.text

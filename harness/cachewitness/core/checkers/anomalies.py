@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import Literal, get_args
+
 import msgspec
+
+from cachewitness.core.checkers.finding import Finding
+
+Harm = Literal["answers", "service", "work"]
+"""What an anomaly takes from whoever is served, the gravest first: right answers, an answer at all,
+or no more than computed tokens, room and figures."""
 
 
 class Anomaly(msgspec.Struct, frozen=True):
-    """`invariant` is the rule that it contradicts; `implies` what a user of the engine will see."""
+    """`invariant` is the rule that it contradicts; `implies` what a user of the engine will see,
+    and `harms` what of.
+    """
 
     name: str
     invariant: str
     implies: str
+    harms: Harm = "answers"
 
 
 CATALOGUE: tuple[Anomaly, ...] = (
@@ -77,24 +89,28 @@ CATALOGUE: tuple[Anomaly, ...] = (
         "of a prefilled prompt every group keeps what a replay needs to resume at the last aligned"
         " boundary",
         "an exact replay computes everything again",
+        "work",
     ),
     Anomaly(
         "lost-shared-prefix-boundary",
         "where an engine declares that it keeps states at shared-prefix boundaries, retention drops"
         " none that was written",
         "every sibling behind the first computes the shared prefix again",
+        "work",
     ),
     Anomaly(
         "over-dense-retention",
         "of what was written, only what the retention interval and the reachable boundaries allow"
         " is kept",
-        "what nobody resumes from fills the pool and evicts live prefixes: the hit rate collapses"
-        " late",
+        "correct output, fewer hits: what nobody resumes from fills the pool and evicts live"
+        " prefixes",
+        "work",
     ),
     Anomaly(
         "leak",
         "whatever has no holder is free or cached",
         "the pool shrinks until nothing is admitted",
+        "service",
     ),
     Anomaly(
         "double-free",
@@ -115,80 +131,94 @@ CATALOGUE: tuple[Anomaly, ...] = (
         "late-release",
         "pages that no run of a request is to read are given back before its next step, where the"
         " engine declares it; what a step in flight reads stays until it has ended",
-        "the pool has less room: requests are preempted and prefixes evicted that need not be",
+        "correct output, less room: requests are preempted and prefixes evicted that need not be",
+        "work",
     ),
     Anomaly(
         "lost-hit",
         "a request resumes no earlier than at the longest prefix that every group holds",
         "correct output, no reuse: the cache is inert",
+        "work",
     ),
     Anomaly(
         "forgotten-prefix",
         "what a finished request computed of its prompt, or had a key, is hit as long as nobody was"
         " given its pages",
         "correct output, no reuse: the cache is inert, or drops what it need not",
+        "work",
     ),
     Anomaly(
         "key-owed",
         "a whole block that a request computed which ended as intended has a key, in its page or in"
         " another, unless the engine declares that it keys no such blocks",
         "correct output, no reuse: what was computed can be hit by nobody",
+        "work",
     ),
     Anomaly(
         "lost-store",
         "what the engine declares that it stores in a second tier is found there later, if its"
         " request ended as intended and there was room",
         "the second tier stores less than it says: what the device forgets is computed again",
+        "work",
     ),
     Anomaly(
         "lost-capture",
         "a declared capture is made, found by whoever begins as it does, and given up for want of"
         " places alone",
         "every request behind the first computes the system prompt again",
+        "work",
     ),
     Anomaly(
         "needless-eviction",
         "no key ends for want of room while a page without a key is free, unless the engine"
         " declares why",
         "correct output, fewer hits: the cache forgets what it had room for",
+        "work",
     ),
     Anomaly(
         "wrong-victim",
         "who is evicted is nobody's page and the one that the declared order puts first",
         "correct output, fewer hits: what is used most goes first",
+        "work",
     ),
     Anomaly(
         "malformed-key-event",
         "an event for routers names a group, a parent that was told, and a hash for each block of"
         " its tokens",
         "a router cannot tell which part of a prompt is cached, and drops or misreads the event",
+        "work",
     ),
     Anomaly(
         "false-key-event",
         "what routers are told to be stored has a key over these tokens, behind this parent, of"
         " this identity, and what is told to be gone was there",
         "a router sends requests to where their prompt is not cached, or away from where it is",
+        "work",
     ),
     Anomaly(
         "lost-key-event",
         "when a step has ended, routers have been told of every key that began or ended",
         "a router believes in blocks that are gone, or does not know of blocks that are there",
+        "work",
     ),
     Anomaly(
         "false-statistics",
         "what operators and clients are told of pages in use and of tokens found is what happened",
         "dashboards, autoscalers and bills go by figures that are not the engine's",
+        "work",
     ),
     Anomaly(
         "no-progress",
         "a feasible request advances within a stated number of steps",
         "requests wait for ever",
+        "service",
     ),
     Anomaly(
         "refused-reset",
         "a reset is refused only while a page is held, or a step that does something or a copy is"
         " under way",
         "whoever resets before new weights asks again for ever, or goes on with the old keys",
+        "service",
     ),
     Anomaly(
         "nothing-to-compute",
@@ -199,6 +229,7 @@ CATALOGUE: tuple[Anomaly, ...] = (
         "divergence",
         "the engine does what the reference does, free choices apart",
         "the engine follows another policy than the one it declares",
+        "work",
     ),
     Anomaly(
         "silent-divergence",
@@ -223,6 +254,7 @@ CATALOGUE: tuple[Anomaly, ...] = (
         "who asks and does not go away gets an answer, unless the engine declares that it gives"
         " requests up",
         "a client waits in vain",
+        "service",
     ),
     Anomaly(
         "foreign-restore",
@@ -234,16 +266,19 @@ CATALOGUE: tuple[Anomaly, ...] = (
         "who asks with an equal prompt at once behind its answer has something restored, where the"
         " engine declares it, or is told why not",
         "prompts that are asked again are computed again, though every answer is right",
+        "work",
     ),
     Anomaly(
         "engine-crashed",
         "an engine carries out every operation that a trace may ask for",
         "the server goes down",
+        "service",
     ),
     Anomaly(
         "hung",
         "an engine answers every operation within its deadline",
         "the server answers nobody any more",
+        "service",
     ),
 )
 
@@ -289,3 +324,18 @@ ANSWERS: tuple[Anomaly, ...] = (
 """What comparing the answers of two arms finds."""
 
 BY_NAME = {anomaly.name: anomaly for anomaly in CATALOGUE + DISAGREEMENTS + COMPARISONS + ANSWERS}
+
+
+def gravest_first(findings: Iterable[Finding]) -> list[Finding]:
+    """Return findings in the order in which they matter: what makes answers wrong in front of what
+    costs the service, and that in front of what costs work; of each, the earliest first.
+
+    So nothing that merely costs work hides another prompt's content behind it.
+    """
+    return sorted(findings, key=gravity)
+
+
+def gravity(finding: Finding) -> int:
+    """Return 0 for what makes answers wrong, more for what harms less."""
+    known = BY_NAME.get(finding.anomaly)
+    return get_args(Harm).index(known.harms) if known else 0

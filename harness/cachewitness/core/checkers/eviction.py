@@ -11,7 +11,7 @@ from __future__ import annotations
 from cachewitness.core.checkers.finding import Finding
 from cachewitness.core.checkers.protocol import Checker, Found, Handler
 from cachewitness.core.checkers.room import any_free, goes_with_its_step, spare_pages
-from cachewitness.core.checkers.victims import Ended, spared_instead
+from cachewitness.core.checkers.victims import Ended, last_use, spared_instead, waiting_for
 from cachewitness.core.checkers.wording import named
 from cachewitness.core.events import Copy, Counts, Eviction, Header, Pool, StepBegin, Unpublish
 from cachewitness.core.ledger.ledger import Ledger
@@ -316,13 +316,23 @@ def _victim_is_held(one: Ended, r: str) -> Finding:
 
 
 def _wrong(ledger: Ledger, eviction: Eviction, one: Ended, other: int, why: str) -> Finding:
+    record = ledger.records[one.pool][other]
+    use = last_use(record)
+    uses = f"page {other} was last {use.told}, page {one.key.page} {one.last_use.told}"
+    waiting = waiting_for(ledger, record) if eviction.order == "lru" else ""
+    looked_up = (
+        f"; {waiting}, which waits, begins with what page {other} keeps, and a look-up that gets no"
+        " pages is no use of it"
+    ) * bool(waiting)
     sentence = (
         f"Let pages {other} and {one.key.page} of pool {one.pool} be kept for their keys alone,"
-        f" evicted in the order {eviction.order}: page {other} {why}. However page {one.key.page}"
-        f" lost its key, of {_prefix(ledger, one)}, and page {other} kept its own: a contradiction."
+        f" evicted in the order {eviction.order}: page {other} {why} ({uses}{looked_up}). However"
+        f" page {one.key.page} lost its key, of {_prefix(ledger, one)}, and page {other} kept its"
+        " own: a contradiction."
     )
     line = (
-        f"page {one.key.page} was evicted before page {other}, which goes first in the order"
-        f" {eviction.order}"
+        f"page {one.key.page} ({one.last_use.short}) was evicted before page {other}"
+        f" ({use.short}), which goes first: {eviction.order}"
     )
-    return Finding(anomaly="wrong-victim", r=one.key.r, sentence=sentence, line=line)
+    got = next((r for r in one.record.holders if ":" not in r), one.key.r)
+    return Finding(anomaly="wrong-victim", r=got, sentence=sentence, line=line)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from itertools import pairwise
 
 from cachewitness.core.attention_span import first_needed
 from cachewitness.core.checkers.finding import Finding
 from cachewitness.core.checkers.protocol import Checker, Found, Handler
+from cachewitness.core.checkers.victims import waiting_for
 from cachewitness.core.checkers.wording import all_named, named, page_list
 from cachewitness.core.checkers.wording import count as told
 from cachewitness.core.events import (
@@ -26,6 +27,8 @@ from cachewitness.core.ledger.ledger import Ledger
 from cachewitness.core.ledger.records import PageRecord, PoolRecords, Span
 from cachewitness.core.ledger.requests import RequestRecord
 
+SUSPECTS_LINE = 4
+"""Fewer pages than this that may be counted wrong are named in the line as well."""
 _TOTALS = " be as the tables say"
 """What sentences about the totals of a pool have in common."""
 _UNCHANGED = ", and has not changed that since"
@@ -56,6 +59,10 @@ class Ownership(Checker):
         """By pool and page: how often the engine counted it to be held last, and in which step."""
         self._counted: Counter[int] = Counter()
         """By pool: how often the engine counted it."""
+        self._holding: list[Acquire | Release] = []
+        """Who took pages and gave them back in the latest step."""
+        self._given_back: dict[int, Release] = {}
+        """By pool: who gave pages back last."""
         self._changes: Counter[tuple[int, int]] = Counter()
         """By pool and page whose count is known: how often its holders changed."""
 
@@ -76,6 +83,7 @@ class Ownership(Checker):
         takes pages is not at an end.
         """
         self._ended.pop(event.holder, None)
+        self._note(event)
         self._expect_references(event)
         if event.pool in self._told and event.pool not in self._moved:
             self._expect_counts(event)
@@ -100,6 +108,8 @@ class Ownership(Checker):
 
     def on_release(self, ledger: Ledger, event: Release) -> Found:
         """Refuse what the holder does not hold, or not so often."""
+        self._note(event)
+        self._given_back[event.pool] = event
         self._expect_references(event)
         if event.pool in self._told and event.pool not in self._moved:
             self._expect_counts(event)
@@ -116,6 +126,11 @@ class Ownership(Checker):
                 line = f"{named(holder)} released page {page} more often than it acquired it"
                 return (Finding(anomaly="double-free", r=holder, sentence=sentence, line=line),)
         return None
+
+    def _note(self, event: Acquire | Release) -> None:
+        if self._holding and self._holding[-1].step != event.step:
+            self._holding.clear()
+        self._holding.append(event)
 
     def on_write(self, ledger: Ledger, event: Write) -> Found:
         """Content that another holder still needs stays as it is."""
@@ -154,8 +169,35 @@ class Ownership(Checker):
         # An engine may count before it reports what it took, so a difference is judged again when
         # all of the operation was reported.
         if _miscounts(ledger, event):
-            self.deferred.append(lambda ledger: _miscounts(ledger, event))
+            self.deferred.append(lambda ledger: self._name_pages(ledger, event))
         return None
+
+    def _name_pages(self, ledger: Ledger, event: Counts) -> Finding | None:
+        """Find a wrong count; if totals alone tell it, name the pages that may be the one, and who
+        gave pages of the pool back last.
+        """
+        found = _miscounts(ledger, event)
+        if found is None or _TOTALS not in found.sentence:
+            return found
+        suspects, change = _suspects(ledger, event, self._holding)
+        last = self._given_back.get(event.pool)
+        told_of = []
+        if change is not None:
+            found.seq = change.seq
+        if suspects:
+            each = map(_suspected(ledger, event, change), suspects)
+            told_of.append(f"it may be {' or '.join(each)}")
+            found.line += f" ({page_list(suspects)}?)" if len(suspects) < SUSPECTS_LINE else ""
+        if last is not None:
+            told_of.append(
+                f"{last.holder} was the last to give pages of the pool back, in step {last.step}"
+                f" ({page_list(last.pages)})"
+            )
+        if told_of:
+            found.sentence = found.sentence.replace(
+                ": a contradiction.", f": a contradiction. {'; '.join(told_of).capitalize()}."
+            )
+        return found
 
     def _expect_references(self, event: Acquire | Release) -> None:
         """Expect that pages whose holders change, and whose counts are known, are counted anew when
@@ -286,6 +328,47 @@ def _miscounts(ledger: Ledger, event: Counts) -> Finding | None:
     if found is not None:
         found.seq = event.seq
     return found
+
+
+def _suspects(
+    ledger: Ledger, event: Counts, holding: list[Acquire | Release]
+) -> tuple[list[int], Acquire | Release | None]:
+    """Return the pages that an engine's totals may have missed, and the latest change of a step
+    that they are of: who took what it counts as free or cached, or gave back what it counts as
+    held. Only a page with a key is cached. Where no such page changed hands, those that a waiting
+    request begins with were perhaps looked up and given back again.
+    """
+    records = ledger.records[event.pool]
+    fewer = event.held < ledger.holdings.held[event.pool]
+    as_cached = fewer and event.cached > len(ledger.holdings.idle[event.pool])
+    fitting = [
+        page
+        for page, record in records.items()
+        if bool(record.holders) == fewer and (not as_cached or record.keys)
+    ]
+    for change in reversed(holding):
+        moves = change.pool == event.pool and isinstance(change, Acquire) == fewer
+        if moves and (pages := [page for page in change.pages if page in fitting]):
+            return pages, change
+    looked_up = [page for page in fitting if as_cached and waiting_for(ledger, records[page])]
+    return looked_up or (fitting if as_cached else []), None
+
+
+def _suspected(
+    ledger: Ledger, event: Counts, change: Acquire | Release | None
+) -> Callable[[int], str]:
+    """Return what says of a page why it may be the one."""
+
+    def told_of(page: int) -> str:
+        record = ledger.records[event.pool][page]
+        if change is not None:
+            verb = "took" if isinstance(change, Acquire) else "gave back"
+            return f"page {page}, which {change.holder} {verb} in step {change.step}"
+        waits = waiting_for(ledger, record)
+        begins = f" and {waits}, which waits, begins with" if waits else ""
+        return f"page {page}, which {', '.join(record.holders)} holds{begins}"
+
+    return told_of
 
 
 def _first_miscounted(records: PoolRecords, event: Counts) -> int | None:

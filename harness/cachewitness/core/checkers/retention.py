@@ -177,9 +177,8 @@ class ReplayBoundaryRetained(Checker):
                 if all(_dropped_by_retention(ledger, *place, since) for place in held):
                     group, node = held[0]
                     first = count(ledger.trie.depth[node], "token")
-                    return _lost(
-                        r, boundary, group, f"no key for its first {first} was kept", event.seq
-                    )
+                    why = f"no key for its first {first} was kept"
+                    return _lost(r, boundary, group, why + _taken(ledger, group, node), event.seq)
             return None
 
         self.deferred.append(judge)
@@ -210,7 +209,9 @@ class IntervalSparsity(Checker):
             return reason
         if not header.rules.caching:
             return "prefix caching is off"
-        return "retention is dense" if header.rules.retention.interval is None else ""
+        if header.rules.retention.interval is not None:
+            return ""
+        return "retention is dense, as the engine declares no interval (`retention` of its rules)"
 
     def handlers(self) -> dict[type, Handler]:
         return {Hit: self.on_hit, Publish: self.on_publish}
@@ -458,6 +459,33 @@ def _dropped_by_retention(ledger: Ledger, group: int, node: int, since: int) -> 
         return False
     ended = ledger.keys.ended[group].get(node)
     return ended is None or ended.reason == "retention" or ended.step < since
+
+
+def _taken(ledger: Ledger, group: int, node: int) -> str:
+    """Name the page that has a key for the same last block behind another prefix: a key that leaves
+    the prefix out is taken. Empty if none has, or the prefix had a key of its own.
+    """
+    if node in ledger.keys.ended[group]:
+        return ""
+    size = ledger.groups[group].block_size
+    if ledger.groups[group].kind == "recurrent":
+        size = ledger.header.rules.alignment
+    block = _last_symbols(ledger, node, size)
+    for other, keys in ledger.keys.published[group].items():
+        if block and _last_symbols(ledger, other, size) == block:
+            page = next(iter(keys))
+            return f", while page {page} has one for the same last block behind another prefix"
+    return ""
+
+
+def _last_symbols(ledger: Ledger, node: int, size: int) -> list[int]:
+    """Return what the last `size` tokens of a prefix are; nothing if it has fewer."""
+    trie = ledger.trie
+    symbols: list[int] = []
+    while len(symbols) < size and trie.depth[node] > 0:
+        symbols.append(trie.symbol[node])
+        node = trie.parent[node]
+    return symbols if len(symbols) == size else []
 
 
 def _admitted(request: RequestRecord) -> int:

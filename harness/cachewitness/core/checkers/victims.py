@@ -13,6 +13,7 @@ free, save that of full attention a longer prefix goes before a shorter one, whi
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from typing import NamedTuple
 
 import msgspec
 
@@ -31,6 +32,23 @@ class Times(msgspec.Struct, gc=False):
     asked_for: int
 
 
+class LastUse(NamedTuple):
+    """Who gave a page back last (empty: nobody did yet, it was keyed), and in which step."""
+
+    by: str
+    step: int
+
+    @property
+    def told(self) -> str:
+        """The use in words."""
+        return f"given back by {self.by} in step {self.step}" if self.by else self.short
+
+    @property
+    def short(self) -> str:
+        """The use in the words of a line."""
+        return f"{self.by}, step {self.step}" if self.by else f"used in step {self.step}"
+
+
 NOBODY: frozenset[str] = frozenset()
 
 
@@ -45,6 +63,7 @@ class Ended(msgspec.Struct, eq=False):
     holders: frozenset[str]
     times: Times
     unused: int
+    last_use: LastUse
 
     @staticmethod
     def of(key: Key, pool: int, record: PageRecord, step: int) -> Ended:
@@ -57,7 +76,12 @@ class Ended(msgspec.Struct, eq=False):
             record.asked_for,
         )
         holders = frozenset(record.holders) if record.holders else NOBODY
-        return Ended(key, pool, record, holders, times, step - record.used_in)
+        return Ended(key, pool, record, holders, times, step - record.used_in, last_use(record))
+
+
+def last_use(record: PageRecord) -> LastUse:
+    """Return when a page was used last, as far as the ledger knows, and by whom."""
+    return LastUse(record.released_by, record.released_in if record.released_by else record.used_in)
 
 
 def _used(times: Times | PageRecord) -> int:
@@ -160,12 +184,29 @@ def _asked_for(ledger: Ledger, record: PageRecord) -> bool:
     """Whether a request that is live begins with what the page is kept for: a look-up may have
     counted as a use.
     """
-    live = [request.nodes for request in ledger.requests.values() if request.live]
     return any(
-        key.length < len(nodes) and nodes[key.length] == key.node
-        for key in record.keys
-        for nodes in live
+        _begins_with(record, request.nodes) for request in ledger.requests.values() if request.live
     )
+
+
+def waiting_for(ledger: Ledger, record: PageRecord) -> str:
+    """Return a request that has no pages and begins with what the page is kept for; empty if there
+    is none.
+    """
+    return next(
+        (
+            request.r
+            for request in ledger.requests.values()
+            if request.live
+            and not ledger.holdings.pages_of.get(request.r)
+            and _begins_with(record, request.nodes)
+        ),
+        "",
+    )
+
+
+def _begins_with(record: PageRecord, nodes: list[int]) -> bool:
+    return any(key.length < len(nodes) and nodes[key.length] == key.node for key in record.keys)
 
 
 def _longer_stays(

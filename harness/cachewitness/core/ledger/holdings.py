@@ -86,6 +86,7 @@ class Holdings:
                 del record.holders[holder], record.held_for[holder]
                 if not record.holders:
                     record.released_by = holder
+                    record.released_in = event.step
                     self._released(event.pool, page, record)
 
     def _released(self, pool: int, page: int, record: PageRecord) -> None:

@@ -134,7 +134,8 @@ class PageRecord(Content):
 
     The others are the numbers of operations, −1 if there was none: `taken` when it was last taken
     by a first holder, `restored` if a key named it then or it was fetched from another tier,
-    `released` when it was last given up by the last holder (`released_by`), or lost its last key
+    `released` when it was last given up by the last holder (`released_by`, in the step
+    `released_in`), or lost its last key
     while nobody held it, `keyed` when it was last keyed, `asked_for` when the device last keyed the
     prefix that it keeps a copy of, or a request ended that begins with it: that may count as a use.
     `used_in` is the step in which it was taken or keyed last. `left` is what lies there still since
@@ -149,6 +150,7 @@ class PageRecord(Content):
     restored: int = -1
     released: int = -1
     released_by: str = ""
+    released_in: int = 0
     keyed: int = -1
     asked_for: int = -1
     used_in: int = 0

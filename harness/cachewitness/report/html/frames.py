@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import msgspec
 
 from cachewitness.core.checkers.finding import Finding
+from cachewitness.core.checkers.wording import count
 from cachewitness.core.events import (
     Aborted,
     Event,
@@ -106,7 +107,7 @@ def film(header: Header, events: Sequence[Event], finding: Finding | None = None
     The history is played twice: first to learn which moments there are, then to look at those alone
     that are shown.
     """
-    failing = finding.seq if finding else -1
+    failing = next((event for event in events if finding and event.seq == finding.seq), None)
     moments = list(_Projector(header, failing, range(0)).frames(events))
     place = next((index for index, frame in enumerate(moments) if frame.failing), len(moments) - 1)
     first = max(0, min(place - FRAMES_MAX * 3 // 4, len(moments) - FRAMES_MAX))
@@ -136,13 +137,18 @@ class _Projector:
     anything in them.
     """
 
-    def __init__(self, header: Header, failing: int, shown: range) -> None:
+    def __init__(self, header: Header, failing: Event | None, shown: range) -> None:
         self._shown = shown
         self._taken = 0
         self.samples: list[Sample] = []
         self.hits: list[tuple[int, str, int]] = []
         self._header = header
-        self._failing = failing
+        self._failing = failing.seq if failing is not None else -1
+        self._apart = (
+            failing.step if failing is not None and not isinstance(failing, Read | Write) else -1
+        )
+        """The step of a failing event that lies in front of its runs, or is of no run: the moment
+        before is a frame of its own, and not the one that fails."""
         self._ledger = Ledger(header)
         self._tables: dict[str, list[list[int]]] = {}
         self._doing: dict[str, str] = {}
@@ -153,6 +159,8 @@ class _Projector:
         self._title = ""
         self._titled: tuple[int, int] = (-1, -1)
         """The event of the title, and its step if that has no other frame."""
+        self._titled_in = -1
+        """In which step it happened."""
         self._unmarked: Event | None = None
         """The failing event, if the frame of its moment is still to be taken."""
 
@@ -164,6 +172,11 @@ class _Projector:
         """
         for seq, event in enumerate(events):
             in_a_run = isinstance(event, Read | Write)
+            if self._title and self._titled_in < event.step == self._apart:
+                yield from self._moment()
+                self._title = f"step {event.step} is scheduled"
+                self._titled = seq, -1
+                self._titled_in = event.step
             if in_a_run and event.step in self._begun:
                 yield from self._moment()
                 begun = self._ledger.requests.open_steps.get(event.step, self._begun[event.step])
@@ -176,6 +189,7 @@ class _Projector:
             if title:
                 yield from self._moment()
                 self._title = title
+                self._titled_in = event.step
                 over = isinstance(event, StepEnd) and event.step in self._begun
                 self._titled = seq, event.step if over else -1
             before = self._before.get(event.step) if in_a_run else None
@@ -236,6 +250,9 @@ class _Projector:
             self._tables[run.r] = run.tables
             self._upto[run.r] = run.start
             self._doing[run.r] = words.computes(run)
+        for r, tokens in words.left_waiting(event):
+            if self._doing.get(r, "").startswith("waits"):
+                self._doing[r] = f"waits: asked for {count(tokens, 'token')}, got no place"
         self._begun[event.step] = event
 
     def _end(self, event: StepEnd) -> None:

@@ -22,6 +22,7 @@ from cachewitness.core.events import (
     StepEnd,
     Submitted,
 )
+from cachewitness.report.html.words import left_waiting
 
 STEPS_MAX, REQUESTS_MAX = 80, 40
 """Steps and requests of a sheet: those up to the failure, and a few steps behind it."""
@@ -96,6 +97,8 @@ def _entries(event: Event, upcoming: int) -> Iterator[tuple[str, int, Entry]]:
         case StepBegin():
             for run in event.runs:
                 yield run.r, event.step, Entry("run", f"[{run.start}, {run.known})")
+            for r, tokens in left_waiting(event):
+                yield r, event.step, Entry("in", f"asked {tokens:,}, no place")
         case Settled():
             for run in event.runs:
                 yield run.r, event.step, Entry("run", f"settled as [{run.start}, {run.known})")

@@ -103,6 +103,12 @@ def title(event: Event) -> str:
     return ""
 
 
+def left_waiting(event: StepBegin) -> list[tuple[str, int]]:
+    """Return who asked for how many tokens in a step and got none."""
+    got = {run.r for run in event.runs}
+    return [(r, tokens) for r, tokens in event.asked if r not in got]
+
+
 def places(header: Header, event: Event) -> set[tuple[int, int]]:
     """Return the pages, with their pools, that an event is about."""
     number = getattr(event, "group", -1)

@@ -88,14 +88,17 @@ def draw(source: Source, policy: str, level: Level, chosen: Restriction) -> Conf
 def _layout_within(source: Source, accepts: Accepts) -> Layout:
     """Draw a layout that an engine takes; windows and chunks end on, before and behind a block."""
     kinds = accepts.kinds or DEFAULT_KINDS
-    count = source.integer(1, min(accepts.groups_max or GROUPS_MAX, GROUPS_MAX))
+    required = accepts.requires
+    least = max(len(required), 1)
+    count = source.integer(least, max(least, min(accepts.groups_max or GROUPS_MAX, GROUPS_MAX)))
     sizes = [source.choice(accepts.block_sizes or _SIZES) for _ in range(count)]
     if accepts.one_block_size or lcm(*sizes) > _UNIT_MAX:
         sizes = [max(sizes)] * count
     groups = []
-    for size in sizes:
+    for index, size in enumerate(sizes):
         span = max(source.integer(1, 3) * size + source.integer(-1, 1), 1)
-        groups.append(group_of(source.choice(kinds), size, span))
+        kind = required[index] if index < len(required) else source.choice(kinds)
+        groups.append(group_of(kind, size, span))
     return layout_of(groups)
 
 

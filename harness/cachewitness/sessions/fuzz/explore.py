@@ -17,6 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from cachewitness.core.checkers import OF_PAGES
+from cachewitness.core.checkers.anomalies import gravest_first
 from cachewitness.core.checkers.finding import Finding
 from cachewitness.core.driving import LiveRequests, Observer, applied, let_go
 from cachewitness.core.engine import Engine
@@ -307,5 +308,5 @@ def _conclude(position: Position, found: Found, scope: Scope, path: Path) -> Non
     position.close()
     found.hits += position.hits()
     if position.findings:
-        first = position.findings[0]
+        first = gravest_first(position.findings)[0]
         found.failure = (Trace(scope.header(), list(path[: first.op + 1])), first)

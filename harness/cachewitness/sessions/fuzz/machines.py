@@ -48,6 +48,7 @@ from hypothesis.stateful import (
 
 from cachewitness._util.errors import UsageError
 from cachewitness.core import trace_format as traces
+from cachewitness.core.checkers.anomalies import gravest_first
 from cachewitness.core.checkers.finding import Finding
 from cachewitness.core.driving import LiveRequests, Observer, applied, attempt, drive
 from cachewitness.core.intake import BadEvents
@@ -404,7 +405,8 @@ class Machine(RuleBasedStateMachine):
         crashed = [tally for tally in self._observer.checkers.tallies.values() if tally.unjudged]
         self._judged = bool(findings or crashed)
         if findings:
-            raise contradiction(findings[0].anomaly)("\n".join(self._witness(findings[0])))
+            gravest = gravest_first(findings)[0]
+            raise contradiction(gravest.anomaly)("\n".join(self._witness(gravest)))
         if crashed:
             raise AssertionError(
                 f"checker {crashed[0].checker} {crashed[0].unjudged};"
@@ -631,7 +633,7 @@ def _machine(
         "policy": policy,
         "folder": folder,
         "evicts": evicts,
-        "chosen": replace(chosen, historic=not spec.kind.replays),
+        "chosen": replace(chosen, historic=not spec.kind.replays, accepts=spec.kind.accepts),
         "tried": Tried(),
         "happened": Activity(),
         "smallest": {},

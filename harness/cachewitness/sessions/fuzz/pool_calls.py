@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, NoReturn
 
@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from cachewitness.sessions.fuzz.pool_model import (
     Block,
+    Hung,
     PoolModel,
     Violation,
     violated,
@@ -18,12 +19,24 @@ from cachewitness.sessions.fuzz.pool_model import blocks as in_blocks
 
 _WEIGHTS = {"alloc": 4, "free": 4, "share": 2, "publish": 4, "lookup": 4, "touch": 2, "evict": 2}
 """How often each rule is drawn beside the others, which are drawn once."""
+_RULES = ("free", "share", "publish", "lookup", "touch", "unpublish", "evict", "reset")
+"""Methods that are called beside `alloc`."""
+_MISUSES = {"free_again": "free", "share_free": "share"}
+"""Calls that are not allowed, and the methods that they misuse."""
 _SHOWN_FIRST, _SHOWN_LAST = 6, 1
 """So many blocks of a long list are shown."""
 _DRAINED_ONE_BY_ONE_MAX = 1_000
 """The largest pool that is emptied at the end where `alloc` takes fewer blocks at a time."""
+_TAKE_NUMBERS = ("make", "alloc", "evict")
+_RETURN_BLOCKS = ("alloc", "lookup", "evict")
 _TRIED = 8
 """So many blocks that were freed are tried for one that is free."""
+_FILLED_IN_PARTS_MAX = 200
+"""Larger pools are more often filled at once, and blocks with keys freed more often: a few calls
+for a few blocks would hardly ever do either."""
+_LATEST = 8
+"""So many of the latest keys are looked at for a block with a key; of many blocks, an index would
+hardly ever name one."""
 
 
 class Call(NamedTuple):
@@ -34,24 +47,31 @@ class Call(NamedTuple):
     rule: int
     which: int
     """A block or a key, by its index among those that may be taken."""
-    manner: int
-    """From 0 to 19: an amount, and a flag from 10 on."""
+    amount: int
+    """From 0 to 9: how many blocks."""
+    flag: bool
+    """One of two ways in which a call can be made."""
+
+    @classmethod
+    def of(cls, choices: int) -> Call:
+        """Read a drawn number. Its fields lie so that clearing high bits, as Hypothesis does while
+        it shrinks, leaves the rule.
+        """
+        return cls(
+            rule=choices & 127,
+            which=choices >> 12,
+            amount=(choices >> 7 & 15) % 10,
+            flag=bool(choices >> 11 & 1),
+        )
 
     @property
-    def amount(self) -> int:
-        """From 0 to 9: how many blocks."""
-        return self.manner % 10
-
-    @property
-    def flag(self) -> bool:
-        """One of two ways in which a call can be made."""
-        return self.manner >= 10
+    def number(self) -> int:
+        """The number that is read as this call."""
+        return self.rule | self.amount << 7 | self.flag << 11 | self.which << 12
 
 
-Choices = tuple[int, int, int]
-_CALL: st.SearchStrategy[Choices] = st.tuples(
-    st.integers(0, 95), st.integers(0, 1 << 16), st.integers(0, 19)
-)
+_CALL = st.integers(0, (1 << 24) - 1)
+"""One number for a call: three would be drawn, and shrunk, half as fast."""
 _MASKS = st.integers(0, (1 << 16) - 1)
 
 
@@ -61,9 +81,22 @@ class Plan(NamedTuple):
     size: int
     left_out: tuple[int, int]
     """Bit masks: a rule that is in both is left out."""
-    calls: list[Choices]
-    last: Choices
+    calls: list[int]
+    last: int
     """What is done at the end."""
+
+    def with_all_rules(self, overridden: Collection[str], misuse: str) -> Plan:
+        """Return a plan of the same calls in which no rule is left out."""
+        every = rules_of(overridden, misuse)
+        first, second = self.left_out
+        drawn = rules_of(overridden, misuse, first & second)
+        calls = [
+            call._replace(rule=every.index(drawn[call.rule % len(drawn)])).number
+            for call in map(Call.of, self.calls)
+        ]
+        last = Call.of(self.last)
+        flag = last.flag and "free_again" in drawn
+        return Plan(self.size, (0, 0), calls, last._replace(flag=flag).number)
 
 
 def plans(sizes: st.SearchStrategy[int], steps: int) -> st.SearchStrategy[Plan]:
@@ -86,12 +119,18 @@ class Counts:
     full: int = 0
     lookups: int = 0
     hits: int = 0
+    touched: int = 0
+    evicted: int = 0
+    """Blocks with keys that were evicted, or handed out again."""
 
     def __str__(self) -> str:
+        keys = (
+            f", {self.lookups:,} lookups, {self.hits:,} hits, {self.touched:,} touched,"
+            f" {self.evicted:,} evicted"
+        )
         return (
             f"{self.runs:,} runs with {self.calls:,} calls: {in_blocks(self.allocated)} allocated,"
-            f" {self.freed:,} freed, {self.full:,} times full, {self.lookups:,} lookups,"
-            f" {self.hits:,} hits"
+            f" {self.freed:,} freed, {self.full:,} times full{keys if self.lookups else ''}"
         )
 
     def nothing_judged(self, overridden: Collection[str]) -> str:
@@ -106,7 +145,27 @@ class Counts:
         if "lookup" in overridden and not self.hits:
             why = "" if "publish" in overridden else ": publish is not overridden"
             return f"no lookup ever found a block{why}"
+        if "lookup" in overridden and not self.evicted:
+            return "no block with a key was ever evicted, or handed out again"
+        if "touch" in overridden and not self.touched:
+            return "no block was ever touched"
         return ""
+
+
+def rules_of(overridden: Collection[str], misuse: str, left_out: int = 0) -> list[str]:
+    """Return the rules of a run, each as often as it weighs, without those whose bit is in
+    `left_out`: a random subset of those that the pool has, as faults may show only where something
+    else does not happen (swarm testing). It always allocates.
+    """
+    rules = [name for name in _RULES if name in overridden]
+    if misuse != "undefined":
+        rules += [wrong for wrong, method in _MISUSES.items() if method in overridden]
+    return [
+        again
+        for place, rule in enumerate(["alloc", *rules])
+        if place == 0 or not left_out >> (place - 1) & 1
+        for again in [rule] * _WEIGHTS.get(rule, 1)
+    ]
 
 
 class Run:
@@ -119,19 +178,29 @@ class Run:
         self._pool = pool
         self._overridden = overridden
         self._plan = plan
-        self._choice = Call(*plan.last)
+        self._choice = Call.of(plan.last)
         self._counts = counts
         self._lines = [f"pool = {type(pool).__name__}()"]
         self._objects: dict[Block, Any] = {}
         """Each block as the pool gave it last."""
         self._concerned: Sequence[Block] = ()
+        self._keys = 0
+
+    @property
+    def lines(self) -> list[str]:
+        """The calls so far, as they are shown."""
+        return self._lines
 
     def go(self) -> None:
-        """Make the pool and the calls. Raises Violation with the calls and what is wrong."""
+        """Make the pool and the calls. Raises Violation with the calls and what is wrong, or Hung
+        with the calls.
+        """
         self._counts.runs += 1
         try:
             self._go()
-        except Violation as found:
+            if "close" in self._overridden:
+                self._must("close")
+        except (Violation, Hung) as found:
             text = "\n".join(f"    {line}" for line in self._lines)
             raise type(found)(f"{found}\n\n{text}") from found.__cause__
 
@@ -147,41 +216,18 @@ class Run:
         )
         rules = self._rules()
         for choices in self._plan.calls:
-            self._choice = Call(*choices)
-            rules[self._choice.rule % len(rules)]()
+            self._choice = Call.of(choices)
+            getattr(self, f"_{rules[self._choice.rule % len(rules)]}")()
             self._look()
-        self._choice = Call(*self._plan.last)
-        if self._free_again in rules and self._choice.flag:
+        self._choice = Call.of(self._plan.last)
+        if "free_again" in rules and self._choice.flag:
             self._free_twice_at_once()
         else:
             self._drain()
 
-    def _rules(self) -> list[Callable[[], None]]:
-        """Return the rules of this run: a random subset of those that the pool has, as faults may
-        show only where something else does not happen (swarm testing). It always allocates.
-        """
-        known = {
-            "free": self._free,
-            "share": self._share,
-            "publish": self._publish,
-            "lookup": self._lookup,
-            "touch": self._touch,
-            "unpublish": self._unpublish,
-            "evict": self._evict,
-            "reset": self._reset,
-        }
-        rules = [rule for name, rule in known.items() if name in self._overridden]
-        if self._pool.misuse != "undefined":
-            rules += [self._free_again] if "free" in self._overridden else []
-            rules += [self._share_free] if "share" in self._overridden else []
+    def _rules(self) -> list[str]:
         first, second = self._plan.left_out
-        left_out = first & second
-        return [
-            again
-            for place, rule in enumerate([self._alloc, *rules])
-            if place == 0 or not left_out >> (place - 1) & 1
-            for again in [rule] * _WEIGHTS.get(rule.__name__.strip("_"), 1)
-        ]
+        return rules_of(self._overridden, self._pool.misuse, first & second)
 
     # --- rules ------------------------------------------------------------------------------------
 
@@ -189,6 +235,8 @@ class Run:
         free = self._model.free
         amount = self._choice.amount
         n = {7: free // 2, 8: free, 9: free + 1}.get(amount, amount + 1)
+        if self._is_large and amount == 6:
+            n = free
         self._alloc_blocks(max(1, min(n, self._pool.alloc_max or n)))
         self._counts.full += not self._model.free
 
@@ -208,7 +256,7 @@ class Run:
         handed = self._named(result)
         if len(handed) != n:
             violated("short", f"alloc({n}) handed out {in_blocks(len(handed))}")
-        model.alloc(handed)
+        self._counts.evicted += model.alloc(handed)
         self._counts.allocated += n
         self._concerned = handed
 
@@ -217,7 +265,11 @@ class Run:
         if not live:
             return
         amount = self._choice.amount
-        released = live.consecutive(self._choice.which, len(live) if amount == 9 else amount + 1)
+        aimed = amount == 8 or (self._is_large and amount in (5, 6))
+        released = self._held_with_keys() if aimed else []
+        if not released:
+            count = len(live) if amount == 9 else amount + 1
+            released = live.consecutive(self._choice.which, count)
         if self._choice.flag:
             released.reverse()
         self._free_blocks(released)
@@ -248,7 +300,7 @@ class Run:
 
     def _share_free(self) -> None:
         block = self._any_free()
-        if block is not None and not self._model.has_keys(block):
+        if block is not None and not self._model.keys_of(block):
             self._misused(
                 "share", self._objects[block], "use-after-free", f"block {block!r} is free"
             )
@@ -271,44 +323,69 @@ class Run:
             self._acquire(method, block)
 
     def _acquire(self, method: str, block: Block) -> None:
-        self._must(method, self._objects[block], sentence="although its content is there")
+        what = "its content is there" if self._model.is_free(block) else "a reference to it is left"
+        self._must(method, self._objects[block], sentence=f"although {what}")
+        self._counts.touched += method == "touch"
         self._model.acquire(block)
         self._concerned = [block]
 
     def _publish(self) -> None:
-        """Publish some blocks that have no key yet, each under a new key, or one under a key that
-        names another block already.
+        """Publish some blocks that have no key yet, each under a new key; or one under a key that
+        names another block already; or one that has a key under a second one.
         """
-        model = self._model
-        known = model.keys_known
+        known = self._model.keys_known
         amount = self._choice.amount
         if amount == 9 and known:
             key = str(known[-1 - self._choice.which % len(known)])
             for block in self._without_keys(1):
                 self._publish_block(key, block)
-            return
-        for block in self._without_keys(amount // 2 + 1):
-            self._publish_block(f"k{len(known) + 1}", block)
+        elif amount < 5 or not self._publish_again():
+            for block in self._without_keys(amount // 2 + 1):
+                self._publish_block(self._new_key(), block)
+
+    def _publish_again(self) -> bool:
+        """Give a block that has a key a second one, where there is one that may have it."""
+        most = self._pool.keys_per_block
+        keyed = [
+            block
+            for block in self._held_with_keys()
+            if most is None or len(self._model.keys_of(block)) < most
+        ]
+        if keyed:
+            block = keyed[self._choice.which % len(keyed)]
+            self._publish_block(self._new_key(), block, second=True)
+        return bool(keyed)
+
+    def _new_key(self) -> str:
+        self._keys += 1
+        return f"k{self._keys}"
 
     def _without_keys(self, count: int) -> list[Block]:
         held = self._model.live.consecutive(self._choice.which, count)
-        return [block for block in held if not self._model.has_keys(block)]
+        return [block for block in held if not self._model.keys_of(block)]
 
-    def _publish_block(self, key: str, block: Block) -> None:
-        result = self._must("publish", key, self._objects[block], refusable=True)
-        if result is not False:
+    def _held_with_keys(self) -> list[Block]:
+        keyed = self._model.with_keys(_LATEST)
+        return [block for block in keyed if not self._model.is_free(block)]
+
+    def _publish_block(self, key: str, block: Block, second: bool = False) -> None:
+        if second:  # whoever allows one key may well raise
+            result, error = self._call("publish", key, self._objects[block])
+        else:
+            result = self._must("publish", key, self._objects[block], refusable=True)
+            error = None
+        if error is None and result is not False:
             self._model.publish(key, block)
 
     def _lookup(self) -> None:
-        known = self._model.keys_known
-        # The latest keys, as the blocks of earlier ones have most likely been reused.
-        index = self._choice.which % (len(known) + 1 if self._choice.amount else 4)
-        key = str(known[-1 - index]) if index < len(known) else "unknown"
+        key = self._any_key()
         result, error = self._call("lookup", key)
         if error is not None and not isinstance(error, LookupError):
             self._raised(f"lookup({key!r})", error)
         self._counts.lookups += 1
         if error is not None or _refuses(result):
+            if self._pool.keeps:
+                self._model.not_found(key)
             return
         [block] = self._named([result])
         self._model.found(key, block)
@@ -319,10 +396,19 @@ class Run:
         elif "touch" in self._overridden and not self._choice.flag:
             self._acquire("touch", block)
 
+    def _any_key(self) -> str:
+        known = self._model.keys_known
+        gone = self._model.keys_gone(_LATEST) if self._choice.amount in (2, 3) else []
+        if gone:
+            return str(gone[self._choice.which % len(gone)])
+        # The latest keys, as the blocks of earlier ones have most likely been reused.
+        index = self._choice.which % (len(known) + 1 if self._choice.amount else 4)
+        return str(known[-1 - index]) if index < len(known) else "unknown"
+
     def _unpublish(self) -> None:
         model = self._model
         candidates = model.live.consecutive(0, len(model.live))[:8] + model.freed[-8:]
-        keyed = [block for block in candidates if model.has_keys(block)]
+        keyed = [block for block in candidates if model.keys_of(block)]
         if keyed:
             block = keyed[self._choice.which % len(keyed)]
             self._must("unpublish", self._objects[block])
@@ -334,10 +420,9 @@ class Run:
 
     def _evict_blocks(self, n: int) -> None:
         result = self._must("evict", n, refusable=True)
-        if result is None or isinstance(result, int):
-            self._model.evict(n, None if result is None else int(result))
-        else:
-            self._model.evict(n, self._named(result))
+        unnamed = result is None or isinstance(result, int)
+        evicted = result if unnamed else self._named(result)
+        self._counts.evicted += self._model.evict(n, evicted)
 
     def _reset(self) -> None:
         result, error = self._call("reset")
@@ -400,6 +485,10 @@ class Run:
 
     # --- parts ------------------------------------------------------------------------------------
 
+    @property
+    def _is_large(self) -> bool:
+        return self._model.size > _FILLED_IN_PARTS_MAX
+
     def _any_free(self) -> Block | None:
         """Return a block that was handed out before and is free."""
         freed = self._model.freed
@@ -411,8 +500,12 @@ class Run:
 
     def _named(self, result: Any) -> list[Block]:
         found = list(result) if isinstance(result, Iterable) else [result]
-        names = [self._pool.name(block) for block in found]
-        self._objects.update(zip(names, found, strict=True))
+        try:
+            names = [self._pool.name(block) for block in found]
+            self._objects.update(zip(names, found, strict=True))
+        except Exception as error:
+            sentence = f"what it returned has no name that can be hashed: {_one_line(error)}"
+            self._violated("malformed", sentence, error)
         return names
 
     def _given(self, names: Iterable[Block]) -> list[Any]:
@@ -428,7 +521,7 @@ class Run:
     ) -> Any:
         """Make a call that is to be taken, and return its result."""
         result, error = self._call(method, *arguments, shown=shown)
-        call = f"{method}({', '.join(map(self._show, arguments))})"
+        call = self._written(method, arguments)
         if error is not None:
             self._raised(call, error, sentence)
         if result is False and not refusable:
@@ -440,16 +533,32 @@ class Run:
     ) -> tuple[Any, Exception | None]:
         self._concerned = () if shown else self._concerned
         self._counts.calls += shown
-        call = f"pool.{method}({', '.join(map(self._show, arguments))})" if shown else ""
+        call = f"pool.{self._written(method, arguments)}" if shown else ""
         try:
             result = getattr(self._pool, method)(*arguments)
+        except (Violation, Hung):  # of an allocator's process, which is lost
+            self._lines.append(call or f"pool.{method}()")
+            raise
         except Exception as error:
             self._lines.append(f"{call or f'pool.{method}'} raises {_one_line(error)}")
             return None, error
         if shown:
-            answer = "" if result is None else f" -> {self._show(result)}"
-            self._lines.append(f"{call}{answer}")
+            self._lines.append(f"{call}{self._answer(method, result)}")
         return result, None
+
+    def _written(self, method: str, arguments: Sequence[Any]) -> str:
+        show = repr if method in _TAKE_NUMBERS else self._show
+        return f"{method}({', '.join(map(show, arguments))})"
+
+    def _answer(self, method: str, result: Any) -> str:
+        if result is None:
+            return ""
+        # A number that is returned where no block is expected, such as a status, is none.
+        block = method in _RETURN_BLOCKS and not (method == "evict" and isinstance(result, int))
+        try:
+            return f" -> {self._show(result) if block else repr(result)}"
+        except Exception:  # it has no name, which is judged where it is read
+            return f" -> {result!r}"
 
     def _show(self, value: Any) -> str:
         if isinstance(value, list | tuple):

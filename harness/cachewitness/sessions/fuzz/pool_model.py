@@ -7,9 +7,12 @@ sees the calls and their results, never the pool.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Sequence
+from collections import Counter
+from collections.abc import Hashable, Sequence
+from collections.abc import Set as AbstractSet
 from functools import cache
 from heapq import heappop, heappush
+from itertools import islice
 from typing import Literal, NoReturn
 
 Block = Hashable
@@ -34,6 +37,14 @@ class Violation(AssertionError):
     kind = ""
 
 
+class Hung(BaseException):
+    """A pool that does not answer, in a sentence. Hypothesis lets it pass: every attempt to shrink
+    the calls would wait as long again.
+    """
+
+    kind = "hung"
+
+
 @cache
 def violation(kind: str) -> type[Violation]:
     """Return the exception of a kind, such as `double-free`."""
@@ -53,33 +64,55 @@ class LiveBlocks:
     def __init__(self) -> None:
         self._blocks: list[Block] = []
         self._place: dict[Block, int] = {}
-        self._references: dict[Block, int] = {}
+        self._more: dict[Block, int] = {}
+        """References beyond the first, of blocks that have some."""
 
     def __len__(self) -> int:
         return len(self._blocks)
 
     def references(self, block: Block) -> int:
         """Return how many references to a block are left."""
-        return self._references.get(block, 0)
+        return 1 + self._more.get(block, 0) if block in self._place else 0
 
     def consecutive(self, index: int, count: int) -> list[Block]:
         """Return up to `count` different blocks from an index on, round the end."""
-        total = len(self._blocks)
-        return [self._blocks[(index + step) % total] for step in range(min(count, total))]
+        if not self._blocks:
+            return []
+        start = index % len(self._blocks)
+        taken = self._blocks[start : start + count]
+        return taken + self._blocks[: min(count - len(taken), start)]
 
     def add(self, block: Block) -> None:
         """Count one more reference."""
-        if block not in self._references:
+        if block in self._place:
+            self._more[block] = self._more.get(block, 0) + 1
+        else:
             self._place[block] = len(self._blocks)
             self._blocks.append(block)
-        self._references[block] = self._references.get(block, 0) + 1
 
-    def remove(self, block: Block) -> bool:
-        """Count one reference less, and return whether it was the last."""
-        self._references[block] -= 1
-        if self._references[block]:
+    def add_all(self, free: Sequence[Block]) -> None:
+        """Count the first reference to blocks that nobody holds."""
+        self._place.update(zip(free, range(len(self), len(self) + len(free)), strict=True))
+        self._blocks += free
+
+    def held_of(self, blocks: AbstractSet[Block]) -> AbstractSet[Block]:
+        """Return which of some blocks are held."""
+        return self._place.keys() & blocks
+
+    def remove_all(self, released: Sequence[Block]) -> list[Block]:
+        """Count one reference less to each of different blocks; return those that became free."""
+        if len(released) == len(self) and not self._more:
+            self._blocks.clear()
+            self._place.clear()
+            return list(released)
+        return list(filter(self._remove, released))
+
+    def _remove(self, block: Block) -> bool:
+        if block in self._more:
+            self._more[block] -= 1
+            if not self._more[block]:
+                del self._more[block]
             return False
-        del self._references[block]
         # The last block takes the place of the one that goes, so that no other has to move.
         place = self._place.pop(block)
         last = self._blocks.pop()
@@ -99,11 +132,12 @@ class FreeOrder:
         self._clock = 0
         self._allocated: dict[Block, int] = {}
 
-    def allocated(self, block: Block) -> None:
-        """Take note that a block was handed out."""
-        self._clock += 1
-        self._allocated[block] = self._clock
-        self._rank.pop(block, None)
+    def allocated(self, taken: Sequence[Block]) -> None:
+        """Take note that blocks were handed out; what `judge` saw has no rank any more."""
+        if self._order == "fifo":
+            first = self._clock + 1
+            self._clock += len(taken)
+            self._allocated.update(zip(taken, range(first, self._clock + 1), strict=True))
 
     def freed(self, block: Block) -> None:
         """Take note that a block became free."""
@@ -129,7 +163,7 @@ class FreeOrder:
         """Judge blocks that left the free blocks in one call, while `fresh` blocks were never
         used.
         """
-        ranks = {block: self._rank.pop(block) for block in taken if block in self._rank}
+        ranks = {block: self._rank.pop(block) for block in self._rank.keys() & set(taken)}
         if not ranks:
             return
         last = max(ranks, key=ranks.__getitem__)
@@ -170,6 +204,8 @@ class PoolModel:
         """Free blocks with keys."""
         self._ambiguous: set[Key] = set()
         """Keys that named two blocks at a time: a pool may keep both, or one."""
+        self._doubtful: set[Key] = set()
+        """Keys whose blocks may have been evicted without being named."""
         self._evicted_unseen = 0
         """How many blocks were evicted without being named."""
         self._gone: dict[tuple[Key, Block], str] = {}
@@ -199,26 +235,40 @@ class PoolModel:
         """Whether nobody holds a block that was handed out before."""
         return not self.live.references(block)
 
-    def has_keys(self, block: Block) -> bool:
-        """Whether a block was published."""
-        return bool(self._keys_of.get(block))
+    def keys_of(self, block: Block) -> Sequence[Key]:
+        """Return the keys under which a block was published."""
+        return self._keys_of.get(block, ())
+
+    def with_keys(self, count: int) -> list[Block]:
+        """Return the blocks of the latest keys, up to so many keys."""
+        found = (block for key in self.keys_known[: -count - 1 : -1] for block in self.keys[key])
+        return list(dict.fromkeys(found))
+
+    def keys_gone(self, count: int) -> list[Key]:
+        """Return the keys that were taken away last, up to so many."""
+        return [key for key, _ in islice(reversed(self._gone), count)]
+
+    def findable(self, key: Key) -> bool:
+        """Whether a pool that keeps its keys must find a key."""
+        return bool(self.keys.get(key)) and key not in self._ambiguous | self._doubtful
 
     # --- calls ------------------------------------------------------------------------------------
 
-    def alloc(self, taken: Sequence[Block]) -> None:
-        """Judge the blocks that were handed out."""
-        if len(set(taken)) < len(taken):
-            twice = next(block for block in taken if list(taken).count(block) > 1)
+    def alloc(self, taken: Sequence[Block]) -> int:
+        """Judge the blocks that were handed out; return how many of them had keys."""
+        different = set(taken)
+        if len(different) < len(taken):
+            [(twice, _)] = Counter(taken).most_common(1)
             violated("handed-out-twice", f"one call handed block {twice!r} out twice")
-        for block in taken:
-            if self._null is not None and block == self._null:
-                violated("null-block", f"the null block {block!r} was handed out")
-            if self.live.references(block):
-                violated(
-                    "handed-out-twice",
-                    f"block {block!r} was handed out while a reference to it is left",
-                )
-        self._seen.update(taken)
+        if self._null is not None and self._null in different:
+            violated("null-block", f"the null block {self._null!r} was handed out")
+        if held := self.live.held_of(different):
+            block = next(block for block in taken if block in held)
+            violated(
+                "handed-out-twice",
+                f"block {block!r} was handed out while a reference to it is left",
+            )
+        self._seen |= different
         if len(self._seen) > self.size or len(taken) > self.free:
             violated(
                 "capacity",
@@ -228,11 +278,13 @@ class PoolModel:
             )
         if self._order:
             self._order.judge(taken, self.size - len(self._seen), "handed out")
-        for block in taken:
+        keyed = self._keys_of.keys() & different
+        for block in keyed:
             self._drop_keys(block, REUSED)
-            self.live.add(block)
-            if self._order:
-                self._order.allocated(block)
+        self.live.add_all(taken)
+        if self._order:
+            self._order.allocated(taken)
+        return len(keyed)
 
     def acquire(self, block: Block) -> None:
         """Take note of one more reference, to a block that is held or was found."""
@@ -241,16 +293,16 @@ class PoolModel:
         if self._order:
             self._order.forget(block)
 
-    def release(self, released: Iterable[Block]) -> None:
+    def release(self, released: Sequence[Block]) -> None:
         """Take note that references were given back, one of each block, in this order."""
-        for block in released:
-            if not self.live.remove(block):
-                continue
-            self.freed.append(block)
-            if self.has_keys(block):
-                self._cached.add(block)
-            if self._order and self._ordered(block):
-                self._order.freed(block)
+        free = self.live.remove_all(released)
+        self.freed += free
+        keyed = self._keys_of.keys() & set(free)
+        self._cached |= keyed
+        if self._order:
+            for block in filter(keyed.__contains__, free) if self._publishes else free:
+                if self._ordered(block):
+                    self._order.freed(block)
 
     def publish(self, key: Key, block: Block) -> None:
         """Take note that a block was published under a key."""
@@ -263,8 +315,19 @@ class PoolModel:
                 for other in self.keys[key]:
                     self._order.forget(other)
         self.keys[key].add(block)
-        self._keys_of.setdefault(block, []).append(key)
+        if key not in self._keys_of.setdefault(block, []):
+            self._keys_of[block].append(key)
+        self._doubtful.discard(key)
         self._gone.pop((key, block), None)
+
+    def not_found(self, key: Key) -> None:
+        """Judge that a lookup found nothing, in a pool that keeps its keys."""
+        if self.findable(key):
+            violated(
+                "lost-key",
+                f"lookup({key!r}) found nothing; however it was published of"
+                f" {_one_of(self.keys[key])}, and nothing has taken it away since",
+            )
 
     def found(self, key: Key, block: Block) -> None:
         """Judge the block that a lookup returned."""
@@ -290,17 +353,20 @@ class PoolModel:
         if self._order and self._publishes:
             self._order.forget_all()
 
-    def evict(self, asked: int, evicted: Sequence[Block] | int | None) -> None:
-        """Judge which cached blocks were evicted: these, so many of them, or an unknown number."""
+    def evict(self, asked: int, evicted: Sequence[Block] | int | None) -> int:
+        """Judge which cached blocks were evicted: these, so many of them, or an unknown number.
+        Return how many can have been.
+        """
         certain = sum(map(self._certain, self._cached)) - self._evicted_unseen
         due = min(asked, max(certain, 0))
         if evicted is None or isinstance(evicted, int):
             if evicted is not None and evicted < due:
                 violated("evicted-few", f"{evicted} blocks were evicted, {due} can be")
             self._evicted_unseen += len(self._cached) if evicted is None else evicted
+            self._doubtful.update(*map(self.keys_of, self._cached))
             if self._order:
                 self._order.forget_all()
-            return
+            return min(asked if evicted is None else evicted, len(self._cached))
         for block in evicted:
             if self.live.references(block):
                 violated(
@@ -314,6 +380,7 @@ class PoolModel:
             self._order.judge(evicted, 0, "evicted")
         for block in evicted:
             self._drop_keys(block, "it was evicted since")
+        return len(evicted)
 
     # --- parts ------------------------------------------------------------------------------------
 
@@ -330,6 +397,11 @@ class PoolModel:
             self.keys[key].discard(block)
             self._gone[key, block] = why
         self._cached.discard(block)
+
+
+def _one_of(some: AbstractSet[Block]) -> str:
+    [block] = some  # a key that named two blocks is ambiguous
+    return f"block {block!r}"
 
 
 def blocks(count: int) -> str:

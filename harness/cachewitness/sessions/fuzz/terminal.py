@@ -64,7 +64,10 @@ def print_campaign(
         out,
     )
     terminal.print_activity(report.activity, out)
-    terminal.print_tallies(report.tallies(), out)
+    failures = shown(report)
+    for failure in failures:
+        terminal.print_witness(failure, stored.get(failure.id), out)
+    terminal.print_tallies(report.tallies(), out, folded=bool(failures))
     _print_marks(campaign.marks, out)
     refused = [entry for entry in report.not_run if entry.what == CONFIGURATIONS]
     drawn = campaign.traces + sum(entry.count for entry in refused)
@@ -82,8 +85,6 @@ def print_campaign(
     )
     terminal.print_bad_events(report.bad_events, out)
     terminal.print_expected(report, out)
-    for failure in shown(report):
-        terminal.print_witness(failure, stored.get(failure.id), out)
     terminal.print_known(report, out)
     _print(terminal.covered(report), out)
     terminal.print_verdict(

@@ -470,6 +470,8 @@ class Runner:
         """Return why nothing more is run; empty if something is."""
         if self.fail_fast and self._report.outcome == "fail":
             return "the run stopped at its first failure"
+        if self.fail_fast and self._report.bad_events:
+            return "the run stopped at the first events that cannot be followed"
         return self._hangs()
 
     def _hangs(self) -> str:
