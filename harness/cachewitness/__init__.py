@@ -24,8 +24,8 @@ are called. `python -m cachewitness` is the command line.
 * Seeded faults: `mutant` makes one, with `wrap` around a method of the `cache_manager`.
 
 * Two modules for tests with Hypothesis (extra `machines`): `machines` has `Allocator`, the base of
-  a test of a block pool, and state machines of engines; `strategies` draws traces, layouts and
-  prompts.
+  a test of a block pool, `AllocatorProcess`, the same for a program in any language, and state
+  machines of engines; `strategies` draws traces, layouts and prompts.
 
 A name is imported when it is first asked for, so that `cachewitness.core`, which judges, imports
 nothing but itself.
