@@ -110,7 +110,6 @@ case $status in
     ;;
 esac
 verdict=${verdicts[status]:-stopped}
-covered=$(sed -n 's/^covered: //p' "$artefacts/report.txt" | tail -n 1)
 if ((status == 3)) && [[ -d .cachewitness/crashes ]]; then
     cp -R -- .cachewitness/crashes "$artefacts/"
 fi
@@ -137,8 +136,7 @@ if [[ -n ${GITHUB_STEP_SUMMARY:-} ]]; then
     cat -- "$artefacts/summary.md" >>"$GITHUB_STEP_SUMMARY"
 fi
 
-printf '\ngate: covered %s\n' "${covered:-nothing that a report tells of}"
-printf 'gate: %s (exit code %d); artefacts in %s:\n' "$verdict" "$status" "$(cd -- "$artefacts" && pwd)"
+printf '\ngate: %s (exit code %d); artefacts in %s:\n' "$verdict" "$status" "$(cd -- "$artefacts" && pwd)"
 for path in "$artefacts"/*; do
     if [[ -d $path ]]; then
         files=("$path"/*)

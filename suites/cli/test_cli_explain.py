@@ -85,3 +85,15 @@ def test_what_is_neither_is_one_line(
     assert invoke(["explain", what]) == 4
     err = capsys.readouterr().err
     assert said in err and err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "command", ["explain a b c", "bisect --engine x --good a --bad b --trace a b c"]
+)
+def test_a_pattern_that_matched_several_files_is_one_line(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert invoke(command.split()) == 4
+    err = capsys.readouterr().err
+    assert "takes one file, and 2 more are named: name one of them" in err
+    assert err.count("\n") == 1

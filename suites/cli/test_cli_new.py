@@ -65,6 +65,22 @@ def test_what_is_written_names_the_engine_alike(folder: Path) -> None:
     assert '"my-cache"' in (folder / "my_cache.py").read_text(encoding="utf-8")
 
 
+def test_the_tests_of_an_allocator_pass_and_find_a_fault(tmp_path: Path) -> None:
+    assert invoke(["new", "allocator", str(tmp_path / "my-pool")]) == 0
+    argv = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir"]
+    done = subprocess.run(
+        [*argv, str(tmp_path), "my-pool"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": PYTHONPATH},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0 and "2 passed" in done.stdout, done.stdout + done.stderr
+    assert " lookups, " in done.stdout
+
+
 @pytest.mark.parametrize("shape", chosen(list(SHAPES), "slots"))
 def test_the_commands_of_its_readme_end_with_0(shape: str, tmp_path: Path) -> None:
     """Every command that the README shows, as it stands there, on the engine as it is written."""

@@ -206,7 +206,7 @@ def test_replay_shrinks_and_records_when_asked_to(capsys: pytest.CaptureFixture[
     alike.
     """
     _run(capsys, *FAILING, "--report", "out", "--quiet")
-    (whole,) = Path("out/failures").glob("invariants_exact-replay*.whole.trace.jsonl")
+    (whole,) = Path("out/failures").glob("invariants_exact-replay*.whole.jsonl")
     code, out, _ = _run(
         capsys, "replay", str(whole), "--engine", FAULTY, "--shrink", "--history", "happened.jsonl"
     )
@@ -218,7 +218,7 @@ def test_replay_shrinks_and_records_when_asked_to(capsys: pytest.CaptureFixture[
 
 def test_the_trace_of_a_fault_passes_without_it(capsys: pytest.CaptureFixture[str]) -> None:
     _run(capsys, *FAILING, "--report", "out", "--quiet")
-    (path,) = Path("out/failures").glob("invariants_exact-replay*.whole.trace.jsonl")
+    (path,) = Path("out/failures").glob("invariants_exact-replay*.whole.jsonl")
     code, out, _ = _run(capsys, "replay", str(path))
     assert code == 0 and "no contradiction in this trace" in out
 

@@ -88,7 +88,7 @@ def run_steps(template: str, folder: Path, fork: Path, gate: str, **more: str) -
     tools = folder / "bin"
     notes = folder / "notes"
     for made in (fork / "vllm", fork / "ci" / "action", tools):
-        made.mkdir(parents=True)
+        made.mkdir(parents=True, exist_ok=True)
     for path in (folder / "gate.sh", fork / "ci" / "gate.sh"):
         path.write_text(gate)
         path.chmod(0o755)
@@ -128,6 +128,22 @@ def test_a_template_gates_the_fork_and_ends_as_the_gate_does(
     assert (version["__version__"], version["__version_tuple__"]) == ("0.33.0", (0, 33, 0))
     if template == "buildkite":
         assert f"--style {'error' if ends else 'success'} # said" in said
+
+
+@pytest.mark.parametrize("template", TEMPLATES)
+def test_a_version_that_is_there_stays_and_an_empty_one_is_not_written(
+    template: str, tmp_path: Path
+) -> None:
+    for name, there, fork_of in (("built", "mine", "0.33.0"), ("bare", "", "")):
+        version = tmp_path / name / "fork" / "vllm" / "_version.py"
+        if there:
+            version.parent.mkdir(parents=True)
+            version.write_text(there)
+        ran = run_steps(
+            template, tmp_path / name, tmp_path / name / "fork", GATE, ENDS="0", FORK_OF=fork_of
+        )
+        assert ran.code == 0, ran.out
+        assert (version.read_text() if version.exists() else "") == there
 
 
 @pytest.mark.parametrize("template", TEMPLATES)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from cachewitness.core.checkers.finding import Finding
 from cachewitness.core.trace_format import Trace, TraceHeader
 from cachewitness.report import markdown
-from cachewitness.report.summary import Failure, Report, Stored, SuiteReport
+from cachewitness.report.summary import Failure, NotRun, Report, Stored, SuiteReport
 from cachewitness.workloads.layouts import load
 
 ODD = "x|`y`\n@somebody <b>\x1b[31m</b>"
@@ -22,12 +22,18 @@ def test_each_anomaly_has_a_row_with_its_first_failure() -> None:
     suite.failures = [failing("leak", "random:r-1@full"), failing("leak", "random:r-2@full")]
     suite.failures.append(failing("stale-hit", "random:r-3@full"))
     report = Report(engine="vllm:source=.", engine_version="0.33.0", suites=[suite])
-    kept = {"random:r-1@full": Stored(trace="a.jsonl", replay="cachewitness replay a.jsonl")}
+    path = "a folder/failures/a.trace.jsonl"
+    command = f"cachewitness replay '{path}' --engine vllm:source=."
+    kept = {"random:r-1@full": Stored(trace=path, replay=command)}
     lines = markdown.render(report, kept).decode().splitlines()
     assert lines[:2] == [markdown.MARKER, "### cachewitness: FAIL (exit code 1)"]
     assert "| `leak` | 2 | `random:r-1@full` | `page 3 is null` |" in lines
     assert "| `stale-hit` | 1 | `random:r-3@full` | `page 3 is null` |" in lines
-    assert lines[-1] == "* `cachewitness replay a.jsonl`"
+    assert lines[-2:] == [
+        "* `DIR='a folder'`",
+        '* `cachewitness replay "$DIR"/failures/a.trace.jsonl --engine vllm:source=.`',
+    ]
+    assert markdown.RED_BEFORE in lines
 
 
 def test_names_of_others_are_no_markup_and_the_comment_is_not_too_long() -> None:
@@ -47,6 +53,11 @@ def test_names_of_others_are_no_markup_and_the_comment_is_not_too_long() -> None
 
 def test_a_pass_says_what_was_covered() -> None:
     report = Report(engine="reference", suites=[SuiteReport(name="random", traces=4)])
+    report.not_run = [NotRun("suite differential", "why"), NotRun("suite answers", "why")]
     lines = markdown.render(report, {}).decode().splitlines()
     assert lines[1] == "### cachewitness: pass (exit code 0)"
-    assert lines[-1].startswith("covered: `1 suite, 4 traces") and not any("|" in x for x in lines)
+    assert not any("|" in line for line in lines)
+    assert lines[-1] == (
+        "covered: `1 suite, 4 traces, 0 operations, 0 hits in 0 look-ups; not run: 2 things`;"
+        " the rest is in `report.html`"
+    )

@@ -115,6 +115,7 @@ def test_two_failures_on_a_page_have_names_of_their_own(folder: Path) -> None:
         document=None,
         pictures=pictures,
         others=[],
+        listed=[],
         verdict=page.verdict(1),
         open=[],
     ).decode()
@@ -205,9 +206,9 @@ def test_a_browser_moves_the_operations_and_the_address_with_the_slider(
     (title,) = re.findall(r"<title>(\[.*?\])</title>", dom)
     *states, life = json.loads(html.unescape(title))
     assert states == [
-        ["#step-1", "step b1+16", "3 of 8", "step 1"],
-        ["#moment-2", "step b1+16", "2 of 8", ""],
-        ["#moment-1", "submit b1  doc1:16", "1 of 8", ""],
-        ["#moment-6", "step c1+1", "6 of 8", ""],
+        ["#step-1", "step b1+16", "operation 2 · step 1", "step 1"],
+        ["#moment-2", "step b1+16", "operation 2 · b1 finds nothing cached link", ""],
+        ["#moment-1", "submit b1  doc1:16", "operation 1 · b1 is submitted", ""],
+        ["#moment-6", "step c1+1", "operation 4 · c1 finds 16 tokens cached link", ""],
     ]
     assert life.startswith("Life of page 1") and "written by b1: tokens [0, 16)" in life

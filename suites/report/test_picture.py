@@ -13,8 +13,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from cachewitness._util.data import fixtures
 from cachewitness.cli import invoke
 from cachewitness.core import stored as history
+from cachewitness.core import validate
 from cachewitness.core.checkers.finding import Finding
 from cachewitness.core.checkers.safety import SafetyLaw
 from cachewitness.core.driving import drive, judge
@@ -288,9 +290,11 @@ def test_a_run_with_a_report_has_a_page_that_shows_its_failure(folder: Path) -> 
     shown = Elements(text)
     report = json.loads((folder / "report.json").read_bytes())
     failure, *_ = [failure for suite in report["suites"] for failure in suite["failures"]]
-    assert failure["stored"]["replay"] in shown.text and "FAIL (exit code 1)" in re.sub(
-        r"\s+", " ", shown.text
-    )
+    assert "FAIL (exit code 1)" in re.sub(r"\s+", " ", shown.text)
+    # The folder may be moved: the command names it once, in front.
+    name = Path(failure["stored"]["trace"]).name
+    command = f'DIR={folder}; cachewitness replay "$DIR"/failures/{name} --engine {FAULT}'
+    assert command in shown.text
     assert " ".join(failure["sentence"].split()) in " ".join(shown.text.split())
     assert failure["line"] and failure["line"] in shown.text
     (film,) = [
@@ -404,6 +408,25 @@ def test_failures_that_are_expected_are_not_called_none(folder: Path, tmp_path: 
     )
 
 
+def test_expected_findings_are_no_failures_and_an_empty_suite_did_not_pass(
+    folder: Path, tmp_path: Path
+) -> None:
+    """The page counts as the text does: 1 further failure of 2, and a known one beside them."""
+    report = json.loads((folder / "report.json").read_bytes())
+    suite, *_ = report["suites"]
+    first, *_ = suite["failures"]
+    known = first | {"id": "invariants:known@full", "expected": "a reason"}
+    suite["failures"] = [first, known, first | {"id": "invariants:other@full"}]
+    empty = suite | {"name": "differential-scheduler", "traces": 0, "failures": []}
+    report["suites"] = [suite, empty | {"verdict": "pass"}]
+    (tmp_path / "report.json").write_text(json.dumps(report))
+    assert invoke(["report", str(tmp_path)]) == 0
+    text = " ".join(Elements((tmp_path / "report.html").read_text()).text.split())
+    assert "1 further failure anomaly" in text and "1 expected by a list" in text
+    assert re.search(r"failuresexpected invariantsfail\d+21 ", text)
+    assert "differential-schedulernot run0" in text
+
+
 def test_what_was_stopped_or_not_judged_is_on_the_page(folder: Path, tmp_path: Path) -> None:
     report = json.loads((folder / "report.json").read_bytes())
     report["suites"][0] |= {
@@ -426,6 +449,22 @@ def test_a_failure_found_at_the_end_has_its_moment() -> None:
         result.history.header, result.history.events, Finding(anomaly="leak", sentence="s", seq=-1)
     )
     assert [frame.failing for frame in film.frames] == [False] * (len(film.frames) - 1) + [True]
+
+
+def test_what_fails_as_a_step_begins_has_a_moment_of_its_own() -> None:
+    """With steps in flight one ends in front of it, in the operation before: that is another
+    moment, and of another operation.
+    """
+    path = fixtures() / "histories" / "anomalous" / "state-read-in-flight.jsonl"
+    header, read = validate.events(path)
+    events = [*read]
+    finding = judge(header, iter(events)).findings[0]
+    film = frames.film(header, events, finding)
+    (failing,) = [frame for frame in film.frames if frame.failing]
+    begun = events[finding.seq]
+    assert failing.title == f"step {begun.step} is scheduled"
+    before = film.frames[film.frames.index(failing) - 1]
+    assert "has ended" in before.title and before.seq < failing.seq <= finding.seq
 
 
 def test_what_a_history_names_is_text_on_the_page(tmp_path: Path) -> None:

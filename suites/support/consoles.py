@@ -91,7 +91,9 @@ def _commands(block: str) -> list[Command]:
     return commands
 
 
-_SUITE_LINE = re.compile(rf"(?:^|(?<={_MARK}))suite \d+/\d+ .*\n", re.MULTILINE)
+_SUITE_LINE = re.compile(
+    rf"(?:^|(?<={_MARK}))(?:(?:suite )?\d+/\d+ |first failure: ).*\n", re.MULTILINE
+)
 """What a run prints on standard error once it has taken a while, as on a loaded machine."""
 
 

@@ -12,6 +12,7 @@ from cachewitness._util.errors import UsageError
 from cachewitness._util.lines import printable
 from cachewitness.cli import completion
 from cachewitness.cli.json_option import json_option, print_json
+from cachewitness.cli.one_file import OneFile
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -21,9 +22,13 @@ if TYPE_CHECKING:
 _PATH = click.Path(path_type=Path)
 
 
-@click.command()
+@click.command(cls=OneFile)
 @click.option(
-    "--trace", required=True, type=_PATH, metavar="FILE", help="The trace that fails, as kept."
+    "--trace",
+    required=True,
+    type=_PATH,
+    metavar="FILE",
+    help="The trace that fails, as kept: ….trace.jsonl, the shrunk one.",
 )
 @click.option(
     "--engine",
@@ -66,7 +71,8 @@ def bisect(
     Commits are checked out in a temporary work tree; the checkout of the user stays as it is. A
     commit is bad if the trace fails there with the anomaly that it has at --bad, and is skipped if
     the engine cannot be imported, or fails with something else. Exit code 0: the first bad commit
-    is found; 5: it is among commits that had to be skipped.
+    is found; 5: it is among commits that had to be skipped. A line for each commit is printed on
+    standard error as it is tested, and what is found on standard output.
     """
     from cachewitness.core import validate
     from cachewitness.sessions.bisect.search import search

@@ -13,6 +13,7 @@ import click
 from cachewitness._util.errors import UsageError
 from cachewitness.cli import completion
 from cachewitness.cli.json_option import json_option, print_json
+from cachewitness.cli.one_file import OneFile
 from cachewitness.cli.options import engine_of, engine_option, isolation_options
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ FAULTS_SHOWN = 6
 """Faults of a kind that are listed; of more, the number is told."""
 
 
-@click.command()
+@click.command(cls=OneFile)
 @click.argument("what", metavar="ANOMALY|FILE", shell_complete=completion.of("anomalies"))
 @engine_option
 @isolation_options

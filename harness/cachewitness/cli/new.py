@@ -23,6 +23,8 @@ FILES = {
     WORKFLOW: "cache-gate.yml.j2",
 }
 """What is written beside the engine itself, and from what."""
+POOL_FILES = {"README.md": "allocator.md.j2", "test_{module}.py": "allocator_tests.py.j2"}
+"""The same beside an allocator."""
 
 
 @dataclass(frozen=True)
@@ -49,11 +51,9 @@ SHAPES = {
 
 
 @click.command()
-@click.argument("what", type=click.Choice(["engine"]))
+@click.argument("what", type=click.Choice(["engine", "allocator"]))
 @click.argument("folder", type=click.Path(path_type=Path, file_okay=False))
-@click.option(
-    "--name", default="", metavar="NAME", help="The engine's name; default: the folder's."
-)
+@click.option("--name", default="", metavar="NAME", help="Its name; default: the folder's.")
 @click.option(
     "--shape",
     type=click.Choice([*SHAPES]),
@@ -67,11 +67,10 @@ SHAPES = {
 @json_option("written")
 def new(what: str, folder: Path, name: str, shape: str, as_json: bool) -> int:
     """Write a folder with an engine that works, its tests and a workflow: put your cache in its
-    place.
+    place. Or with an allocator, a pool of blocks without an engine, and its tests.
     """
-    from cachewitness._util import data, files
+    from cachewitness._util import files
     from cachewitness._util.errors import UsageError
-    from cachewitness.engines import origin
 
     name = name or folder.resolve().name
     module = name.replace("-", "_")
@@ -90,13 +89,7 @@ def new(what: str, folder: Path, name: str, shape: str, as_json: bool) -> int:
         raise UsageError(
             f"new {what}: {folder} is not empty; name a folder that does not exist yet"
         )
-    adapter = (data.samples() / f"{shape}_adapter.py").read_text(encoding="utf-8")
-    texts = {f"{module}.py": _named(adapter, shape, name)}
-    names = {"name": name, "module": module, "shape": shape, "sample": SHAPES[shape]}
-    names["source"] = origin.origin().elsewhere()
-    names["unknown"] = names["source"] == origin.PLACEHOLDER
-    for path, template in FILES.items():
-        texts[path.format(module=module)] = _rendered(template, **names)
+    texts = _engine(name, module, shape) if what == "engine" else _allocator(name, module)
     for path, text in texts.items():
         try:
             (folder / path).parent.mkdir(parents=True, exist_ok=True)
@@ -105,13 +98,46 @@ def new(what: str, folder: Path, name: str, shape: str, as_json: bool) -> int:
                 f"new {what}: {folder / path}: its folder cannot be made ({error.strerror})"
             ) from None
         files.write(folder / path, [text.encode()])
-    after = f"cd {folder} && pip install -e . && cachewitness run --engine {name} && pytest"
+    run = f"pip install -e . && cachewitness run --engine {name} && " if what == "engine" else ""
+    after = f"cd {folder} && {run}pytest"
     say_written([folder / path for path in texts], as_json=as_json, next=after)
     if not as_json:
         output.echo(f"next: {after}")
-        if names["unknown"]:
+        if "OWNER" in texts.get(WORKFLOW, ""):
             output.echo(f"before the workflow runs: fill in OWNER in {folder / WORKFLOW}")
     return 0
+
+
+def _engine(name: str, module: str, shape: str) -> dict[str, str]:
+    """Return the files of an engine by their paths."""
+    from cachewitness._util import data
+    from cachewitness.engines import origin
+
+    adapter = (data.samples() / f"{shape}_adapter.py").read_text(encoding="utf-8")
+    names = {"name": name, "module": module, "shape": shape, "sample": SHAPES[shape]}
+    names["source"] = origin.origin().elsewhere()
+    names["unknown"] = names["source"] == origin.PLACEHOLDER
+    texts = {f"{module}.py": _named(adapter, shape, name)}
+    for path, template in FILES.items():
+        texts[path.format(module=module)] = _rendered(template, **names)
+    return texts
+
+
+def _allocator(name: str, module: str) -> dict[str, str]:
+    """Return the files of an allocator by their paths."""
+    from cachewitness._util import data
+
+    pool = (data.samples() / "block_pool.py").read_text(encoding="utf-8")
+    # The sample says where this repository tests it; here that is the file beside it.
+    own = re.sub(
+        r"`suites/\S+`\ntests the pool, and plants faults in it.",
+        f"`test_{module}.py` tests it.",
+        pool,
+    )
+    texts = {f"{module}.py": own}
+    for path, template in POOL_FILES.items():
+        texts[path.format(module=module)] = _rendered(template, name=name, module=module)
+    return texts
 
 
 def _taken(name: str, module: str) -> str:

@@ -29,18 +29,20 @@ from cachewitness.cli.options import (
 )
 from cachewitness.cli.report_option import files_of, keeper_of, report_option, so_far, telling
 from cachewitness.cli.report_option import ready as report_ready
-from cachewitness.cli.status_line import StatusLine, SuiteLines, left
+from cachewitness.cli.status_line import FirstFailure, StatusLine, SuiteLines, left
 from cachewitness.cli.table_option import ready, table_option
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from cachewitness.report.reuse import Baseline
-    from cachewitness.report.summary import Report, Stored
+    from cachewitness.report.summary import Failure, Report, Stored
     from cachewitness.sessions.run.choice import Choice
     from cachewitness.sessions.run.progress import RunProgress
 
 _FILE = click.Path(path_type=Path)
+PROGRESS_S = 60.0
+"""Seconds between two lines on how far a run is, where there is no terminal."""
 
 
 @dataclass(frozen=True)
@@ -229,6 +231,13 @@ def run(chosen: Selection, work: Work, listed: ExpectedFailures, output: Output)
     kept = keeper_of(spec, output.folder, work.max_failures)
     talks = not output.quiet and not output.as_json
     status = StatusLine(shown=talks)
+    progress = status if status.shown else StatusLine(shown=talks, anywhere=True, every=PROGRESS_S)
+    first = FirstFailure(status, shown=talks)
+    keep = telling(kept, status)
+
+    def met(failure: Failure, final: bool) -> None:
+        first.tell(failure)
+        keep(failure, final)
 
     def made(report: Report) -> _Made:
         report.environment = [one.origin for one in exported]
@@ -263,10 +272,10 @@ def run(chosen: Selection, work: Work, listed: ExpectedFailures, output: Output)
         fail_fast=work.fail_fast,
         jobs=jobs_of(spec, work.jobs),
         on_died=died,
-        on_trace=(lambda progress: status.tell(lambda: _progress_text(progress)))
-        if status.shown
+        on_trace=(lambda made: progress.tell(lambda: _progress_text(made)))
+        if progress.shown
         else None,
-        on_failure=telling(kept, status),
+        on_failure=met,
         on_suite=SuiteLines(shown=talks).tell,
         on_step=Snapshots(write).offer if output.folder or output.junit else None,
         shrunk=work.max_failures,

@@ -14,7 +14,7 @@ import click
 from cachewitness._util.lines import printable
 
 if TYPE_CHECKING:
-    from cachewitness.report.summary import SuiteReport
+    from cachewitness.report.summary import Failure, SuiteReport
 
 
 class StatusLine:
@@ -26,21 +26,27 @@ class StatusLine:
     """Seconds between two lines where there is no terminal."""
 
     def __init__(
-        self, *, shown: bool = True, anywhere: bool = False, at_once: bool = False
+        self,
+        *,
+        shown: bool = True,
+        anywhere: bool = False,
+        at_once: bool = False,
+        every: float | None = None,
     ) -> None:
-        """Begin to say nothing. `anywhere`: also where there is no terminal; `at_once`: on one
-        not only after half a second.
+        """Begin to say nothing. `anywhere`: also where there is no terminal, and a line there
+        `every` so many seconds; `at_once`: on a terminal not only after half a second.
         """
         self._terminal = sys.stderr.isatty()
         self.shown = shown and (self._terminal or anywhere)
-        self._next = monotonic() + ((0.0 if at_once else 0.5) if self._terminal else self.EVERY)
+        self._every = 0.2 if self._terminal else self.EVERY if every is None else every
+        self._next = monotonic() + ((0.0 if at_once else 0.5) if self._terminal else self._every)
 
     def tell(self, text: Callable[[], str]) -> None:
         """Say how far it is, if it was not said a moment ago."""
         now = monotonic()
         if not self.shown or now < self._next:
             return
-        self._next = now + (0.2 if self._terminal else self.EVERY)
+        self._next = now + self._every
         said = printable(text())
         if self._terminal:
             said = f"\r\x1b[K{_cut(said, shutil.get_terminal_size().columns - 1)}"
@@ -55,6 +61,23 @@ class StatusLine:
         """Wipe the line of a terminal."""
         if self.shown and self._terminal:
             click.echo("\r\x1b[K", nl=False, err=True)
+
+
+class FirstFailure:
+    """One line on standard error as soon as a trace fails, since its witness comes at the end."""
+
+    def __init__(self, status: StatusLine, *, shown: bool = True) -> None:
+        self._status = status
+        self._owed = shown
+
+    def tell(self, failure: Failure) -> None:
+        """Print the first failure that was not expected; of later ones nothing."""
+        if not self._owed or failure.expected:
+            return
+        self._owed = False
+        self._status.clear()
+        text = f"first failure: {failure.finding.anomaly} in {failure.id}"
+        click.echo(printable(text), err=True)
 
 
 class SuiteLines:

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from shlex import quote
 
 from cachewitness._util.lines import shortened
 from cachewitness.report.summary import Failure, Report, Stored, shown
-from cachewitness.report.terminal import MEANINGS, covered, reasons
+from cachewitness.report.terminal import MEANINGS, in_short, reasons
 
 MARKER = "<!-- cachewitness -->"
 ROWS_MAX = 20
@@ -21,6 +22,10 @@ TEXT_MAX = 300
 """Characters of a cell; a comment may have 65,536 in all."""
 LONG_MAX = 2_000
 """Characters of a reason, or of a command."""
+RED_BEFORE = (
+    "Was it red before this change? `cachewitness compare BASE THIS`, with the artefacts of both,"
+    " says what the change brought."
+)
 
 
 def render(report: Report, stored: Mapping[str, Stored]) -> bytes:
@@ -45,13 +50,17 @@ def _lines(report: Report, stored: Mapping[str, Stored]) -> Iterator[str]:
         yield ""
         yield f"… and {len(first) - ROWS_MAX} more anomalies"
     yield ""
-    yield f"covered: {code(covered(report).removeprefix('covered: '), LONG_MAX)}"
-    commands = [stored[one.id].replay for one in first[:ROWS_MAX] if one.id in stored]
-    if commands:
+    yield f"covered: {code(in_short(report))}; the rest is in `report.html`"
+    if first:
         yield ""
-        yield "To see it again, with the artefacts of this run:"
+        yield RED_BEFORE
+    kept = [stored[one.id] for one in first[:ROWS_MAX] if one.id in stored]
+    if kept:
         yield ""
-        yield from (f"* {code(command, LONG_MAX)}" for command in commands)
+        yield "To see it again, where the gate was called, with `DIR` the folder of the artefacts:"
+        yield ""
+        yield f"* {code(f'DIR={quote(kept[0].folder)}')}"
+        yield from (f"* {code(one.portable, LONG_MAX)}" for one in kept)
 
 
 def _table(report: Report, first: list[Failure]) -> Iterator[str]:

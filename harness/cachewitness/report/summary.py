@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import PurePath
+from shlex import quote
 
 import msgspec
 
@@ -92,6 +93,16 @@ class KnownList(msgspec.Struct, kw_only=True):
         lists = "list" if len(self.files) == 1 else "lists"
         found = "1 finding" if self.findings == 1 else f"{self.findings:,} findings"
         return f"known of {self.release}: {found}, {lists} {', '.join(self.files)}"
+
+    @property
+    def if_unchanged(self) -> str:
+        """What a failure means that the lists do not have; empty without a list."""
+        return (
+            f"if this is {self.release} as it was released, what its list does not have is a new"
+            " finding, or a false alarm of cachewitness: please report it"
+            if self.files
+            else ""
+        )
 
 
 class SuiteReport(msgspec.Struct, kw_only=True):
@@ -258,6 +269,20 @@ class Stored(msgspec.Struct, kw_only=True, omit_defaults=True):
     history: str = ""
     output: str = ""
     starts: list[int] = []
+
+    @property
+    def folder(self) -> str:
+        """The folder of the report that the failure is kept under, as the run was given it."""
+        return str(PurePath(self.trace).parent.parent)
+
+    @property
+    def portable(self) -> str:
+        """The command with `"$DIR"` for that folder, which its user may move and rename; as it is
+        if it does not name the trace.
+        """
+        path = PurePath(self.trace)
+        within = str(PurePath(path.parent.name, path.name))
+        return self.replay.replace(f" {quote(self.trace)} ", f' "$DIR"/{quote(within)} ', 1)
 
 
 def shown(report: Report) -> list[Failure]:

@@ -314,15 +314,9 @@ def print_objects(
 def covered(report: Report) -> str:
     """Return in one line what a run covered, so that a narrow one is seen as one."""
     total = report.activity
-    suites = sum(bool(suite.traces) for suite in report.suites)
-    traces = sum(suite.traces for suite in report.suites)
     names = list(dict.fromkeys(entry.what for entry in report.not_run))
     more = f" and {len(names) - LISTED_REASONS_MAX} more" if len(names) > LISTED_REASONS_MAX else ""
     left_out = f"not run: {', '.join(names[:LISTED_REASONS_MAX]) or 'nothing'}{more}"
-    done = (
-        f"{_counted(suites, 'suite')}, {_counted(traces, 'trace')},"
-        f" {_counted(total.operations, 'operation')}"
-    )
     gone = (
         f"; {total.aborted_by_engine:,} of {_counted(total.requests, 'request')} aborted by the engine"  # noqa: E501
         if total.aborted_by_engine
@@ -331,9 +325,23 @@ def covered(report: Report) -> str:
     tallies = report.tallies()
     lines = (*unasked(total), excused(tallies), denials(tallies))
     more = "".join(f"; {line}" for line in lines if line)
+    return f"covered: {_done(report)}; {reached(total.largest)}; {left_out}{gone}{more}"
+
+
+def in_short(report: Report) -> str:
+    """Return how much a run covered, and how many things it left out."""
+    left_out = len({entry.what for entry in report.not_run})
+    return f"{_done(report)}; not run: {_counted(left_out, 'thing') if left_out else 'nothing'}"
+
+
+def _done(report: Report) -> str:
+    total = report.activity
+    suites = sum(bool(suite.traces) for suite in report.suites)
+    traces = sum(suite.traces for suite in report.suites)
     return (
-        f"covered: {done}, {_counted(total.hits, 'hit')} in {_counted(total.lookups, 'look-up')};"
-        f" {reached(total.largest)}; {left_out}{gone}{more}"
+        f"{_counted(suites, 'suite')}, {_counted(traces, 'trace')},"
+        f" {_counted(total.operations, 'operation')},"
+        f" {_counted(total.hits, 'hit')} in {_counted(total.lookups, 'look-up')}"
     )
 
 
@@ -574,7 +582,7 @@ def reasons(report: Report) -> list[str]:
     if report.exit_code == EXIT_PASS:
         return known and ["nothing else found", *known]
     if report.exit_code == EXIT_FAIL:
-        return _found(report) + known
+        return [*_found(report), *known, *_if_unchanged(report)]
     if report.bad_events and report.exit_code == EXIT_USAGE:
         traces = sum(suite.traces for suite in report.suites)
         return [
@@ -596,6 +604,11 @@ def reasons(report: Report) -> list[str]:
         died = [line for suite in report.suites for line in suite.crashed if line.startswith(DIED)]
         return [*open_, *died, *known]
     return []
+
+
+def _if_unchanged(report: Report) -> list[str]:
+    told = report.known_list.if_unchanged if report.known_list else ""
+    return [told] * bool(told)
 
 
 def _found(report: Report) -> list[str]:

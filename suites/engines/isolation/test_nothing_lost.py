@@ -326,12 +326,19 @@ def test_a_campaign_keeps_what_it_was_shrinking(tmp_path: Path) -> None:
 
 
 def test_the_smaller_trace_replaces_the_whole_one(tmp_path: Path) -> None:
-    """One trace a failure is left, the smallest; the others of its anomaly are not kept unless
-    everything is.
+    """One trace a failure is left, the smallest, under the name that the whole one had; the others
+    of its anomaly are not kept unless everything is.
     """
     spec = parse(LEAK)
     keeper = Keeper(spec, tmp_path)
-    report = Runner(spec, [Configuration(load("full"))], on_failure=keeper.take).run(RANDOM)
+    names = set[str]()
+
+    def take(failure: Failure, final: bool) -> None:
+        keeper.take(failure, final)
+        names.update(stored.trace for stored in keeper.stored.values())
+
+    report = Runner(spec, [Configuration(load("full"))], on_failure=take).run(RANDOM)
+    assert names == {str(path) for path in tmp_path.iterdir()}
     assert len(report.failures) > 1
     first = {failure.finding.anomaly: failure.shrunk.ops for failure in reversed(report.failures)}
     kept = [traces.load(path).ops for path in tmp_path.iterdir()]

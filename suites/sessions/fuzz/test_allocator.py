@@ -21,6 +21,7 @@ from cachewitness._util.errors import UsageError
 from cachewitness.sessions.fuzz.allocator import SETTINGS, Failure, find, judge
 from suites.support import block_pools
 from suites.support.block_pools import BlockPool, SamplePool, over
+from suites.support.sampled import fewer
 
 FEW = hypothesis.settings(SETTINGS, max_examples=40)
 SOME = hypothesis.settings(SETTINGS, max_examples=150)
@@ -197,14 +198,13 @@ def test_what_is_needed_is_asked_for() -> None:
 
 def test_a_hundred_thousand_blocks() -> None:
     """They are filled and evicted in a few runs, and a failure is shown with few."""
-    large = {
-        "sizes": st.just(100_000),
-        "settings": hypothesis.settings(SETTINGS, max_examples=20),
-    }
+    few = hypothesis.settings(SETTINGS, max_examples=20)
+    large = {"sizes": st.just(100_000), "settings": few}
     verdict = judge(type("Large", (SamplePool,), large))
     assert verdict.failure is None
     assert verdict.counts.full > 10 and verdict.counts.evicted > 3
-    found = failure(type("Large", (over(block_pools.KeyLeft),), large | {"settings": SOME}))
+    faulty = {"sizes": st.just(fewer(100_000, 10_000)), "settings": SOME}
+    found = failure(type("Large", (over(block_pools.KeyLeft),), faulty))
     assert found.kind == "stale-key" and "pool.make(1)" in found.text
 
 
@@ -248,7 +248,7 @@ def test_a_lost_key_is_judged_where_keys_are_kept() -> None:
         ({"misuse": "raise"}, "misuse is 'raises' or .* and not 'raise'"),
         ({"alloc_max": 0}, "alloc_max is a whole number"),
         ({"exhausted": "MemoryError"}, "exhausted is a tuple of exceptions"),
-        ({"avaliable": lambda self: 1}, "avaliable; is available meant[?] Known are alloc, "),
+        ({"availables": lambda self: 1}, "availables; is available meant[?] Known are alloc, "),
         ({"nullblock": 0}, "nullblock; is null_block meant[?] Known are alloc_max, "),
     ],
 )

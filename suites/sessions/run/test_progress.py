@@ -10,8 +10,11 @@ import pytest
 
 from cachewitness.cli import invoke
 from cachewitness.cli.run import _progress_text
-from cachewitness.cli.status_line import StatusLine, duration
+from cachewitness.cli.status_line import FirstFailure, StatusLine, duration
+from cachewitness.core.checkers.finding import Finding
+from cachewitness.core.trace_format import Trace, TraceHeader
 from cachewitness.engines.registry import parse
+from cachewitness.report.summary import Failure
 from cachewitness.sessions.run import progress as progress_module
 from cachewitness.sessions.run.progress import RunProgress
 from cachewitness.sessions.run.runner import Runner
@@ -116,6 +119,23 @@ def test_a_terminal_that_is_too_narrow_gets_whole_words(
         "fuzz: 4 traces, …",
         "fuzz: 4 traces, 7 s",
     ]
+
+
+def test_a_pipe_gets_a_line_now_and_then_and_the_first_failure_at_once(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    now = [0.0]
+    monkeypatch.setattr("cachewitness.cli.status_line.monotonic", lambda: now[0])
+    line = StatusLine(anywhere=True, every=60.0)
+    for now[0] in range(0, 130, 10):
+        line.tell(lambda: f"{now[0]} s")
+    assert capsys.readouterr().err == "60 s\n120 s\n"
+    trace = Trace(TraceHeader("t", load("full"), 9), [])
+    first = FirstFailure(line)
+    for name, expected in (("a", "a reason"), ("b", ""), ("c", "")):
+        found = Finding(anomaly="leak", checker="c", sentence="s")
+        first.tell(Failure(id=name, finding=found, trace=trace, shrunk=trace, expected=expected))
+    assert capsys.readouterr().err == "first failure: leak in b\n"
 
 
 def test_a_file_gets_no_line_of_a_run(capsys: pytest.CaptureFixture[str]) -> None:

@@ -66,6 +66,12 @@ def tell(layout: str, ops: list[Op], pages: int = 40, **options: Any) -> Result:
     return drive(Trace(header, ops), vllm().open(header))
 
 
+def test_it_is_said_what_judges_a_scheduler_that_is_not_compared() -> None:
+    header = vllm().open(TraceHeader("t", layouts.load("full"), 9, level="scheduler")).describe()
+    told = header.not_applicable["differential"]
+    assert "judged by the rules alone, in the suites scheduler and scheduler-random" in told
+
+
 @pytest.mark.parametrize(
     "configuration", CONFIGURATIONS, ids=lambda configuration: configuration.name
 )

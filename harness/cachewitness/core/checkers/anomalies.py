@@ -102,8 +102,8 @@ CATALOGUE: tuple[Anomaly, ...] = (
         "over-dense-retention",
         "of what was written, only what the retention interval and the reachable boundaries allow"
         " is kept",
-        "what nobody resumes from fills the pool and evicts live prefixes: the hit rate collapses"
-        " late",
+        "correct output, fewer hits: what nobody resumes from fills the pool and evicts live"
+        " prefixes",
         "work",
     ),
     Anomaly(
@@ -131,7 +131,7 @@ CATALOGUE: tuple[Anomaly, ...] = (
         "late-release",
         "pages that no run of a request is to read are given back before its next step, where the"
         " engine declares it; what a step in flight reads stays until it has ended",
-        "the pool has less room: requests are preempted and prefixes evicted that need not be",
+        "correct output, less room: requests are preempted and prefixes evicted that need not be",
         "work",
     ),
     Anomaly(

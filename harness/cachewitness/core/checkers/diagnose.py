@@ -137,7 +137,10 @@ class _Case:
             else f"its tokens [{self.start}, {self.stop})"
         )
         over = (
-            f" {r} was over by then, and the keys of what it wrote stay." if self.outlived else ""
+            f" {r} ended, or was preempted, while that step was in flight; it was carried out all"
+            f" the same, and whoever comes later can hit what {r} wrote in it."
+            if self.outlived
+            else ""
         )
         return (
             f"Let {r}, which {origin}, run in step {read.step}.{over} The ledger says that"

@@ -108,9 +108,12 @@ const play = (film) => {
     const at = Math.max(0, Math.min(data.frames.length - 1, index)), frame = data.frames[at];
     slider.value = at;
     slider.setAttribute("aria-valuetext", frame.title);
-    moment.textContent = at + 1 + " of " + data.frames.length + ": " + frame.title + (frame.failing ? " (here it fails) " : " ");
+    // The moments are counted where there are no operations, so that a reader has one number of each thing.
+    const known = data.operations[at] >= 0;
+    const place = known ? "operation " + (data.operations[at] + 1) + " · " : at + 1 + " of " + data.frames.length + ": ";
+    moment.textContent = place + frame.title + (frame.failing ? " (here it fails) " : " ");
     moment.className = "moment" + (frame.failing ? " failing" : "");
-    link(at, names[at], moment).className = "here";
+    link(at, "link", moment).className = "here";
     const scroller = element("div", "", "wide");
     scroller.append(lanes(frame));
     stage.replaceChildren(scroller, pools(frame));

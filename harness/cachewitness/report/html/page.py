@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import cache
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 import jinja2
@@ -41,7 +42,7 @@ LIVES_MAX = 64
 
 class Picture(msgspec.Struct):
     """One failure as the page shows it: what is said of it, its trace, and its history step by
-    step.
+    step. `folder` is what stands for `$DIR` in `replay`, empty if that does not stand there.
     """
 
     id: str
@@ -52,6 +53,7 @@ class Picture(msgspec.Struct):
     sentence: str
     line: str = ""
     replay: str = ""
+    folder: str = ""
     trace: str = ""
     operations: list[str] = []
     operation: int = 0
@@ -107,8 +109,12 @@ def of_run(document: jsonreport.Document, folder: Path) -> bytes:
             first.setdefault(failure.anomaly, failure)
     shown = list(first.values())[:FILMS_MAX]
     pictures = [_picture(failure, folder) for failure in shown]
-    rest = [failure for failure in failures if not any(failure is one for one in shown)]
-    others = sorted(rest, key=lambda failure: bool(failure.expected))
+    listed = [failure for failure in failures if failure.expected]
+    others = [
+        failure
+        for failure in failures
+        if not failure.expected and not any(failure is one for one in shown)
+    ]
     crashed = [
         f"{suite.name}: checker {line}" for suite in document.suites for line in suite.crashed
     ]
@@ -119,6 +125,7 @@ def of_run(document: jsonreport.Document, folder: Path) -> bytes:
         document=document,
         pictures=pictures,
         others=others,
+        listed=listed,
         verdict=verdict(document.exit_code),
         open=still_open,
     )
@@ -145,7 +152,14 @@ def of_history(
     picture = _describe(told, name)
     _show(picture, header, events, finding)
     code, picture.why = weighed or (exit_code(result), "")
-    return _render(document=None, pictures=[picture], others=[], verdict=verdict(code), open=left)
+    return _render(
+        document=None,
+        pictures=[picture],
+        others=[],
+        listed=[],
+        verdict=verdict(code),
+        open=left,
+    )
 
 
 def verdict(code: int) -> tuple[str, int, str]:
@@ -183,7 +197,8 @@ def filmed(picture: Picture, stored: Stored | None, folder: Path) -> Picture:
     if stored is None:
         picture.why = "its trace was not stored"
         return picture
-    picture.replay = stored.replay
+    picture.replay = stored.portable
+    picture.folder = str(folder.parent) if picture.replay != stored.replay else ""
     picture.starts = stored.starts
     try:
         trace: Trace = validate.load_trace(folder / Path(stored.trace).name)
@@ -292,6 +307,7 @@ def _environment() -> jinja2.Environment:
     environment.filters["svg"] = lambda parts: Markup(
         "\n".join(parts)
     )  # made by `charts`, which escapes what it is given
+    environment.filters["quoted"] = quote
     environment.filters["short"] = lambda text: (
         text if len(text) <= SHORT_MAX else f"{text[:SHORT_MAX]} …"
     )

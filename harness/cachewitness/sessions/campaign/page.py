@@ -48,5 +48,6 @@ def _picture(row: FindingRow, folder: Path) -> Picture:
     picture.cause = caused(row.cause)
     picture = filmed(picture, row.stored, folder)
     picture.replay = row.replay
+    picture.folder = ""
     picture.id = f"{row.signature}, on {', '.join(row.engines)}"
     return picture

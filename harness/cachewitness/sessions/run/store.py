@@ -44,11 +44,11 @@ FAILURES = "failures"
 DEFAULT_FOLDER = Path(".cachewitness") / FAILURES
 TRACE, WHOLE, HISTORY, OUTPUT = ENDS = (
     ".trace.jsonl",
-    ".whole.trace.jsonl",
+    ".whole.jsonl",
     ".history.jsonl",
     ".output.txt",
 )
-"""How the names of the files of a failure end."""
+"""How the names of the files of a failure end. `*.trace.jsonl` are the traces to replay alone."""
 NAME_MAX = 160
 """So many letters of a failure's id are in the names of its files, which a file system limits."""
 
@@ -232,11 +232,11 @@ def replay_command(
 def _keep(failure: Failure, engine: EngineSpec, folder: Path, *, whole: bool) -> Stored:
     if failure.engine:
         engine = replace(parse(failure.engine), kind=engine.kind, isolation=engine.isolation)
-    content = trace.dump(failure.shrunk)
-    digest = sha256(engine.text.encode() + content).hexdigest()[:8]
+    # Of the whole trace, which stays: so the file keeps its name when a smaller one is found.
+    digest = sha256(engine.text.encode() + trace.dump(failure.trace)).hexdigest()[:8]
     stem = f"{_plain(failure.id)}-{digest}"
     path = folder / f"{stem}{TRACE}"
-    files.write(path, [content])
+    trace.save(failure.shrunk, path)
     paired = failure.finding.checker == DIFFERENTIAL
     cold = failure.id.startswith(f"{COLD}:")
     stored = Stored(

@@ -196,8 +196,8 @@ def _limited(
             "vLLM sets blocks aside for the drafts of a draft model alone; the reference does so"
             " for all"
         )
-    if why := _out_of_step(trace, release_name(source)):
-        limits["differential"] = f"{why}; this is {source.version!r}"
+    if why := _out_of_step(trace, source):
+        limits["differential"] = why
     told = header.rules.key_events
     if told is not None and (events := options["key_events"]) in ("strict", "full"):
         told = KeyEvents() if events == "strict" else msgspec.structs.replace(told, again=True)
@@ -219,14 +219,28 @@ def _withdraws_not(trace: TraceHeader, options: Mapping[str, str]) -> str:
     return ""
 
 
-def _out_of_step(trace: TraceHeader, release: str) -> str:
-    """Return why the reference of a release is not compared with vLLM on a configuration; empty
-    if it is.
+def _out_of_step(trace: TraceHeader, source: Source) -> str:
+    """Return why the reference is not compared with a vLLM on a configuration, and what judges it
+    all the same; empty if it is compared.
     """
     if trace.level == "scheduler":
-        return "the reference's scheduler was not compared with vLLM's own"
+        return (
+            "the reference's scheduler may decide otherwise than that of any vLLM, and both be"
+            " right, so that they are not compared; vLLM's own is judged by the rules alone, in the"
+            " suites scheduler and scheduler-random"
+        )
+    release = release_name(source)
     if release == NEWEST:
         return ""
+    differs = _differs(trace, release)
+    return (
+        f"{differs}; this is {source.version!r}, which is judged by the rules alone"
+        if differs
+        else ""
+    )
+
+
+def _differs(trace: TraceHeader, release: str) -> str:
     if release not in IN_STEP:
         return f"the reference was compared with vLLM {', '.join((*IN_STEP, NEWEST))} alone"
     groups = trace.layout.groups
