@@ -17,7 +17,7 @@ from cachewitness.sessions.fuzz.pool_model import (
 )
 from cachewitness.sessions.fuzz.pool_model import blocks as in_blocks
 
-_WEIGHTS = {"alloc": 4, "free": 4, "share": 2, "publish": 4, "lookup": 4, "touch": 2, "evict": 2}
+_WEIGHTS = {"alloc": 6, "free": 6, "share": 2, "publish": 6, "lookup": 8, "touch": 2, "evict": 2}
 """How often each rule is drawn beside the others, which are drawn once."""
 _RULES = ("free", "share", "publish", "lookup", "touch", "unpublish", "evict", "reset")
 """Methods that are called beside `alloc`."""
