@@ -380,7 +380,7 @@ FAULTS = {
     PublishesOne: {"lost-key", "evicted-few"},
     TouchDropsKey: {"lost-key", "evicted-few"},
     EvictsHeld: {"evicted-held"},
-    EvictsFew: {"evicted-few"},
+    EvictsFew: {"evicted-few", "order"},
     EvictsYoungest: {"order"},
     ResetFreesHeld: {"count", "references", "handed-out-twice"},
     ResetKeepsKeys: {"stale-key", "evicted-few"},

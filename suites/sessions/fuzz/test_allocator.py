@@ -248,7 +248,7 @@ def test_a_lost_key_is_judged_where_keys_are_kept() -> None:
         ({"misuse": "raise"}, "misuse is 'raises' or .* and not 'raise'"),
         ({"alloc_max": 0}, "alloc_max is a whole number"),
         ({"exhausted": "MemoryError"}, "exhausted is a tuple of exceptions"),
-        ({"avaliable": lambda self: 1}, "avaliable; is available meant[?] Known are alloc, "),
+        ({"availables": lambda self: 1}, "availables; is available meant[?] Known are alloc, "),
         ({"nullblock": 0}, "nullblock; is null_block meant[?] Known are alloc_max, "),
     ],
 )

@@ -110,7 +110,7 @@ class BatchedTensors(Tensors):
     def free(self, blocks: list[Any]) -> None:
         last = [block for block in blocks if block.get_ref_count() == 1]
         for block in blocks:
-            if block not in last:
+            if block.get_ref_count() > 1:
                 block.ref_count_down()
         for block in last:
             block.meta.ref_count = 0

@@ -65,6 +65,9 @@ class Pool(machines.Allocator):
 class Ledger(Pool):
     """The same with `BlockLedger`, which counts references and keeps blocks that have hashes."""
 
+    keys_per_block = 1
+    keeps = True
+
     def make(self, size: int) -> None:
         super().make(size)
         self.ledger = part("cache_allocator", "BlockLedger")()

@@ -75,6 +75,8 @@ class Blocks(cachewitness.machines.Allocator):
     null_block = 0
     order = "lru"
     misuse = "undefined"
+    keys_per_block = 1
+    keeps = True
 
     def make(self, size: int) -> None:
         self.pool = part("block_pool").BlockPool(size + 1, True, 16)

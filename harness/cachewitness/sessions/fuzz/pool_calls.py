@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, NoReturn
 
@@ -17,7 +17,7 @@ from cachewitness.sessions.fuzz.pool_model import (
 )
 from cachewitness.sessions.fuzz.pool_model import blocks as in_blocks
 
-_WEIGHTS = {"alloc": 4, "free": 4, "share": 2, "publish": 4, "lookup": 4, "touch": 2, "evict": 2}
+_WEIGHTS = {"alloc": 6, "free": 6, "share": 2, "publish": 6, "lookup": 8, "touch": 2, "evict": 2}
 """How often each rule is drawn beside the others, which are drawn once."""
 _RULES = ("free", "share", "publish", "lookup", "touch", "unpublish", "evict", "reset")
 """Methods that are called beside `alloc`."""
@@ -185,6 +185,19 @@ class Run:
         """Each block as the pool gave it last."""
         self._concerned: Sequence[Block] = ()
         self._keys = 0
+        self._calls: dict[str, Callable[[], None]] = {
+            "alloc": self._alloc,
+            "free": self._free,
+            "share": self._share,
+            "publish": self._publish,
+            "lookup": self._lookup,
+            "touch": self._touch,
+            "unpublish": self._unpublish,
+            "evict": self._evict,
+            "reset": self._reset,
+            "free_again": self._free_again,
+            "share_free": self._share_free,
+        }
 
     @property
     def lines(self) -> list[str]:
@@ -217,7 +230,7 @@ class Run:
         rules = self._rules()
         for choices in self._plan.calls:
             self._choice = Call.of(choices)
-            getattr(self, f"_{rules[self._choice.rule % len(rules)]}")()
+            self._calls[rules[self._choice.rule % len(rules)]]()
             self._look()
         self._choice = Call.of(self._plan.last)
         if "free_again" in rules and self._choice.flag:
