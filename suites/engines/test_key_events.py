@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cachewitness.core.driving import drive
-from cachewitness.core.events import KvCleared, KvRemoved, KvStored
+from cachewitness.core.events import KvCleared, KvRemoved, KvStored, KvUnreadable
 from cachewitness.core.result import Result
 from cachewitness.core.trace_format import Level
 from cachewitness.engines.key_events import KeyEventReader
@@ -72,9 +72,33 @@ def test_extra_keys_of_another_shape_are_what_tells_blocks_apart(
     assert (event.salt, event.media) == (salt, media)
 
 
-def test_an_event_of_another_kind_is_named() -> None:
-    with pytest.raises(RuntimeError, match="the cache publishes int"):
-        KeyEventReader().read([3], 1)
+class Moved:
+    """An event of a fork, which no router knows."""
+
+
+class OlderRemoved:
+    """An event that lacks what routers read."""
+
+    block_hashes = (ONE,)
+
+
+OlderRemoved.__name__ = "BlockRemoved"
+
+
+@pytest.mark.parametrize(
+    ("event", "why"),
+    [
+        (Moved(), "Moved is none of BlockStored, BlockRemoved and AllBlocksCleared"),
+        (3, "int is none of BlockStored"),
+        (OlderRemoved(), "BlockRemoved cannot be read: 'BlockRemoved' object has no attribute"),
+    ],
+)
+def test_an_event_that_no_router_reads_is_named_and_the_others_are_read(
+    event: object, why: str
+) -> None:
+    unread, cleared = KeyEventReader().read([event, AllBlocksCleared()], 1)
+    assert isinstance(unread, KvUnreadable) and unread.why.startswith(why)
+    assert cleared == KvCleared(step=1)
 
 
 def _run(engine: str, layout: str, level: Level, seed: int = 0) -> Result:

@@ -24,6 +24,16 @@ CASES = {
     ("vllm", "0.9.1"): (),
     ("vllm:connector=offloading-sync", "0.33.0"): (VLLM, "vllm-0.33-connectors.txt"),
     ("vllm:connector=lmcache-outputs", "0.33.0"): (VLLM, "vllm-0.33-lmcache.txt"),
+    ("vllm:connector=lmcache-chunks", "0.33.0"): (
+        VLLM,
+        "vllm-0.33-lmcache.txt",
+        "vllm-0.33-lmcache-chunks.txt",
+    ),
+    ("vllm:connector=lmcache-strict", "0.33.0"): (
+        VLLM,
+        "vllm-0.33-lmcache.txt",
+        "vllm-0.33-lmcache-strict.txt",
+    ),
     ("vllm:connector=offloading", "0.32.0"): ("vllm-0.32.txt",),
     ("vllm:mutant=window-freed-early", "0.33.0"): None,
     ("real-lmcache", "0.5.6"): ("lmcache-0.5.txt",),

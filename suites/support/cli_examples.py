@@ -78,6 +78,7 @@ ELSEWHERE = {
     "score",
     "serve",
     "plan furiosa",
+    "plan llama_cpp",
     "plan lmcache",
     "plan openvino_genai",
     "plan tensorrt_edge",

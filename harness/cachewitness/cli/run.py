@@ -35,7 +35,7 @@ from cachewitness.cli.table_option import ready, table_option
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from cachewitness.report.reuse import Baseline
+    from cachewitness.report.baseline import Baseline
     from cachewitness.report.summary import Failure, Report, Stored
     from cachewitness.sessions.run.choice import Choice
     from cachewitness.sessions.run.progress import RunProgress
@@ -71,7 +71,7 @@ class Work:
         """Return the earlier report that is to be compared with. Raises UsageError if it cannot
         be read.
         """
-        from cachewitness.report.reuse import load
+        from cachewitness.report.baseline import load
 
         if self.baseline is None:
             if self.loss is not None:

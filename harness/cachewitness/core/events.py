@@ -476,6 +476,12 @@ class KvCleared(_Event, tag="kv_cleared", gc=False):
     """Routers are told that every key of the device has ended."""
 
 
+class KvUnreadable(_Event, tag="kv_unreadable", gc=False):
+    """Routers are sent an event that they cannot read; `why` says what it is."""
+
+    why: str
+
+
 class Stats(_Event, tag="stats", gc=False):
     """Operators are told of a pool what share of its pages is in use, and what was looked up since
     they were told last.
@@ -785,7 +791,7 @@ class Died(_Event, tag="engine-crashed", gc=False):
 
 
 Physical = Acquire | Release | Grow | Write | Read | Copy | Zero
-Claim = Publish | Unpublish | Hit | Counts | KvStored | KvRemoved | KvCleared | Stats
+Claim = Publish | Unpublish | Hit | Counts | KvStored | KvRemoved | KvCleared | KvUnreadable | Stats
 Steps = StepBegin | Settled | StepEnd
 Life = Submitted | Accept | Paused | Extended | Preempted | Aborted | Finished | ResetDone | Version
 Outcome = Compare | Resumed | Answer | Cold | Died

@@ -30,6 +30,7 @@ from cachewitness.core.events import (
     KvCleared,
     KvRemoved,
     KvStored,
+    KvUnreadable,
     Move,
     Paused,
     Preempted,
@@ -132,7 +133,7 @@ class WellFormedness:
             Unpublish: self._unpublish,
             Hit: self._hit,
             Counts: self._counts,
-            **dict.fromkeys((KvStored, KvRemoved, KvCleared), self._key_event),
+            **dict.fromkeys((KvStored, KvRemoved, KvCleared, KvUnreadable), self._key_event),
             Stats: self._stats,
             Submitted: self._submit,
             StepBegin: self._step_begin,
@@ -545,7 +546,7 @@ class WellFormedness:
     def _version(self, event: Version) -> None:
         self._forgets = True
 
-    def _key_event(self, event: KvStored | KvRemoved | KvCleared) -> None:
+    def _key_event(self, event: KvStored | KvRemoved | KvCleared | KvUnreadable) -> None:
         if not self._tells_routers:
             raise MalformedHistory(
                 "an event for routers; the header says that there are none - at"

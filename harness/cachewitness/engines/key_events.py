@@ -12,34 +12,41 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable
 from typing import Any
 
-from cachewitness.core.events import Event, KvCleared, KvRemoved, KvStored
+from cachewitness.core.events import Event, KvCleared, KvRemoved, KvStored, KvUnreadable
 
 NO_GROUP = -1
+KINDS = ("BlockStored", "BlockRemoved", "AllBlocksCleared")
+"""The names of the classes of events."""
 DEVICE = "GPU"
 """What vLLM calls the medium of its own pool, whatever the device."""
 
 
 class KeyEventReader:
     """Reads `BlockStored`, `BlockRemoved` and `AllBlocksCleared`, told apart by the names of
-    their classes.
+    their classes. What a fork sends beside them, or without their fields, is unreadable.
     """
 
     def __init__(self) -> None:
         self._names: dict[Hashable, str] = {}
 
     def read(self, told: Iterable[Any], step: int) -> list[Event]:
-        """Return the events of a history. Raises RuntimeError for one of another kind."""
-        return [self._read(event, step) for event in told]
+        """Return the events of a history; one that routers cannot read is no error of ours."""
+        return [self._readable(event, step) for event in told]
 
-    def _read(self, event: Any, step: int) -> Event:
+    def _readable(self, event: Any, step: int) -> Event:
         kind = type(event).__name__
+        if kind not in KINDS:
+            *others, last = KINDS
+            why = f"{kind} is none of {', '.join(others)} and {last}"
+            return KvUnreadable(step=step, why=why)
+        try:
+            return self._read(event, kind, step)
+        except (AttributeError, TypeError, ValueError) as error:
+            return KvUnreadable(step=step, why=f"{kind} cannot be read: {error}")
+
+    def _read(self, event: Any, kind: str, step: int) -> Event:
         if kind == "AllBlocksCleared":
             return KvCleared(step=step)
-        if kind not in ("BlockStored", "BlockRemoved"):
-            raise RuntimeError(
-                f"the cache publishes {kind}, which is none of BlockStored, BlockRemoved and"
-                " AllBlocksCleared"
-            )
         group = NO_GROUP if event.group_idx is None else event.group_idx
         hashes = [self._name(block_hash) for block_hash in event.block_hashes]
         medium = medium_of(event)

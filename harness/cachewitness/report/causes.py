@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from cachewitness.core.checkers.finding import EARLY_COPY, OFF_GRID
+from cachewitness.core.checkers.finding import CAUSES
 from cachewitness.workloads.avoided import MEANINGS
 
 FACTS = (
@@ -13,7 +13,7 @@ FACTS = (
     *("published-keys", "unpublished-keys", "pages-taken"),
 )
 """In which fact an engine and the reference differ: the causes of a divergence."""
-SINGLE = (EARLY_COPY, OFF_GRID, *FACTS)
+SINGLE = (*CAUSES, *FACTS)
 """Causes that stand alone; those of answers may be joined by `+`."""
 
 

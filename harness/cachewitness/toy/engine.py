@@ -31,8 +31,8 @@ from cachewitness.toy.tensors import Tensors
 from cachewitness_reference.toy_model.config import ToyConfig
 from cachewitness_reference.toy_model.kernels import NAMES
 
-PAD_ROWS = 1
-"""Batches are filled up to a multiple of so many rows; engines that record kernels have more."""
+PAD_ROWS = 4
+"""Batches are filled up to a multiple of so many rows, as captured graphs want it."""
 
 
 class ToyEngine(Computed):

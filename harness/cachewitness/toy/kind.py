@@ -125,6 +125,6 @@ ENGINE = EngineKind(
         ),
         "checkpoint": "a folder with a trained model; default: a random one made to fit the layout",
         "seed": "of the random model; default 0",
-        "pad_rows": "batches are filled up to a multiple of so many rows; default 1",
+        "pad_rows": "batches are filled up to a multiple of so many rows; default 4",
     },
 )

@@ -99,10 +99,20 @@ def random_trace(shape: Shape, seed: int, *, withdraw: bool, operations: int = O
 
 
 def write(
-    shape: Shape, source: Source, *, withdraw: bool, operations: int, name: str, scale: int = 1
+    shape: Shape,
+    source: Source,
+    *,
+    withdraw: bool,
+    operations: int,
+    name: str,
+    scale: int = 1,
+    most: int = 0,
 ) -> Trace:
     """Write one random trace from a source of choices; prompts and answers are `scale` times as
     long as usual.
+
+    `most` is the longest prompt that an engine declares that it takes: prompts go up to it and a
+    token beyond, a few at a time.
     """
     script = Script(
         shape,
@@ -112,8 +122,8 @@ def write(
     )
     if withdraw:
         script.needs.append("withdraw")
-    live_max = source.choice(_CROWDS)
-    workload = _Workload(script, source, live_max, withdraw=withdraw, scale=scale)
+    live_max = source.choice(_CROWDS) if not most else source.integer(1, 4)
+    workload = _Workload(script, source, live_max, withdraw=withdraw, scale=scale, most=most)
     workload.run(operations if live_max < _MANY else operations + 2 * live_max)
     longest = workload.longest + (4 if shape.level == "scheduler" else 1) * shape.unit
     fifths = source.choice(_FIFTHS_OF_POOL[shape.level])
@@ -154,7 +164,14 @@ class _Workload:
     """
 
     def __init__(
-        self, script: Script, source: Source, live_max: int, *, withdraw: bool, scale: int
+        self,
+        script: Script,
+        source: Source,
+        live_max: int,
+        *,
+        withdraw: bool,
+        scale: int,
+        most: int,
     ) -> None:
         self._script = script
         self._source = source
@@ -175,7 +192,7 @@ class _Workload:
         limit = script.shape.options.get(
             "max_model_len", longest + 1
         )  # a prompt leaves one token of it to generate
-        self._talk = Talk(script.shape, source, min(longest, limit - 1))
+        self._talk = Talk(script.shape, source, most or min(longest, limit - 1), most)
         self._cancels = source.chance(_CANCELLING)
         self._operations: dict[str, Callable[[], object]] = {
             "submit": self._submit,

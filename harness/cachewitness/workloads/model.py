@@ -15,6 +15,7 @@ from __future__ import annotations
 import difflib
 import math
 import re
+from collections import Counter
 from collections.abc import Collection
 from pathlib import Path
 from typing import Any, Literal
@@ -276,6 +277,7 @@ def _check(model: Model) -> None:
                 )
             for axis, size in enumerate(cache.state_shape):
                 _check_count(size, f"{where}.state_shape[{axis}]")
+    _check_order(model)
     for index, statement in enumerate(model.statements):
         for field in ("since", "until"):
             release = getattr(statement, field)
@@ -284,6 +286,16 @@ def _check(model: Model) -> None:
                 raise msgspec.ValidationError(
                     f"{release!r} - at `{where}`; a release such as 0.5.6"
                 )
+
+
+def _check_order(model: Model) -> None:
+    """Refuse an order that does not name every layer of every kind once."""
+    places = Counter(place for layer in model.order for place in layer)
+    layers = Counter({place: cache.layers for place, cache in enumerate(model.caches)})
+    if model.order and places != layers:
+        raise msgspec.ValidationError(
+            "places of `caches`, each as often as it has layers - at `$.model.order`"
+        )
 
 
 def _check_count(value: int, where: str) -> None:

@@ -35,7 +35,7 @@ Events follow. Pages stand behind bars, group 0 first; what follows `#` is a com
     version 1                                 `version 1 adapter tuned`
     counts 0: free 5 held 3 cached 1          `refs 3=2 4=1`
     stored 0 h1 h2 | sys:8 by 4               routers are told; `… behind h0 salt=x adapter=tuned media=cat@1,-`, `stored - …`
-    removed 0 h1 / cleared                    `removed - h1` names no group
+    removed 0 h1 / cleared                    `removed - h1` names no group; `unreadable Moved is no event`
     stats 0: usage 0.5 admitted 1 of 9 found 8        operators are told; `… again 1 of 9 found 8 restored r1=8`
     died 4 AssertionError: no block
 
@@ -86,6 +86,7 @@ from cachewitness.core.events import (
     KvCleared,
     KvRemoved,
     KvStored,
+    KvUnreadable,
     Move,
     Order,
     Paused,
@@ -581,6 +582,9 @@ class _Reader:
     def _read_cleared(self, rest: str) -> None:
         _matched("", rest, "cleared")
         self.events.append(KvCleared())
+
+    def _read_unreadable(self, rest: str) -> None:
+        self.events.append(KvUnreadable(why=rest))
 
     def _read_stats(self, rest: str) -> None:
         form = "stats 0: usage 0.5 admitted 1 of 9 found 8 again 1 of 9 found 8 restored r1=8"

@@ -23,18 +23,26 @@ _SALTS = ("one", "one", "two", *ADAPTERS, *[f"{_TENANT}a", f"{_TENANT}b"] * 2)
 _KERNELS = ("flash:16", "flash:16", "flash:64", "triton:16")
 RECENT = 6
 """From so many of the latest prompts a new one is made."""
+_LONGEST = 40
+"""So many lengths of a hundred lie around the longest that is taken, if that is known."""
 _INHERITED, _NEAR_MISSES = 70, 30
 """So many of a hundred that say something again keep its identity, and so many change one place or
 part of it."""
 
 
 class Talk:
-    """What was said so far, by whom, and what may be said next. `longest` is in tokens."""
+    """What was said so far, by whom, and what may be said next. `longest` is in tokens.
 
-    def __init__(self, shape: Shape, source: Source, longest: int) -> None:
+    `most` is the longest prompt that the engine declares that it takes, 0 if that is not known: as
+    many tokens, one less and one more are then said often.
+    """
+
+    def __init__(self, shape: Shape, source: Source, longest: int, most: int = 0) -> None:
         self._shape = shape
         self._source = source
         self.longest = longest
+        self._most = most
+        self._around = [most, most + 1, max(most - 1, 1)] if most else []
         self.said: list[tuple[str, SentPrompt]] = []
         """Requests and what they said, the latest at the end."""
         self._adapted = source.choice((4, 4, 40))
@@ -43,8 +51,12 @@ class Talk:
         """By content and place of an image: the tokens that it lies over."""
 
     def length(self, least: int = 1) -> int:
-        """Draw a length: a multiple of a measure of the layout, one less or one more."""
+        """Draw a length: a multiple of a measure of the layout, or the longest that is taken; one
+        less or one more.
+        """
         source = self._source
+        if self._most and source.chance(_LONGEST):
+            return max(least, self._most + source.integer(-1, 1))
         measure = source.choice(self._measures())
         times = source.integer(1, max(1, self.longest // measure))
         return max(least, min(times * measure + source.integer(-1, 1), self.longest))
@@ -121,7 +133,7 @@ class Talk:
     def _new(self, r: str) -> str:
         """Return a prompt of which others may share the beginning."""
         source = self._source
-        whole = self.length()
+        whole = self._around.pop() if self._around else self.length()
         shared = min(self.length(), whole)
         rest = f"{r}:{whole - shared}"
         if source.chance(

@@ -10,6 +10,7 @@ from typing import Any
 from cachewitness.engines.fault_tools import wrap
 from cachewitness.engines.mutant import declared, mutant
 
+SHORT = 40
 _OWN: dict[str, Any] = {
     "checker": "answers",
     "engines": ("mlx-lm",),
@@ -75,6 +76,23 @@ def _late(engine: Any) -> None:
         keep(tokens[:-1] if kind != "assistant" else tokens, cache, kind)
 
     engine.server.keep = named
+
+
+@mutant(
+    name="mlx-short-prefixes-not-kept",
+    mirrors="ml-explore/mlx-lm (prompts below a length are not kept)",
+    group="N",
+    **{**_OWN, "anomaly": "lost-repeat"},
+)
+def _short(engine: Any) -> None:
+    """Nothing is kept of the first 40 tokens of a prompt."""
+    keep = engine.server.keep
+
+    def long_enough(tokens: list[int], cache: list[Any], kind: str) -> None:
+        if len(tokens) >= SHORT:
+            keep(tokens, cache, kind)
+
+    engine.server.keep = long_enough
 
 
 MUTANTS = declared(globals())

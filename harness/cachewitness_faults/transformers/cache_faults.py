@@ -20,6 +20,9 @@ _OWN: dict[str, Any] = {
 }
 
 
+SHORT = 40
+
+
 def _when_found(engine: Any, change: Any) -> None:
     """Have `change` done to every cache that is found for a request."""
     store = engine.server.store
@@ -89,6 +92,24 @@ def _narrow(engine: Any) -> None:
                 kept[..., 1 - layer.sliding_window, :] = kept[..., 2 - layer.sliding_window, :]
 
     _when_found(engine, narrow)
+
+
+@mutant(
+    name="short-prefixes-not-kept",
+    mirrors="ml-explore/mlx-lm (prompts below a length are not kept)",
+    group="N",
+    **{**_OWN, "anomaly": "lost-repeat"},
+)
+def _forgotten(engine: Any) -> None:
+    """Nothing is kept of the first 40 tokens of a prompt or answer."""
+    if engine.server.store is not None:
+        wrap(
+            engine.server.store,
+            "keep",
+            lambda original, identity, tokens, cache: (
+                original(identity, tokens, cache) if len(tokens) >= SHORT else None
+            ),
+        )
 
 
 MUTANTS = declared(globals())

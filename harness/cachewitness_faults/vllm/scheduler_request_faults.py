@@ -90,4 +90,21 @@ REQUESTED: tuple[Mutant, ...] = (
         checker="progress",
         group="O",
     ),
+    fault(
+        Edit(
+            SCHEDULER,
+            OWNER,
+            "finish_requests",
+            "self.num_waiting_for_streaming_input -= 1",
+            "self.num_waiting_for_streaming_input += self.max_num_active_reqs",
+        ),
+        name="vllm-stands-still-behind-a-session",
+        what=(
+            "Behind the end of a session that waited for its client no place counts as free, and"
+            " nobody is admitted any more."
+        ),
+        anomaly="no-progress",
+        checker="progress",
+        group="O",
+    ),
 )

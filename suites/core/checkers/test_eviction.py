@@ -143,3 +143,15 @@ def test_a_key_that_lived_its_time_is_counted_as_excused_by_what_the_engine_decl
     assert legal.findings == [] and of["eviction"] == {"ttl 3": 1}
     assert [finding.anomaly for finding in early.findings] == ["needless-eviction"]
     assert {tally.checker: tally.excused for tally in early.tallies}["eviction"] == {}
+
+
+@pytest.mark.parametrize("free_list", ["lru", "fifo"])
+def test_a_block_that_nobody_took_goes_before_a_cached_one_in_either_queue(free_list: str) -> None:
+    """In vLLM's queue what has no key is in front; in one queue of all it is there the longest."""
+    options = {"free_list": free_list} if free_list != "lru" else {}
+    shape = Configuration(layouts.load("full-mamba"), options).shape("manager")
+    trace = random_trace(shape, 1, withdraw=False)
+    fault = registry.parse("reference:mutant=never-taken-blocks-wait-behind-returned-ones")
+    found = {finding.anomaly for finding in drive(trace, fault.open(trace.header)).findings}
+    assert {"lru": "needless-eviction", "fifo": "wrong-victim"}[free_list] in found
+    assert not drive(trace, registry.parse("reference").open(trace.header)).findings

@@ -4,12 +4,14 @@ has forgotten.
 
 from __future__ import annotations
 
+import pytest
+
 from cachewitness.core import validate
 from cachewitness.core.checkers.finding import Finding, Tally
 from cachewitness.core.checkers.key_events import KeyEventsTrue
 from cachewitness.core.checkers.router_view import ANYWHERE, BEGINNING, RouterView
 from cachewitness.core.driving import check
-from cachewitness.core.events import KvStored
+from cachewitness.core.events import KvStored, Submitted
 from cachewitness.core.ledger.ledger import Ledger
 from cachewitness.workloads.notation import parse
 
@@ -358,3 +360,38 @@ def test_a_reset_between_a_hit_and_a_key_of_its_prefix_does_not_make_the_key_fal
         f"begin 1: a 0..9 | 1 2 3; b 8..12 | 1 2 4\n{reset}{anew}begin 2: c 0..9 | 5 6 7\nend 1\n"
     )
     assert found(before + steps + told + told + "cleared @1\n" + told + "end 2\n") == []
+
+
+def test_an_event_that_no_router_reads_is_found_and_the_others_are_judged() -> None:
+    text = HEADER + A + "step 1: a 0..9 | 1 2 3\nunreadable Moved is no event @1\n"
+    whole = text + "stored 0 h1 h2 | x:8 by 4 @1\nfinish a\nrelease a\n"
+    findings, tally = judged(whole)
+    assert [finding.anomaly for finding in findings] == ["malformed-key-event"]
+    assert findings[0].line.endswith("wrong kv_unreadable event, step 1; Moved is no event")
+    assert tally.opportunities >= 2
+    assert found(text + "finish a\nrelease a\n") == ["malformed-key-event", "lost-key-event"]
+
+
+@pytest.mark.parametrize("backwards", [False, True])
+@pytest.mark.parametrize(("start", "cause"), [(0, "left-window"), (4, "left-window"), (8, "")])
+def test_a_block_told_with_the_tokens_of_whose_window_it_left_has_a_cause(
+    start: int, cause: str, backwards: bool
+) -> None:
+    """Window blocks of four tokens: a query at token 12 reads [9, 12) alone. What is found is the
+    second event, be it the true one.
+    """
+    request = "submit a x:12\nacquire a | 1 2 3 | 4 5 6\n"
+    history = parse(GAPS + request + "step 1: a 0..12 | 1 2 3 | 4 5 6\n")
+    tokens = next(event for event in history.events if isinstance(event, Submitted)).tokens
+    told = [[7, 7, 7, 7], tokens[start : start + 4]]
+    history.events += [
+        KvStored(hashes=["h"], tokens=block, block_size=4, group=1, medium="CPU", step=1)
+        for block in (reversed(told) if backwards else told)
+    ]
+    history.op_of += [history.op_of[-1]] * 2
+    (finding,) = (
+        finding
+        for finding in check(history, [KeyEventsTrue()]).findings
+        if finding.anomaly == "false-key-event"
+    )
+    assert finding.cause == cause

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from cachewitness._util.data import fixtures
 from cachewitness.core.checkers.answers import BEYOND, AnswersAgree
 from cachewitness.core.driving import check
 from cachewitness.core.events import (
@@ -20,6 +21,7 @@ from cachewitness.core.events import (
     Submitted,
 )
 from cachewitness.core.result import Result
+from cachewitness.workloads.notation import parse
 
 
 def judged(dtype: Any, floor: float, ceiling: float, beside: int) -> Result:
@@ -78,3 +80,13 @@ def test_rounding_in_half_precision_is_left_open_with_the_two_answers() -> None:
 def test_rounding_below_the_ceiling_is_neither() -> None:
     result = judged("float32", 1e-5, 1e-3, 4)
     assert result.findings == [] and not result.tallies[0].unjudged
+
+
+def test_why_nothing_was_restored_is_counted_without_its_details() -> None:
+    """The report names the reason; the numbers in brackets are in the history."""
+    text = (fixtures() / "histories/prompt-too-short-to-keep.txt").read_text()
+    _, _, body = text.partition("\n\n")
+    lawful = "\n".join(line.removeprefix("+") for line in body.splitlines() if line[:1] != "-")
+    history = parse(lawful.replace("why evicted", "why evicted (for r9)"))
+    (tally,) = check(history, [AnswersAgree()]).tallies
+    assert tally.excused == {"nothing restored: evicted": 1}

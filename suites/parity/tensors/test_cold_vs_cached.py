@@ -149,10 +149,10 @@ def test_bits_depend_on_the_chunks_in_which_a_text_was_computed() -> None:
     kernels = engine.tensors.kernels  # type: ignore[attr-defined]
     own = tuple((piece.start, piece.stop) for piece in life.pieces)
     last = life.pieces[-1]
-    same = recompute(engine.tensors.model, kernels, life.pieces, own)[0]  # type: ignore[attr-defined]
-    other = recompute(
-        engine.tensors.model, kernels, [last], ((0, 7), (7, last.start), (last.start, last.stop))
-    )[0]  # type: ignore[attr-defined]
+    tensors = engine.tensors  # type: ignore[attr-defined]
+    same = recompute(tensors.model, kernels, tensors.pad_rows, life.pieces, own)[0]
+    pieces = ((0, 7), (7, last.start), (last.start, last.stop))
+    other = recompute(tensors.model, kernels, tensors.pad_rows, [last], pieces)[0]
     assert all(
         torch.equal(piece.logits, logits) for piece, logits in zip(life.pieces, same, strict=True)
     )

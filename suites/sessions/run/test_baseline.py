@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from cachewitness._util.errors import UsageError
 from cachewitness.cli import invoke
-from cachewitness.report.reuse import Baseline, ReuseRow, load
+from cachewitness.report.baseline import Baseline, load
+from cachewitness.report.reuse import ReuseRow
 from cachewitness.sessions.run.suites import Suite
 
 RUN = ["run", "--layout", "full", "--suite", "invariants"]
@@ -84,9 +86,10 @@ def test_the_report_has_a_row_for_each_configuration_whose_digest_is_of_its_trac
     ("content", "said"),
     [
         (None, "cannot be read"),
-        ("[]", "no report of `cachewitness run`"),
-        ("{", "no report of `cachewitness run`"),
-        ('{"suites": [{"name": "random"}]}', "does not say what was restored"),
+        ("[]", "Expected `object`"),
+        ("{", "truncated"),
+        ('{"suites": []}', "is no report"),
+        ('{"format": "cachewitness.report", "version": 1, "suites": []}', "report 1; this release"),
     ],
 )
 def test_what_is_no_report_is_refused_in_a_line(
@@ -98,6 +101,18 @@ def test_what_is_no_report_is_refused_in_a_line(
     assert invoke([*RUN, "--baseline", str(path)]) == 4
     error = capsys.readouterr().err
     assert said in error and error.count("\n") == 1
+
+
+def test_a_report_of_which_no_configuration_restored_anything_is_refused(
+    earlier: Path, tmp_path: Path
+) -> None:
+    whole = json.loads(earlier.read_text())
+    for suite in whole["suites"]:
+        suite["reuse"] = []
+    path = tmp_path / "report.json"
+    path.write_text(json.dumps(whole))
+    with pytest.raises(UsageError, match="does not say what was restored"):
+        load(path, 0.0)
 
 
 def test_a_loss_without_a_baseline_is_refused(capsys: pytest.CaptureFixture[str]) -> None:

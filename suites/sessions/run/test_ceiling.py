@@ -14,7 +14,7 @@ from cachewitness.core.trace_format import Submit, Trace, TraceHeader, length_of
 from cachewitness.engines import policy as policies
 from cachewitness.engines.kind import EngineKind
 from cachewitness.engines.registry import EngineSpec, parse
-from cachewitness.sessions.run.ceiling import NAME, ceiling
+from cachewitness.sessions.run.ceiling import NAME, RANDOM, ceiling
 from cachewitness.sessions.run.runner import Runner
 from cachewitness.sessions.run.suites import SUITES
 from cachewitness.workloads.configurations import Configuration
@@ -38,7 +38,7 @@ def test_every_reference_holds_what_it_declares_and_nothing_smaller_would(
     for level in policies.get(policy).levels:
         if not configuration.runs_at(level):
             continue
-        (trace,) = ceiling(spec, configuration, level)
+        (trace, _) = ceiling(spec, configuration, level, 0)
         most = declared(spec, trace.header)
         lengths = [length_of(op.prompt) for op in trace.ops if isinstance(op, Submit)]
         assert lengths == [most, most - 1, most + 1, most]
@@ -54,26 +54,43 @@ def declared(spec: EngineSpec, header: TraceHeader) -> int:
         return 0
 
 
+@pytest.mark.parametrize(("policy", "configuration"), CASES)
+def test_random_traces_ask_for_what_is_declared_a_token_less_and_a_token_more(
+    policy: str, configuration: Configuration
+) -> None:
+    """Beside others, in pools of several sizes; the reference passes."""
+    spec = parse("reference")
+    for level in policies.get(policy).levels:
+        if not configuration.runs_at(level):
+            continue
+        over = set[int]()
+        for seed in range(3):
+            (_, trace) = ceiling(spec, configuration, level, seed)
+            most = declared(spec, trace.header)
+            over |= {length_of(op.prompt) - most for op in trace.ops if isinstance(op, Submit)}
+            assert not drive(trace, spec.open(trace.header)).findings
+        assert max(over) == 1 and {-1, 0} <= over
+
+
 @pytest.mark.parametrize("fault", ["null-block-counted-as-room", "furiosa-blocks-kept-for-copies"])
 def test_a_length_that_is_accepted_and_not_held_is_found(fault: str) -> None:
     """Whether the check at the start counts too much, or the pool gives too little."""
     policy = "furiosa" if fault.startswith("furiosa") else "vllm"
     spec = parse(f"reference:mutant={fault}")
-    (trace,) = ceiling(spec, policies.get(policy).configurations()[0], "scheduler")
-    found = drive(trace, spec.open(trace.header)).findings
-    assert {finding.anomaly for finding in found} == {"no-progress"}
+    found: dict[str, set[str]] = {NAME: set(), RANDOM: set()}
+    for seed in range(3):
+        for trace in ceiling(spec, policies.get(policy).configurations()[0], "scheduler", seed):
+            findings = drive(trace, spec.open(trace.header)).findings
+            found[trace.header.name] |= {finding.anomaly for finding in findings}
+    assert found == {NAME: {"no-progress"}, RANDOM: {"no-progress"}}
 
 
 def test_the_scenarios_of_a_run_end_with_it() -> None:
     """And the run counts it."""
     suite = next(suite for suite in SUITES if suite.name == "scheduler")
-    names = []
-    runner = Runner(
-        parse("reference:mutant=null-block-counted-as-room"), [Configuration(load("full"))]
-    )
-    report = runner.run([suite])
-    names = [failure.trace.header.name for failure in report.failures]
-    assert NAME in names
+    fault = parse("reference:mutant=null-block-counted-as-room")
+    report = Runner(fault, [Configuration(load("full"))]).run([suite])
+    assert NAME in [failure.trace.header.name for failure in report.failures]
 
 
 def shortened(to: int) -> EngineSpec:

@@ -367,3 +367,37 @@ def test_a_log_of_another_form_is_one_line(tmp_path: Path, monkeypatch: pytest.M
     with pytest.raises(UsageError, match="log=unread"):
         log.await_line("all slots are idle")
     log.close()
+
+
+RESTORED = r".*restored context checkpoint.*\n"
+GOES_ON = r"(task 17 .*)cached n_tokens = 64,"
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ([], ""),
+        (
+            [(RESTORED, ""), (GOES_ON, r"\1cached n_tokens = 0,")],
+            "a checkpoint fits and was not used (it shares 64 tokens with a; checkpoints behind 64,"
+            " 70)",
+        ),
+        (
+            [
+                (RESTORED, ""),
+                (GOES_ON, r"\1cached n_tokens = 0,"),
+                (r".*task 1 .*created context checkpoint 1 of 32.*\n", ""),
+            ],
+            "no checkpoint lies where the prompt parts, or in front (it shares 64 tokens with a;"
+            " checkpoints behind 70)",
+        ),
+    ],
+)
+def test_the_log_says_why_nothing_was_restored(changes: list[tuple[str, str]], why: str) -> None:
+    """By the checkpoints that were made and the one that was needed."""
+    checkpoints = Checkpoints()
+    for r, prompt in {"a": A, "x": [90] * 66, "b": B}.items():
+        checkpoints.number(r, prompt)
+    checkpoints.follow(edited(*changes).splitlines())
+    assert checkpoints.why("b") == why
+    assert checkpoints.why("a") == "its slot has nothing that the prompt begins with"

@@ -48,9 +48,11 @@ GROWN = [
     *asked("b", "doc:30 more:9"),
     *asked("c", "doc:30 @a:3 else:5"),
     *asked("d", "doc:16 other:40"),
+    *asked("e", "again:9"),
+    *asked("f", "again:9"),
 ]
-"""Behind a system's part, behind a prompt but its last token, behind an answer, and a longer text
-cut where it can be."""
+"""Behind a system's part, behind a prompt but its last token, behind an answer, a longer text cut
+where it can be, and the same prompt again."""
 TOGETHER = [
     Submit(r="a", prompt="doc:30", generate=3),
     Submit(r="b", prompt="other:9", generate=5),
@@ -86,7 +88,7 @@ def test_a_model_whose_uncached_answers_depend_on_their_company_is_a_finding() -
 @pytest.mark.parametrize("model", ["qwen3_next", "falcon_h1"])
 def test_a_fault_is_found_and_only_with_the_cache(model: str, fault: str) -> None:
     found = runs(trace(*GROWN), engine(model=model, mutant=fault)).findings
-    assert "answer-differs" in [finding.anomaly for finding in found]
+    assert FAULTS[fault].anomaly in [finding.anomaly for finding in found]
     assert runs(trace(*GROWN), engine(model=model, mutant=fault, caching="off")).findings == []
 
 

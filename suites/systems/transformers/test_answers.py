@@ -168,6 +168,19 @@ def test_a_fault_in_what_a_model_does_not_have_is_no_finding(fault: str) -> None
     assert found(of, engine(model=other, mutant=fault)) == []
 
 
+REPEATED = [*asked("a", "doc:30"), *asked("b", "doc:30")]
+
+
+@installed
+@pytest.mark.parametrize("model", ["qwen3_next", "llama"])
+def test_an_equal_prompt_restores_something_or_what_was_kept_of_it_was_evicted(model: str) -> None:
+    """Windows and attention alone are asked on the same layout, whose states lie at intervals."""
+    kept = "short-prefixes-not-kept"
+    assert found(trace(*REPEATED), engine(model=model)) == []
+    assert found(trace(*REPEATED), engine(model=model, mutant=kept)) == ["lost-repeat"]
+    assert found(trace(*REPEATED, pages=1), engine(model=model)) == []
+
+
 def _noise(result: Result) -> tuple[float, float]:
     return measured(result).floor, measured(result).tolerance
 

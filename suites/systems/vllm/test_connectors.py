@@ -13,7 +13,7 @@ import pytest
 
 from cachewitness._util.data import fixtures
 from cachewitness._util.errors import UsageError
-from cachewitness.core.checkers.finding import Finding
+from cachewitness.core.checkers.finding import LEFT_WINDOW, Finding
 from cachewitness.core.driving import drive
 from cachewitness.core.events import (
     Acquire,
@@ -76,12 +76,12 @@ def without_resets_of_the_memory(trace: Trace) -> Trace:
     )
 
 
-def told_for_another(finding: Finding, trace: Trace, connector: str) -> bool:
+def told_for_another(finding: Finding, connector: str) -> bool:
     """Whether a finding is what vLLM 0.33 is known to tell routers of blocks that left a window
     (docs/systems/vllm-notes.md).
     """
-    windows = any(group.kind == "sliding" for group in trace.header.layout.groups)
-    return finding.anomaly == "false-key-event" and windows and connector != "offloading"
+    known = ("false-key-event", LEFT_WINDOW)
+    return (finding.anomaly, finding.cause) == known and connector != "offloading"
 
 
 def served_again(connector: str, between: list[Op], **options: Any) -> Result:
@@ -112,7 +112,7 @@ def test_a_clean_release_passes_and_its_memory_is_hit(
         result = drive(
             trace, parse(f"vllm:source={SOURCE},connector={connector}").open(trace.header)
         )
-        findings = [one for one in result.findings if not told_for_another(one, trace, connector)]
+        findings = [one for one in result.findings if not told_for_another(one, connector)]
         assert [finding.sentence for finding in findings] == []
         activity.add(result.activity)
         media |= {event.medium for event in result.history.events if isinstance(event, KvStored)}
@@ -549,4 +549,6 @@ def test_a_block_that_left_a_window_is_told_for_another_request() -> None:
     trace = load(fixtures() / "findings" / "simple-tells-a-block-for-another.jsonl")
     for connector, anomalies in {"simple": ["false-key-event"], "offloading": []}.items():
         engine = parse(f"vllm:source={SOURCE},connector={connector}").open(trace.header)
-        assert [finding.anomaly for finding in drive(trace, engine).findings] == anomalies
+        findings = drive(trace, engine).findings
+        assert [finding.anomaly for finding in findings] == anomalies
+        assert {finding.cause for finding in findings} <= {LEFT_WINDOW}

@@ -47,12 +47,8 @@ def release(version: str) -> tuple[int, int]:
     return int(first), int(second)
 
 
-UNWRITTEN = {"A block on the host, told as another prefix"}
-"""Findings behind a connector for which there is a trace, and no program of vLLM alone yet."""
-
-
 def test_every_finding_has_a_short_test_of_vllm_alone() -> None:
-    assert {entry["name"] for entry in REGISTER if not entry.get("alone")} == UNWRITTEN
+    assert not [entry["name"] for entry in REGISTER if not entry.get("alone")]
     assert {path.name for path in [*FOUND.glob("test_*.py"), *FOUND.glob("vllm_*.py")]} == set(
         ALONE
     )

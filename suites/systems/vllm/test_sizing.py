@@ -6,6 +6,7 @@ it.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,11 @@ import msgspec
 import pytest
 
 from cachewitness._util.errors import UsageError
-from cachewitness.core.driving import drive
-from cachewitness.core.trace_format import GroupSpec, Level, TraceHeader
+from cachewitness.core.driving import described, drive
+from cachewitness.core.trace_format import GroupSpec, Level, Op, Step, Submit, Trace, TraceHeader
 from cachewitness.engines import policy as policies
 from cachewitness.engines.registry import parse
+from cachewitness.engines.source_patch import Patches
 from cachewitness.plan.layout_file import text_of
 from cachewitness.systems.vllm.declared import read_options
 from cachewitness.systems.vllm.reference.plan import Request, plan
@@ -197,3 +199,38 @@ def test_traces_run_on_what_came_out(name: str, level: Level) -> None:
     assert [finding.sentence for finding in result.findings] == []
     assert result.activity.hits
     assert result.history.header.pools[0].pages == trace.header.pages
+
+
+@pytest.fixture(params=["as it is", "null block counted"])
+def counts_null_block(request: pytest.FixtureRequest) -> Iterator[bool]:
+    """Yield whether vLLM's check of the longest request counts the null block as room."""
+    patches = Patches()
+    if counts := request.param != "as it is":
+        patches.text(
+            "v1.core.kv_cache_planning",
+            "",
+            "get_kv_cache_configs",
+            "avail_mem - _pool_bytes_per_block_from_builder(builder, vllm_config, groups)"
+            " if groups",
+            "avail_mem if groups",
+        )
+    yield counts
+    patches.undo()
+
+
+@pytest.mark.parametrize("name", [pytest.param("qwen3.5-0.8b", marks=REAL)])
+def test_the_longest_prompt_that_vllm_accepts_for_a_pool_runs_to_its_end(
+    name: str, counts_null_block: bool
+) -> None:
+    """Its own check at the start says how long that is; it leaves out the block that its pool sets
+    aside.
+    """
+    spec = parse(f"vllm:source={SOURCE},sized=pages")
+    header = TraceHeader(
+        "longest", layouts.load(name), 10, level="scheduler", options={"retention_interval": 0}
+    )
+    most = described(spec.open(header), header).rules.max_prompt
+    ops: list[Op] = [Submit("a", f"A:{most}"), *[Step()] * 8]
+    findings = drive(Trace(header, ops), spec.open(header)).findings
+    assert most > 500
+    assert [finding.anomaly for finding in findings] == ["no-progress"] * counts_null_block

@@ -185,6 +185,8 @@ class AnswersAgree(Checker):
         self._under_way.discard(event.r)
         self._prompts += len(self._requests[event.r].tokens)
         self._restored += max(event.restored, 0)
+        if event.why and event.restored == 0:
+            self.excused[f"nothing restored: {event.why.partition(' (')[0]}"] += 1
         if event.ended in ("length", "stop") and not self._under_way:
             self._last = self._requests[event.r]
         if event.r in self._again and event.r not in self._crowded and event.restored >= 0:

@@ -32,10 +32,13 @@ Place = tuple[str, int]
 
 
 class Problem(NamedTuple):
-    """What is wrong with an event: the anomaly, and why in a few words."""
+    """What is wrong with an event: the anomaly, and why in a few words. `before` are the tokens of
+    which its name was told before, if it was told of others.
+    """
 
     anomaly: str
     why: str
+    before: tuple[int, ...] = ()
 
 
 class Meaning(NamedTuple):
@@ -162,7 +165,8 @@ class EventStream:
                 known = known._replace(tokens=ends)
             other = [field for field in _WORDS if _differ(field, known, meaning)]
             if other:
-                yield Problem(FALSE, f"{shown(name)} was stored before with {_WORDS[other[0]]}")
+                why = f"{shown(name)} was stored before with {_WORDS[other[0]]}"
+                yield Problem(FALSE, why, known.tokens)
                 return
 
     def heard(self, event: KvStored) -> None:

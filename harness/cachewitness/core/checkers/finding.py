@@ -9,6 +9,10 @@ EARLY_COPY = "early-copy"
 what that step writes."""
 OFF_GRID = "off-grid"
 """The cause of a state that is kept although no hit can end there."""
+LEFT_WINDOW = "left-window"
+"""The cause of an event for routers that tells of a block with the tokens of a request whose window
+the block has left."""
+CAUSES = (EARLY_COPY, OFF_GRID, LEFT_WINDOW)
 
 
 class Finding(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -41,7 +45,8 @@ class Finding(msgspec.Struct, kw_only=True, omit_defaults=True):
         stand for no other.
         """
         same = all(
-            (self.cause == cause) == (other.cause == cause) for cause in (EARLY_COPY, OFF_GRID)
+            (self.cause == cause) == (other.cause == cause)
+            for cause in (EARLY_COPY, OFF_GRID, LEFT_WINDOW)
         )
         return self.anomaly == other.anomaly and same
 

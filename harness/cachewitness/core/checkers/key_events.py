@@ -20,17 +20,20 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from functools import partial
 
-from cachewitness.core.checkers.event_stream import EventStream, Problem, misshapen
-from cachewitness.core.checkers.finding import Finding
+from cachewitness.core.attention_span import first_needed, has_window
+from cachewitness.core.checkers.event_stream import FALSE, EventStream, Problem, misshapen
+from cachewitness.core.checkers.finding import LEFT_WINDOW, Finding
 from cachewitness.core.checkers.protocol import Checker, Found, Handler
 from cachewitness.core.checkers.router_view import ANYWHERE, Meant, RouterView, Untold, UntoldKeys
 from cachewitness.core.checkers.wording import count, with_detail
 from cachewitness.core.events import (
+    Group,
     Header,
     KeyEvents,
     KvCleared,
     KvRemoved,
     KvStored,
+    KvUnreadable,
     Publish,
     ResetDone,
     StepEnd,
@@ -56,6 +59,7 @@ class KeyEventsTrue(Checker):
         super().__init__()
         self._rules = KeyEvents()
         self._groups: list[int] = []
+        self._windows: list[Group] = []
         self._view = RouterView()
         self._tiers = EventStream()
         self._untold = UntoldKeys()
@@ -72,6 +76,7 @@ class KeyEventsTrue(Checker):
             return "the engine tells nobody of its keys"
         self._rules = header.rules.key_events
         self._groups = [group.id for group in header.local_groups()]
+        self._windows = [group for group in header.local_groups() if has_window(group)]
         return "" if header.rules.caching else "prefix caching is off"
 
     def handlers(self) -> dict[type, Handler]:
@@ -81,6 +86,7 @@ class KeyEventsTrue(Checker):
             KvStored: self.on_stored,
             KvRemoved: self.on_removed,
             KvCleared: self.on_cleared,
+            KvUnreadable: self.on_unreadable,
             StepEnd: self.on_step_end,
             ResetDone: self.on_reset,
             Version: self.on_reset,
@@ -112,7 +118,7 @@ class KeyEventsTrue(Checker):
         """Find the key of each block that the event reports."""
         self.opportunities += 1
         if event.medium:
-            yield from self._of_tier(event, self._tiers.stored(event, self._rules))
+            yield from self._of_tier(ledger, event, self._tiers.stored(event, self._rules))
             return
         self._tiers.heard(event)
         group = self._group(event.group)
@@ -214,7 +220,7 @@ class KeyEventsTrue(Checker):
         """Take blocks out of the routers' view."""
         self.opportunities += 1
         if event.medium:
-            yield from self._of_tier(event, self._tiers.removed(event))
+            yield from self._of_tier(ledger, event, self._tiers.removed(event))
             return
         group = self._group(event.group)
         if not event.hashes:
@@ -263,17 +269,46 @@ class KeyEventsTrue(Checker):
                 self._untold.expect(group, ledger.requests[key.r], key.length, len(keys))
         return None
 
+    def on_unreadable(self, ledger: Ledger, event: KvUnreadable) -> Iterator[Finding]:
+        """Find an event that routers drop."""
+        self.opportunities += 1
+        yield _finding_of(event, "malformed-key-event", "what they cannot read", event.why)
+
     def _of_tier(
-        self, event: KvStored | KvRemoved, problems: Iterator[Problem]
+        self, ledger: Ledger, event: KvStored | KvRemoved, problems: Iterator[Problem]
     ) -> Iterator[Finding]:
         """Return what an event about another medium proves by itself: its tokens go with its
         blocks, its names stand for one prefix, and what it removes was stored there.
         """
         what = _stored(event) if isinstance(event, KvStored) else "that blocks are gone"
         for problem in problems:
-            yield _finding_of(event, problem.anomaly, f"of {event.medium}, {what}", problem.why)
+            found = _finding_of(event, problem.anomaly, f"of {event.medium}, {what}", problem.why)
+            if isinstance(event, KvStored) and any(
+                self._left_a_window(ledger, tokens)
+                for tokens in (event.tokens, [*problem.before])
+                if problem.anomaly == FALSE and tokens
+            ):
+                found.cause = LEFT_WINDOW
+            yield found
         self.excused.update(self._tiers.excused)
         self._tiers.excused.clear()
+
+    def _left_a_window(self, ledger: Ledger, tokens: list[int]) -> bool:
+        """Whether these are the tokens of a block that a request has left behind: no query of it
+        that is to come reads them in some group with a window.
+        """
+        size = len(tokens)
+        return any(
+            request.tokens[start : start + size] == tokens
+            for request in ledger.requests.values()
+            for start in range(0, self._left_behind(request.computed) - size + 1, size)
+        )
+
+    def _left_behind(self, computed: int) -> int:
+        """Return how many tokens lie in front of all that the query at `computed` reads in the
+        group with the shortest window; 0 without windows.
+        """
+        return max((first_needed(group, computed) for group in self._windows), default=0)
 
     def _group(self, said: int) -> int:
         """Return the group that an event means, which may be unsaid where there is one alone."""
@@ -368,9 +403,15 @@ def _stored(event: KvStored) -> str:
 
 
 def _finding_of(
-    event: KvStored | KvRemoved, anomaly: str, what: str, why: str, brief: str = ""
+    event: KvStored | KvRemoved | KvUnreadable,
+    anomaly: str,
+    what: str,
+    why: str,
+    brief: str = "",
 ) -> Finding:
-    group = f", group {event.group}" if event.group != NO_GROUP else ""
+    group = ""
+    if not isinstance(event, KvUnreadable) and event.group != NO_GROUP:
+        group = f", group {event.group}"
     line = f"wrong {event.__struct_config__.tag} event, step {event.step}{group}"
     return Finding(
         anomaly=anomaly,

@@ -65,9 +65,10 @@ def _common(a: Sequence[int], b: Sequence[int]) -> int:
 
 
 def recompute(
-    model: Model, kernels: Kernels, pieces: Sequence[ComputedChunk], chain: Chain
+    model: Model, kernels: Kernels, pad_rows: int, pieces: Sequence[ComputedChunk], chain: Chain
 ) -> tuple[list[Tensor], State]:
-    """Compute a text cold in the pieces of a chain, by an engine's own kernels.
+    """Compute a text cold in the pieces of a chain, by an engine's own kernels, in batches that are
+    filled up to a multiple of `pad_rows` as its are: another shape may round otherwise.
 
     Returns the logits of its last `pieces`, and the last states.
     """
@@ -78,5 +79,5 @@ def recompute(
     chunks = [
         Chunk(tokens[start:stop], start, tables, outputs=stop - start) for start, stop in chain
     ]
-    logits = [step(pools, [chunk], weights, kernels=kernels) for chunk in chunks]
+    logits = [step(pools, [chunk], weights, pad_rows=pad_rows, kernels=kernels) for chunk in chunks]
     return logits[len(chain) - len(pieces) :], states_of(pools, tables, last.stop)

@@ -94,6 +94,7 @@ class _Judge:
         self.model: Model = tensors.model
         self.pools = tensors.pools
         self.kernels = tensors.kernels
+        self.pad_rows = tensors.pad_rows
         self.lives = recorder.lives
         self.happened = recorder.happened
         self.floors: Floors = floors(self.model)
@@ -241,7 +242,9 @@ class _Judge:
         for life in self.lives:
             chain = chunk_history.chain(life)
             if chain is not None and life.resume:
-                logits, states = recompute(self.model, self.kernels, life.pieces, chain)
+                logits, states = recompute(
+                    self.model, self.kernels, self.pad_rows, life.pieces, chain
+                )
                 self._bits(life, logits, states, "a cold run in the same chunks")
 
     def against_itself(self, other: Recorder) -> None:

@@ -103,4 +103,4 @@ def _of_cell(
             number = seed * len(SCENARIOS) + index // STORIES_A_RANDOM_TRACE
             yield random_trace(shape, number, withdraw=number % 2 == 1)
         if index == 0:
-            yield from ceiling(spec, configuration, level)
+            yield from ceiling(spec, configuration, level, seed)

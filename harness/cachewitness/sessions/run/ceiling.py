@@ -20,26 +20,32 @@ from cachewitness.core.driving import described
 from cachewitness.core.trace_format import Level, Trace
 from cachewitness.engines.registry import EngineSpec
 from cachewitness.workloads.configurations import Configuration
+from cachewitness.workloads.generate import OPERATIONS, write
 from cachewitness.workloads.scenarios.shape import Script, Shape
+from cachewitness.workloads.source import Seeded
 
 NAME = "longest-prompt"
+RANDOM = f"{NAME}-random"
 STORY = "prompts as long as the engine declares that it holds, a token shorter and a token longer"
 SOURCE = "vLLM's start-up check, v1/core/kv_cache_planning.py; vllm-project/vllm#40384"
 UNITS, LEAST = 4, 16
 """The longest request has so many scheduler blocks, or so many tokens if that is more."""
+_MORE = (0, 0, 1, 4)
+"""The pool of random requests is the smallest one, or larger by so many quarters of it."""
 SPARE_STEPS = 10
 """Enough for a request that does not go on to be found, of an engine that declares the usual
 `progress_steps`."""
 
 
-def ceiling(spec: EngineSpec, configuration: Configuration, level: Level) -> Iterator[Trace]:
-    """Yield the trace; nothing if the engine refuses the configuration, or declares no limit."""
-    shape = configuration.shape(level)
-    length = shape.options.get(LENGTH, max(UNITS * shape.unit, LEAST))
-    accepts = spec.kind.accepts
-    if accepts is not None and not accepts.takes(LENGTH, length):
+def ceiling(
+    spec: EngineSpec, configuration: Configuration, level: Level, seed: int
+) -> Iterator[Trace]:
+    """Yield two traces: requests one after another, and random ones; nothing if the engine refuses
+    the configuration, or declares no limit.
+    """
+    shape = _limited(spec, configuration.shape(level))
+    if shape is None:
         return
-    shape = replace(shape, options={**shape.options, LENGTH: length})
     roomy = _trace(shape, 1, 0).header.pages
     most = _declared(spec, shape, roomy)
     if not most:
@@ -50,6 +56,25 @@ def ceiling(spec: EngineSpec, configuration: Configuration, level: Level) -> Ite
         pages = _smallest(spec, shape, roomy, most)
         most = _declared(spec, shape, pages)
     yield _trace(shape, most, pages)
+    source = Seeded(seed)
+    if more := source.choice(_MORE):
+        pages += pages * more // _MORE[-1]
+        most = _declared(spec, shape, pages)
+    trace = write(
+        shape, source, withdraw=False, operations=OPERATIONS, name=RANDOM, most=max(most, 1)
+    )
+    yield Trace(changed(trace.header, pages=pages, seed=seed), trace.ops)
+
+
+def _limited(spec: EngineSpec, shape: Shape) -> Shape | None:
+    """Return a shape with a limit of a few blocks, or with its own; None if the engine takes no
+    such limit.
+    """
+    length = shape.options.get(LENGTH, max(UNITS * shape.unit, LEAST))
+    accepts = spec.kind.accepts
+    if accepts is not None and not accepts.takes(LENGTH, length):
+        return None
+    return replace(shape, options={**shape.options, LENGTH: length})
 
 
 def _smallest(spec: EngineSpec, shape: Shape, roomy: int, wanted: int) -> int:

@@ -27,10 +27,10 @@ from cachewitness.engines.policy import PolicyKind
 from cachewitness.engines.registry import EngineSpec
 from cachewitness.parity.answers import causes
 from cachewitness.report.arm_row import merge_rows
+from cachewitness.report.baseline import Baseline
 from cachewitness.report.compared import Compared
 from cachewitness.report.control_row import ControlRow, merge_controls
 from cachewitness.report.expected import Expectations
-from cachewitness.report.reuse import Baseline
 from cachewitness.report.summary import DIED, UNFINISHED, Failure, NotRun, Report, SuiteReport
 from cachewitness.sessions.run import choice as choices
 from cachewitness.sessions.run.ceiling import ceiling
@@ -340,7 +340,7 @@ class Runner:
                         self._most
                         if suite.endless
                         else sum(1 for _ in suite.traces(one, suite.level, self.seed))
-                        + suite.ceiling
+                        + 2 * suite.ceiling
                         + sum(1 for _ in self._large_traces(suite, one, place, len(fitting)))
                     )
                     for place, one in enumerate(fitting)
@@ -451,7 +451,7 @@ class Runner:
     ) -> Iterator[Trace]:
         yield from suite.traces_of(configuration, self.seed, place, places)
         if suite.ceiling:
-            yield from ceiling(self.engine, configuration, suite.level)
+            yield from ceiling(self.engine, configuration, suite.level, self.seed + place)
         for trace in self._large_traces(suite, configuration, place, places):
             yield self._without_refused_options(trace, configuration)
 

@@ -88,8 +88,8 @@ class Suite:
     sampled: int = 1
     spread: int = 0
     ceiling: bool = False
-    """Behind its traces each configuration has one whose prompts are as long as the engine declares
-    that it takes."""
+    """Behind its traces each configuration has two whose prompts are as long as the engine declares
+    that it takes, one of them random."""
     large: tuple[Scenario, ...] = ()
     draw: Callable[[Configuration, Level, int], Trace] | None = None
     """Makes a random trace from its number; None: the traces are not random."""

@@ -16,6 +16,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
+from cachewitness.core.checkers.resumes import shared_tokens
 from cachewitness.core.events import Resumed
 
 NUMBERED, FIRST = "dry_allowed_length", 1000
@@ -47,7 +48,7 @@ NOTHING = KeptState("", 0)
 @dataclass
 class Slot:
     """What a slot has: its cells, its checkpoints, the request in it, and the checkpoint that
-    this one was given.
+    this one was given, of those that were `offered` when it came.
     """
 
     cells: KeptState = NOTHING
@@ -55,6 +56,7 @@ class Slot:
     r: str = ""
     begins: bool = False
     restored: KeptState | None = None
+    offered: list[KeptState] = field(default_factory=list)
 
 
 @dataclass(eq=False)
@@ -76,6 +78,7 @@ class Checkpoints:
         self._host: list[Prompt] = []
         self._resumed: defaultdict[str, list[Resumed]] = defaultdict(list)
         self._number, self._lost = -1, False
+        self._why: dict[str, str] = {}
         self._offered: list[tuple[int, int, tuple[int, ...]]] = []
         """The prompts on the host in their order: their lengths, and how much they are like the one
         that looks for a better."""
@@ -126,6 +129,10 @@ class Checkpoints:
         told = self._resumed.pop(r, [])
         return [] if self._lost else told
 
+    def why(self, r: str) -> str:
+        """Return why nothing was restored for a request; empty if the log does not show it."""
+        return "" if self._lost else self._why.get(r, "")
+
     def follow(self, lines: Iterable[str]) -> None:
         """Take lines of the log in."""
         for line in lines:
@@ -157,6 +164,7 @@ class Checkpoints:
         slot.r = self._names.get(self._number, "")
         slot.begins = True
         slot.restored = None
+        slot.offered = slot.checkpoints[:]
 
     def _restored(self, slot: Slot, first: int, last: int, taken: int) -> None:
         same = [kept for kept in slot.checkpoints if (kept.first, kept.taken) == (first, taken)]
@@ -179,7 +187,26 @@ class Checkpoints:
             kept = slot.restored or slot.cells
             event = Resumed(r=slot.r, at=at, of=kept.of, taken=kept.taken, first=kept.first)
             self._resumed[slot.r].append(event)
+        elif slot.begins:
+            self._why[slot.r] = self._missing(slot)
         slot.begins = False
+
+    def _missing(self, slot: Slot) -> str:
+        """Return what a slot lacks from which its request could go on: tokens that both begin with,
+        or a checkpoint that is not behind them. The details are in brackets.
+        """
+        before = self._prompts.get(slot.cells.of, [])[: slot.cells.taken]
+        shared = shared_tokens(self._prompts.get(slot.r, []), before)
+        if not shared:
+            return "its slot has nothing that the prompt begins with"
+        behind = ", ".join(str(kept.taken) for kept in slot.offered) or "none"
+        detail = f"it shares {shared} tokens with {slot.cells.of}; checkpoints behind {behind}"
+        fitting = any(kept.taken <= shared for kept in slot.offered)
+        return (
+            f"a checkpoint fits and was not used ({detail})"
+            if fitting
+            else f"no checkpoint lies where the prompt parts, or in front ({detail})"
+        )
 
     def _stopped(self, slot: Slot, tokens: int) -> None:
         slot.cells = KeptState(slot.r, tokens)

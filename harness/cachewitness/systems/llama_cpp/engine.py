@@ -9,6 +9,8 @@ from contextlib import ExitStack, closing
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from msgspec.structs import replace
+
 from cachewitness.core.events import Answer, Answering, Event, Resumes, Rules
 from cachewitness.core.trace_format import Submit, TraceHeader
 from cachewitness.engines.answering import declared
@@ -88,6 +90,8 @@ class LlamaCpp(StreamingEngine[Completion]):
         ):
             time.sleep(POLL)
             self._checkpoints.follow(self._log.lines())
+        if answer.restored == 0:
+            answer = replace(answer, why=self._checkpoints.why(answer.r))
         return [*self._checkpoints.resumed(answer.r), answer]
 
     def gone(self, *, over: bool) -> None:

@@ -408,8 +408,8 @@ def _tell_checkpoints(answer: Plan, request: Request, context: Context, kept: Ke
         answer.add("prompts_cached", None, "--cache-ram -1: as many as the host has room for")
     else:
         limit = request.cache_ram * MIB
-        held = max(limit // taken, 1) if limit else 0
-        answer.add("prompts_cached", held, f"{limit} // {taken}: on the host, one at least")
+        prompts = max(limit // taken, 1) if limit else 0
+        answer.add("prompts_cached", prompts, f"{limit} // {taken}: on the host, one at least")
 
 
 def _sentence(answer: Plan, request: Request, context: Context, kept: Kept) -> str:

@@ -236,7 +236,7 @@ class SglangCache(Adapter):
         )
 
     def _decode(self, req: Any) -> tuple[int, int] | None:
-        if not self._room.fits(req, 1):
+        if not self._room.fits_next(req):
             return None
         start = req.kv.kv_committed_len
         batch = batch_of(self.source, self.built, req, start, decoding=True)

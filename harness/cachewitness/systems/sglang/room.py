@@ -24,21 +24,30 @@ class Room:
         self.extending: set[str] = set()
 
     def fits(self, req: Any, tokens: int) -> bool:
-        """Whether so many tokens more can be given slots, a page more for each request counted
-        as SGLang does.
+        """Whether so many tokens more of a prompt can be given slots, a page more for each request
+        counted as SGLang's `PrefillAdder` does.
         """
-        tree = self._built.tree
         asked = self._built.asked
         need = (
             tokens
             if asked.page_size == 1
             else -(-tokens // asked.page_size) * asked.page_size + asked.page_size
         )
-        if self.states_left() < self._states_needed(req):
-            return False
-        if not asked.window:
-            return bool(need <= self._built.allocator.available_size() + tree.full_evictable_size())
+        return self.states_left() >= self._states_needed(req) and self._holds(need)
+
+    def fits_next(self, req: Any) -> bool:
+        """Whether a request can generate a token: it takes a page if its last one is full
+        (`new_page_count_next_decode`).
+        """
+        size = self._built.asked.page_size
+        return self._holds(0 if req.kv.kv_committed_len % size else size)
+
+    def _holds(self, need: int) -> bool:
+        """Whether so many slots are free or can be evicted, of every kind of attention."""
+        tree = self._built.tree
         allocator = self._built.allocator
+        if not self._built.asked.window:
+            return bool(need <= allocator.available_size() + tree.full_evictable_size())
         full = allocator.full_available_size() + tree.full_evictable_size()
         return bool(
             need <= full and need <= allocator.swa_available_size() + tree.swa_evictable_size()

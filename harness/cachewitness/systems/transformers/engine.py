@@ -33,7 +33,10 @@ class TransformersEngine(SteppedEngine[Server]):
         model = Model(
             ARCHITECTURES[chosen["model"]]
         )  # one for each trace: some keep states of requests in themselves
-        rules = Rules(caching=caching, answering=Answering("float32", VOCABULARY))
+        # A state is kept behind each interval. Of a window that has moved nothing is kept but the
+        # end of a prompt, and nobody goes on from there who asks with the same.
+        repeats = ways.interval + 1 if caching and ways.interval < UNSPLIT else 0
+        rules = Rules(caching=caching, answering=Answering("float32", VOCABULARY, repeats=repeats))
         super().__init__(
             Server(model, store, ways),
             declared("transformers", header, rules, version=transformers.__version__, salt=True),

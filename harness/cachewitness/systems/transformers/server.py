@@ -17,6 +17,8 @@ from cachewitness.core.trace_format import Submit
 from cachewitness.systems.transformers.model import Model
 from cachewitness.systems.transformers.store import PrefixStore
 
+EVICTED = "evicted"
+"""Why nothing is restored of a prompt of which something was kept, or would have been."""
 SLOTS = 4
 """So many requests run at a time."""
 
@@ -34,6 +36,7 @@ class Request:
     cache: Any = None
     held: int = 0
     restored: int = 0
+    why: str = ""
 
     def take(self, logprobs: torch.Tensor) -> bool:
         """Choose the likeliest token; return whether it is the last."""
@@ -49,6 +52,7 @@ class Request:
             tokens=self.tokens[self.prompt :],
             logprobs=self.logprobs,
             restored=self.restored,
+            why=self.why,
             ended=ended,
         )
 
@@ -111,6 +115,8 @@ class Server:
         """Give a request a cache: what there is of its prompt, or an empty one."""
         request.restored, request.cache = store.find(request.salt, request.tokens)
         request.held = request.restored
+        if not request.restored and store.had_no_room(request.salt, request.tokens):
+            request.why = EVICTED
         if request.cache is None:
             request.cache = self.model.empty()
             if self.ways.records:

@@ -31,11 +31,16 @@ class PrefixStore:
         self._block = block
         self._crop = crop
         self._kept: dict[Prefix, Any] = {}
+        self._gone: set[Prefix] = set()
+        """What made room for others, or had none."""
 
     def keep(self, identity: str, tokens: Sequence[int], cache: Any) -> None:
         """Keep a copy of a cache that holds so many tokens, if there is room for it alone."""
         place = identity, tuple(tokens)
-        if not tokens or self._size(place) > self._blocks:
+        if not tokens:
+            return
+        if self._size(place) > self._blocks:
+            self._gone.add(place)
             return
         self._kept[place] = self._kept.pop(place) if place in self._kept else self.copied(cache)
         used = sum(map(self._size, self._kept))
@@ -43,6 +48,14 @@ class PrefixStore:
             oldest = next(iter(self._kept))
             used -= self._size(oldest)
             del self._kept[oldest]
+            self._gone.add(oldest)
+
+    def had_no_room(self, identity: str, tokens: Sequence[int]) -> bool:
+        """Whether a cache of the beginning of these tokens, or of all, was evicted or too large."""
+        text = tuple(tokens)
+        return any(
+            whose == identity and text[: len(prefix)] == prefix for whose, prefix in self._gone
+        )
 
     def find(self, identity: str, tokens: Sequence[int]) -> tuple[int, Any]:
         """Return a copy of the cache that holds most of a prompt's tokens but the last, and how

@@ -8,6 +8,8 @@ from cachewitness.systems.vllm.source import FIRST, LAST, release_of
 
 LISTED = ("0.30", "0.31", "0.32", "0.33")
 """The releases that have a list of their own; those before share one."""
+LISTED_CONNECTORS = ("lmcache-chunks", "lmcache-strict")
+"""The connectors of the newest release that have a list beside that of their system."""
 
 
 def known_lists(version: str, options: Mapping[str, str]) -> tuple[str, ...]:
@@ -27,4 +29,6 @@ def known_lists(version: str, options: Mapping[str, str]) -> tuple[str, ...]:
     if connector and name == LAST:
         behind = "lmcache" if connector.startswith("lmcache") else "connectors"
         listed.append(f"vllm-{name}-{behind}.txt")
+        if connector in LISTED_CONNECTORS:
+            listed.append(f"vllm-{name}-{connector}.txt")
     return tuple(listed)

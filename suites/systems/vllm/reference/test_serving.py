@@ -21,6 +21,7 @@ from cachewitness.plan.serving import Serving, rank_of
 from cachewitness.systems.vllm.reference.plan import Request, plan
 from cachewitness.systems.vllm.reference.serve_command import read as read_command
 from cachewitness.workloads import layouts
+from cachewitness.workloads.model import model_of
 from suites.support.model_configs import PUBLISHED, written
 
 GIB = 2**30
@@ -467,6 +468,14 @@ def test_stages_of_a_pipeline_share_the_layers(tmp_path: Path) -> None:
     assert staged.value("pool_blocks") == 4 * GIB // (6 * page)
     alone = plan(Request("llama-3.1-8b", memory=4 * GIB, pipeline_parallel_size=3))
     assert alone.value("pool_block_bytes") == 11 * 16 * 4096
+
+
+def test_an_order_that_leaves_a_layer_out_is_refused(tmp_path: Path) -> None:
+    table = read.table_of(written(tmp_path, QWEN_27B))
+    assert model_of(table, tmp_path).order == [[0], [0], [0], [1]] * 16
+    for wrong in ([[0]] * 64, [[0], [0], [0], [2]] * 16, [[1]]):
+        with pytest.raises(UsageError, match="each as often as it has layers"):
+            model_of(table | {"order": wrong}, tmp_path)
 
 
 def test_a_drafter_with_a_checkpoint_of_its_own_lies_in_the_same_pool(tmp_path: Path) -> None:

@@ -275,9 +275,9 @@ def _tell_stored(answer: Plan, request: Request, model: Model, chunk: int, block
     every = "" if ranks == 1 else f"{ranks} ranks x "
     beside = f" + {kept}: one state of every recurrent layer" if states else ""
     answer.add("chunk_bytes", stored, f"{every}{chunk} x {tokens}{beside}")
-    held = int(request.l1_size_gb * (1 << 30)) // stored
-    answer.add("l1_chunks", held, f"--l1-size-gb {request.l1_size_gb:g}; eviction begins at 80 %")
-    answer.add("l1_tokens", held * chunk, f"{held} x {chunk}")
+    chunks = int(request.l1_size_gb * (1 << 30)) // stored
+    answer.add("l1_chunks", chunks, f"--l1-size-gb {request.l1_size_gb:g}; eviction begins at 80 %")
+    answer.add("l1_tokens", chunks * chunk, f"{chunks} x {chunk}")
 
 
 def _budget_how(most: int | None) -> str:

@@ -135,6 +135,39 @@ def empty_blocks_wait_behind_cached_ones(engine: Driver) -> None:
 
 
 @mutant(
+    name="never-taken-blocks-wait-behind-returned-ones",
+    mirrors=(
+        "a free list that is filled at start-up behind what is given back meanwhile, as where pages"
+        " are returned to the front (sgl-project/sglang-omni#1724, review)"
+    ),
+    anomaly="needless-eviction",
+    checker="eviction",
+    group="N",
+    engines=REFERENCE,
+)
+def never_taken_blocks_wait_behind_returned_ones(engine: Driver) -> None:
+    """Blocks that nobody ever took go to the end of the queue each time that one is given back, and
+    cached ones are evicted meanwhile. Where all blocks wait in one queue (`free_list` fifo) it is a
+    wrong victim that shows it.
+    """
+    pool = core(engine).block_pool
+    never = {block.block_id for block in pool.free_block_queue.values()}
+
+    def get_new_blocks(original: Any, num_blocks: int) -> Any:
+        taken = original(num_blocks)
+        never.difference_update(block.block_id for block in taken)
+        return taken
+
+    def free_blocks(original: Any, ordered_blocks: Any) -> None:
+        original(ordered_blocks)
+        for block_id in sorted(never):
+            pool.free_block_queue.move_to_end(block_id)
+
+    wrap(pool, "get_new_blocks", get_new_blocks)
+    wrap(pool, "free_blocks", free_blocks)
+
+
+@mutant(
     name="hit-does-not-renew-a-block",
     mirrors=(
         "ml-explore/mlx-lm#1495; antonellof/ferrox#14 (first in, first out under the name of LRU)"
