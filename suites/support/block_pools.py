@@ -378,7 +378,7 @@ FAULTS = {
     KeyReplaced: {"stale-key"},
     SecondKeyLeft: {"stale-key", "evicted-few"},
     PublishesOne: {"lost-key", "evicted-few"},
-    TouchDropsKey: {"lost-key", "evicted-few"},
+    TouchDropsKey: {"lost-key", "evicted-few", "order"},
     EvictsHeld: {"evicted-held"},
     EvictsFew: {"evicted-few", "order"},
     EvictsYoungest: {"order"},
