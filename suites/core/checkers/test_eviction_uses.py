@@ -50,7 +50,7 @@ def test_totals_that_are_wrong_name_the_pages_that_may_be_the_one() -> None:
     other = "submit r3 b:5\nhit r3 0\nacquire r3 | 2 4\n"
     waits = found(TWO + other + "counts 0: free 1 held 3 cached 1")
     assert waits.line.endswith("the engine counts 3 and 1 (page 1?)")
-    assert "It may be page 1, which r1 holds and r2, which waits, begins with" in waits.sentence
+    assert "it may be page 1, which r1 holds and r2, which waits, begins with" in waits.sentence
     took = found(TWO + "hit r2 4 | 1\nacquire r2 | 1 2\ncounts 0: free 3 held 2 cached 0")
     assert took.line.endswith("the engine counts 2 and 0 (pages 1, 2?)")
-    assert "It may be page 1, which r2 took in step 2 or page 2, which r2" in took.sentence
+    assert "it may be page 1, which r2 took in step 2 or page 2, which r2" in took.sentence

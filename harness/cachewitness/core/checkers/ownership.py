@@ -181,21 +181,21 @@ class Ownership(Checker):
             return found
         suspects, change = _suspects(ledger, event, self._holding)
         last = self._given_back.get(event.pool)
-        told_of = []
+        clauses = []
         if change is not None:
             found.seq = change.seq
         if suspects:
             each = map(_suspected(ledger, event, change), suspects)
-            told_of.append(f"it may be {' or '.join(each)}")
+            clauses.append(f"it may be {' or '.join(each)}")
             found.line += f" ({page_list(suspects)}?)" if len(suspects) < SUSPECTS_LINE else ""
         if last is not None:
-            told_of.append(
+            clauses.append(
                 f"{last.holder} was the last to give pages of the pool back, in step {last.step}"
                 f" ({page_list(last.pages)})"
             )
-        if told_of:
+        if clauses:
             found.sentence = found.sentence.replace(
-                ": a contradiction.", f": a contradiction. {'; '.join(told_of).capitalize()}."
+                ": a contradiction.", f" ({'; '.join(clauses)}): a contradiction."
             )
         return found
 
@@ -359,7 +359,7 @@ def _suspected(
 ) -> Callable[[int], str]:
     """Return what says of a page why it may be the one."""
 
-    def told_of(page: int) -> str:
+    def clauses(page: int) -> str:
         record = ledger.records[event.pool][page]
         if change is not None:
             verb = "took" if isinstance(change, Acquire) else "gave back"
@@ -368,7 +368,7 @@ def _suspected(
         begins = f" and {waits}, which waits, begins with" if waits else ""
         return f"page {page}, which {', '.join(record.holders)} holds{begins}"
 
-    return told_of
+    return clauses
 
 
 def _first_miscounted(records: PoolRecords, event: Counts) -> int | None:

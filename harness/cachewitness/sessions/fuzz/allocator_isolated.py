@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import faulthandler
 import gc
 import os
@@ -199,8 +200,9 @@ def _sendable(error: Exception) -> Exception:
     """Return an exception that can be sent, with the lines where it was raised as a note."""
     lines = traceback.format_list(traceback.extract_tb(error.__traceback__)[1:])
     try:
-        again = pickle.loads(pickle.dumps(error))
-        sent = again if isinstance(again, Exception) else RuntimeError(str(error))
+        # What copies can be made again from its arguments, as whoever receives it does.
+        sent = copy.copy(error)
+        pickle.dumps(sent)
     except Exception:
         sent = RuntimeError(f"{type(error).__name__}: {error}")
     sent.add_note("".join(lines).rstrip())
