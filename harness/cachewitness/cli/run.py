@@ -167,8 +167,8 @@ class Output:
     show_default=True,
     metavar="N",
     help=(
-        "How many failures are kept, and at most how many of these are shrunk, the first of each"
-        " anomaly; the rest are counted and named."
+        "How many failures are kept beside the first of each anomaly, and at most how many of those"
+        " first ones are shrunk; the rest are counted and named."
     ),
 )
 @click.option(

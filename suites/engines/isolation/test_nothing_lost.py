@@ -346,6 +346,17 @@ def test_the_smaller_trace_replaces_the_whole_one(tmp_path: Path) -> None:
     assert all(ops in kept and len(ops) < 8 for ops in first.values())
 
 
+def test_the_first_failure_of_an_anomaly_is_kept_however_many_others_are(tmp_path: Path) -> None:
+    spec = parse(LEAK)
+    keeper = Keeper(spec, tmp_path, everything=True, most=1)
+    report = Runner(spec, [Configuration(load("full"))], on_failure=keeper.take, shrunk=0).run(
+        RANDOM
+    )
+    first = {one.finding.anomaly: one.id for one in reversed(report.failures)}
+    assert {*keeper.stored} == {*first.values()} and len(first) > 1
+    assert keeper.left_out == {one.id for one in report.failures} - {*first.values()} != set()
+
+
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks for processes in /proc")
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_mutants_leaves_no_worker_behind(how: int, tmp_path: Path) -> None:

@@ -99,8 +99,8 @@ class Keeper:
     shrunk one; otherwise the first one of each anomaly that was not expected, which a report shows
     in full. `problems` are the files that could not be written, a line for each.
 
-    Of those that were expected, and of the others, `most` are written (None: all); `left_out` are
-    the ids of the rest.
+    Of those that were expected, and of the others, `most` are written (None: all), and the first of
+    each anomaly besides; `left_out` are the ids of the rest.
     """
 
     def __init__(
@@ -125,10 +125,11 @@ class Keeper:
         """Write a failure that was just met, or replace what was written of it by its final
         form.
         """
-        if not self._everything and not self._leads(failure):
+        leads = self._leads(failure)
+        if not self._everything and not leads:
             return
         before = self.stored.get(failure.id)
-        if before is None and not self._room(failure):
+        if before is None and not self._room(failure, leads):
             return
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
@@ -142,10 +143,12 @@ class Keeper:
             if path:
                 Path(path).unlink(missing_ok=True)
 
-    def _room(self, failure: Failure) -> bool:
-        """Whether one more is written; note it if not."""
+    def _room(self, failure: Failure, leads: bool) -> bool:
+        """Whether one more is written; note it if not. The first of an anomaly is always written,
+        since a report shows it in full.
+        """
         expected = bool(failure.expected)
-        if self._most is not None and self._counted[expected] >= self._most:
+        if self._most is not None and self._counted[expected] >= self._most and not leads:
             self.left_out.add(failure.id)
             return False
         self._counted[expected] += 1
