@@ -218,6 +218,12 @@ class Driver:
         all are its prompt now.
         """
         client = self.clients[r]
+        had = len(client.all_token_ids)
+        if keep < had - 1:
+            # No history can say that tokens of a request are gone; the engine failed to go on.
+            raise RuntimeError(
+                f"session {r!r} went on with {keep} of its {had} tokens, not with all but the last"
+            )
         client.all_token_ids[keep:] = tokens
         client.num_prompt_tokens = len(client.all_token_ids)
         self.events.append(Extended(r=r, keep=keep, tokens=tokens, step=step))
