@@ -20,6 +20,7 @@ from msgspec.structs import replace
 
 from cachewitness._util.errors import UsageError
 from cachewitness.core.engine import Device
+from cachewitness.core.engine_failure import EngineFailure
 from cachewitness.core.events import (
     Aborted,
     Accept,
@@ -221,8 +222,9 @@ class Driver:
         had = len(client.all_token_ids)
         if keep < had - 1:
             # No history can say that tokens of a request are gone; the engine failed to go on.
-            raise RuntimeError(
-                f"session {r!r} went on with {keep} of its {had} tokens, not with all but the last"
+            raise EngineFailure(
+                "engine-crashed",
+                f"went on with {keep} of the {had} tokens of session {r!r}, not with all but the last",
             )
         client.all_token_ids[keep:] = tokens
         client.num_prompt_tokens = len(client.all_token_ids)
