@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import hypothesis
+from hypothesis import strategies as st
 
 from cachewitness import machines
+from cachewitness.sessions.fuzz.allocator import Failure, find
 
 SAMPLE = Path(__file__).parents[2] / "docs" / "samples" / "block_pool.py"
 
@@ -17,6 +19,22 @@ SAMPLE = Path(__file__).parents[2] / "docs" / "samples" / "block_pool.py"
 MANY = hypothesis.settings(machines.ALLOCATOR_SETTINGS, max_examples=2_000)
 """A fault is found long before; which run finds it depends on the modules that are imported, whose
 constants Hypothesis draws."""
+
+
+def passes(allocator: type[machines.Allocator]) -> None:
+    """Assert that nothing is found in the pools of a class."""
+    found = find(allocator)
+    assert found is None, found.text
+
+
+def killed(allocator: type[machines.Allocator], kinds: set[str]) -> None:
+    """Assert that the fault which is planted into the pools of a class is found, as one of these
+    kinds and in calls on the class.
+    """
+    found = find(type(allocator.__name__, (allocator,), {"sizes": st.integers(1, 24)}))
+    assert isinstance(found, Failure)
+    assert found.kind in kinds, found.text
+    assert f"pool = {allocator.__name__}()" in found.text
 
 
 def _load() -> Any:

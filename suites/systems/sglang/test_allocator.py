@@ -8,13 +8,12 @@ from collections.abc import Iterator
 from typing import Any, ClassVar
 
 import pytest
-from hypothesis import strategies as st
 
 from cachewitness import machines
-from cachewitness.sessions.fuzz.allocator import Failure, find
 from cachewitness.systems.sglang.build import Built, build
 from cachewitness.systems.sglang.options import PoolSizes
 from cachewitness.systems.sglang.source import PATCHES, Source, load
+from suites.support.block_pools import killed, passes
 from suites.support.real_engines import SGLANG_SOURCE as SOURCE
 from suites.support.real_engines import needs_sglang
 
@@ -217,8 +216,7 @@ def unpatched() -> Iterator[None]:
 def test_nothing_is_wrong_with_calls_that_are_allowed(
     allocator: type[machines.Allocator],
 ) -> None:
-    found = find(allocator)
-    assert found is None, found.text
+    passes(allocator)
 
 
 FAULTS = {
@@ -294,7 +292,4 @@ def test_a_fault_in_its_code_is_killed(name: str) -> None:
     allocator, (module, owner, method), old, new, kinds = FAULTS[name]
     load(SOURCE)
     PATCHES.text(f"mem_cache.allocator.{module}", owner, method, old, new)
-    found = find(type(allocator.__name__, (allocator,), {"sizes": st.integers(1, 24)}))
-    assert isinstance(found, Failure)
-    assert found.kind in kinds, found.text
-    assert f"pool = {allocator.__name__}()" in found.text
+    killed(allocator, kinds)

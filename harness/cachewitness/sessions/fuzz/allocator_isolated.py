@@ -16,8 +16,9 @@ from collections.abc import Callable, Hashable, Iterable
 from contextlib import suppress
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
-from typing import Any
+from typing import Any, get_args
 
+from cachewitness.sessions.fuzz.pool_declarations import Method
 from cachewitness.sessions.fuzz.pool_model import violated
 
 _STANDARD_ERROR = 2
@@ -112,21 +113,7 @@ def _asked(method: str) -> Any:
     return ask
 
 
-METHODS = (
-    "make",
-    "alloc",
-    "free",
-    "share",
-    "touch",
-    "publish",
-    "lookup",
-    "unpublish",
-    "evict",
-    "reset",
-    "available",
-    "references",
-)
-for _method in METHODS:
+for _method in ("make", *get_args(Method)):
     setattr(Isolated, _method, _asked(_method))
 
 

@@ -9,14 +9,14 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar
 
 import msgspec
 
 from cachewitness._util.errors import UsageError
 from cachewitness.engines.isolation.process import Ended, Overlong, Process, Silent, Unasked
 from cachewitness.sessions.fuzz.allocator import Allocator, Opened
-from cachewitness.sessions.fuzz.pool_declarations import Misuse
+from cachewitness.sessions.fuzz.pool_declarations import Method, Misuse
 from cachewitness.sessions.fuzz.pool_model import Hung, Order, violated
 
 PROTOCOL = "cachewitness.allocator"
@@ -38,19 +38,6 @@ _DECLARED = (
 
 Name = int | str
 """What a process calls a block."""
-Method = Literal[
-    "alloc",
-    "free",
-    "share",
-    "touch",
-    "publish",
-    "lookup",
-    "unpublish",
-    "evict",
-    "reset",
-    "available",
-    "references",
-]
 
 
 class Ready(msgspec.Struct, frozen=True, tag_field="is", tag="ready"):

@@ -13,6 +13,20 @@ from cachewitness._util.errors import UsageError
 from cachewitness.sessions.fuzz.pool_model import Order
 
 Misuse = Literal["raises", "refused", "undefined"]
+Method = Literal[
+    "alloc",
+    "free",
+    "share",
+    "touch",
+    "publish",
+    "lookup",
+    "unpublish",
+    "evict",
+    "reset",
+    "available",
+    "references",
+]
+"""What a pool may have beside `make`."""
 _MISSPELT = 0.85
 """How like a known name another must be to be a misspelt one."""
 
