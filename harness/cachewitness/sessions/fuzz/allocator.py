@@ -176,10 +176,12 @@ class Allocator:
         try:
             failure, counts = judge(type(self))
         except UsageError as refusal:
-            _fail(str(refusal))
-        if failure:
-            _fail(failure.text)
-        self._cachewitness_did = str(counts)
+            wrong = str(refusal)
+        else:
+            wrong = failure.text if failure else ""
+            self._cachewitness_did = "" if failure else str(counts)
+        if wrong:  # outside of the handler, so that pytest shows one line and no chain
+            _fail(wrong)
 
     @classmethod
     @contextmanager

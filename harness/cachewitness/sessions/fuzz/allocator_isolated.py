@@ -187,9 +187,10 @@ def _sendable(error: Exception) -> Exception:
     """Return an exception that can be sent, with the lines where it was raised as a note."""
     lines = traceback.format_list(traceback.extract_tb(error.__traceback__)[1:])
     try:
-        # What copies can be made again from its arguments, as whoever receives it does.
-        sent = copy.copy(error)
-        pickle.dumps(sent)
+        # A copy is made again from its arguments, as it will be where it is received.
+        again = copy.deepcopy(error)
+        pickle.dumps(again)
+        sent = again if isinstance(again, Exception) else RuntimeError(str(error))
     except Exception:
         sent = RuntimeError(f"{type(error).__name__}: {error}")
     sent.add_note("".join(lines).rstrip())
