@@ -359,7 +359,7 @@ def _suspected(
 ) -> Callable[[int], str]:
     """Return what says of a page why it may be the one."""
 
-    def clauses(page: int) -> str:
+    def describe(page: int) -> str:
         record = ledger.records[event.pool][page]
         if change is not None:
             verb = "took" if isinstance(change, Acquire) else "gave back"
@@ -368,7 +368,7 @@ def _suspected(
         begins = f" and {waits}, which waits, begins with" if waits else ""
         return f"page {page}, which {', '.join(record.holders)} holds{begins}"
 
-    return clauses
+    return describe
 
 
 def _first_miscounted(records: PoolRecords, event: Counts) -> int | None:
