@@ -16,6 +16,8 @@ MEMORY = 12 << 30
 ASLEEP = 15
 """A fork may take so many times its seconds by the clock: it may wait for nobody, and others use
 the machine."""
+LATE = (signal.SIGXCPU, signal.SIGVTALRM, signal.SIGALRM, signal.SIGKILL)
+"""The signals of the limits."""
 Say = Callable[[Any], None]
 
 
@@ -47,9 +49,17 @@ def forked(work: Callable[[Say], None], seconds: float) -> Forked:
     ended = sent.pop()["raised"] if sent and _is_error(sent[-1]) else ""
     if os.WIFSIGNALED(status):
         number = os.WTERMSIG(status)
-        late = number in (signal.SIGXCPU, signal.SIGALRM, signal.SIGKILL)
+        late = number in LATE
         ended = "too long" if late else signal.Signals(number).name
     return Forked(sent, usage.ru_utime + usage.ru_stime, ended)
+
+
+def end_after(seconds: float) -> None:
+    """End this fork, as one that takes too long, when it has run for so many CPU seconds from now,
+    or for `ASLEEP` times as many by the clock, unless this is called again before.
+    """
+    signal.setitimer(signal.ITIMER_VIRTUAL, seconds)
+    signal.setitimer(signal.ITIMER_REAL, ASLEEP * seconds)
 
 
 def _is_error(sent: Any) -> bool:
@@ -68,7 +78,7 @@ def _work(work: Callable[[Say], None], pipe: int, seconds: float) -> None:
         for stream in (0, 1, 2):
             os.dup2(quiet, stream)
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
-        signal.setitimer(signal.ITIMER_REAL, ASLEEP * seconds)
+        end_after(seconds)
         limit = math.ceil(seconds)
         resource.setrlimit(resource.RLIMIT_CPU, (limit, limit + 1))
         resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))

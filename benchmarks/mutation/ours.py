@@ -9,16 +9,17 @@ from pathlib import Path
 import msgspec
 
 from benchmarks.mutation.cases import Case, Clean, Judged, clean, judge
-from benchmarks.mutation.forked import Forked, Say, forked
+from benchmarks.mutation.forked import Forked, Say, end_after, forked
 from benchmarks.mutation.kept import Side, append, once, rows
 from benchmarks.mutation.mutants import Mutant, code_of
 from benchmarks.mutation.plant import Planted
 
-BUDGET = 4.0
+BUDGET = 3.0
 """Of the cases that enter a function those are run that come first, until they take so many CPU
 seconds on the engine as it is."""
-SPARE = 5.0
-"""A mutant may take so many seconds, and thrice its cases, before it counts as hung."""
+SPARE, TIMES = 1.5, 4
+"""A case may take so many CPU seconds, and so many times what it takes on the engine as it is,
+before the mutant counts as hung."""
 
 
 def measure(cases: Sequence[Case], mutants: Sequence[Mutant], folder: Path, kept: Path) -> None:
@@ -83,13 +84,14 @@ def _judged(
         if not planted.replace(mutant.place, code, reach):
             say("not replaced")
             return
-        for case, _ in taken:
+        for case, usual in taken:
+            end_after(SPARE + TIMES * usual.seconds)
             judged = judge(case)
             say(msgspec.to_builtins(judged))
             if judged.finding or judged.stopped:
                 return
 
-    seconds = SPARE + 3 * sum(known.seconds for _, known in taken)
+    seconds = SPARE + TIMES * sum(known.seconds for _, known in taken)
     return side(mutant.number, forked(work, seconds), [known for _, known in taken], entering)
 
 

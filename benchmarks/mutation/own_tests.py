@@ -6,28 +6,31 @@ from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
 
 import msgspec
 import pytest
 
-from benchmarks.mutation.forked import Say, forked
-from benchmarks.mutation.kept import Side, append, once, rows
+from benchmarks.mutation.forked import Say, end_after, forked
+from benchmarks.mutation.kept import Side, append, rows
 from benchmarks.mutation.mutants import Mutant, code_of
 from benchmarks.mutation.plant import Planted, entered
 from benchmarks.mutation.source import Place
-from benchmarks.vllm_tests import Recorder
+from benchmarks.vllm_tests import reason
 
 BUDGET = 8.0
 """Of the tests that enter a function those are run that are the shortest, until they take so many
 CPU seconds on the engine as it is."""
-SPARE = 10.0
-FILE_SECONDS = 300.0
-"""So many CPU seconds the tests of a file may take on the engine as it is."""
-TEST_SECONDS = 10.0
-"""A test that takes more on the engine as it is, is not run for mutants."""
+SPARE, TIMES = 1.5, 4
+"""A test may take so many CPU seconds, and so many times what it takes on the engine as it is,
+before the mutant counts as hung."""
+TEST_SECONDS = 4.0
+"""A test that takes more on the engine as it is, its functions noted, is not run for mutants."""
+VARIANTS = 3
+"""Of a parametrized test so many variants are run, the first ones."""
 
 
 class CleanTest(msgspec.Struct):
@@ -59,14 +62,12 @@ class OwnTests:
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         """Run all mutants that were not run yet."""
-        known = once(
-            self._kept / "theirs-clean.jsonl",
-            CleanTest,
-            lambda: [*self._failed, *_clean(session.items, self._folder)],
-        )
+        file = self._kept / "theirs-clean.jsonl"
+        _measure_clean(first_variants(session.items), self._failed, self._folder, file)
+        known = rows(file, CleanTest)
         items = {item.nodeid: item for item in session.items}
         usable = sorted(
-            (one for one in known if one.outcome == "passed" and one.seconds <= TEST_SECONDS),
+            (one for one in known if one.outcome == "passed"),
             key=lambda one: one.seconds,
         )
         pool = [(items[one.name], one) for one in usable if one.name in items]
@@ -80,77 +81,91 @@ class OwnTests:
         return True
 
 
-def _clean(items: Sequence[pytest.Item], folder: Path) -> Iterator[CleanTest]:
-    """Run all tests, each file's twice, in forks: for what comes of them and their seconds, and for
-    the functions that they enter.
-    """
-    for _, group in groupby(items, key=lambda item: item.nodeid.split("::")[0]):
-        tests = list(group)
-        found = _once(tests, None)
-        traced = _once([test for test in tests if _passed(found, test)], folder)
-        for test in tests:
-            if test.nodeid not in found:
-                yield CleanTest(test.nodeid, "its file took too long, or ended the process")
-            elif _passed(found, test) and _passed(traced, test):
-                places = traced[test.nodeid].places
-                yield msgspec.structs.replace(found[test.nodeid], places=places)
-            elif _passed(found, test):
-                yield CleanTest(test.nodeid, "does not pass always")
-            else:
-                yield found[test.nodeid]
+def first_variants(items: Iterable[pytest.Item]) -> list[pytest.Item]:
+    """Return tests without the later variants of those that are parametrized."""
+    seen: Counter[str] = Counter()
+    kept: list[pytest.Item] = []
+    for item in items:
+        name = item.nodeid.partition("[")[0]
+        seen[name] += 1
+        if seen[name] <= VARIANTS:
+            kept.append(item)
+    return kept
 
 
-def _passed(found: dict[str, CleanTest], test: pytest.Item) -> bool:
-    return test.nodeid in found and found[test.nodeid].outcome == "passed"
+def _measure_clean(
+    items: Iterable[pytest.Item], failed: Iterable[CleanTest], folder: Path, file: Path
+) -> None:
+    """Run all tests whose files were not run yet, and append what came of them."""
+    known = {one.name.split("::")[0] for one in rows(file, CleanTest)}
+    for one in failed:
+        if one.name not in known:
+            append(file, one)
+    for name, group in groupby(items, key=lambda item: item.nodeid.split("::")[0]):
+        if name not in known:
+            for test in _clean(list(group), folder):
+                append(file, test)
 
 
-def _once(tests: Sequence[pytest.Item], folder: Path | None) -> dict[str, CleanTest]:
-    """Run tests in a fork; with a folder their functions are noted."""
+def _clean(tests: Sequence[pytest.Item], folder: Path) -> Iterator[CleanTest]:
+    """Run tests in a fork, and in another what comes behind one that ends it."""
 
     def work(say: Say) -> None:
         for number, test in enumerate(tests):
+            end_after(TEST_SECONDS)
             began = time.process_time()
-            places = frozenset[Place]()
-            if folder:
-                with entered(folder) as seen:
-                    outcome = run(tests, number)
-                places = frozenset(seen)
-            else:
+            with entered(folder) as places:
                 outcome = run(tests, number)
             seconds = time.process_time() - began
-            say(msgspec.to_builtins(CleanTest(test.nodeid, outcome, seconds, places)))
+            say(msgspec.to_builtins(CleanTest(test.nodeid, outcome, seconds, frozenset(places))))
 
-    sent = forked(work, FILE_SECONDS).sent
-    found = [msgspec.convert(one, CleanTest) for one in sent]
-    return {one.name: one for one in found}
+    found = [
+        msgspec.convert(one, CleanTest) for one in forked(work, TEST_SECONDS * len(tests)).sent
+    ]
+    yield from found
+    if len(found) < len(tests):
+        yield CleanTest(tests[len(found)].nodeid, "took too long, or ended the process")
+        yield from _clean(tests[len(found) + 1 :], folder)
+
+
+class Outcome:
+    """A plugin of pytest that notes what comes of the test that is run."""
+
+    def __init__(self) -> None:
+        self.text = "skipped"
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Note it; an error before or after the test counts as its own."""
+        if report.failed or (report.when == "call" and report.passed and self.text == "skipped"):
+            self.text = "passed" if report.passed else reason(report)
 
 
 def run(tests: Sequence[pytest.Item], number: int) -> str:
     """Run one of some tests that are run in turn, and return what came of it."""
     test = tests[number]
     following = tests[number + 1] if number + 1 < len(tests) else None
-    recorder = Recorder()
-    test.config.pluginmanager.register(recorder)
+    noted = Outcome()
+    test.config.pluginmanager.register(noted)
     try:
         test.ihook.pytest_runtest_protocol(item=test, nextitem=following)
     finally:
-        test.config.pluginmanager.unregister(recorder)
-    return recorder.outcomes.get(test.nodeid, "skipped")
+        test.config.pluginmanager.unregister(noted)
+    return noted.text
 
 
 def chosen(
     pool: Sequence[tuple[pytest.Item, CleanTest]], mutant: Mutant
-) -> tuple[list[pytest.Item], float, int]:
+) -> tuple[list[tuple[pytest.Item, CleanTest]], float, int]:
     """Return the tests that a mutant is run under, their seconds on the engine as it is, and how
     many enter its function.
     """
     entering = [one for one in pool if mutant.place in one[1].places]
     spent = 0.0
-    taken: list[pytest.Item] = []
+    taken: list[tuple[pytest.Item, CleanTest]] = []
     for item, known in entering:
         if spent >= BUDGET:
             break
-        taken.append(item)
+        taken.append((item, known))
         spent += known.seconds
     return taken, spent, len(entering)
 
@@ -161,7 +176,8 @@ def _judged(
     planted: Planted,
     folder: Path,
 ) -> Side:
-    tests, spent, entering = chosen(pool, mutant)
+    taken, spent, entering = chosen(pool, mutant)
+    tests = [test for test, _ in taken]
     if not tests:
         return Side(mutant.number, "not entered")
     code = code_of(mutant, folder)
@@ -177,13 +193,14 @@ def _judged(
         if not planted.replace(mutant.place, code, reach):
             say("not replaced")
             return
-        for number, test in enumerate(tests):
+        for number, (test, usual) in enumerate(taken):
+            end_after(SPARE + TIMES * usual.seconds)
             outcome = run(tests, number)
             say([test.nodeid, outcome])
             if outcome != "passed":
                 return
 
-    ended = forked(work, SPARE + 3 * spent)
+    ended = forked(work, SPARE + TIMES * spent)
     if "not replaced" in ended.sent:
         return Side(mutant.number, "not replaced", entering=entering)
     ran = [one for one in ended.sent if isinstance(one, list)]

@@ -15,7 +15,7 @@ from benchmarks.mutation.kept import Side, rows
 from benchmarks.mutation.mutants import Mutant
 from benchmarks.mutation.ours import BUDGET as OUR_BUDGET
 from benchmarks.mutation.own_tests import BUDGET as THEIR_BUDGET
-from benchmarks.mutation.own_tests import CleanTest
+from benchmarks.mutation.own_tests import VARIANTS, CleanTest
 from cachewitness._util import pages
 
 KILLED = ("rule", "lock-step", "died", "hung", "test")
@@ -108,6 +108,7 @@ def page(
         survivors=survivors,
         listed=[_survivor(one) for one in survivors],
         elsewhere=elsewhere,
+        variants=VARIANTS,
     )
 
 
@@ -179,7 +180,6 @@ def _ran(tests: Iterable[CleanTest]) -> list[list[str]]:
             str(len({test.name.split("::")[0] for test in found})),
             str(sum(test.outcome == "passed" for test in found)),
             str(sum(test.outcome != "passed" for test in found)),
-            f"{sum(test.seconds for test in found if test.outcome == 'passed'):.0f}",
         ]
         for folder, found in sorted(folders.items())
     ]

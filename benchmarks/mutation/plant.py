@@ -27,9 +27,8 @@ class Planted:
         self._folder = folder
         self._functions: dict[Place, list[FunctionType]] = {}
         for function in gc.get_objects():
-            if isinstance(function, FunctionType) and (
-                place := place_of(function.__code__, folder)
-            ):
+            # `isinstance` would ask modules that are loaded when they are looked at.
+            if type(function) is FunctionType and (place := place_of(function.__code__, folder)):
                 self._functions.setdefault(place, []).append(function)
 
     def replace(self, place: Place, code: CodeType, reached: Callable[[], None]) -> bool:
@@ -61,12 +60,11 @@ def entered(folder: Path) -> Iterator[set[Place]]:
     places: set[Place] = set()
 
     def enters(frame: FrameType, event: str, argument: Any) -> None:
-        if event == "call":
-            seen.add(frame.f_code)
+        seen.add(frame.f_code)  # and nothing inside the function is traced: much faster
 
-    sys.setprofile(enters)
+    sys.settrace(enters)
     try:
         yield places
     finally:
-        sys.setprofile(None)
+        sys.settrace(None)
         places |= {place for code in seen if (place := place_of(code, folder))}
