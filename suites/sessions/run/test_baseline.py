@@ -13,6 +13,7 @@ from cachewitness._util.errors import UsageError
 from cachewitness.cli import invoke
 from cachewitness.report.baseline import Baseline, load
 from cachewitness.report.reuse import ReuseRow
+from cachewitness.sessions.run import last_failed
 from cachewitness.sessions.run.suites import Suite
 
 RUN = ["run", "--layout", "full", "--suite", "invariants"]
@@ -35,6 +36,16 @@ def test_the_same_engine_restores_as_much(
     assert invoke([*RUN, "--baseline", str(earlier)]) == 0
     said = capsys.readouterr().out
     assert "on the same traces of 1 configuration of suites" in said
+
+
+def test_what_failed_last_runs_first_and_is_compared_all_the_same(
+    earlier: Path, tmp_path: Path
+) -> None:
+    asked = [*RUN, "--quiet", "--report", str(tmp_path)]
+    assert invoke([*asked, *LESS, "--max-failures", "1"]) == 1
+    assert last_failed.load(tmp_path / "failures")
+    assert invoke(asked) == 0
+    assert load(tmp_path / "report.json", 0.0).rows == load(earlier, 0.0).rows
 
 
 def test_an_engine_that_restores_less_fails_by_how_much_and_where(
