@@ -82,7 +82,7 @@ def test_what_is_named_is_imported_once_and_what_it_prints_is_kept_for_each(modu
     for child in children:
         until(
             lambda child=child: (
-                child._process._poll.poll(0) == [] or child._process._see_that_nothing_was_said()
+                child._process._poll.poll(0) == [] or child._process._check_no_early_answer()
             )
         )
         assert "it was imported" in child.output()
@@ -149,7 +149,7 @@ def test_a_template_that_is_gone_is_no_verdict_and_is_replaced() -> None:
     template._process.wait()
     until(lambda: not Path(f"/proc/{process_of(lost).pid}").exists())
     with pytest.raises(OwnMistake, match="is gone"):
-        lost.said_to(b"{}\n", 5)
+        lost.answer_to(b"{}\n", 5)
     lost.end()
     other = start("decimal")
     assert process_of(other)._template is not template

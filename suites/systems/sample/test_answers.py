@@ -309,6 +309,6 @@ def test_restored_tokens_are_compared_with_a_control_and_prompts_asked_again_are
         if suite.name == "answers" and row.control == "attention-only"
     ]
     assert row.tokens >= row.own > 0
-    assert f"{row.tokens:,} tokens restored where the engine itself restores" in row.told
+    assert f"{row.tokens:,} tokens restored where the engine itself restores" in row.line
     (tally,) = [tally for tally in report.tallies() if tally.checker == "answers"]
     assert tally.measured[0].repeats > tally.measured[0].repeats_restored > 0

@@ -77,7 +77,7 @@ class LlamaCpp(StreamingEngine[Completion]):
             self._server.address, op, caching=self._caching, heard=self.heard, marked=marked
         )
 
-    def told(self, answer: Answer) -> list[Event]:
+    def events_of(self, answer: Answer) -> list[Event]:
         """Return an answer, behind the states from which its request went on."""
         if self._log is None:
             return [answer]
