@@ -108,7 +108,7 @@ def test_a_unit_that_was_leased_while_the_clock_was_ahead_is_leased_again(
     result = driven(planned(CLEAN, tmp_path), settings(tmp_path, lease=LEASE), InTurn(remembered))
     assert LEASE <= time.monotonic() - began < HOURS / 10
     assert result.totals.undone == [] and not queue.renew(leased, LEASE)
-    (line,) = result.progress.told
+    (line,) = result.progress.incidents
     assert (
         line.startswith("unit fuzz canary")
         and "was the clock of the database set back? The unit is leased again" in line
@@ -136,4 +136,6 @@ def test_a_worker_that_lives_keeps_its_unit_when_the_clock_is_set_back(
     made = planned(CLEAN, tmp_path)
     kept = settings(tmp_path, lease=LEASE)
     result = driven(made, kept, InTurn(remembered), told)
-    assert result.totals.undone == [] and result.progress.told == [] and result.progress.lost == 0
+    assert (
+        result.totals.undone == [] and result.progress.incidents == [] and result.progress.lost == 0
+    )

@@ -25,7 +25,7 @@ from cachewitness.sessions.campaign import driver as drivers
 from cachewitness.sessions.campaign import worker as serving
 from cachewitness.sessions.campaign.database import Database
 from cachewitness.sessions.campaign.driver import CampaignProgress
-from cachewitness.sessions.campaign.metrics import text, told_by
+from cachewitness.sessions.campaign.metrics import exporter, text
 from cachewitness.sessions.campaign.perform import perform
 from cachewitness.sessions.campaign.queue import Queue
 from cachewitness.sessions.campaign.store import opened
@@ -249,13 +249,13 @@ def test_metrics_in_a_file_and_on_a_port(tmp_path: Path) -> None:
         "# TYPE cachewitness_campaign_findings_total counter\n" in said
         and "seconds_left" not in said
     )
-    with told_by(str(tmp_path / "metrics"), "a") as tell:
+    with exporter(str(tmp_path / "metrics"), "a") as tell:
         tell(progress)
         assert (tmp_path / "metrics").read_text() == text(progress, "a")
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    with told_by(str(port), "a") as tell:
+    with exporter(str(port), "a") as tell:
         tell(progress)
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
             assert answer.read().decode() == text(progress, "a")

@@ -293,7 +293,7 @@ def test_a_worker_that_hangs_and_cannot_end_itself_is_ended(tmp_path: Path, at_o
         planned(STREAMS, tmp_path),
         kept,
         hanging,
-        lambda progress: told.__setitem__(slice(None), progress.told),
+        lambda progress: told.__setitem__(slice(None), progress.incidents),
     )
     assert (
         len(result.totals.undone) == 3 and len(hanging.stopped) == 6 and result.progress.lost >= 5
