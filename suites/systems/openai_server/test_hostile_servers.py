@@ -329,7 +329,7 @@ def test_who_was_asked_twice_may_find_what_the_first_sending_left() -> None:
     for again in (True, False):
         asked = Submit(r="a", prompt="", tokens=[1] * 9, generate=2)
         sending = request.Request(address, asked, b"", lambda: None, model="toy", cold="salts")
-        sending.said.restored = 8
+        sending.partial.restored = 8
         sending.again = int(again)
         if again:
             assert sending.answer().restored == -1
