@@ -204,7 +204,7 @@ def test_a_run_on_forked_processes_says_what_one_on_started_ones_does(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Of a copy that dies as of one that does not; and the kind passes its modules on."""
-    said = []
+    verdicts = []
     for imports in ("", "heavy_module"):
         # A run begins with what failed in the last one of the same folder.
         (folder := tmp_path / f"imports{imports}").mkdir()
@@ -226,10 +226,10 @@ def test_a_run_on_forked_processes_says_what_one_on_started_ones_does(
                 "--quiet",
             ]
         )
-        said.append(
+        verdicts.append(
             (code, [line for line in capsys.readouterr().out.splitlines() if "exit code 1" in line])
         )
-    assert said[0] == said[1] and said[0][0] == 1
+    assert verdicts[0] == verdicts[1] and verdicts[0][0] == 1
 
 
 def test_a_process_without_modules_is_started() -> None:

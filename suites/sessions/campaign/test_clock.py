@@ -76,10 +76,10 @@ def test_a_clock_that_is_set_hides_no_outcome(
     made = planned(SMALL, tmp_path)
     whole = came_to(driven(made, settings(tmp_path / "whole"), InTurn(remembered)))
 
-    def told(progress: CampaignProgress) -> None:
+    def advance(progress: CampaignProgress) -> None:
         clock.ahead += step
 
-    result = driven(made, settings(tmp_path, workers=1), InTurn(remembered), told)
+    result = driven(made, settings(tmp_path, workers=1), InTurn(remembered), advance)
     assert came_to(result) == whole
     assert result.progress.late == 0 and FAULTY in str(whole)
 
@@ -122,7 +122,7 @@ def test_a_worker_that_lives_keeps_its_unit_when_the_clock_is_set_back(
     queue, leased = ahead
     began = renewed = time.monotonic()
 
-    def told(progress: CampaignProgress) -> None:
+    def on_progress(progress: CampaignProgress) -> None:
         nonlocal renewed
         now = time.monotonic()
         if now - began > 3 * LEASE:
@@ -135,7 +135,7 @@ def test_a_worker_that_lives_keeps_its_unit_when_the_clock_is_set_back(
 
     made = planned(CLEAN, tmp_path)
     kept = settings(tmp_path, lease=LEASE)
-    result = driven(made, kept, InTurn(remembered), told)
+    result = driven(made, kept, InTurn(remembered), on_progress)
     assert (
         result.totals.undone == [] and result.progress.incidents == [] and result.progress.lost == 0
     )
