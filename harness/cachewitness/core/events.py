@@ -508,7 +508,8 @@ class Submitted(_Event, tag="submit", gc=False):
     nobody said.
 
     At answers level it is to generate so many tokens (`generate`). A `session` waits for more
-    input when its answer is over.
+    input when its answer is over. With `prompt_logprobs` its client wants the log-probability of
+    every token of the prompt, so none may be restored.
     """
 
     r: str
@@ -520,6 +521,7 @@ class Submitted(_Event, tag="submit", gc=False):
     shared: int = 0
     generate: int = 0
     session: bool = False
+    prompt_logprobs: bool = False
 
 
 class Run(msgspec.Struct, omit_defaults=True):

@@ -63,6 +63,11 @@ CATALOGUE: tuple[Anomaly, ...] = (
         "a request computes into pages that others read",
     ),
     Anomaly(
+        "unwanted-hit",
+        "a request that asks for the log-probabilities of its prompt restores no token of it",
+        "tokens without a log-probability: an evaluation by likelihood counts a part of the text",
+    ),
+    Anomaly(
         "state-position-skew",
         "a recurrent state is resumed at exactly the position that it was taken at",
         "the last tokens are applied twice, or never",

@@ -182,6 +182,8 @@ class ReuseFloor(Checker):
                 return again
         if event.reported > event.resume + LAST_TOKEN:
             return (_counted(event),)
+        if ledger.requests[event.r].prompt_logprobs:
+            return None
         floor = Lookup(ledger, ledger.requests[event.r]).longest_common()
         short = event.resume < floor
         acceptable = short and self._acceptable(ledger, event)

@@ -62,7 +62,7 @@ def describe(
         pools=[Pool(id=POOL, pages=trace.pages, null=[0], eviction=eviction)],
         groups=[_group(index, spec, options) for index, spec in enumerate(trace.layout.groups)],
         rules=rules,
-        capabilities=[*CAPABILITIES, "withdraw"],
+        capabilities=[*CAPABILITIES, "prompt_logprobs", "withdraw"],
         not_applicable=not_applicable,
         engine_version=engine_version,
         trace=trace.name,

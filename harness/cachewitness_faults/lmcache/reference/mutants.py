@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from cachewitness.engines.fault_tools import wrap
+from cachewitness.engines.fault_tools import core, wrap
 from cachewitness.engines.mutant import declared, mutant
 from cachewitness.systems.lmcache.reference.planting import (
     connector_of,
@@ -44,6 +44,27 @@ def prefix_counted_in_one_group(engine: Any) -> None:
 
     wrap(server, "lookup", lookup)
     wrap(server, "retrieve", retrieve)
+
+
+@fault(
+    name="lmcache-prompt-logprobs-from-the-store",
+    mirrors="vllm-project/vllm v1/core/sched/scheduler.py (skip_reading_prefix_cache)",
+    anomaly="unwanted-hit",
+    checker="safety-law",
+    group="M",
+)
+@where_there_is_a_store
+def prompt_logprobs_from_the_store(engine: Any) -> None:
+    """Who asks for log-probabilities of its prompt is not looked up on the device, but what the
+    store has is loaded.
+    """
+
+    def get_computed_blocks(original: Any, request: Any) -> Any:
+        found = original(request)
+        request.skip_reading_prefix_cache = False
+        return found
+
+    wrap(core(engine), "get_computed_blocks", get_computed_blocks)
 
 
 @fault(

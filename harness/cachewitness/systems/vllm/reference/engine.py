@@ -143,6 +143,7 @@ def assemble(
             cache_salt=op.salt,
             adapter=op.adapter,
             mm_features=features,
+            skip_reading_prefix_cache=op.prompt_logprobs,
         )
 
     queue = FREE_LISTS[options_of(config).free_list]

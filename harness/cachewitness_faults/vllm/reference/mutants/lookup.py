@@ -35,6 +35,30 @@ def key_kept_after_eviction(engine: Driver) -> None:
 
 
 @mutant(
+    name="prompt-logprobs-from-the-cache",
+    mirrors="vllm-project/vllm v1/core/kv_cache_manager.py (prefix_cache_lookup_enabled)",
+    anomaly="unwanted-hit",
+    checker="safety-law",
+    group="M",
+    engines=BOTH,
+)
+def prompt_logprobs_from_the_cache(engine: Driver) -> None:
+    """Who asks for log-probabilities of its prompt is given what is cached, without any.
+
+    Look up every request, whatever its client wants to know of its prompt.
+    """
+
+    def get_computed_blocks(original: Any, request: Any) -> Any:
+        skips = request.skip_reading_prefix_cache
+        request.skip_reading_prefix_cache = False
+        found = original(request)
+        request.skip_reading_prefix_cache = skips
+        return found
+
+    wrap(core(engine), "get_computed_blocks", get_computed_blocks)
+
+
+@mutant(
     name="shared-prefix-boundary-forgotten",
     mirrors="vllm-project/vllm#45238",
     anomaly="lost-shared-prefix-boundary",
