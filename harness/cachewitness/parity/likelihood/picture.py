@@ -37,15 +37,20 @@ def _logprobs(rows: Sequence[AtPosition], arm: str, other: str) -> str:
     high = max([*map(lambda value, band: value + band, cold, noise), *there], default=0.0)
     axis = _Axis(low, high)
     places = [_x(index, len(shown)) for index in range(len(shown))]
-    band = [(x, axis.y(c + n)) for x, c, n in zip(places, cold, noise, strict=True)]
-    under = [(x, axis.y(c - n)) for x, c, n in zip(places, cold, noise, strict=True)]
+    around = [
+        (x, c, n)
+        for x, c, n, row in zip(places, cold, noise, shown, strict=True)
+        if row.noise is not None
+    ]
+    over = [(x, axis.y(c + n)) for x, c, n in around]
+    under = [(x, axis.y(c - n)) for x, c, n in around]
     parts = [
-        chart.polygon([*band, *reversed(under)], class_="band"),
+        chart.polygon([*over, *reversed(under)], class_="band"),
         _line(places, [axis.y(value) for value in cold], "cold"),
         _line(places, [axis.y(value) for value in there], "arm"),
     ]
     title = f"arm {arm}: mean log-probability of the cold run's token by position (nats)"
-    names = (("cold", "cold, ± noise"), ("arm", other))
+    names = (("cold", "cold"), ("band", "± noise"), ("arm", other))
     return _figure(title, [*parts, *axis.marks(), *_positions(shown), *_legend(names)])
 
 
@@ -65,7 +70,7 @@ def _by_position(rows: Sequence[AtPosition], arm: str) -> str:
     )
     parts.append(_line(places, [axis.y(value) for value in changes], "arm"))
     title = f"arm {arm}: mean change of the best tokens by position (nats)"
-    names = (("cold", "noise"), ("arm", "change"))
+    names = (("band", "noise"), ("arm", "change"))
     return _figure(title, [*parts, *axis.marks(), *_positions(rows), *_legend(names)])
 
 
@@ -109,6 +114,7 @@ def _by_question(questions: Sequence[Asked], arm: str) -> str:
     parts += [_label(LEFT - 6, y(10.0**p) + 4, f"{10.0**p:g}", "end") for p in powers]
     parts += [_label(x(10.0**p), HEIGHT - 24, f"{10.0**p:g}", "middle") for p in powers]
     parts.append(_label((LEFT + WIDTH) / 2, HEIGHT - 6, "noise (nats)", "middle"))
+    parts.append(_label(LEFT + 8, TOP + 12, "change (nats)", "start"))
     moved = sum(one.moved for one in questions)
     title = (
         f"arm {arm}: {moved} of {len(questions)} questions moved by twice the noise or more (the"
@@ -160,7 +166,11 @@ def _legend(names: Sequence[tuple[str, str]]) -> list[str]:
     parts = []
     at = LEFT
     for style, words in names:
-        parts.append(chart.line((at, HEIGHT - 9), (at + 22, HEIGHT - 9), f"line {style}"))
+        parts.append(
+            chart.rect(at, HEIGHT - 14, 22, 10, style)
+            if style == "band"
+            else chart.line((at, HEIGHT - 9), (at + 22, HEIGHT - 9), f"line {style}")
+        )
         parts.append(_label(at + 28, HEIGHT - 5, words, "start"))
         at += 48 + 7 * len(words)
     return parts

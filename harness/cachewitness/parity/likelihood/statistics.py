@@ -19,6 +19,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
 
 import msgspec
 
@@ -33,6 +35,8 @@ EXCLUDED = 0.01
 """The error rate of that exclusion."""
 FLOOR = 1e-6
 """In nats: what a change or noise of 0 counts as in a ratio."""
+ROUNDING = 1e-9
+"""Sums that lie so near are equal."""
 FLIPPED_MAX = 12
 """Up to so many prefixes all signs are flipped; with more Student's t is as good."""
 WEIGHTS = {"size": 0.8, "cost": 0.2}
@@ -124,31 +128,35 @@ def by_prefix(values: Sequence[tuple[str, float]]) -> list[float]:
 def above(values: Sequence[float]) -> float:
     """Return the one-sided p value of a mean above 0, each value being as likely to have the other
     sign.
+
+    All signs are flipped at once: scipy's `permutation_test` gives the same a hundred times more
+    slowly, and the simulations of the error rates ask a million times.
     """
     if len(values) < 2 or len(values) > FLIPPED_MAX:
         return _t_above(values)
-    import numpy as np
-    from scipy.stats import permutation_test
+    sums = _signs(len(values)) @ values
+    return float((sums >= math.fsum(values) - ROUNDING).mean())
 
-    found = permutation_test(
-        (np.asarray(values),),
-        lambda sample, axis: np.mean(sample, axis=axis),
-        permutation_type="samples",
-        alternative="greater",
-        vectorized=True,
-        n_resamples=2**FLIPPED_MAX,
-    )
-    return float(found.pvalue)
+
+@lru_cache
+def _signs(count: int) -> Any:
+    """Return all choices of so many signs [2 ** count, count]."""
+    import numpy as np
+
+    return 1 - 2 * (np.arange(2**count)[:, None] >> np.arange(count) & 1)
 
 
 def _t_above(values: Sequence[float]) -> float:
+    """Return the same by Student's t."""
     if len(values) < 2:
         return 1.0
-    if max(values) == min(values):
-        return 0.0 if values[0] > 0 else 1.0
-    from scipy.stats import ttest_1samp
+    from scipy.special import stdtr
 
-    return float(ttest_1samp(values, 0.0, alternative="greater").pvalue)
+    mean = _mean(values)
+    error = _standard_error(values)
+    if not error:
+        return 0.0 if mean > 0 else 1.0
+    return float(stdtr(len(values) - 1, -mean / error))
 
 
 def _mean(values: Sequence[float]) -> float:
