@@ -119,7 +119,7 @@ def compare_likelihoods(options: dict[str, Any]) -> int:
 def _compared(options: dict[str, Any], progress: _Progress) -> int:
     from cachewitness._util import files
     from cachewitness.cli.options import finish
-    from cachewitness.cli.report_option import drawn_or_told
+    from cachewitness.cli.report_option import drawn_or_problems
     from cachewitness.parity.likelihood import document, page, terminal
     from cachewitness.parity.likelihood.asking import Served, prove
     from cachewitness.parity.likelihood.measuring import AGAINST, Asker
@@ -162,7 +162,7 @@ def _compared(options: dict[str, Any], progress: _Progress) -> int:
     else:
         terminal.print_likelihood(whole, out)
         output.echo(f"kept in {folder}: report.html, report.json")
-    drawn = drawn_or_told(folder / store.PAGE, lambda: page.of_likelihood(whole))
+    drawn = drawn_or_problems(folder / store.PAGE, lambda: page.of_likelihood(whole))
     return finish(whole.exit_code, *drawn, quiet=True)
 
 

@@ -23,8 +23,8 @@ def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def score(capsys: pytest.CaptureFixture[str], *argv: str) -> tuple[int, str, str]:
     code = invoke(["score", "--likelihood", *argv])
-    said = capsys.readouterr()
-    return code, said.out, said.err
+    printed = capsys.readouterr()
+    return code, printed.out, printed.err
 
 
 def test_a_fault_is_told_drawn_and_kept(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

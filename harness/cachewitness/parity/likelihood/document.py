@@ -20,7 +20,7 @@ from cachewitness.parity.scores.gate import EXIT_CODES
 FORMAT = "cachewitness.likelihood"
 VERSION = 1
 MOVED_MAX = 20
-"""Questions that are told token by token, the largest change first."""
+"""Questions that are listed token by token, the largest change first."""
 
 
 class AtPosition(msgspec.Struct, frozen=True, kw_only=True):
@@ -173,8 +173,8 @@ def _by_position(found: Measured, arm: str) -> list[AtPosition]:
 
 def _by_question(found: Measured, arm: str) -> list[Asked]:
     rows = [_asked(found, arm, index, pair) for index, pair in pairs_of(found, arm).items()]
-    told = sorted((row for row in rows if row.moved), key=lambda row: -row.change)[:MOVED_MAX]
-    kept = {(row.prefix, row.row) for row in told}
+    moved = sorted((row for row in rows if row.moved), key=lambda row: -row.change)[:MOVED_MAX]
+    kept = {(row.prefix, row.row) for row in moved}
     return [
         row if (row.prefix, row.row) in kept else msgspec.structs.replace(row, tokens=[])
         for row in rows

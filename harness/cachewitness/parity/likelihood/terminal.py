@@ -39,7 +39,7 @@ def heading(server: str, questions: int, prefixes: int, requests: int, out: Cons
     out.print(Text(line, style="bold"), soft_wrap=True)
 
 
-def told(lines: list[str], out: Console) -> None:
+def print_wrapped(lines: list[str], out: Console) -> None:
     """Print lines, wrapped."""
     for line in lines:
         print_lines(wrapped(line, ""), out)
@@ -51,7 +51,9 @@ def print_likelihood(whole: Document, out: Console) -> None:
     out.print()
     rows = [_row(entry, judged.get(entry.arm)) for entry in whole.arms]
     print_objects(rows, _COLUMNS, out, justify="right")
-    told(["change, noise and cost in nats a token; moved: by twice the noise or more"], out)
+    print_wrapped(
+        ["change, noise and cost in nats a token; moved: by twice the noise or more"], out
+    )
     out.print()
     for entry in whole.arms:
         _print_moved(entry, whole, out)
@@ -114,6 +116,8 @@ def _print_moved(entry: ArmEntry, whole: Document, out: Console) -> None:
             lines += wrapped(f"log-probability by token, {name}: {' '.join(values)}", "  ")
         print_lines(lines, out)
     if len(moved) > SHOWN_MAX:
-        told([f"{len(moved):,} questions moved in arm {entry.arm}; report.html draws them"], out)
+        print_wrapped(
+            [f"{len(moved):,} questions moved in arm {entry.arm}; report.html draws them"], out
+        )
     if moved:
         out.print()
