@@ -64,7 +64,7 @@ DAMAGED = [
     World(30, times=2.0, prefixes=6),
     World(30, times=2.0, prefixes=30),
     World(256, times=2.0),
-    *(World(n, times=20.0, one=True) for n in (30, 256)),
+    *(World(30, times=times, one=True) for times in (3.0, 5.0, 20.0)),
 ]
 
 

@@ -10,10 +10,10 @@ import pytest
 pytest.importorskip("scipy", reason="scipy is missing: pip install 'cachewitness[score]'")
 
 import numpy as np
-from scipy.stats import permutation_test, ttest_1samp
+from scipy.stats import permutation_test, t, ttest_1samp
 
 from benchmarks.likelihood_rates import World, simulate
-from cachewitness.parity.likelihood.statistics import FLIPPED_MAX, Pair, above, cost, size
+from cachewitness.parity.likelihood.statistics import FLIPPED_MAX, Pair, above, cost, size, worst
 
 RUNS = 300
 FEW = 0.05 * RUNS + 3 * (0.05 * 0.95 * RUNS) ** 0.5
@@ -68,5 +68,21 @@ def test_twice_the_noise_passes_in_less_than_one_of_a_hundred_runs(world: World)
     assert found["pass"] <= 0.01 * RUNS and found["fail"] > 0.7 * RUNS
 
 
-def test_a_fault_behind_one_prefix_alone_does_not_pass() -> None:
-    assert not simulate(World(30, times=20.0, one=True), RUNS, 3)["pass"]
+def test_a_fault_behind_one_prefix_alone_fails() -> None:
+    """Over all prefixes it is one observation of eight."""
+    found = simulate(World(30, times=20.0, one=True), RUNS, 3)
+    assert not found["pass"] and found["fail"] > 0.9 * RUNS
+
+
+def test_the_furthest_prefix_is_compared_with_all_others() -> None:
+    """By Student's t, times the number of prefixes; one that moved by less than twice is none."""
+    draw = random.Random(2)
+    ratios = [math.exp(draw.gauss(0, 0.2)) for _ in range(7)]
+    pairs = [Pair(f"p{i}", ratio, 1.0, 0.0) for i, ratio in enumerate([*ratios, 4.0])]
+    logs = [math.log(ratio) for ratio in ratios]
+    mean = sum(logs) / 7
+    deviation = math.sqrt(sum((one - mean) ** 2 for one in logs) / 6)
+    found = worst(pairs)
+    by_t = t.sf((math.log(4) - mean) / (deviation * math.sqrt(8 / 7)), 6)
+    assert found.prefix == "p7" and found.p == pytest.approx(8 * by_t, rel=1e-3)
+    assert worst(pairs[:-1]).p == 1

@@ -100,6 +100,12 @@ class Document(msgspec.Struct, frozen=True, kw_only=True):
         """Return what the arm's side is called."""
         return "other server" if self.against else "cached"
 
+    @property
+    def passed(self) -> str:
+        """Return what a pass means."""
+        who = "the other server" if self.against else "the cache"
+        return f"{who} changed no likelihood beyond the noise"
+
 
 def document(
     server: str, against: str, found: Measured, rules: Rules, settings: Mapping[str, Any]

@@ -35,7 +35,7 @@ def of_likelihood(whole: Document) -> bytes:
         "likelihood.html.j2",
         films=False,
         whole=whole,
-        verdict=(word, whole.exit_code, ""),
+        verdict=(word, whole.exit_code, "" if whole.exit_code else whole.passed),
         arms=shown,
         judged=judged,
     )

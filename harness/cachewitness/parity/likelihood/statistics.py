@@ -8,11 +8,15 @@ both have the same distribution, so the logarithm of their ratio is as likely po
   questions behind one prefix share what was restored. `FORGIVEN` is taken off first, since a hit is
   cut a little otherwise than any cold run. A change is excluded if the upper end of the interval of
   Student's t at `EXCLUDED` is below `TWICE`.
+* **Prefix.** Whether one prefix moved more than chance moves any of the others: Student's t of the
+  one that is furthest out against all others, times the number of prefixes, if it moved by `TWICE`
+  the noise. It finds the one bad prefix, of which the size of all knows nothing.
 * **Cost.** What a token drawn from the cold run costs more, beyond what it costs in the noise arm,
   in nats. The mean with the interval of Student's t between prefixes.
 
-Sources: Fisher, The Design of Experiments (1935), chapter 3, for sign flips; Kullback and Leibler,
-Annals of Mathematical Statistics 22 (1951) 79-86. Tests and quantiles are scipy's.
+Sources: Grubbs, Technometrics 11 (1969) 1-21, for the one that is furthest out; Fisher, The Design
+of Experiments (1935), chapter 3, for sign flips; Kullback and Leibler, Annals of Mathematical
+Statistics 22 (1951) 79-86. Tests and quantiles are scipy's.
 """
 
 from __future__ import annotations
@@ -39,7 +43,7 @@ ROUNDING = 1e-9
 """Sums that lie so near are equal."""
 FLIPPED_MAX = 12
 """Up to so many prefixes all signs are flipped; with more Student's t is as good."""
-WEIGHTS = {"size": 0.8, "cost": 0.2}
+WEIGHTS = {"size": 0.7, "cost": 0.2, "prefix": 0.1}
 """How the error rate of an arm is divided."""
 
 
@@ -82,6 +86,16 @@ class Cost(msgspec.Struct, frozen=True, kw_only=True):
     p: float
 
 
+class Worst(msgspec.Struct, frozen=True, kw_only=True):
+    """The prefix that moved most: how many times its noise, and the p value of one that is so far
+    out.
+    """
+
+    prefix: str
+    ratio: float
+    p: float
+
+
 def size(pairs: Sequence[Pair]) -> Size:
     """Return the size of a change."""
     logs = by_prefix([(pair.prefix, math.log(pair.ratio)) for pair in pairs])
@@ -109,20 +123,41 @@ def cost(pairs: Sequence[Pair], margin: float) -> Cost:
     )
 
 
-def smallest(size: Size, cost: Cost) -> tuple[float, str]:
-    """Return the smaller p value of the two tests, each divided by its share of the error rate, and
+def worst(pairs: Sequence[Pair]) -> Worst:
+    """Return the prefix that moved most."""
+    means = _by_prefix([(pair.prefix, math.log(pair.ratio)) for pair in pairs])
+    prefix = max(means, key=means.__getitem__)
+    most = means.pop(prefix)
+    rest = [*means.values()]
+    p = 1.0
+    if len(rest) > 1 and most > math.log(TWICE):
+        error = _standard_error(rest) * math.sqrt(len(rest) + 1)
+        p = min(1.0, (len(rest) + 1) * _beyond(most - _mean(rest), error, len(rest) - 1))
+    return Worst(prefix=prefix, ratio=math.exp(most), p=p)
+
+
+def smallest(size: Size, cost: Cost, worst: Worst) -> tuple[float, str]:
+    """Return the smallest p value of the tests, each divided by its share of the error rate, and
     which it is.
     """
-    p, test = min((size.p / WEIGHTS["size"], "size"), (cost.p / WEIGHTS["cost"], "cost"))
+    p, test = min(
+        (size.p / WEIGHTS["size"], "size"),
+        (cost.p / WEIGHTS["cost"], "cost"),
+        (worst.p / WEIGHTS["prefix"], "prefix"),
+    )
     return min(1.0, p), test
 
 
 def by_prefix(values: Sequence[tuple[str, float]]) -> list[float]:
     """Return the mean of each prefix."""
+    return [*_by_prefix(values).values()]
+
+
+def _by_prefix(values: Sequence[tuple[str, float]]) -> dict[str, float]:
     grouped: dict[str, list[float]] = {}
     for prefix, value in values:
         grouped.setdefault(prefix, []).append(value)
-    return [_mean(of_prefix) for of_prefix in grouped.values()]
+    return {prefix: _mean(of_prefix) for prefix, of_prefix in grouped.items()}
 
 
 def above(values: Sequence[float]) -> float:
@@ -150,13 +185,16 @@ def _t_above(values: Sequence[float]) -> float:
     """Return the same by Student's t."""
     if len(values) < 2:
         return 1.0
+    return _beyond(_mean(values), _standard_error(values), len(values) - 1)
+
+
+def _beyond(value: float, error: float, degrees: int) -> float:
+    """Return how often chance exceeds a value with such a standard error."""
     from scipy.special import stdtr
 
-    mean = _mean(values)
-    error = _standard_error(values)
     if not error:
-        return 0.0 if mean > 0 else 1.0
-    return float(stdtr(len(values) - 1, -mean / error))
+        return 0.0 if value > 0 else 1.0
+    return float(stdtr(degrees, -value / error))
 
 
 def _mean(values: Sequence[float]) -> float:

@@ -57,10 +57,7 @@ def print_likelihood(whole: Document, out: Console) -> None:
     out.print()
     for entry in whole.arms:
         _print_moved(entry, whole, out)
-    same = (
-        "the other server answers as likely" if whole.against else "the cache changed no likelihood"
-    )
-    print_verdict(whole.exit_code, out, reasons=_why(whole), passed=f"{same} beyond the noise")
+    print_verdict(whole.exit_code, out, reasons=_why(whole), passed=whole.passed)
 
 
 def _why(whole: Document) -> list[str]:

@@ -5,8 +5,8 @@ Asked in this order:
 1. Was the cold arm cold, and did the arm hit? Positions without the proof of their hit do not
    count; if fewer than `min_share` of them do, nothing was checked.
 2. Is there noise to compare with? Without it the verdict is unknown, never fail.
-3. Is the change larger than the noise, or does it cost more than the margin? Then the arm fails, at
-   5 % over both tests and all arms (Holm).
+3. Is the change larger than the noise, over all or behind one prefix, or does it cost more than the
+   margin? Then the arm fails, at 5 % over these tests and all arms (Holm).
 4. Are a change of twice the noise and a cost of the margin excluded? Then it passes; else it is
    unknown, and the report says how many questions would decide.
 """
@@ -26,9 +26,11 @@ from cachewitness.parity.likelihood.statistics import (
     Cost,
     Pair,
     Size,
+    Worst,
     cost,
     size,
     smallest,
+    worst,
 )
 from cachewitness.parity.likelihood.steps import change
 from cachewitness.parity.likelihood.steps import cost as cost_of
@@ -50,7 +52,8 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
 
 class Judged(msgspec.Struct, frozen=True, kw_only=True):
     """One arm. `counted` of `positions` have the proof of their hit, `dropped` says why others have
-    not; `size` and `cost` are None without noise.
+    not; `size`, `cost` and
+    `worst` are None without noise.
     """
 
     arm: str
@@ -63,6 +66,7 @@ class Judged(msgspec.Struct, frozen=True, kw_only=True):
     dropped: Mapping[str, int]
     size: Size | None = None
     cost: Cost | None = None
+    worst: Worst | None = None
     p_adjusted: float = 1.0
     test: str = ""
 
@@ -88,10 +92,12 @@ def decide(arms: Sequence[tuple[Judged, Sequence[Pair]]], rules: Rules) -> list[
     """Decide arms by their pairs, of which each has one at least."""
     measured = []
     for arm, pairs in arms:
-        found = (size(pairs), cost(pairs, rules.margin))
+        found = (size(pairs), cost(pairs, rules.margin), worst(pairs))
         p, test = smallest(*found)
         measured.append(
-            msgspec.structs.replace(arm, size=found[0], cost=found[1], p_adjusted=p, test=test)
+            msgspec.structs.replace(
+                arm, size=found[0], cost=found[1], worst=found[2], p_adjusted=p, test=test
+            )
         )
     adjusted = holm([arm.p_adjusted for arm in measured])
     return [
@@ -201,6 +207,12 @@ def _changed(arm: Judged) -> str:
     assert arm.size is not None
     assert arm.cost is not None
     who = "the other server" if arm.arm == AGAINST else "the cache"
+    if arm.test == "prefix" and arm.worst is not None:
+        return (
+            f"{who} changes the logarithms of the best tokens behind prefix {arm.worst.prefix} by"
+            f" {arm.worst.ratio:.1f} times the noise, and over all prefixes by"
+            f" {arm.size.ratio:.2f} times"
+        )
     return (
         f"{who} changes the logarithms of the best tokens by {_nats(arm.size.change)}, the noise by"
         f" {_nats(arm.size.noise)} ({arm.size.ratio:.1f} times as much), and costs"
