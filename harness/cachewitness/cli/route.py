@@ -66,14 +66,14 @@ class Asked:
     multiple=True,
     metavar="NAME",
     help=(
-        "How messages arrive: whole, late, gaps, twice, media or restart; may be repeated; default:"
-        " each in turn."
+        "How messages arrive: whole, late, gaps, twice, media, seeds or restart; may be repeated;"
+        " default: each in turn."
     ),
 )
 @click.option(
     "--traces",
     type=click.IntRange(min=1),
-    default=6,
+    default=7,
     show_default=True,
     metavar="N",
     help="How many traces are run on each configuration.",

@@ -18,6 +18,7 @@ DELIVERIES: Mapping[str, str] = {
     "gaps": "one message in three is lost, and the router asks for it when the next one comes",
     "twice": "messages come twice, and older ones again",
     "media": "each block is told of on the medium CPU as well, and told to be gone from it",
+    "seeds": "every message arrives, and each worker names equal blocks in its own way",
     "restart": "the first worker starts anew behind its fourth message and numbers from 0",
 }
 """How messages arrive, by name."""

@@ -44,7 +44,7 @@ from cachewitness.engines.registry import EngineSpec
 from cachewitness.sessions.route.contract import Bounds, Reported, bounds, longest, unjudged
 from cachewitness.sessions.route.delivery import Channel
 from cachewitness.sessions.route.router import Make, Router
-from cachewitness.sessions.route.wire import Names, Texts, events_of
+from cachewitness.sessions.route.wire import Names, Shared, Texts, events_of
 from cachewitness.sessions.route.wire import described as groups_of
 
 MISSED, PROMISED, RAISED = "missed-prefix", "false-promise", "router-raised"
@@ -115,7 +115,7 @@ class Worker:
     """An engine of the fleet, from one start to the next."""
 
     def __init__(
-        self, spec: EngineSpec, trace: Trace, fleet: Vocabulary, start: int, how: str
+        self, spec: EngineSpec, trace: Trace, fleet: Vocabulary, names: Names, how: str
     ) -> None:
         self.engine = spec.open(trace.header)
         self.header = described(self.engine, trace.header)
@@ -130,7 +130,7 @@ class Worker:
         self._ahead = BatchedRun(self.engine, self.header, self.observer, 1)
         self._live = LiveRequests()
         self._texts = Texts(fleet)
-        self._names = Names(start)
+        self._names = names
         self._groups = self.header.local_groups()
         self._streams: dict[str, str] = {}
         self._taken = 0
@@ -189,6 +189,7 @@ class Fleet:
         self._trace = trace
         self._texts = Vocabulary()
         self._starts = 0
+        self._names: Shared | None = None if how == "seeds" else {}
         self.course = Course()
         self.workers = [self._start(how) for _ in range(workers)]
         self._router: Router | None = None
@@ -201,7 +202,8 @@ class Fleet:
 
     def _start(self, how: str) -> Worker:
         self._starts += 1
-        return Worker(self._spec, self._trace, self._texts, self._starts, how)
+        names = Names(self._starts, self._names)
+        return Worker(self._spec, self._trace, self._texts, names, how)
 
     def run(self) -> Course:
         """Run the trace, or as far as it can be judged."""

@@ -99,10 +99,11 @@ class Session:
 
     def run(self, planned: Sequence[Planned]) -> Report:
         """Run traces and return what came of them. Raises EngineBroken if the engine cannot be
-        built.
+        built, UsageError if it or the router refuses every configuration.
         """
         report = Report()
         refused: set[str] = set()
+        errors: list[UsageError] = []
         for one in planned:
             if one.configuration in refused:
                 continue
@@ -113,6 +114,7 @@ class Session:
             except EngineBroken:
                 raise
             except UsageError as error:
+                errors.append(error)
                 refused.add(one.configuration)
                 report.leave_out(one.configuration, str(error))
                 continue
@@ -120,6 +122,8 @@ class Session:
                 refused.add(one.configuration)
             report.take(one, course)
             self._note(report, one, course)
+        if errors and len(errors) == len({one.configuration for one in planned}):
+            raise errors[0]
         return report
 
     def _note(self, report: Report, planned: Planned, course: Course) -> None:

@@ -95,18 +95,41 @@ class Texts:
         ]
 
 
+Shared = dict[tuple[str, str, tuple[int, ...]], int]
+"""Numbers of prefixes (salt, adapter, tokens), the same on every worker."""
+
+
 class Names:
-    """Numbers for the names of blocks: an engine's, in one start of it, which no other start of any
-    worker uses.
+    """Numbers for the names of blocks that an engine gives in one start of it.
+
+    With `shared`, equal prefixes have equal numbers on every worker and in every start, as hashes
+    of content have; else no other start uses any of them, as with a seed for each process. What a
+    name stands for shows where an event names each of its blocks.
     """
 
-    def __init__(self, start: int) -> None:
+    def __init__(self, start: int, shared: Shared | None) -> None:
         self._first = start * _NAMES
+        self._shared = shared
         self._known: dict[str, int] = {}
+        self._prefixes: dict[str, tuple[str, str, tuple[int, ...]]] = {}
 
     def number(self, name: str) -> int:
         """Return the number of a name."""
         return self._known.setdefault(name, self._first + len(self._known))
+
+    def learn(self, event: KvStored, tokens: Sequence[int]) -> None:
+        """Learn what the names of an event stand for; `tokens` are the fleet's."""
+        size = event.block_size
+        behind = (
+            self._prefixes.get(event.parent) if event.parent else (event.salt, event.adapter, ())
+        )
+        if self._shared is None or behind is None or len(event.hashes) * size != len(tokens):
+            return
+        salt, adapter, before = behind
+        for index, name in enumerate(event.hashes):
+            prefix = salt, adapter, (*before, *tokens[: (index + 1) * size])
+            self._prefixes[name] = prefix
+            self._known.setdefault(name, self._shared.setdefault(prefix, len(self._shared)))
 
 
 def events_of(
@@ -117,6 +140,8 @@ def events_of(
         if isinstance(event, KvCleared):
             yield {"type": "AllBlocksCleared"}
         elif isinstance(event, KvRemoved | KvStored):
+            if isinstance(event, KvStored):
+                names.learn(event, texts.shared(event.tokens))
             common: dict[str, Any] = {
                 "block_hashes": [names.number(name) for name in event.hashes],
                 "medium": event.medium or "GPU",
