@@ -45,6 +45,7 @@ from cachewitness.systems.vllm.connectors.scheduler import ConnectedScheduler
 from cachewitness.systems.vllm.declared import read_options, release_name
 from cachewitness.systems.vllm.hisparse.engine import WAYS, hisparse_engine
 from cachewitness.systems.vllm.known import known_lists
+from cachewitness.systems.vllm.plugged import allow, imported, settings, start
 from cachewitness.systems.vllm.scheduler import RealScheduler
 from cachewitness.systems.vllm.source import FIRST, KNOWN, LAST, Source, load
 from cachewitness.toy.kind import need_torch
@@ -68,7 +69,9 @@ VALUES = {
 """What an option of the engine's name may be, its default first."""
 WITH_CONNECTOR = ("load_failure", "sync_failures")
 """Options about the loads of a connector, which need one."""
-WITHOUT_HISPARSE = ("connector", "sized", "tensors")
+NEEDS = {"connector_config": "connector"}
+"""Options that say more of what another one names."""
+WITHOUT_HISPARSE = ("connector", "scheduler_cls", "sized", "tensors")
 """Options that HiSparse does not go with: it is a connector, it has its own sizing, and its tensors
 are not driven."""
 
@@ -134,6 +137,9 @@ def open_engine(header: TraceHeader, options: Mapping[str, str]) -> Engine:
         raise UsageError(
             f"--engine vllm: hisparse is not driven with {other}; leave one of them out"
         )
+    for name, needs in NEEDS.items():
+        if options.get(name) and not options.get(needs, ""):
+            raise UsageError(f"--engine vllm: {name} is for a {needs}, and the options name none")
     settled = {name: chosen("vllm", options, name, known) for name, known in VALUES.items()}
     ACTIVE.undo()
     LMCACHE.undo()
@@ -154,7 +160,9 @@ def _computing(header: TraceHeader, options: Mapping[str, str]) -> OnTensors:
 
 def _built(header: TraceHeader, options: Mapping[str, str]) -> VllmEngine:
     begun = perf_counter()
+    plugins = allow(options.get("plugins", ""))
     source = load(options.get("source", ""))
+    start(plugins)
     asked = read_options(header, source)
     full = options["key_events"] == "full"
     sized = options.get("sized", "")
@@ -162,8 +170,21 @@ def _built(header: TraceHeader, options: Mapping[str, str]) -> VllmEngine:
         eager = chosen("vllm", options, "hisparse", WAYS) == "eager"
         assembled = hisparse_engine(header, asked, source, eager=eager, full=full)
     elif header.level == "scheduler":
-        connector = asked_for(options.get("connector", ""), options["load_failure"], source)
-        assembled = scheduler_engine(header, asked, source, connector, sized, full=full)
+        connector = asked_for(
+            options.get("connector", ""),
+            options["load_failure"],
+            source,
+            settings("connector_config", options.get("connector_config", "")),
+        )
+        assembled = scheduler_engine(
+            header,
+            asked,
+            source,
+            connector,
+            sized,
+            full=full,
+            scheduler_cls=_scheduler_of(options, source),
+        )
     else:
         assembled = manager_engine(header, asked, source, sized, full=full)
     engine = VllmEngine(
@@ -176,6 +197,21 @@ def _built(header: TraceHeader, options: Mapping[str, str]) -> VllmEngine:
     engine.again = partial(_built, header, options)
     engine.startup_seconds = perf_counter() - begun
     return engine
+
+
+def _scheduler_of(options: Mapping[str, str], source: Source) -> type | None:
+    """Return the class that takes the place of vLLM's Scheduler, None for none. Raises UsageError
+    for one that has not what the harness observes.
+    """
+    if not (name := options.get("scheduler_cls", "")):
+        return None
+    kind: type = imported("scheduler_cls", name)
+    if not issubclass(kind, source.part("v1.core.sched.scheduler", "Scheduler")):
+        raise UsageError(
+            f"--engine vllm:scheduler_cls={name}: does not derive from vLLM's Scheduler, whose"
+            " requests and cache manager are observed"
+        )
+    return kind
 
 
 def _limited(
@@ -295,7 +331,15 @@ ENGINE = EngineKind(
         ),
         "connector": (
             "at scheduler level: the KV connector that it loads from and stores to"
-            " (docs/systems/vllm-notes.md)"
+            " (docs/systems/vllm-notes.md), or `module:Class` of one that derives from one of those"
+            " (docs/plug-ins.md)"
+        ),
+        "connector_config": "a JSON object: what the connector's configuration says besides",
+        "scheduler_cls": (
+            "at scheduler level: `module:Class` in place of vLLM's Scheduler (docs/plug-ins.md)"
+        ),
+        "plugins": (
+            "the plug-ins of vLLM that are loaded, `a+b`; left out: none, whatever is installed"
         ),
         "load_failure": (
             "with a connector: `fail` ends a request whose load fails; by default it is computed"
