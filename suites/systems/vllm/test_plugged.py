@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from cachewitness._util.errors import UsageError
+from cachewitness._util.errors import EngineMissing, UsageError
 from cachewitness.cli import invoke
 from cachewitness.core.driving import drive
 from cachewitness.core.events import Hit
 from cachewitness.core.result import Result
 from cachewitness.core.trace_format import Finish, Op, Reset, Step, Submit, Trace, TraceHeader
 from cachewitness.engines.registry import parse
-from cachewitness.systems.vllm.plugged import ALLOWED, allow, imported, settings
+from cachewitness.systems.vllm.plugged import ALLOWED, allow, blamed, imported, settings, start
 from cachewitness.workloads import layouts
 from suites.support.real_vllm import REAL, SOURCE
 
@@ -104,17 +104,29 @@ def test_no_plug_in_is_loaded_that_was_not_named(package: Path) -> None:
     [
         ("one+two", "no plug-in is called 'two'; known are broken, one"),
         (
-            "one+broken",
-            "plug-in 'broken' (plugged_broken:register) cannot be imported: ModuleNotFoundError:"
-            " No module named 'a_driver_that_is_not_there'",
+            "broken",
+            "cannot be imported: ModuleNotFoundError: No module named 'a_driver_that_is_not",
         ),
+        ("broken", "plugins=broken: plug-in 'broken' (plugged_broken:register)"),
     ],
 )
 def test_whose_import_fails_is_named(package: Path, named: str, line: str) -> None:
     with pytest.raises(UsageError) as refused:
-        allow(named)
+        start(allow(named))
     assert line in str(refused.value)
     assert "\n" not in str(refused.value)
+
+
+def test_what_a_platform_lacks_is_no_package_of_vllm_s() -> None:
+    """VLLM imports a platform with itself, and what is missing then looks like its own."""
+    missing = EngineMissing("vllm needs the package rebel, which is missing; pip install …")
+    with (
+        pytest.raises(UsageError, match=r"vllm:plugins=rbln: vLLM cannot be imported with this pl"),
+        blamed(["rbln"]),
+    ):
+        raise missing
+    with pytest.raises(EngineMissing), blamed([]):
+        raise missing
 
 
 @pytest.mark.parametrize(

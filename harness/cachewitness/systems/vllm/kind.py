@@ -12,7 +12,7 @@ importing and building.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from time import perf_counter
 from typing import TYPE_CHECKING
@@ -21,6 +21,7 @@ import msgspec
 
 from cachewitness._util.errors import UsageError
 from cachewitness.core.engine import Engine
+from cachewitness.core.engine_failure import describe_error
 from cachewitness.core.events import Event, Header, History, KeyEvents
 from cachewitness.core.trace_format import Op, Trace, TraceHeader
 from cachewitness.engines import policy as policies
@@ -45,7 +46,7 @@ from cachewitness.systems.vllm.connectors.scheduler import ConnectedScheduler
 from cachewitness.systems.vllm.declared import read_options, release_name
 from cachewitness.systems.vllm.hisparse.engine import WAYS, hisparse_engine
 from cachewitness.systems.vllm.known import known_lists
-from cachewitness.systems.vllm.plugged import allow, imported, settings, start
+from cachewitness.systems.vllm.plugged import allow, blamed, imported, settings, start
 from cachewitness.systems.vllm.scheduler import RealScheduler
 from cachewitness.systems.vllm.source import FIRST, KNOWN, LAST, Source, load
 from cachewitness.toy.kind import need_torch
@@ -69,6 +70,8 @@ VALUES = {
 """What an option of the engine's name may be, its default first."""
 WITH_CONNECTOR = ("load_failure", "sync_failures")
 """Options about the loads of a connector, which need one."""
+PLUGGED = ("scheduler_cls", "connector")
+"""Options that may name a class of another package."""
 NEEDS = {"connector_config": "connector"}
 """Options that say more of what another one names."""
 WITHOUT_HISPARSE = ("connector", "scheduler_cls", "sized", "tensors")
@@ -80,6 +83,8 @@ class VllmEngine(Driver):
     """vLLM's own classes, driven."""
 
     startup_seconds = 0.0
+    plugged: Sequence[str] = ()
+    """What of another package is in it."""
     again: Callable[[], VllmEngine]
     """Builds the same engine anew."""
 
@@ -109,9 +114,13 @@ class VllmEngine(Driver):
         try:
             return super().apply(op)
         except (AttributeError, TypeError) as error:
-            raise (
-                drift(error, "vLLM", self.header.engine_version, f"vLLM {KNOWN}") or error
-            ) from None
+            found = drift(error, "vLLM", self.header.engine_version, f"vLLM {KNOWN}")
+            if found and self.plugged:
+                raise UsageError(
+                    f"--engine vllm:{','.join(self.plugged)}: raised {describe_error(error)}; it"
+                    f" may be written for another release than vLLM {self.header.engine_version}"
+                ) from None
+            raise (found or error) from None
 
 
 def open_engine(header: TraceHeader, options: Mapping[str, str]) -> Engine:
@@ -161,7 +170,8 @@ def _computing(header: TraceHeader, options: Mapping[str, str]) -> OnTensors:
 def _built(header: TraceHeader, options: Mapping[str, str]) -> VllmEngine:
     begun = perf_counter()
     plugins = allow(options.get("plugins", ""))
-    source = load(options.get("source", ""))
+    with blamed(plugins):
+        source = load(options.get("source", ""))
     start(plugins)
     asked = read_options(header, source)
     full = options["key_events"] == "full"
@@ -194,6 +204,8 @@ def _built(header: TraceHeader, options: Mapping[str, str]) -> VllmEngine:
         assembled.adapter.publisher.mixed = True
     if options["sync_failures"] == "yes" and isinstance(assembled.adapter, ConnectedScheduler):
         assembled.adapter.sync_failures = len(header.layout.groups) == 1
+    named = {name: options.get(name, "") for name in PLUGGED}
+    engine.plugged = [f"{name}={value}" for name, value in named.items() if ":" in value]
     engine.again = partial(_built, header, options)
     engine.startup_seconds = perf_counter() - begun
     return engine

@@ -14,12 +14,13 @@ import importlib
 import json
 import os
 import sys
-from collections.abc import Sequence
-from importlib.metadata import entry_points
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any
 
-from cachewitness._util.errors import UsageError
+from cachewitness._util.errors import EngineMissing, UsageError
 from cachewitness._util.names import nearest
 
 ALLOWED = "VLLM_PLUGINS"
@@ -32,46 +33,64 @@ def allow(text: str) -> list[str]:
     """Have vLLM load the plug-ins that are named, `a+b`, and no other; return their names. Call it
     before vLLM is imported.
 
-    Raises UsageError if one is not installed, or cannot be imported.
+    Raises UsageError if one is not installed.
     """
     names = [name for name in text.split("+") if name]
     os.environ[ALLOWED] = ",".join(names)
-    if not names:
-        return names
-    installed = {entry.name: entry for group in GROUPS for entry in entry_points(group=group)}
     for name in names:
-        if name not in installed:
+        if name not in (installed := _installed()):
             raise UsageError(
                 f"--engine vllm:plugins={text}: no plug-in is called"
                 f" {name!r}{nearest(name, installed)}"
                 if installed
                 else f"--engine vllm:plugins={text}: no plug-in of vLLM is installed here"
             )
-    for name in names:
-        entry = installed[name]
-        try:
-            entry.load()
-        except Exception as error:
-            raise UsageError(
-                f"--engine vllm:plugins={text}: plug-in {name!r} ({entry.value}) cannot be"
-                f" imported: {_reason(error)}"
-            ) from None
     return names
 
 
-def start(names: Sequence[str]) -> None:
-    """Run the plug-ins that are allowed, as an engine of vLLM does when it starts. Raises
-    UsageError if one fails.
+@contextmanager
+def blamed(names: Sequence[str]) -> Iterator[None]:
+    """Say of what is missing while vLLM is imported that a plug-in may want it, if some are named:
+    a platform is imported with vLLM.
     """
+    try:
+        yield
+    except EngineMissing as error:
+        if not names:
+            raise
+        missing = str(error).partition(";")[0]
+        raise UsageError(
+            f"--engine vllm:plugins={'+'.join(names)}: vLLM cannot be imported with"
+            f" {'this plug-in' if len(names) == 1 else 'these plug-ins'}: {missing}"
+        ) from None
+
+
+def start(names: Sequence[str]) -> None:
+    """Run the plug-ins that are named, as an engine of vLLM does when it starts. vLLM passes over
+    one that cannot be imported; here UsageError names it, or says that one failed.
+    """
+    where = f"--engine vllm:plugins={'+'.join(names)}"
+    installed = _installed() if names else {}
+    for name in names:
+        try:
+            installed[name].load()
+        except Exception as error:
+            raise UsageError(
+                f"{where}: plug-in {name!r} ({installed[name].value}) cannot be imported:"
+                f" {_reason(error)}"
+            ) from None
     if not names:
         return
     try:
         importlib.import_module("vllm.plugins").load_general_plugins()
     except Exception as error:
         raise UsageError(
-            f"--engine vllm:plugins={'+'.join(names)}: a plug-in failed when vLLM called it:"
-            f" {_reason(error)}"
+            f"{where}: a plug-in failed when vLLM called it: {_reason(error)}"
         ) from None
+
+
+def _installed() -> dict[str, EntryPoint]:
+    return {entry.name: entry for group in GROUPS for entry in entry_points(group=group)}
 
 
 def imported(option: str, name: str) -> Any:
