@@ -39,7 +39,7 @@ class LastUse(NamedTuple):
     step: int
 
     @property
-    def told(self) -> str:
+    def description(self) -> str:
         """The use in words."""
         return f"given back by {self.by} in step {self.step}" if self.by else self.short
 
