@@ -5,7 +5,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from importlib.abc import SourceLoader
+from importlib.util import module_from_spec, spec_from_loader
 from pathlib import Path
+from types import ModuleType
 from typing import Any, NamedTuple
 
 import cachewitness_reference.router as reference
@@ -168,16 +172,40 @@ FAULTS: dict[str, Fault] = {
 """The faults by name, and what each is found for."""
 
 
-def build(name: str) -> Any:
-    """Return the class of the router with a fault."""
-    text = Path(reference.__file__).read_text(encoding="utf-8")
-    for before, after in FAULTS[name].edits:
+class _Changed(SourceLoader):
+    """Loads a module whose text was changed."""
+
+    def __init__(self, path: str, text: str) -> None:
+        self._path = path
+        self._text = text
+
+    def get_filename(self, fullname: str) -> str:
+        """Return where the text stood before."""
+        return self._path
+
+    def get_data(self, path: bytes | str) -> bytes:
+        """Return the text."""
+        return self._text.encode()
+
+
+def changed(module: ModuleType, edits: Sequence[tuple[str, str]], name: str) -> ModuleType:
+    """Return a module with pieces of its text replaced, each of which stands there once."""
+    path = str(module.__file__)
+    text = Path(path).read_text(encoding="utf-8")
+    for before, after in edits:
         if text.count(before) != 1:
             raise ValueError(f"fault {name}: {before!r} stands {text.count(before)} times")
         text = text.replace(before, after)
-    space: dict[str, Any] = {"__name__": f"{reference.__name__}.{name}"}
-    exec(compile(text, f"{name}.py", "exec"), space)
-    return space["Router"]
+    spec = spec_from_loader(f"{module.__name__}.{name}", _Changed(f"{path}.{name}", text))
+    assert spec is not None and spec.loader is not None
+    made = module_from_spec(spec)
+    spec.loader.exec_module(made)
+    return made
+
+
+def build(name: str) -> Any:
+    """Return the class of the router with a fault."""
+    return changed(reference, FAULTS[name].edits, name).Router
 
 
 def __getattr__(name: str) -> Any:

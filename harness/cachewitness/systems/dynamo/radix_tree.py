@@ -11,6 +11,7 @@ Source: ai-dynamo-runtime 1.6.1, `dynamo/_core.pyi`.
 
 from __future__ import annotations
 
+import importlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -29,7 +30,7 @@ class RadixTreeRouter:
 
     def __init__(self, groups: Sequence[Mapping[str, Any]], replay: Replay) -> None:
         try:
-            from dynamo.llm import RadixTree, compute_block_hash_for_seq
+            dynamo: Any = importlib.import_module("dynamo.llm")
         except ImportError as error:
             raise UsageError(
                 f"--router: Dynamo cannot be imported ({error}); pip install"
@@ -40,8 +41,8 @@ class RadixTreeRouter:
             raise UsageError(
                 f"--router: the tree indexes one group of full attention, not {len(full)}"
             )
-        self._tree = RadixTree()
-        self._hash = compute_block_hash_for_seq
+        self._tree = dynamo.RadixTree()
+        self._hash = dynamo.compute_block_hash_for_seq
         self._group = full[0]
         self._size: int = groups[self._group]["block_size"]
         self._replay = replay
