@@ -7,6 +7,11 @@ from importlib.util import find_spec
 import pytest
 
 from cachewitness.cli import invoke
+from cachewitness.cli.options import configurations_of, engine_of
+from cachewitness.sessions.route.delivery import DELIVERIES
+from cachewitness.sessions.route.fleet import Fleet
+from cachewitness.sessions.route.session import plan
+from cachewitness_faults.dynamo import FAULTS, build
 
 ROUTER = "cachewitness.systems.dynamo.radix_tree:RadixTreeRouter"
 ROUTE = ("route", "--router", ROUTER, "--traces", "2")
@@ -18,15 +23,31 @@ installed = pytest.mark.skipif(
 @pytest.mark.skipif(find_spec("dynamo") is not None, reason="Dynamo is installed")
 def test_without_dynamo_the_line_says_what_to_install(capsys: pytest.CaptureFixture[str]) -> None:
     assert invoke([*ROUTE, "--layout", "full"]) == 4
-    told = capsys.readouterr().err
-    assert told.count("\n") == 1
-    assert "pip install 'ai-dynamo-runtime==1.6.1'" in told
+    message = capsys.readouterr().err
+    assert message.count("\n") == 1
+    assert "pip install 'ai-dynamo-runtime==1.6.1'" in message
 
 
 @installed
 @pytest.mark.parametrize("delivery", ["whole", "late", "gaps", "twice", "media", "restart"])
 def test_it_does_as_it_says(delivery: str) -> None:
     assert invoke([*ROUTE, "--layout", "full-mamba", "--delivery", delivery]) == 0
+
+
+@installed
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_in_front_of_the_tree_is_found(fault: str) -> None:
+    engine = engine_of("reference", "vllm")
+    configurations = [
+        configurations_of("vllm", [layout], [], None, engine).configurations[0]
+        for layout in ("full", "full-swa")
+    ]
+    ways = [way for way in DELIVERIES if way != "seeds"]
+    for one in plan(engine, configurations, ways, 18, 0):
+        found = Fleet(engine, one.trace, build(fault), 2, one.delivery).run().findings
+        if found and found[0].anomaly == FAULTS[fault].finding:
+            return
+    pytest.fail(f"{fault} survives")
 
 
 @installed

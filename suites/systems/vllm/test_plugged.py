@@ -232,8 +232,8 @@ class TestOnVllm:
         engine = f"vllm:source={SOURCE},{options}"
         words = ["run", "--engine", engine, "--suite", "scheduler", "--layout", "full"]
         assert invoke(words) == 4
-        told = capsys.readouterr().err.splitlines()
-        assert line in told[-1]
+        lines = capsys.readouterr().err.splitlines()
+        assert line in lines[-1]
 
     def test_a_plug_in_that_is_named_is_run(self, package: Path) -> None:
         assert run("plugins=one").findings == []
