@@ -161,17 +161,21 @@ def _computing(header: TraceHeader, options: Mapping[str, str]) -> OnTensors:
     need_torch()
     from cachewitness.systems.vllm.on_tensors import OnTensors, check
 
-    check(header, read_options(header, load(options.get("source", ""))), options)
+    check(header, read_options(header, _source(options)), options)
     return OnTensors(
         _built(header, options), options["tensors"], partial(_computing, header, options)
     )
+
+
+def _source(options: Mapping[str, str]) -> Source:
+    return load(options.get("source", ""), options.get("package", ""))
 
 
 def _built(header: TraceHeader, options: Mapping[str, str]) -> VllmEngine:
     begun = perf_counter()
     plugins = allow(options.get("plugins", ""))
     with blamed(plugins):
-        source = load(options.get("source", ""))
+        source = _source(options)
     start(plugins)
     asked = read_options(header, source)
     full = options["key_events"] == "full"
@@ -347,6 +351,10 @@ ENGINE = EngineKind(
             "at scheduler level: the KV connector that it loads from and stores to"
             " (docs/systems/vllm-notes.md), or `module:Class` of one that derives from one of those"
             " (docs/plug-ins.md)"
+        ),
+        "package": (
+            "`NAME`, or `NAME@RELEASE` with the release of vLLM that it follows: a fork whose"
+            " modules lie in a package of its own (docs/plug-ins.md)"
         ),
         "connector_config": "a JSON object: what the connector's configuration says besides",
         "scheduler_cls": (
