@@ -57,6 +57,7 @@ openvino  the real OpenVINO GenAI on tiny hybrid models                        c
 transformers  the installed transformers on tiny hybrid models                 ci/stage_transformers.sh
 mlx    the installed mlx-lm on tiny hybrid models                             ci/stage_mlx.sh
 campaign  campaigns on a real PostgreSQL server and a real Ray cluster        ci/stage_campaign.sh
+routers  the installed Dynamo's radix tree behind key events                    ci/stage_routers.sh
 sglang  the installed SGLang, and faults patched into it                       ci/stage_sglang.sh
 server  a real vLLM server on a CPU, scored and broken                        ci/stage_vllm_server.sh
 readers  a million changed files, each taken or refused                       ci/stage_readers.sh

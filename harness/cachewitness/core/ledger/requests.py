@@ -138,6 +138,10 @@ class Requests(dict[str, RequestRecord]):
 
     def submit(self, event: Submitted) -> None:
         """Take in a request under the adapter and weights of now."""
+        self[event.r] = self.live[event.r] = self.would_be(event)
+
+    def would_be(self, event: Submitted) -> RequestRecord:
+        """Return the record that a request would have if it came now."""
         identity = (
             self.weights,
             event.salt,
@@ -154,8 +158,8 @@ class Requests(dict[str, RequestRecord]):
             shared=event.shared,
             prompt_logprobs=event.prompt_logprobs,
         )
-        self[event.r] = self.live[event.r] = request
         self._rebuild_prefix(request, 0)
+        return request
 
     def accept(self, event: Accept) -> None:
         """Take in the tokens that a run generated; drafts that fell are taken off again."""

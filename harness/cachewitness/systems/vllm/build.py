@@ -37,6 +37,10 @@ def parameters(target: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
     return known if base in (None, object) or not passes_on else parameters(base)
 
 
+WHOLE = "vllm_config"
+"""What vLLM calls its whole configuration; a fork may call it after itself."""
+
+
 def fill(
     source: Source,
     target: Callable[..., Any],
@@ -50,6 +54,8 @@ def fill(
     """
     known = parameters(target)
     name = getattr(target, "__name__", str(target))
+    if WHOLE in offered:
+        offered = {**offered, f"{source.package}_config": offered[WHOLE]}
     for parameter in known.values():
         plain = parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
         if plain and parameter.default is parameter.empty and parameter.name not in offered:
