@@ -231,7 +231,9 @@ class Rules(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fiel
     waits joins when all who run are over. `stores` is set if the engine says what it puts into a
     second tier, `unkeyed` says which whole blocks get no key. `frees_behind`: what lies behind a
     window or a recurrent state is given back before the next step of its request begins, unless a
-    step in flight reads it.
+    step in flight reads it. `checkpoint_alignment`: where a prompt is computed, a chunk ends at the
+    last multiple of so many tokens at which an exact replay can resume, and at shared-prefix
+    boundaries that retention keeps; 0: the engine does not say.
     """  # noqa: E501
 
     caching: bool = True
@@ -255,6 +257,7 @@ class Rules(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fiel
     stores: Stores | None = None
     unkeyed: Unkeyed = Unkeyed()
     frees_behind: bool = False
+    checkpoint_alignment: int = 0
 
 
 class Header(msgspec.Struct, frozen=True, tag_field="e", tag="header"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from cachewitness.core.checkers.answers import AnswersAgree
 from cachewitness.core.checkers.captures import CapturesKept
+from cachewitness.core.checkers.checkpoints import CheckpointsTaken
 from cachewitness.core.checkers.content_floor import ContentFloor
 from cachewitness.core.checkers.eviction import EvictionOrder
 from cachewitness.core.checkers.key_events import KeyEventsTrue
@@ -32,6 +33,7 @@ OF_PAGES: tuple[type[Checker], ...] = (
     NoFabricatedSnapshots,
     ReplayBoundaryRetained,
     IntervalSparsity,
+    CheckpointsTaken,
     Ownership,
     WindowLiveness,
     TimelyRelease,
