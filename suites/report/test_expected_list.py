@@ -87,6 +87,7 @@ def test_every_rule_may_be_denied_or_may_not() -> None:
     assert not set(ALWAYS) & set(DENIABLE)
     assert rules - {*ALWAYS, *DENIABLE} == {
         "checkpoints",
+        "speculative-drop",
         "resumes",
         "stores",
         "tensors",

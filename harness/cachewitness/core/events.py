@@ -110,7 +110,8 @@ class TierRules(msgspec.Struct, frozen=True, omit_defaults=True):
     reads lets it end before it is written. With `engine_aborts`, a request whose load fails is given up.
     Fewer than `least` tokens beyond the device's hit are not loaded. With `unordered`, a load of
     several steps waits for none in flight. With `once`, a request is looked up once until it has
-    pages (docs/reference/formats.md).
+    pages (docs/reference/formats.md). With `drops`, its hits give tokens back where a speculative
+    look-up does.
     """  # noqa: E501
 
     chunk: int
@@ -120,6 +121,7 @@ class TierRules(msgspec.Struct, frozen=True, omit_defaults=True):
     least: int = 0
     unordered: bool = False
     once: bool = False
+    drops: bool = False
 
 
 class Unkeyed(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -166,6 +166,7 @@ def test_a_sound_history_passes_every_checker() -> None:
     assert idle == {
         "window-liveness",
         "checkpoints",
+        "speculative-drop",
         "timely-release",
         "identity",
         "captures",

@@ -22,6 +22,7 @@ from cachewitness.core.checkers.safety import (
     SafetyLaw,
     WindowLiveness,
 )
+from cachewitness.core.checkers.speculative import SpeculativeDrop
 from cachewitness.core.checkers.statistics import StatisticsTrue
 from cachewitness.core.checkers.stores import StoresOwed
 from cachewitness.core.checkers.tensors import TensorsAgree
@@ -40,6 +41,7 @@ OF_PAGES: tuple[type[Checker], ...] = (
     Identity,
     CommitOrder,
     ReuseFloor,
+    SpeculativeDrop,
     ContentFloor,
     KeysOwed,
     StoresOwed,
